@@ -1,0 +1,1 @@
+"""Stage 3. Seams into torch, inside the process that trains: what is seen and what is steered."""

@@ -1,0 +1,1 @@
+"""Stage 4. Which of two plans is faster, and how sure that is."""

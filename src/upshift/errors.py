@@ -1,0 +1,70 @@
+"""Every exception the package raises, as one tree.
+
+UpshiftError
++-- UsageError
+|   +-- PlanError
++-- ScriptFailed
+|   +-- NeverTrains
+|   +-- TooFewSteps
++-- IsolationFailed
++-- ChildLost
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class UpshiftError(Exception):
+    """Base class: what went wrong, and what the reader can do about it.
+
+    Attributes:
+        problem: one sentence, with the offending value in it.
+        remedy: one sentence in the imperative.
+        exit_code: what the command line ends with.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, problem: str, *, remedy: str) -> None:
+        super().__init__(f"{problem} {remedy}")
+        self.problem = problem
+        self.remedy = remedy
+
+
+class UsageError(UpshiftError):
+    """The command line or a file that the user gave cannot be used."""
+
+    exit_code = 2
+
+
+class PlanError(UsageError):
+    """A plan is broken, names an unknown lever, or an impossible setting."""
+
+
+class ScriptFailed(UpshiftError):
+    """The user's script itself failed; its own words are in `output`."""
+
+    exit_code = 3
+
+    def __init__(self, problem: str, *, remedy: str, output: str = "") -> None:
+        super().__init__(problem, remedy=remedy)
+        self.output = output
+
+
+class NeverTrains(ScriptFailed):
+    """No optimizer step and no backward pass was seen."""
+
+
+class TooFewSteps(ScriptFailed):
+    """The script ended before enough steps could be measured."""
+
+
+class IsolationFailed(UpshiftError):
+    """A trial could not be kept away from the user's files."""
+
+    exit_code = 4
+
+
+class ChildLost(UpshiftError):
+    """A child process broke the protocol or vanished."""

@@ -1,0 +1,130 @@
+"""What a lever is, and how levers are found.
+
+A lever is a value, not a subclass: each file in `levers/` ends with `LEVER = Lever(...)`.
+No lever names another, and nothing outside `levers/` names one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from upshift import levers
+from upshift.errors import PlanError
+from upshift.records import Phase, Plan, Profile, Setting, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from upshift.records import Effect, Machine
+
+S = TypeVar("S", bound=Setting)
+Undo = "Callable[[], None]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What the search knows of the script before it proposes anything.
+
+    Attributes:
+        machine: this machine.
+        baseline: the profile of the untouched script, None where there is none yet.
+        traits: facts that the child saw, such as `loader.workers` (int), `model.conv` (bool),
+            `optimizer.fusable` (bool), `threads` (int); a missing key is unknown.
+    """
+
+    machine: Machine
+    baseline: Profile | None = None
+    traits: Mapping[str, Setting] = field(default_factory=dict)
+
+
+class Training(Protocol):
+    """The live objects of the user's script, as the child offers them to levers.
+
+    Each `on_*` calls back at once for every object that is already known and later for each
+    new one, until the returned function is called.
+    """
+
+    def on_optimizer(self, pull: Callable[[Any], Callable[[], None] | None]) -> Callable[[], None]:
+        """Apply `pull` to each `torch.optim.Optimizer` right before its first step."""
+
+    def on_root(self, pull: Callable[[Any], Callable[[], None] | None]) -> Callable[[], None]:
+        """Apply `pull` to each root module right before its next call."""
+
+    def on_inputs(self, convert: Callable[[Any, Any], Any]) -> Callable[[], None]:
+        """Pass every tensor argument of a root call through `convert(module, tensor)`."""
+
+    def on_loader(self, make: Callable[[Any, Callable[[], Any]], Any]) -> Callable[[], None]:
+        """Let `make(loader, stock)` build the iterator of each DataLoader."""
+
+    def on_training(self, pull: Callable[[], Callable[[], None] | None]) -> Callable[[], None]:
+        """Apply `pull` now, and again when training starts, after the script's own settings."""
+
+
+def _leave_env(env: Mapping[str, str], setting: object) -> Mapping[str, str]:
+    return env
+
+
+def _leave_training(training: Training, setting: object) -> Callable[[], None]:
+    return lambda: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lever(Generic[S]):
+    """One thing that can be changed about a training run.
+
+    Attributes:
+        name: equal to the file's stem; the key in a `Plan`.
+        phases: the phases it can shorten; the search skips it where they are small.
+        effect: the most it does to the arithmetic; `verify` picks its gate from this.
+        switch: how far a running script can change it.
+        settings: which settings are worth trying in a scene, best guess first; empty where it
+            cannot help.
+        gain_ratio: how many times faster it may make its phases at best; with their share this
+            bounds what it can give.
+        why_not: one sentence for a scene in which `settings` is empty.
+        settle_count: steps after a switch that are not counted.
+        env: edits the child's environment, before there is a child.
+        pull: acts inside the child; returns the function that undoes it.
+        lines: what a user would write by hand for a setting.
+    """
+
+    name: str
+    phases: frozenset[Phase]
+    effect: Effect
+    switch: Switch
+    settings: Callable[[Scene], tuple[S, ...]]
+    gain_ratio: float
+    why_not: Callable[[Scene], str]
+    lines: Callable[[S], str]
+    settle_count: int = 0
+    env: Callable[[Mapping[str, str], S], Mapping[str, str]] = _leave_env
+    pull: Callable[[Training, S], Callable[[], None]] = _leave_training
+
+    @property
+    def card(self) -> str:
+        """The docstring of the lever's file: what helps, what hurts, the maths, the source."""
+        return importlib.import_module(f"{levers.__name__}.{self.name}").__doc__ or ""
+
+
+def discover() -> Mapping[str, Lever[Any]]:
+    """Import every file in `levers/` and return its `LEVER`, keyed and ordered by name."""
+    names = sorted(module.name for module in pkgutil.iter_modules(levers.__path__))
+    return {name: importlib.import_module(f"{levers.__name__}.{name}").LEVER for name in names}
+
+
+def lookup(plan: Plan) -> tuple[tuple[Lever[Any], Setting], ...]:
+    """Return the levers that `plan` names, with their settings.
+
+    Raises:
+        PlanError: the plan names a lever that is not installed here.
+    """
+    known = discover()
+    if unknown := [name for name, _ in plan.settings if name not in known]:
+        raise PlanError(
+            f"The plan names levers that are not installed here: {', '.join(unknown)}.",
+            remedy=f"Choose from: {', '.join(known)}.",
+        )
+    return tuple((known[name], setting) for name, setting in plan.settings)

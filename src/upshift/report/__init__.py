@@ -1,0 +1,1 @@
+"""Stage 7. Say it: text, JSON, and the plan file."""

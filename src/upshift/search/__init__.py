@@ -1,0 +1,1 @@
+"""Stage 5. What to try next: pure functions of what has been seen."""

@@ -1,0 +1,1 @@
+"""Stage 6. Is it still the same training?"""

@@ -1,0 +1,136 @@
+"""The rules of the house, as tests. Each failure message says what to do."""
+
+import ast
+import dataclasses
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import upshift.errors
+from upshift import records
+
+SRC = Path(records.__file__).parent
+STAGES = {
+    "machine", "launch", "attach", "loader", "levers", "compare", "search", "verify", "report",
+}  # fmt: skip
+SHARED = {"records", "lever", "units", "errors"}
+WIRING = {"session", "child", "cli", "testing", "__main__", "__init__"}
+CHILD_SIDE = {"attach", "loader", "levers"}
+LONGEST_FILE, LONGEST_FUNCTION = 400, 60
+UNITS = ("_s", "_ns", "_bytes", "_ratio", "_count", "_flops", "flops", "_index", "index", "seed")
+HEAVY = {"torch", "numpy", "rich", "typer", "msgspec", "tomlkit", "psutil", "IPython"}
+
+
+def modules():
+    for path in sorted(SRC.rglob("*.py")):
+        yield path.relative_to(SRC), ast.parse(path.read_text())
+
+
+def imports(tree, *, top_only=False):
+    nodes = tree.body if top_only else ast.walk(tree)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            if node.module == "upshift":
+                yield from (f"upshift.{alias.name}" for alias in node.names)
+
+
+def home(path):
+    return path.parts[0].removesuffix(".py")
+
+
+def test_every_module_has_a_place_in_the_house() -> None:
+    homes = {home(path) for path, _ in modules()}
+    assert homes <= STAGES | SHARED | WIRING, "a new top-level module needs a decision"
+
+
+def test_stages_never_import_one_another() -> None:
+    for path, tree in modules():
+        if home(path) not in STAGES:
+            continue
+        for name in imports(tree):
+            parts = name.split(".")
+            if parts[0] == "upshift" and len(parts) > 1:
+                allowed = SHARED | {home(path)}
+                assert parts[1] in allowed, f"{path} imports {name}: pass a record instead"
+
+
+def test_shared_modules_know_no_stage() -> None:
+    for path, tree in modules():
+        if home(path) in SHARED - {"lever"}:
+            stages = {n for n in imports(tree) if n.split(".")[1:2] and n.split(".")[1] in STAGES}
+            assert not stages, f"{path} imports {stages}: nouns know no stage"
+
+
+def test_levers_never_import_another_lever() -> None:
+    for path, tree in modules():
+        if home(path) == "levers":
+            assert not [n for n in imports(tree) if n.startswith("upshift.levers")], path
+
+
+def test_importing_the_package_never_imports_torch() -> None:
+    for path, tree in modules():
+        heavy = {n.split(".")[0] for n in imports(tree, top_only=True)} & {"torch"}
+        assert not heavy, f"{path} imports {heavy} at the top: move it into the function"
+
+
+def test_child_side_code_needs_only_the_standard_library_and_torch() -> None:
+    for path, tree in modules():
+        if home(path) in CHILD_SIDE | {"child", "lever", "records", "errors"}:
+            heavy = {n.split(".")[0] for n in imports(tree)} & (HEAVY - {"torch"})
+            assert not heavy, f"{path} runs in the user's process but imports {heavy}"
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys, upshift, upshift.records; "
+        f"print(sorted({HEAVY!r} & set(m.split('.')[0] for m in sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": str(SRC.parent), "PATH": ""},
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]"
+
+
+def test_files_and_functions_stay_short() -> None:
+    for path, tree in modules():
+        assert len((SRC / path).read_text().splitlines()) <= LONGEST_FILE, f"split {path}"
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                length = (node.end_lineno or 0) - node.lineno + 1
+                assert length <= LONGEST_FUNCTION, f"split {path}:{node.name} ({length} lines)"
+
+
+def test_every_number_in_a_record_names_its_unit() -> None:
+    for cls in vars(records).values():
+        if isinstance(cls, type) and dataclasses.is_dataclass(cls):
+            for item in dataclasses.fields(cls):
+                if str(item.type) in {"int", "float", "float | None", "int | None"}:
+                    assert item.name.endswith(UNITS), f"{cls.__name__}.{item.name}: which unit?"
+
+
+def test_records_are_frozen() -> None:
+    for cls in vars(records).values():
+        if isinstance(cls, type) and dataclasses.is_dataclass(cls):
+            assert cls.__dataclass_params__.frozen, f"{cls.__name__} can be changed"
+
+
+def test_the_exception_tree_in_the_docstring_is_the_real_one() -> None:
+    def draw(cls, depth=0):
+        yield ("" if depth == 0 else "|   " * (depth - 1) + "+-- ") + cls.__name__
+        for child in cls.__subclasses__():
+            yield from draw(child, depth + 1)
+
+    drawn = (upshift.errors.__doc__ or "").split("\n\n", 1)[1].strip().splitlines()
+    assert drawn == list(draw(upshift.errors.UpshiftError))
+
+
+@pytest.mark.parametrize("stage", sorted(STAGES))
+def test_every_stage_says_what_it_is_for(stage) -> None:
+    assert (importlib.import_module(f"upshift.{stage}").__doc__ or "").strip()
