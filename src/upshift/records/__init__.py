@@ -1,0 +1,42 @@
+"""The nouns: every value that passes from one stage to the next.
+
+Read this folder first. All records are frozen, keyword-only and free of behaviour beyond
+their own invariants. Durations are seconds (`_s`) or nanoseconds (`_ns`), sizes are bytes
+(`_bytes`), ratios above 1 mean better. Unknown is None.
+"""
+
+from upshift.records.evidence import Comparison, Interval, Noise, Pair, Profile, Step
+from upshift.records.machine import Budget, Caveat, Cpu, Machine, Memory, Pressure, Runtime, Torch
+from upshift.records.plan import Plan, Workload
+from upshift.records.tuning import Cost, Gate, LeverReport, Proof, Tuning
+from upshift.records.words import Effect, Entry, Phase, Setting, Switch, Verdict
+
+__all__ = [
+    "Budget",
+    "Caveat",
+    "Comparison",
+    "Cost",
+    "Cpu",
+    "Effect",
+    "Entry",
+    "Gate",
+    "Interval",
+    "LeverReport",
+    "Machine",
+    "Memory",
+    "Noise",
+    "Pair",
+    "Phase",
+    "Plan",
+    "Pressure",
+    "Profile",
+    "Proof",
+    "Runtime",
+    "Setting",
+    "Step",
+    "Switch",
+    "Torch",
+    "Tuning",
+    "Verdict",
+    "Workload",
+]

@@ -1,0 +1,118 @@
+"""What a machine gives a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caveat:
+    """One thing about this machine that costs speed or trust, with its remedy."""
+
+    name: str
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """The processors of this machine, as the kernel tells them.
+
+    Attributes:
+        model: the name that the kernel gives, or None.
+        socket_count: processor packages.
+        core_count: physical cores, by distinct thread siblings.
+        thread_count: logical CPUs that are online.
+        instruction_sets: those of interest that the CPU has: avx2, avx512f, avx512_bf16, amx_bf16.
+    """
+
+    model: str | None = None
+    socket_count: int | None = None
+    core_count: int | None = None
+    thread_count: int | None = None
+    instruction_sets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The cores that this job may use, and every limit that was found.
+
+    Attributes:
+        core_count: the whole number of physical cores to plan with, at least 1.
+        limited_by: which limit decided: affinity, quota, slurm or cores.
+        affinity_count: logical CPUs in the affinity mask.
+        affinity_core_count: physical cores that the mask touches.
+        quota_cores_ratio: CPU quota of the strictest cgroup, in cores (7.65), None if unlimited.
+        slurm_count: CPUs that Slurm gave this task.
+    """
+
+    core_count: int
+    limited_by: str
+    affinity_count: int | None = None
+    affinity_core_count: int | None = None
+    quota_cores_ratio: float | None = None
+    slurm_count: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Memory that the job may use; `limit_bytes` is the strictest cgroup limit."""
+
+    total_bytes: int | None = None
+    available_bytes: int | None = None
+    limit_bytes: int | None = None
+    shm_bytes: int | None = None
+    shm_free_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pressure:
+    """How contended the machine is right now, each as a share of time.
+
+    Attributes:
+        cpu_some_ratio: share of the last 10 s in which some task waited for a CPU.
+        throttled_ratio: share of quota periods in which this cgroup was throttled.
+        steal_ratio: share of CPU time that the hypervisor took since boot.
+        load_ratio: one-minute load average over logical CPUs.
+    """
+
+    cpu_some_ratio: float | None = None
+    throttled_ratio: float | None = None
+    steal_ratio: float | None = None
+    load_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """One OpenMP or BLAS library that is loaded into a torch process."""
+
+    kind: str
+    name: str
+    path: str
+    thread_count: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torch:
+    """What torch says of itself in a fresh process of the user's Python."""
+
+    version: str
+    thread_count: int | None = None
+    interop_thread_count: int | None = None
+    cuda: str | None = None
+    accelerators: tuple[str, ...] = ()
+    runtimes: tuple[Runtime, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Facts about this machine, read once and never written."""
+
+    cpu: Cpu
+    budget: Budget
+    memory: Memory = field(default_factory=Memory)
+    pressure: Pressure = field(default_factory=Pressure)
+    torch: Torch | None = None
+    system: str = ""
+    python_version: str = ""
+    caveats: tuple[Caveat, ...] = ()

@@ -1,0 +1,79 @@
+"""What is said in the end: gates, rows and the whole tuning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from upshift.records.evidence import Interval, Noise, Profile
+    from upshift.records.machine import Machine
+    from upshift.records.plan import Plan, Workload
+    from upshift.records.words import Effect, Setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """One check of the maths: passed, failed, or (None) not decided."""
+
+    name: str
+    passed: bool | None
+    says: str
+    distance_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What was shown about the arithmetic of a plan."""
+
+    effect: Effect
+    gates: tuple[Gate, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """True when no gate failed."""
+        return all(gate.passed is not False for gate in self.gates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeverReport:
+    """One row of the report: a lever, what was tried, and what came of it.
+
+    Attributes:
+        outcome: kept, dropped, rejected, skipped or failed.
+        why: one sentence with the figure.
+    """
+
+    lever: str
+    setting: Setting | None
+    outcome: str
+    why: str
+    effect: Effect
+    speedup: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What the tuning itself took."""
+
+    wall_s: float
+    launch_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Everything that one `tune` found out: the only input of every report."""
+
+    machine: Machine
+    workload: Workload
+    baseline: Profile
+    plan: Plan
+    proof: Proof
+    cost: Cost
+    tuned: Profile | None = None
+    speedup: Interval | None = None
+    means_ratio: float | None = None
+    noise: Noise | None = None
+    levers: tuple[LeverReport, ...] = ()
+    notes: tuple[str, ...] = ()
+    interrupted: bool = False

@@ -1,0 +1,83 @@
+"""Words that stand in many records."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+Setting = bool | int | float | str
+
+
+class Phase(StrEnum):
+    """One stretch of the training loop. Phases never overlap and add up to the wall clock."""
+
+    DATA = "data"
+    TRANSFER = "transfer"
+    FORWARD = "forward"
+    LOSS = "loss"
+    BACKWARD = "backward"
+    EXCHANGE = "exchange"
+    OPTIMIZER = "optimizer"
+    OTHER = "other"
+    EVALUATION = "evaluation"
+    CHECKPOINT = "checkpoint"
+    BETWEEN = "between"
+
+    @property
+    def in_step(self) -> bool:
+        """True for the phases that a training step is made of."""
+        return self not in (Phase.EVALUATION, Phase.CHECKPOINT, Phase.BETWEEN)
+
+
+class Effect(StrEnum):
+    """What a lever does to the arithmetic, mildest first. It selects the proof."""
+
+    EXACT = "exact"
+    ROUNDING = "rounding"
+    REDRAW = "redraw"
+    PRECISION = "precision"
+    LEARNING = "learning"
+
+    @property
+    def severity_index(self) -> int:
+        """Place in the order EXACT < ROUNDING < REDRAW < PRECISION < LEARNING."""
+        return list(Effect).index(self)
+
+    @staticmethod
+    def worst(*effects: Effect) -> Effect:
+        """Return the strongest of several effects; EXACT for none.
+
+        >>> Effect.worst(Effect.EXACT, Effect.REDRAW, Effect.ROUNDING)
+        <Effect.REDRAW: 'redraw'>
+        """
+        return max((Effect.EXACT, *effects), key=lambda effect: effect.severity_index)
+
+
+class Switch(StrEnum):
+    """How far a running script can change a lever, which decides how two plans are compared.
+
+    STEP: there and back at any step boundary; compared inside one process, step by step.
+    CHILD: changed in a running process, compared between two parked processes.
+    LAUNCH: needs a fresh process.
+    """
+
+    STEP = "step"
+    CHILD = "child"
+    LAUNCH = "launch"
+
+
+class Verdict(StrEnum):
+    """What the evidence says of a candidate."""
+
+    WIN = "win"
+    DROP = "drop"
+    UNDECIDED = "undecided"
+    FAIL = "fail"
+
+
+class Entry(StrEnum):
+    """How the user's program is started."""
+
+    SCRIPT = "script"
+    MODULE = "module"
+    NOTEBOOK = "notebook"
+    COMMAND = "command"
