@@ -1,0 +1,335 @@
+"""A view of the file system in which every write is thrown away (Linux mount namespaces).
+
+Runs in the guard's child between `fork` and `exec`, so it knows nothing but the standard library.
+The process gets a private mount namespace, and over each tree of real files lies an overlay whose
+upper layer is a folder of the trial. Reads go to the very same files and page cache as before.
+
+Not covered: `/run` (its sockets must stay real), `/sys`, device files, and what another process
+does on our behalf (a Docker daemon, `systemd-run`, a network service). In a user namespace
+`os.rename` of a folder that was there before gives EXDEV, as it does between two disks
+(`shutil.move` and `mv` cope), as does a rename from one top-level folder to another in all cases;
+files of other users show `nobody` as their owner.
+
+Sources: https://docs.kernel.org/filesystems/overlayfs.html,
+https://man7.org/linux/man-pages/man7/user_namespaces.7.html,
+https://man7.org/linux/man-pages/man7/mount_namespaces.7.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import stat
+from typing import NamedTuple
+
+_NEWNS, _NEWUSER = 0x00020000, 0x10000000
+_RDONLY, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
+_SYS_ADMIN = 21
+_KEPT_REAL = ("/proc", "/sys", "/dev", "/run")
+_SHM = "/dev/shm"
+# Flags of statvfs and of mount(2) share these values; a remount in a user namespace that forgets
+# one of them is refused, since they are locked there (mount_namespaces(7)).
+_LOCKED_FLAGS = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime
+_RELATIME_VFS, _RELATIME_MS = 4096, 1 << 21
+_PSEUDO = (
+    *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts"),
+    *("devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore"),
+    *("rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs"),
+)
+_MOST_CHILDREN = 300
+
+
+class Mount(NamedTuple):
+    """One line of /proc/self/mountinfo."""
+
+    path: str
+    kind: str
+    read_only: bool
+    mount_id: int
+
+
+class Layers:
+    """Where the upper layers lie: folders on disk first, memory last.
+
+    An upper layer must not lie inside its own lower one (ELOOP), and not every file system can
+    carry one (overlay, NFS and FUSE can't), hence several places that are tried in turn.
+    """
+
+    def __init__(self, places: list[str], ram: str) -> None:
+        # Descriptors, since the overlays hide these very paths one after the other.
+        self.places = {path: _descriptor(path) for path in places}
+        self.ram = _descriptor(ram)
+        self.count = 0
+
+    def over(self, path: str) -> list[int]:
+        """Return the places for the upper layer of the tree at `path`, best first."""
+        return [*(d for p, d in self.places.items() if not _within(p, path)), self.ram]
+
+    def pair(self, place: int) -> tuple[int, int]:
+        """Make an upper and a work folder; return their descriptors."""
+        self.count += 1
+        names = (f"{self.count}u", f"{self.count}w")
+        for name in names:
+            os.mkdir(name, 0o755, dir_fd=place)
+        upper, work = (os.open(name, os.O_PATH | os.O_DIRECTORY, dir_fd=place) for name in names)
+        return upper, work
+
+
+def isolate(scratch: str, places: list[str], cwd: str) -> list[str]:
+    """Put this process behind overlays; only `scratch` stays real.
+
+    Args:
+        scratch: a folder that both sides see and write, at the same path.
+        places: existing folders for the upper layers; each tree takes the first outside itself.
+        cwd: where the script will stand.
+
+    Returns:
+        One sentence for each tree that had to be made read-only instead.
+
+    Raises:
+        OSError: the kernel refuses; nothing that was mounted may be relied on.
+    """
+    foreign = _foreign(cwd)
+    _enter_namespaces()
+    _mount("none", "/", "", _REC | _PRIVATE)
+    scratch_fd = _descriptor(scratch)
+    ram = os.path.join(places[0], "ram")
+    os.mkdir(ram, 0o700)
+    size = os.statvfs(_SHM).f_frsize * os.statvfs(_SHM).f_blocks if os.path.isdir(_SHM) else 0
+    _mount("tmpfs", ram, "tmpfs", 0, f"mode=0700,size={size}" if size else "mode=0700")
+    layers = Layers(places, ram)
+    mounts = visible_mounts()
+    sockets = _sockets()
+    trees = _trees(mounts, foreign if _in_user_namespace() else set())
+    notes: list[str] = []
+    covered: list[str] = []
+    for path, descriptor in trees:
+        notes += _cover(path, descriptor, mounts, layers, covered)
+    _cover_memory(layers)
+    for path, descriptor in sockets:
+        with contextlib.suppress(OSError):  # its owner may have removed it meanwhile
+            _mount(_name(descriptor), path, "", _BIND)
+    os.makedirs(scratch, exist_ok=True)
+    _mount(_name(scratch_fd), scratch, "", _BIND)
+    return notes + _read_only("/")
+
+
+def visible_mounts() -> dict[str, Mount]:
+    """Return the mounts that a path look-up can reach, by path."""
+    found: dict[str, Mount] = {}
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            left, _, right = line.partition(" - ")
+            fields = left.split(" ")
+            path = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4])
+            options = {*fields[5].split(","), *right.rstrip("\n").split(" ")[-1].split(",")}
+            mount = Mount(path, right.split(" ")[0], "ro" in options, int(fields[0]))
+            if _mount_id(path) == mount.mount_id:
+                found[path] = mount
+    return found
+
+
+def _enter_namespaces() -> None:
+    if _has_capability(_SYS_ADMIN):
+        _call("unshare", _NEWNS)
+        return
+    user, group = os.geteuid(), os.getegid()
+    _call("unshare", _NEWNS | _NEWUSER)
+    # Without `deny` the kernel refuses a gid map to an ordinary user (user_namespaces(7)).
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(text)
+
+
+def _has_capability(bit: int) -> bool:
+    with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
+        effective = next((x.split()[1] for x in lines if x.startswith("CapEff:")), "0")
+    return bool(int(effective, 16) >> bit & 1)
+
+
+def _in_user_namespace() -> bool:
+    with open("/proc/self/uid_map", encoding="ascii") as file:
+        return file.read().split() != ["0", "0", "4294967295"]
+
+
+def _trees(mounts: dict[str, Mount], foreign: set[str]) -> list[tuple[str, int]]:
+    """Open every tree to cover before anything hides it, parents first."""
+    with os.scandir("/") as entries:
+        top = {e.path for e in entries if e.is_dir(follow_symlinks=False)}
+    paths = top | mounts.keys() | foreign
+    paths = {p for p in paths if p != "/" and not _within_any(p, _KEPT_REAL)}
+    found = []
+    for path in sorted(paths, key=lambda p: p.split("/")):
+        try:
+            if os.path.isdir(path) or path in mounts:
+                found.append((path, _descriptor(path)))
+        except OSError:
+            # What we can't even open (another user's FUSE mount) we can't write either.
+            continue
+    return found
+
+
+def _foreign(cwd: str) -> set[str]:
+    """Return folders of other owners that we may write, as far as they are foreseeable.
+
+    A user namespace can't copy them up into an upper layer, since their owner has no number there
+    (EOVERFLOW); as the root of an overlay of their own they need no copying. To be asked before
+    that name space is entered, where every stranger is `nobody`.
+    """
+    parts = cwd.split("/")
+    ahead = {"/".join(parts[:n]) for n in range(2, len(parts) + 1)} | {"/var/tmp"}
+    return {p for p in ahead if os.access(p, os.W_OK) and os.stat(p).st_uid != os.geteuid()}
+
+
+def _sockets() -> list[tuple[str, int]]:
+    """Open the sockets and pipes in the temporary folders.
+
+    A socket seen through an overlay has another inode, so that `connect` finds no listener;
+    X11, CUDA MPS and agents keep theirs here.
+    """
+    found = []
+    for root in ("/tmp", "/var/tmp"):
+        for folder in [root, *_folders(root)]:
+            for entry in _entries(folder):
+                mode = entry.stat(follow_symlinks=False).st_mode
+                if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
+                    found.append((entry.path, _descriptor(entry.path)))
+    return found
+
+
+def _folders(root: str) -> list[str]:
+    return [e.path for e in _entries(root) if e.is_dir(follow_symlinks=False)][:_MOST_CHILDREN]
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)[: 4 * _MOST_CHILDREN]
+    except OSError:
+        return []
+
+
+def _cover(
+    path: str, descriptor: int, mounts: dict[str, Mount], layers: Layers, covered: list[str]
+) -> list[str]:
+    """Lay an overlay over one tree, or the strictest thing that the kernel permits."""
+    mount = mounts.get(path)
+    hidden = _within_any(path, covered)
+    if mount and (mount.kind in _PSEUDO or mount.read_only or not os.path.isdir(path)):
+        if hidden:
+            _mount(_name(descriptor), path, "", _BIND)
+        return [] if mount.kind in _PSEUDO or mount.read_only else _read_only(path)
+    if _overlaid(path, descriptor, layers.over(path), layers):
+        covered.append(path)
+        return []
+    nested = any(_within(other, path) and other != path for other in mounts)
+    if hidden or not nested:
+        return _read_only(path, descriptor)
+    # Mounts inherited by a user namespace are locked, and a tree that holds one can't be a lower
+    # layer: what lies beneath could show. So its folders are covered one by one.
+    children = [(p, _descriptor(p)) for p in _folders(path) if p not in mounts]
+    notes = _read_only(path, descriptor)
+    for child, child_descriptor in children:
+        notes += _cover(child, child_descriptor, mounts, layers, covered)
+    return notes
+
+
+def _cover_memory(layers: Layers) -> None:
+    """Give shared memory an upper layer in memory: data sets kept there stay readable."""
+    if not os.path.isdir(_SHM) or not os.access(_SHM, os.W_OK):
+        return
+    if not _overlaid(_SHM, _descriptor(_SHM), [layers.ram], layers):
+        _mount("tmpfs", _SHM, "tmpfs", 0, "mode=1777")
+
+
+def _overlaid(path: str, descriptor: int, places: list[int], layers: Layers) -> bool:
+    extra = "userxattr" if _in_user_namespace() else "redirect_dir=on"
+    lower = os.stat(_name(descriptor))
+    for place in places:
+        upper, work = layers.pair(place)
+        try:
+            _dress(_name(upper), _name(descriptor), lower)
+            layered = f"lowerdir={_name(descriptor)},upperdir={_name(upper)},workdir={_name(work)}"
+            _mount("overlay", path, "overlay", 0, f"{layered},{extra}")
+        except OSError:
+            continue
+        finally:
+            os.close(upper)
+            os.close(work)
+        return True
+    return False
+
+
+def _dress(upper: str, lower: str, status: os.stat_result) -> None:
+    """Give the upper folder, and by that the root of the overlay, the lower one's permissions."""
+    mode = stat.S_IMODE(status.st_mode)
+    try:
+        os.chown(upper, status.st_uid, status.st_gid)
+    except OSError:  # it will be ours, so our own rights become the owner's
+        own = sum(bit for bit in (os.R_OK, os.W_OK, os.X_OK) if os.access(lower, bit))
+        mode = mode & 0o1077 | own << 6
+    os.chmod(upper, mode)
+
+
+def _read_only(path: str, descriptor: int | None = None) -> list[str]:
+    """Forbid all writes to one mount; say so where they would have been possible."""
+    writable = os.path.isdir(path) and os.access(path, os.W_OK)
+    if descriptor is not None:
+        _mount(_name(descriptor), path, "", _BIND | _REC)
+    now = os.statvfs(path).f_flag
+    flags = now & _LOCKED_FLAGS | (_RELATIME_MS if now & _RELATIME_VFS else 0)
+    _mount("none", path, "", _REMOUNT | _BIND | _RDONLY | flags)
+    return [f"{path} itself is read-only in trials, its folders are not."] if writable else []
+
+
+def _within(path: str, tree: str) -> bool:
+    return path == tree or path.startswith(tree.rstrip("/") + "/")
+
+
+def _within_any(path: str, trees: tuple[str, ...] | list[str]) -> bool:
+    return any(_within(path, tree) for tree in trees)
+
+
+def _descriptor(path: str) -> int:
+    return os.open(path, os.O_PATH | os.O_NOFOLLOW)
+
+
+def _name(descriptor: int) -> str:
+    # Needs no escaping (`,` and `:` part mount options) and still names a tree once it is hidden.
+    return f"/proc/self/fd/{descriptor}"
+
+
+def _mount_id(path: str) -> int | None:
+    try:
+        descriptor = _descriptor(path)
+    except OSError:
+        return None
+    with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as lines:
+        found = next((int(x.split()[1]) for x in lines if x.startswith("mnt_id:")), None)
+    os.close(descriptor)
+    return found
+
+
+def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    _call(
+        "mount",
+        os.fsencode(source),
+        os.fsencode(target),
+        kind.encode() or None,
+        ctypes.c_ulong(flags),
+        os.fsencode(options) or None,
+        what=target,
+    )
+
+
+def _call(name: str, *arguments: object, what: str = "") -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}", what)

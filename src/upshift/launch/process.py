@@ -1,0 +1,312 @@
+"""One trial as a process: started behind a guard, stopped, resumed, ended, and read.
+
+The guard (`guard.py`) owns the ending: whatever becomes of this process, the trial's processes and
+files are gone afterwards. This side only asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from upshift.errors import IsolationFailed
+from upshift.launch import guard as guards
+from upshift.launch.output import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_GUARD = Path(guards.__file__)
+_START_PATIENCE_S = 60.0
+_END_PATIENCE_S = 40.0
+REFUSED = "refused"
+
+
+class Isolation(StrEnum):
+    """How a trial's writes are kept away from the user's files."""
+
+    OVERLAY = "overlay"
+    REDIRECT = "redirect"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended.
+
+    Attributes:
+        code: its exit code; None where a signal ended it, or nobody knows.
+        signal: the signal that ended it.
+        killed_by_us: it was still running when we ended it.
+        failure: why the command could not even be started, else empty.
+    """
+
+    code: int | None
+    signal: int | None
+    killed_by_us: bool = False
+    failure: str = ""
+
+
+class Process:
+    """The user's command, running as a trial.
+
+    Attributes:
+        pid: the user's process, leader of its own session and process group.
+        exit: how it ended; None while it runs, as far as `wait` or `kill` have seen.
+        notes: what the isolation could not do in full, one sentence each.
+    """
+
+    def __init__(self, guard: subprocess.Popen[bytes], folders: Sequence[Path]) -> None:
+        self.pid = 0
+        self.exit: Exit | None = None
+        self.notes: tuple[str, ...] = ()
+        self._guard = guard
+        self._scratch = folders[0]
+        self._folders = folders
+        self._text = b""
+        self._output: Output | None = None
+        self._refused: tuple[str, ...] = ()
+
+    @classmethod
+    def start(
+        cls,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        scratch: Path,
+        isolation: Isolation,
+    ) -> Process:
+        """Start a command as a trial; return once it runs, or once it is known that it can't.
+
+        A command that does not exist is no exception: `exit` then carries 126 or 127, as in a
+        shell, and `failure` the reason.
+
+        Args:
+            argv: the command; its program is looked up in the PATH of `env`.
+            env: the whole environment of the command.
+            cwd: where it starts.
+            scratch: an existing folder of this trial alone, real on both sides. `kill` and the
+                death of this process remove it.
+            isolation: how writes elsewhere are kept away from the user's files.
+
+        Raises:
+            IsolationFailed: this machine does not permit that isolation.
+        """
+        scratch = scratch.resolve()
+        layers = _layers(scratch, isolation)
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_GUARD)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=err_write,
+            pass_fds=(out_write,),
+            start_new_session=True,  # Ctrl-C in the terminal is for the parent to judge
+        )
+        process = cls(guard, [scratch, *layers])
+        process._output = Output(out_read, err_read)
+        spec = {
+            "argv": [_plain(word) for word in argv],
+            "env": {_plain(k): _plain(v) for k, v in _environment(env, scratch, isolation).items()},
+            "cwd": _plain(os.path.realpath(cwd)),
+            "scratch": _plain(str(scratch)),
+            "isolation": isolation.value,
+            "layers": [_plain(str(layer)) for layer in layers],
+            "out": out_write,
+        }
+        process._send(spec)
+        os.close(out_write)
+        os.close(err_write)
+        process._greet(isolation)
+        return process
+
+    def stop(self) -> None:
+        """Stop the command and every descendant (SIGSTOP), loader workers included."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the stopped command and its descendants go on (SIGCONT)."""
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End the command, every descendant and the scratch folder; return when they are gone."""
+        self._keep_refusals()
+        if self._guard.stdin and not self._guard.stdin.closed:
+            with contextlib.suppress(OSError):
+                self._guard.stdin.close()
+        self.wait(_END_PATIENCE_S)
+        if self.exit is None:  # a guard that hangs (a dead network disk) must not hang us
+            self._guard.kill()
+            self._finish({})
+        self._wipe()
+
+    def wait(self, timeout_s: float | None) -> Exit | None:
+        """Wait for the command's end and for that of all it left running.
+
+        Args:
+            timeout_s: how long at most; None waits for ever.
+
+        Returns:
+            How it ended, or None where it still runs.
+        """
+        if self.exit is None:
+            line = self._line(timeout_s)
+            if line is not None:
+                self._finish(json.loads(line) if line else {})
+        return self.exit
+
+    def output(self) -> str:
+        """Return what the command wrote: the first 64 KiB and the last 256 KiB."""
+        return self._output.text() if self._output else ""
+
+    def errors(self) -> str:
+        """Return the end of what the command wrote to its standard error."""
+        return self._output.errors() if self._output else ""
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The writes that were refused because they could not be redirected, oldest first."""
+        if not self._refused:
+            self._keep_refusals()
+        return self._refused
+
+    def _send(self, spec: dict[str, Any]) -> None:
+        pipe = self._guard.stdin
+        assert pipe is not None  # noqa: S101  # Popen was asked for a pipe
+        with contextlib.suppress(BrokenPipeError):  # the silence of the guard is read next
+            pipe.write(json.dumps(spec).encode() + b"\n")
+            pipe.flush()
+
+    def _greet(self, isolation: Isolation) -> None:
+        """Read the guard's first line: the command runs, or why it does not."""
+        line = self._line(_START_PATIENCE_S)
+        told: dict[str, Any] = json.loads(line or "{}") or {"failure": "its guard did not start"}
+        self.pid = told.get("pid", 0)
+        self.notes = tuple(told.get("notes", ()))
+        if "failure" in told:
+            self.kill()
+            raise IsolationFailed(
+                f"Cannot isolate a trial by {isolation.value} here ({told['failure']}).",
+                remedy="Run it where user namespaces are permitted, or on a copy of your folder.",
+            )
+        if "exec" in told:
+            ended = self.wait(_END_PATIENCE_S)
+            self.exit = Exit(ended.code if ended else None, None, failure=told["exec"])
+
+    def _line(self, timeout_s: float | None) -> bytes | None:
+        """Read one line from the guard: None in time-out, empty when the guard is gone."""
+        pipe = self._guard.stdout
+        assert pipe is not None  # noqa: S101
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while b"\n" not in self._text:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            if not select.select([pipe], [], [], left)[0]:
+                return None
+            part = os.read(pipe.fileno(), 65536)
+            if not part:
+                return b""
+            self._text += part
+        line, _, self._text = self._text.partition(b"\n")
+        return line
+
+    def _finish(self, told: dict[str, Any]) -> None:
+        if not told:  # the guard was killed, so nobody has ended the trial's processes
+            self._signal(signal.SIGKILL)
+        self.exit = Exit(told.get("code"), told.get("signal"), told.get("killed", False))
+        for pipe in (self._guard.stdin, self._guard.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self._guard.wait()
+        if self._output:
+            self._output.close()
+        for layer in self._folders[1:]:
+            guards.wipe(str(layer))
+
+    def _keep_refusals(self) -> None:
+        with contextlib.suppress(OSError):
+            text = (self._scratch / REFUSED).read_text(errors="replace")
+            self._refused = tuple(dict.fromkeys(text.splitlines()))
+
+    def _wipe(self) -> None:
+        for folder in self._folders:
+            guards.wipe(str(folder))
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to the group, then to descendants that have left it.
+
+        Twice, since a process may fork between the look and the signal.
+        """
+        if self.exit is not None or not self.pid:
+            return
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, number)
+        for _ in range(2):
+            for pid in guards.descendants(self._guard.pid):
+                with contextlib.suppress(OSError):
+                    if os.getpgid(pid) != self.pid:
+                        os.kill(pid, number)
+
+
+@functools.cache
+def best_isolation() -> Isolation:
+    """Return the strictest isolation that really works here, by trying it once."""
+    if not sys.platform.startswith("linux"):
+        return Isolation.REDIRECT
+    with tempfile.TemporaryDirectory(prefix="upshift-") as folder:
+        scratch, victim = Path(folder, "scratch"), Path(folder, "victim")
+        scratch.mkdir()
+        victim.write_text("before")
+        code = "import sys; open(sys.argv[1], 'w').write('x'); print(open(sys.argv[1]).read())"
+        argv = [sys.executable, "-I", "-S", "-c", code, str(victim)]
+        try:
+            process = Process.start(
+                argv, env=os.environ, cwd=folder, scratch=scratch, isolation=Isolation.OVERLAY
+            )
+        except IsolationFailed:
+            return Isolation.REDIRECT
+        process.wait(_START_PATIENCE_S)
+        process.kill()
+        works = process.output() == "x\n" and victim.read_text() == "before"
+    return Isolation.OVERLAY if works else Isolation.REDIRECT
+
+
+def _layers(scratch: Path, isolation: Isolation) -> list[Path]:
+    """Make the folders for what the trial writes, in two trees: no tree can hold its own."""
+    if isolation is not Isolation.OVERLAY:
+        return []
+    layers = [scratch / ".layers"]
+    layers[0].mkdir(mode=0o700)
+    for place in ("/var/tmp", "/tmp", str(Path.home())):
+        if scratch.parts[:2] != Path(place).resolve().parts[:2] and os.access(place, os.W_OK):
+            layers.append(Path(tempfile.mkdtemp(prefix="upshift-", dir=place)))
+            break
+    return layers
+
+
+def _environment(env: Mapping[str, str], scratch: Path, isolation: Isolation) -> Mapping[str, str]:
+    if isolation is not Isolation.REDIRECT:
+        return env
+    # Native code asks for temporary files too: give it a place that needs no redirection.
+    temporary = scratch / "tmp"
+    temporary.mkdir(exist_ok=True)
+    return {**env, "UPSHIFT_REDIRECT": str(scratch), "TMPDIR": str(temporary)}
+
+
+def _plain(word: str) -> str:
+    """Return a word as the guard, which always speaks UTF-8, will turn it back into bytes."""
+    return os.fsencode(word).decode("utf-8", "surrogateescape")
