@@ -1,0 +1,126 @@
+from dataclasses import replace
+
+import pytest
+
+from upshift.machine import read
+from upshift.machine.caveats import find
+from upshift.records import Budget, Cpu, Machine, Memory, Pressure, Runtime, Torch
+
+GIB = 2**30
+HEALTHY = Machine(
+    cpu=Cpu(model="Test CPU", socket_count=1, core_count=8, thread_count=16),
+    budget=Budget(core_count=8, limited_by="cores", affinity_count=16, affinity_core_count=8),
+    memory=Memory(
+        total_bytes=64 * GIB, available_bytes=50 * GIB, shm_bytes=32 * GIB, shm_free_bytes=32 * GIB
+    ),
+    pressure=Pressure(cpu_some_ratio=0.01, steal_ratio=0.0, load_ratio=0.2),
+    torch=Torch(
+        version="2.13.0",
+        thread_count=8,
+        interop_thread_count=8,
+        runtimes=(
+            Runtime(kind="openmp", name="libgomp", path="/torch/libgomp.so.1"),
+            Runtime(kind="blas", name="openblas", path="/numpy/libopenblas.so"),
+        ),
+    ),
+)
+
+
+def names(machine, env=None):
+    return [caveat.name for caveat in find(machine, env or {})]
+
+
+def test_a_healthy_machine_has_no_caveats() -> None:
+    assert names(HEALTHY) == []
+
+
+def test_a_machine_of_which_nothing_is_known_has_no_caveats(tmp_path) -> None:
+    assert read(root=tmp_path, env={}).caveats == ()
+
+
+def with_torch(**changes):
+    return replace(HEALTHY, torch=replace(HEALTHY.torch, **changes))
+
+
+def with_part(part, **changes):
+    return replace(HEALTHY, **{part: replace(getattr(HEALTHY, part), **changes)})
+
+
+SECOND_OPENMP = Runtime(kind="openmp", name="libiomp5", path="/conda/libiomp5.so")
+
+
+@pytest.mark.parametrize(
+    ("machine", "env", "name", "value"),
+    [
+        (with_torch(thread_count=64), {}, "threads_above_budget", "64"),
+        (with_torch(thread_count=1), {}, "threads_below_budget", "1 thread "),
+        (with_torch(interop_thread_count=48), {}, "interop_above_budget", "48"),
+        (with_part("budget", quota_cores_ratio=8.5), {}, "quota_below_cpus", "8.5"),
+        (with_part("pressure", throttled_ratio=0.95), {}, "throttled", "95 %"),
+        (with_part("pressure", cpu_some_ratio=0.4), {}, "busy_cpus", "40 %"),
+        (
+            with_part("pressure", cpu_some_ratio=None, load_ratio=3.0),
+            {},
+            "busy_cpus",
+            "3",
+        ),
+        (with_part("pressure", steal_ratio=0.05), {}, "stolen_time", "5 %"),
+        (with_part("memory", shm_bytes=64 * 2**20), {}, "small_shm", "64.0 MiB"),
+        (with_part("memory", shm_bytes=GIB // 2), {}, "small_shm", "512.0 MiB"),
+        (with_part("memory", shm_free_bytes=0), {}, "small_shm", "0 B left"),
+        (with_part("memory", available_bytes=GIB), {}, "little_memory", "1.0 GiB"),
+        (
+            with_part("memory", limit_bytes=8 * GIB, available_bytes=GIB // 2),
+            {},
+            "little_memory",
+            "8.0 GiB",
+        ),
+        (
+            with_torch(runtimes=(*HEALTHY.torch.runtimes, SECOND_OPENMP)),
+            {},
+            "duplicate_openmp",
+            "/conda/libiomp5.so",
+        ),
+        (HEALTHY, {"OMP_NUM_THREADS": "all"}, "odd_thread_setting", "'all'"),
+        (HEALTHY, {"OMP_NUM_THREADS": "0"}, "odd_thread_setting", "'0'"),
+        (HEALTHY, {"OMP_PROC_BIND": "close"}, "bound_threads", "OMP_PROC_BIND=close"),
+        (HEALTHY, {"GOMP_CPU_AFFINITY": "0-3"}, "bound_threads", "GOMP_CPU_AFFINITY=0-3"),
+        (replace(HEALTHY, torch=None), {}, "torch_missing", "torch"),
+    ],
+)
+def test_names_what_is_wrong_with_its_value_and_a_remedy(machine, env, name, value) -> None:
+    (caveat,) = find(machine, env)
+    assert caveat.name == name
+    assert value in caveat.problem
+    assert caveat.problem.endswith(".")
+    assert caveat.remedy[0].isupper()
+    assert caveat.remedy.endswith(".")
+
+
+def test_a_thread_setting_that_torch_explains_is_said_once() -> None:
+    assert names(with_torch(thread_count=1), {"OMP_NUM_THREADS": "1"}) == ["threads_below_budget"]
+
+
+def test_a_thread_setting_off_the_budget_is_said_where_torch_was_not_asked() -> None:
+    unasked = replace(HEALTHY, torch=None)
+    found = find(unasked, {"OMP_NUM_THREADS": "64"}, torch_asked=False)
+    assert [caveat.name for caveat in found] == ["odd_thread_setting"]
+    assert find(unasked, {"OMP_NUM_THREADS": "8,2"}, torch_asked=False) == ()
+
+
+def test_a_switched_off_binding_is_no_caveat() -> None:
+    assert names(HEALTHY, {"OMP_PROC_BIND": "FALSE", "GOMP_CPU_AFFINITY": "0-3"}) == []
+
+
+def test_two_mappings_of_one_openmp_file_are_no_duplicates() -> None:
+    again = Runtime(kind="openmp", name="libgomp", path="/torch/libgomp.so.1")
+    assert names(with_torch(runtimes=(*HEALTHY.torch.runtimes, again))) == []
+
+
+def test_no_thread_count_is_compared_with_an_unknown_budget() -> None:
+    unknown = replace(HEALTHY, budget=Budget(core_count=1, limited_by="unknown"))
+    assert names(unknown) == []
+
+
+def test_a_quota_of_all_visible_cpus_is_no_caveat() -> None:
+    assert names(with_part("budget", quota_cores_ratio=16.0)) == []
