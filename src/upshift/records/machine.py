@@ -39,7 +39,7 @@ class Budget:
 
     Attributes:
         core_count: the whole number of physical cores to plan with, at least 1.
-        limited_by: which limit decided: affinity, quota, slurm or cores; unknown where none is known.
+        limited_by: which limit decided: affinity, quota, slurm, cores, or unknown for none.
         affinity_count: logical CPUs in the affinity mask.
         affinity_core_count: physical cores that the mask touches.
         quota_cores_ratio: CPU quota of the strictest cgroup, in cores (7.65), None if unlimited.
