@@ -59,8 +59,15 @@ class Training(Protocol):
     def on_loader(self, make: Callable[[Any, Callable[[], Any]], Any]) -> Callable[[], None]:
         """Let `make(loader, stock)` build the iterator of each DataLoader."""
 
+    def on_next(self, advance: Callable[[Any, Any], Any]) -> Callable[[], None]:
+        """Let `advance(original, iterator)` fetch the next batch of each loader iterator."""
+
     def on_training(self, pull: Callable[[], Callable[[], None] | None]) -> Callable[[], None]:
         """Apply `pull` now, and again when training starts, after the script's own settings."""
+
+
+def _one_step(setting: object) -> int:
+    return 1
 
 
 def _leave_env(env: Mapping[str, str], setting: object) -> Mapping[str, str]:
@@ -86,6 +93,8 @@ class Lever(Generic[S]):
             bounds what it can give.
         why_not: one sentence for a scene in which `settings` is empty.
         settle_count: steps after a switch that are not counted.
+        cycle_count: steps after which the times under a setting repeat, so that a block of
+            them is typical: batches of n workers come in bursts of n.
         env: edits the child's environment, before there is a child.
         pull: acts inside the child; returns the function that undoes it.
         lines: what a user would write by hand for a setting.
@@ -100,6 +109,7 @@ class Lever(Generic[S]):
     why_not: Callable[[Scene], str]
     lines: Callable[[S], str]
     settle_count: int = 0
+    cycle_count: Callable[[S], int] = _one_step
     env: Callable[[Mapping[str, str], S], Mapping[str, str]] = _leave_env
     pull: Callable[[Training, S], Callable[[], None]] = _leave_training
 

@@ -1,0 +1,137 @@
+"""What the process uses, what the script is made of, what the machine can do."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MATRIX_SIDE = 1024
+_COPY_BYTES = 1 << 26
+_PROBE_S = 0.25
+
+
+def usage() -> dict[str, float]:
+    """Return peak resident bytes, minor page faults and CPU seconds, loader workers included.
+
+    CPU seconds are those of this process, of its live children by /proc, and of those that
+    ended (getrusage(2)).
+    """
+    import multiprocessing
+    import resource
+
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    alive_s = 0.0
+    for child in multiprocessing.active_children():
+        try:
+            with open(f"/proc/{child.pid}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+            alive_s += (int(fields[11]) + int(fields[12])) * tick_s
+        except OSError:
+            continue
+    return {
+        "peak_rss_bytes": own.ru_maxrss * 1024,
+        "faults_count": own.ru_minflt,
+        "cpu_s": own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + alive_s,
+    }
+
+
+def _best_rate(work: Callable[[], object], amount: float) -> float:
+    work()
+    best_s, until = float("inf"), time.perf_counter() + _PROBE_S
+    while time.perf_counter() < until:
+        start = time.perf_counter()
+        work()
+        best_s = min(best_s, time.perf_counter() - start)
+    return amount / best_s
+
+
+def peaks() -> dict[str, float]:
+    """Measure the best float32 matrix product (FLOP/s) and memory copy (bytes/s) here.
+
+    Best of about a quarter of a second each, with the threads that the process has now. No
+    random numbers are drawn: the script's generators stay where they are.
+    """
+    import torch
+
+    with torch.no_grad():
+        left = torch.ones(_MATRIX_SIDE, _MATRIX_SIDE, dtype=torch.float32)
+        out = torch.empty_like(left)
+        source = torch.ones(_COPY_BYTES // 4, dtype=torch.float32)
+        target = torch.empty_like(source)
+        return {
+            "peak_flops": _best_rate(lambda: torch.mm(left, left, out=out), 2 * _MATRIX_SIDE**3),
+            "copy_bytes": _best_rate(lambda: target.copy_(source), _COPY_BYTES),
+        }
+
+
+class Traits:
+    """An observer that notes what the script is made of, for the levers' `settings`."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Any] = {}
+
+    def called(self, module: Any, args: Any, kwargs: Any) -> None:
+        """Note what kinds of layers a root module has."""
+        if "model.conv" in self.found:
+            return
+        import torch
+
+        convolutions = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
+        self.found["model.conv"] = any(isinstance(m, convolutions) for m in module.modules())
+        self.found["model.parameter_count"] = sum(p.numel() for p in module.parameters())
+
+    def loaded(self, iterator: Any, batch: Any) -> None:
+        """Note how the loader that feeds the loop is set."""
+        if "loader.workers" not in self.found:
+            self.found["loader.workers"] = int(iterator._num_workers)
+            self.found["loader.map_style"] = iterator._dataset_kind == 0
+            self.found["loader.persistent"] = bool(iterator._persistent_workers)
+
+    def backward(self, tensors: Any) -> None:
+        """Nothing to note of a loss."""
+
+    def steps(self, optimizer: Any) -> None:
+        """Note the optimizer's class and whether torch has a fused form of it."""
+        if "optimizer.name" in self.found:
+            return
+        self.found["optimizer.name"] = type(optimizer).__name__
+        group = optimizer.param_groups[0]
+        self.found["optimizer.fused"] = bool(group.get("fused"))
+        self.found["optimizer.parameter_count"] = len(group["params"])
+
+    def ended(self) -> None:
+        """Nothing to note at the end of a step."""
+
+    def read(self) -> dict[str, Any]:
+        """Return the traits, with the thread counts of this moment."""
+        import torch
+
+        self.found["threads"] = torch.get_num_threads()
+        self.found["interop_threads"] = torch.get_num_interop_threads()
+        self.found["torch"] = torch.__version__
+        # Batches come in bursts of as many as there are workers.
+        self.found["cycle_count"] = max(1, 2 * self.found.get("loader.workers", 0))
+        return self.found
+
+
+class FlopProbe:
+    """Count the floating point operations of the next whole step with torch's own counter."""
+
+    def __init__(self) -> None:
+        from torch.utils.flop_counter import FlopCounterMode
+
+        self._mode: Any = FlopCounterMode(display=False)
+        self._scope = ExitStack()
+        self._scope.enter_context(self._mode)
+
+    def close(self) -> float:
+        """Stop counting and return the operations since the probe was made."""
+        self._scope.close()
+        return float(self._mode.get_total_flops())

@@ -1,0 +1,135 @@
+"""The live objects of the script, as levers see them (the protocol `lever.Training`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Undo = Callable[[], None]
+    Pull = Callable[[Any], Undo | None]
+
+
+class Registry:
+    """Objects of one kind, and what levers do to each of them, old and new."""
+
+    def __init__(self) -> None:
+        self.known: WeakKeyDictionary[Any, None] = WeakKeyDictionary()
+        self._pulls: dict[int, tuple[Pull, WeakKeyDictionary[Any, Undo | None]]] = {}
+        self._serial = 0
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self.known
+
+    def add(self, item: Any) -> None:
+        """Take in an object, and let every lever act on it."""
+        self.known[item] = None
+        for pull, undos in self._pulls.values():
+            undos[item] = pull(item)
+
+    def act(self, pull: Pull) -> Undo:
+        """Apply `pull` to every object, now and later; the result undoes all of it."""
+        self._serial += 1
+        serial = self._serial
+        undos: WeakKeyDictionary[Any, Undo | None] = WeakKeyDictionary()
+        self._pulls[serial] = (pull, undos)
+        for item in list(self.known):
+            undos[item] = pull(item)
+
+        def undo() -> None:
+            del self._pulls[serial]
+            for put_back in list(undos.values()):
+                if put_back is not None:
+                    put_back()
+
+        return undo
+
+
+class LiveTraining:
+    """What the child offers to levers: optimizers, root modules, inputs and loaders."""
+
+    def __init__(self) -> None:
+        self.optimizers = Registry()
+        self.roots = Registry()
+        self.converters: list[Callable[[Any, Any], Any]] = []
+        self.makers: list[Callable[[Any, Callable[[], Any]], Any]] = []
+        self.advancers: list[Callable[[Any, Any], Any]] = []
+        self._settings: list[Callable[[], Undo | None]] = []
+        self._begun = False
+
+    def on_optimizer(self, pull: Pull) -> Undo:
+        """Apply `pull` to each optimizer right before its first step."""
+        return self.optimizers.act(pull)
+
+    def on_root(self, pull: Pull) -> Undo:
+        """Apply `pull` to each root module right before its next call."""
+        return self.roots.act(pull)
+
+    def on_inputs(self, convert: Callable[[Any, Any], Any]) -> Undo:
+        """Pass every tensor argument of a root call through `convert(module, tensor)`."""
+        self.converters.append(convert)
+        return lambda: self.converters.remove(convert)
+
+    def on_loader(self, make: Callable[[Any, Callable[[], Any]], Any]) -> Undo:
+        """Let `make(loader, stock)` build the iterator of each DataLoader."""
+        self.makers.append(make)
+        return lambda: self.makers.remove(make)
+
+    def on_next(self, advance: Callable[[Any, Any], Any]) -> Undo:
+        """Let `advance(original, iterator)` fetch the next batch of each loader iterator."""
+        self.advancers.append(advance)
+        return lambda: self.advancers.remove(advance)
+
+    def advance(self, original: Any, iterator: Any) -> Any:
+        """Fetch the next batch, by a lever where one wants to."""
+        for advance in self.advancers:
+            return advance(original, iterator)
+        return original(iterator)
+
+    def on_training(self, pull: Callable[[], Undo | None]) -> Undo:
+        """Apply `pull` now, and again when training starts, after the script's own settings."""
+        undo: list[Undo | None] = [pull()]
+
+        def again() -> None:
+            undo[0] = pull() or undo[0]
+
+        if not self._begun:
+            self._settings.append(again)
+
+        def put_back() -> None:
+            if again in self._settings:
+                self._settings.remove(again)
+            if undo[0] is not None:
+                undo[0]()
+
+        return put_back
+
+    def begins(self) -> None:
+        """Training starts: settle what the script may have set itself meanwhile."""
+        if not self._begun:
+            self._begun = True
+            for again in self._settings:
+                again()
+            self._settings.clear()
+
+    def convert(self, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Pass the tensors in `args` and `kwargs` through every converter."""
+        return (
+            tuple(self._convert(module, value) for value in args),
+            {name: self._convert(module, value) for name, value in kwargs.items()},
+        )
+
+    def _convert(self, module: Any, value: Any) -> Any:
+        import torch
+
+        if isinstance(value, torch.Tensor):
+            for convert in self.converters:
+                value = convert(module, value)
+            return value
+        if type(value) in (list, tuple):
+            return type(value)(self._convert(module, part) for part in value)
+        if type(value) is dict:
+            return {name: self._convert(module, part) for name, part in value.items()}
+        return value

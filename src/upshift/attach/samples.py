@@ -1,0 +1,98 @@
+"""How many samples, or tokens, a step consumed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_DEEPEST = 4
+_TOKEN_DIMENSIONS = 2
+
+
+def first_tensor(value: Any, depth: int = 0) -> Any:
+    """Return the first tensor inside nested lists, tuples and mappings, or None."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value
+    if depth == _DEEPEST:
+        return None
+    if isinstance(value, (list, tuple)):
+        parts = value
+    elif hasattr(value, "values") and callable(value.values):
+        parts = tuple(value.values())
+    else:
+        return None
+    for part in parts:
+        found = first_tensor(part, depth + 1)
+        if found is not None:
+            return found
+    return None
+
+
+def sample_count(value: Any) -> int:
+    """Return the batch dimension of the first tensor in `value`; 0 where there is none."""
+    tensor = first_tensor(value)
+    return int(tensor.shape[0]) if tensor is not None and tensor.dim() else 0
+
+
+def token_count(value: Any) -> int:
+    """Return the number of tokens in `value`: the elements of a 2-D integer tensor, else 0.
+
+    Both (batch, time) and (time, batch) inputs of language models are such tensors.
+    """
+    tensor = first_tensor(value)
+    if tensor is None or tensor.dim() != _TOKEN_DIMENSIONS or tensor.is_floating_point():
+        return 0
+    return 0 if tensor.is_complex() or str(tensor.dtype) == "torch.bool" else int(tensor.numel())
+
+
+class SampleCounter:
+    """Count what one step consumed: batches of the loader, or inputs of the root calls.
+
+    A batch is counted when a backward pass follows it; what an evaluation took is forgotten.
+    A closure that is run twenty times on one batch (LBFGS) consumes it once.
+    """
+
+    def __init__(self) -> None:
+        self.unit = "samples"
+        self._loaded_count = self._loaded_waiting = 0
+        self._called_count = self._called_waiting = 0
+        self._seen: set[tuple[int, int]] = set()
+        self._first = 0
+
+    def loaded(self, batch: Any) -> None:
+        """Note a batch from a loader."""
+        self._loaded_waiting += sample_count(batch)
+
+    def called(self, module: int, args: Any, kwargs: Any) -> None:
+        """Note the inputs of a root call of `module` (its id)."""
+        tensor = first_tensor((args, kwargs))
+        if tensor is None or (module, tensor.data_ptr()) in self._seen:
+            return
+        tokens = token_count(tensor)
+        if tokens:
+            self.unit = "tokens"
+        if not self._seen or module == self._first:
+            self._called_waiting += tokens or sample_count(tensor)
+        if not self._seen:
+            self._first = module
+        self._seen.add((module, tensor.data_ptr()))
+
+    def evaluated(self) -> None:
+        """Forget what is waiting: it served an evaluation."""
+        self._loaded_waiting = self._called_waiting = 0
+
+    def trained(self) -> None:
+        """Keep what is waiting: a backward pass follows it."""
+        self._loaded_count += self._loaded_waiting
+        self._called_count += self._called_waiting
+        self._loaded_waiting = self._called_waiting = 0
+
+    def cut(self) -> int:
+        """End a step and return its samples (or tokens), at least 1."""
+        self.trained()
+        whole = self._called_count if self.unit == "tokens" else self._loaded_count
+        result = whole or self._called_count or 1
+        self._loaded_count = self._called_count = 0
+        self._seen.clear()
+        return result

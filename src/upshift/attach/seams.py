@@ -1,0 +1,177 @@
+"""Where torch is touched: one replaced attribute per seam, put back as it was.
+
+Never global module hooks: one of them takes the fast path from every module call. Never full
+backward hooks: they break in-place operations. See docs/decisions/0003-seams.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import wraps
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from upshift.attach.ledger import INDEX
+from upshift.records import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from upshift.attach.watch import Watch
+
+_DATA, _BACKWARD = INDEX[Phase.DATA], INDEX[Phase.BACKWARD]
+_OPTIMIZER, _CHECKPOINT = INDEX[Phase.OPTIMIZER], INDEX[Phase.CHECKPOINT]
+_TRANSFER = INDEX[Phase.TRANSFER]
+
+
+@dataclass(slots=True)
+class Seam:
+    """One attribute of torch and what stands in its place while we watch."""
+
+    owner: Any
+    name: str
+    make: Callable[[Any], Any]
+    original: Any = None
+
+    def install(self) -> None:
+        """Put the replacement in."""
+        if self.original is None:
+            self.original = getattr(self.owner, self.name)
+            setattr(self.owner, self.name, self.make(self.original))
+
+    def remove(self) -> None:
+        """Put the original back."""
+        if self.original is not None:
+            setattr(self.owner, self.name, self.original)
+            self.original = None
+
+
+def _root_call(watch: Watch) -> Callable[[Any], Any]:
+    """Call of a module from the script: nested calls take the shortest way through."""
+    import torch
+    from torch.compiler import is_compiling
+
+    inside = watch.inside
+    plain = torch.nn.Module._wrapped_call_impl
+
+    def make(original: Any) -> Any:
+        unpatched = original is plain
+
+        @wraps(original)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if inside[0]:
+                if unpatched and self._compiled_call_impl is None:
+                    return self._call_impl(*args, **kwargs)
+                return original(self, *args, **kwargs)
+            if is_compiling() or get_ident() != watch.thread:
+                return original(self, *args, **kwargs)
+            return watch.root_call(original, self, args, kwargs)
+
+        return call
+
+    return make
+
+
+def _timed(watch: Watch, phase_index: int, before: Callable[[Any], None] | None = None) -> Any:
+    """Charge a function to a phase; `before` sees its first argument, outside the phase."""
+    from torch.compiler import is_compiling
+
+    ledger = watch.ledger
+
+    def make(original: Any) -> Any:
+        @wraps(original)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or get_ident() != watch.thread:
+                return original(*args, **kwargs)
+            if before is not None:
+                before(args[0] if args else None)
+            ledger.enter(phase_index)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                ledger.leave()
+
+        return timed
+
+    return make
+
+
+def _loader_iter(watch: Watch) -> Callable[[Any], Any]:
+    def make(original: Any) -> Any:
+        @wraps(original)
+        def iterate(self: Any) -> Any:
+            if get_ident() != watch.thread:
+                return original(self)
+            return watch.loader_iter(original, self)
+
+        return iterate
+
+    return make
+
+
+def _loader_next(watch: Watch) -> Callable[[Any], Any]:
+    def make(original: Any) -> Any:
+        @wraps(original)
+        def advance(self: Any) -> Any:
+            if get_ident() != watch.thread:
+                return original(self)
+            return watch.loader_next(original, self)
+
+        return advance
+
+    return make
+
+
+def _constructor(watch: Watch) -> Callable[[Any], Any]:
+    def make(original: Any) -> Any:
+        @wraps(original)
+        def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            watch.constructed(self)
+
+        return construct
+
+    return make
+
+
+def _transfer(watch: Watch) -> Callable[[Any], Any]:
+    timed = _timed(watch, _TRANSFER)
+
+    def make(original: Any) -> Any:
+        moving = timed(original)
+
+        @wraps(original)
+        def move(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return (moving if self.is_cpu else original)(self, *args, **kwargs)
+
+        return move
+
+    return make
+
+
+def steering(watch: Watch) -> tuple[Seam, ...]:
+    """Return the seams through which levers act: root calls and loaders."""
+    import torch
+    from torch.utils.data import dataloader
+
+    return (
+        Seam(torch.nn.Module, "__call__", _root_call(watch)),
+        Seam(dataloader.DataLoader, "__iter__", _loader_iter(watch)),
+        Seam(dataloader._BaseDataLoaderIter, "__next__", _loader_next(watch)),
+    )
+
+
+def watching(watch: Watch) -> tuple[Seam, ...]:
+    """Return the further seams that only measuring needs."""
+    import torch
+
+    timed = [
+        Seam(torch.autograd, "backward", _timed(watch, _BACKWARD, watch.backward_begins)),
+        Seam(torch.autograd, "grad", _timed(watch, _BACKWARD, watch.backward_begins)),
+        Seam(torch.optim.Optimizer, "__init__", _constructor(watch)),
+        Seam(torch.optim.Optimizer, "zero_grad", _timed(watch, _OPTIMIZER)),
+        Seam(torch, "save", _timed(watch, _CHECKPOINT)),
+    ]
+    if torch.accelerator.is_available() if hasattr(torch, "accelerator") else False:
+        timed += [Seam(torch.Tensor, name, _transfer(watch)) for name in ("to", "cuda")]
+    return tuple(timed)

@@ -1,0 +1,251 @@
+"""The watch: what the seams report to, and what decides where a step ends."""
+
+from __future__ import annotations
+
+import os
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from upshift.attach import seams
+from upshift.attach.cycle import Cycle
+from upshift.attach.ledger import INDEX, Ledger
+from upshift.attach.live import LiveTraining
+from upshift.attach.samples import SampleCounter
+from upshift.records import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_DATA, _FORWARD, _LOSS = INDEX[Phase.DATA], INDEX[Phase.FORWARD], INDEX[Phase.LOSS]
+_BACKWARD, _OPTIMIZER = INDEX[Phase.BACKWARD], INDEX[Phase.OPTIMIZER]
+_EVALUATION = INDEX[Phase.EVALUATION]
+_PATIENT_BACKWARD_COUNT = 64
+
+
+class Watch:
+    """Follow one training loop through the seams, and steer it for the levers.
+
+    Args:
+        measuring: time the steps; False only steers, with the seams that levers need.
+
+    Attributes:
+        on_step: called at the end of each training step with nanoseconds per phase (in the
+            order of `ledger.PHASES`) and the samples of the step.
+    """
+
+    def __init__(self, *, measuring: bool) -> None:
+        self.measuring = measuring
+        self.on_step: Callable[[tuple[int, ...], int], None] = lambda phases_ns, count: None
+        self.live = LiveTraining()
+        self.ledger = Ledger()
+        self.samples = SampleCounter()
+        self.inside = [False]
+        self.thread = get_ident()
+        self.observers: list[Any] = []
+        self._pid = os.getpid()
+        self._cycle = Cycle()
+        self._constructed: WeakSet[Any] = WeakSet()
+        self._first_parameters: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._trained_parameters: set[int] = set()
+        self._stepping: list[int] = []
+        self._after_forward = False
+        self._by_hand = False
+        self._hand_waiting = False
+        self._unstepped_count = 0
+        self._steering = seams.steering(self)
+        self._watching = seams.watching(self) if measuring else ()
+        self._hooks: list[Any] = []
+
+    # ---- in and out
+
+    def install(self) -> None:
+        """Put every seam in. Forked children (loader workers) are left alone."""
+        from torch.optim import optimizer
+
+        self.resume()
+        if not self._hooks:
+            before = optimizer.register_optimizer_step_pre_hook(self._optimizer_begins)
+            after = optimizer.register_optimizer_step_post_hook(self._optimizer_ends)
+            self._hooks = [before, after]
+            os.register_at_fork(after_in_child=self._detach)
+
+    def pause(self) -> None:
+        """Take the seams out, but for the end of each step: the cost of our own hooks."""
+        for seam in (*self._steering, *self._watching):
+            seam.remove()
+
+    def resume(self) -> None:
+        """Put the seams back in after `pause`."""
+        for seam in (*self._steering, *self._watching):
+            seam.install()
+
+    def _detach(self) -> None:
+        self.pause()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    # ---- what the seams report
+
+    def root_call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        """Run a call of `module` from the script, under its phase and its levers."""
+        ledger = self.ledger
+        if ledger.current == _BACKWARD:  # recomputation of a checkpointed block
+            return original(module, *args, **kwargs)
+        phase_index = self._phase_of(module) if self.measuring else _FORWARD
+        if phase_index == _FORWARD and self._hand_waiting and self._by_hand:
+            self._end_step()
+        self.live.begins()
+        if module not in self.live.roots:
+            self.live.roots.add(module)
+        if self.live.converters:
+            args, kwargs = self.live.convert(module, args, kwargs)
+        if self.measuring:
+            self._enter_root(phase_index, module, args, kwargs)
+        self.inside[0] = True
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            self.inside[0] = False
+            if self.measuring:
+                ledger.leave()
+                self._after_forward = phase_index in (_FORWARD, _LOSS)
+
+    def _enter_root(self, phase_index: int, module: Any, args: Any, kwargs: Any) -> None:
+        ledger = self.ledger
+        ledger.loop_begins()
+        ledger.enter(phase_index)
+        if phase_index == _EVALUATION:
+            ledger.commit_as_evaluation()
+            self.samples.evaluated()
+        elif phase_index == _FORWARD:
+            if not self._after_forward:
+                ledger.commit()
+            self.samples.called(id(module), args, kwargs)
+            for observer in self.observers:
+                observer.called(module, args, kwargs)
+
+    def _phase_of(self, module: Any) -> int:
+        """Return FORWARD, LOSS (no parameters) or EVALUATION (trained, but not now)."""
+        import torch
+
+        first = self._first_parameters.get(module)
+        if first is None:
+            first = id(next(module.parameters(), None))
+            self._first_parameters[module] = first
+            if torch.is_grad_enabled():
+                self._trained_parameters.update(id(p) for p in module.parameters())
+        if first == id(None):
+            return _LOSS
+        if torch.is_grad_enabled() or module.training:
+            return _FORWARD
+        # A teacher or a target network also runs without gradients inside a step; an
+        # evaluation is the trained module itself (or a part of it), switched to eval.
+        trained = not self._trained_parameters or first in self._trained_parameters
+        return _EVALUATION if trained else _FORWARD
+
+    def constructed(self, optimizer: Any) -> None:
+        """Note that the script has made an optimizer, before its first step."""
+        self._constructed.add(optimizer)
+
+    def backward_begins(self, tensors: Any) -> None:
+        """A backward pass starts: what ran since the forward pass was the loss."""
+        if self.ledger.current in (_FORWARD, _BACKWARD):  # a gradient inside the model
+            return
+        if self._hand_waiting and self._by_hand and not self._after_forward:
+            self._end_step()
+        self.ledger.loop_begins()
+        self.ledger.enter(_LOSS)
+        self.ledger.leave()
+        if self._after_forward:
+            self.ledger.commit_as_loss()
+        else:
+            self.ledger.commit()
+        self._after_forward = False
+        self.samples.trained()
+        for observer in self.observers:
+            observer.backward(tensors)
+        self._hand_waiting = True
+        self._unstepped_count += 1
+        if not self._stepping and not self._by_hand:
+            self._by_hand = (
+                not self._constructed or self._unstepped_count > _PATIENT_BACKWARD_COUNT
+            ) and not self._seen_optimizer
+
+    @property
+    def _seen_optimizer(self) -> bool:
+        return bool(self.live.optimizers.known)
+
+    def loader_iter(self, original: Any, loader: Any) -> Any:
+        """Make an iterator of `loader`, by a lever where one wants to."""
+        self.ledger.enter(_DATA)
+        try:
+            for make in self.live.makers:
+                return make(loader, lambda: original(loader))
+            return original(loader)
+        finally:
+            self.ledger.leave()
+
+    def loader_next(self, original: Any, iterator: Any) -> Any:
+        """Fetch the next batch; the time is DATA until a call tells what it was for."""
+        if self._hand_waiting and self._by_hand:
+            self._end_step()
+        ledger = self.ledger
+        nested = ledger.current == _DATA
+        self._after_forward = False
+        ledger.enter(_DATA)
+        try:
+            batch = self.live.advance(original, iterator)
+        finally:
+            ledger.leave()
+        if self.measuring and not nested:
+            self.samples.loaded(batch)
+            for observer in self.observers:
+                observer.loaded(iterator, batch)
+        return batch
+
+    # ---- where a step ends
+
+    def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if get_ident() != self.thread:
+            if self._seen_optimizer:
+                return
+            self.thread = get_ident()  # the loop runs in a thread of its own
+        if not self._stepping:
+            self.live.begins()
+            if optimizer not in self.live.optimizers:
+                self._by_hand = False
+                self.live.optimizers.add(optimizer)
+            for observer in self.observers:
+                observer.steps(optimizer)
+        self._stepping.append(id(optimizer))
+        if self.measuring:
+            self.ledger.loop_begins()
+            self.ledger.enter(_OPTIMIZER)
+            self.ledger.commit()
+
+    def _optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if id(optimizer) not in self._stepping:
+            return
+        while self._stepping and self._stepping.pop() != id(optimizer):
+            if self.measuring:
+                self.ledger.leave()  # an inner step that raised
+        if not self.measuring:
+            return
+        self.ledger.leave()
+        self._unstepped_count = 0
+        self._after_forward = False
+        outermost = not self._stepping
+        if outermost and self._cycle.ends_step(id(optimizer), len(self._constructed)):
+            self._end_step()
+
+    def _end_step(self) -> None:
+        if not self.measuring or os.getpid() != self._pid:
+            return
+        self._hand_waiting = False
+        phases = self.ledger.cut()
+        count = self.samples.cut()
+        for observer in self.observers:
+            observer.ended()
+        self.on_step(phases, count)

@@ -1,0 +1,178 @@
+"""The child's wiring: wait for torch, pull the plan's levers, then answer the parent.
+
+Runs inside the user's process, so it needs the standard library alone, draws no random number,
+prints nothing and ends nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from upshift.lever import lookup
+from upshift.records import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+    from upshift.lever import Training
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Call `then` right after the module `name` has been imported for the first time."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name = name
+        self._then = then
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find the module as usual, and hang on to its loader."""
+        if name != self._name or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Following(spec.loader, self._then)
+        return spec
+
+
+class _Following(importlib.abc.Loader):
+    """A loader that hands over to the real one and follows it."""
+
+    def __init__(self, loader: Any, then: Callable[[], None]) -> None:
+        self._loader = loader
+        self._then = then
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Create the module as the real loader does."""
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module as the real loader does, then follow."""
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._then()
+
+
+class Pulled:
+    """The levers that are pulled in this process, and how to put each back."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._undo: dict[str, tuple[Any, Callable[[], None]]] = {}
+
+    def switch(self, settings: Mapping[str, Any]) -> None:
+        """Go over to `settings`: put back what differs, pull what is new."""
+        for name, (setting, undo) in list(self._undo.items()):
+            if name not in settings or settings[name] != setting:
+                undo()
+                del self._undo[name]
+        for lever, setting in lookup(Plan(tuple(sorted(settings.items())))):
+            if lever.name not in self._undo:
+                self._undo[lever.name] = (setting, lever.pull(self._training, setting))
+
+
+def prepare(text: str) -> None:
+    """Begin, before the user's script: `text` is the order as JSON (see `launch.order`)."""
+    order = json.loads(text)
+    if order["mode"] == "verify":
+        _pin(order["seed"])
+    if order["mode"] != "run":
+        _refuse_questions(order)
+    attach: dict[str, Callable[[dict[str, Any]], None]] = {
+        "run": _run,
+        "trial": _trial,
+        "verify": _verify,
+    }
+    sys.meta_path.insert(0, AfterImport("torch", lambda: attach[order["mode"]](order)))
+
+
+def _pin(seed: int) -> None:
+    from upshift.verify import pin
+
+    pin.pin_python(seed)
+    sys.meta_path.insert(0, AfterImport("numpy", lambda: pin.pin_numpy(seed)))
+    sys.meta_path.insert(0, AfterImport("torch", lambda: pin.pin_torch(seed)))
+
+
+def _run(order: dict[str, Any]) -> None:
+    """Pull the levers of a plan for a real run; a lever that breaks is left out, and said."""
+    from upshift.attach import Watch
+
+    watch = Watch(measuring=False)
+    pulled = Pulled(watch.live)
+    settings: dict[str, Any] = {}
+    for name, setting in order["plan"].items():
+        try:
+            pulled.switch({**settings, name: setting})
+            settings[name] = setting
+        except Exception as error:
+            sys.stderr.write(f"upshift: left out {name}={setting}: {error}\n")
+    watch.install()
+
+
+def _trial(order: dict[str, Any]) -> None:
+    """Attach to a trial: steps are timed, and the parent holds the baton."""
+    from upshift.attach import Watch
+    from upshift.attach.turns import Turns
+    from upshift.launch.channel import Channel
+
+    channel = Channel.connect(order["socket"])
+    channel.send({"kind": "attached", "pid": os.getpid()})
+    own_pid = os.getpid()
+
+    def talk(message: dict[str, Any]) -> dict[str, Any]:
+        if os.getpid() != own_pid:
+            return {"do": "turns", "turns": [[0, 0, 1 << 60, False]]}
+        return _talk(channel, {**message, "pid": own_pid})
+
+    watch = Watch(measuring=True)
+    pulled = Pulled(watch.live)
+    watch.on_step = Turns(watch, pulled.switch, talk).stepped
+    pulled.switch(order["plan"])
+    watch.install()
+
+
+def _verify(order: dict[str, Any]) -> None:
+    """Attach to a verification: the first steps are recorded, then the process ends."""
+    from upshift.attach import Watch
+    from upshift.launch.channel import Channel
+    from upshift.verify.record import Recorder
+
+    channel = Channel.connect(order["socket"])
+    watch = Watch(measuring=True)
+    Recorder(order, watch, done=lambda found: _talk(channel, {"kind": "verified", **found}))
+    Pulled(watch.live).switch(order["plan"])
+    watch.install()
+
+
+def _talk(channel: Any, message: dict[str, Any]) -> dict[str, Any]:
+    from upshift.errors import ChildLost
+
+    try:
+        answer: dict[str, Any] = channel.ask(message)
+    except ChildLost:  # the parent is gone; no exit routine of the script may run now
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise
+    return answer
+
+
+def _refuse_questions(order: dict[str, Any]) -> None:
+    """Nobody answers in a trial: `input()` says so instead of waiting."""
+    import builtins
+
+    def refuse(prompt: object = "", /) -> str:
+        raise EOFError(f"upshift: the script asks for input ({str(prompt)!r}); none in a trial")
+
+    builtins.input = refuse

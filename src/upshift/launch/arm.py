@@ -1,0 +1,210 @@
+"""An arm: one living child of the script, parked at a step boundary until it is its turn."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from upshift.errors import ChildLost, IsolationFailed, NeverTrains, ScriptFailed, TooFewSteps
+from upshift.launch.channel import Listener
+from upshift.launch.order import environment
+from upshift.launch.process import Isolation, Process
+from upshift.records import Phase, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from upshift.launch.channel import Channel, Message
+    from upshift.launch.process import Exit
+    from upshift.records import Plan, Workload
+
+_PHASES = tuple(Phase)
+_TAIL_LINE_COUNT = 40
+_FEWEST_REMEDY = "Give the script more work, for example more epochs or more data."
+
+
+class Arm:
+    """A child that trains under a plan and obeys the baton.
+
+    Args:
+        workload: the user's command.
+        plan: levers pulled from the start.
+        isolation: how its writes are kept away from the user's files.
+        patience_s: how long to wait for the first training step.
+    """
+
+    def __init__(
+        self, workload: Workload, plan: Plan, *, isolation: Isolation, patience_s: float
+    ) -> None:
+        self.plan = plan
+        self.step_count = 0
+        self._workload = workload
+        self._patience_s = patience_s
+        self._scratch = Path(tempfile.mkdtemp(prefix="upshift-"))
+        self._listener = Listener(self._scratch / "s")
+        self._channel: Channel | None = None
+        env = environment(plan, mode="trial", socket=str(self._scratch / "s"))
+        try:
+            self._process = Process.start(
+                workload.command,
+                env=env,
+                cwd=workload.cwd,
+                scratch=self._scratch,
+                isolation=isolation,
+            )
+        except BaseException:
+            self._listener.close()
+            raise
+
+    def begin(self) -> None:
+        """Wait until the child stands at its first step boundary.
+
+        Raises:
+            NeverTrains: it ended, or did not train in time.
+            ScriptFailed: it crashed before.
+            IsolationFailed: it wrote where its writes cannot be redirected.
+        """
+        until = time.monotonic() + self._patience_s
+        found = self._listener.adopt(
+            "training", until=until, alive=lambda: self._process.wait(0) is None
+        )
+        attached = self._listener.attached
+        self._listener.close()
+        if found is None:
+            self._raise_never_trained(bool(attached))
+        else:
+            self._channel, _ = found
+
+    def ask(self, message: Message, timeout_s: float | None = None) -> Message:
+        """Send a command and return the answer.
+
+        Raises:
+            TooFewSteps: the script has come to its end.
+            ScriptFailed: the script crashed, or hangs.
+        """
+        assert self._channel is not None  # noqa: S101  # begin() was called
+        try:
+            answer = self._channel.ask(message, timeout_s)
+        except TimeoutError:
+            raise ScriptFailed(
+                f"The script made no step for {timeout_s:.0f} s after {self.step_count} steps.",
+                remedy="Raise --patience if its steps take that long.",
+                output=self._tail(),
+            ) from None
+        except ChildLost:
+            self._raise_ended()
+        if answer["kind"] == "error":
+            raise ChildLost(f"The child refused: {answer['why']}.", remedy="Report this.")
+        return answer
+
+    def switch(self, plans: Sequence[Plan]) -> None:
+        """Tell the child which plans its turns are about, and go over to the first."""
+        self.ask({"do": "plans", "plans": [dict(plan.settings) for plan in plans]}, 60.0)
+
+    def turns(
+        self, turns: Sequence[tuple[int, int, int, bool]], *, timeout_s: float | None = None
+    ) -> tuple[list[list[Step]], dict[str, float]]:
+        """Run turns and return the steps of each, and what the process has used so far.
+
+        Args:
+            turns: (plan index, steps not counted, steps counted, watched) of each turn.
+            timeout_s: how long all of them may take.
+        """
+        answer = self.ask({"do": "turns", "turns": [list(turn) for turn in turns]}, timeout_s)
+        self.step_count += sum(skipped + counted for _, skipped, counted, _ in turns)
+        return [[_step(row) for row in rows] for rows in answer["turns"]], answer["usage"]
+
+    def park(self) -> None:
+        """Stop the child and its loader workers: they neither take CPU nor fetch ahead."""
+        self._process.stop()
+
+    def resume(self) -> None:
+        """Let the child go on."""
+        self._process.resume()
+
+    def close(self) -> None:
+        """End the child and everything that it started."""
+        if self._channel is not None:
+            self._channel.close()
+        self._listener.close()
+        self._process.kill()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the isolation could not do in full."""
+        return self._process.notes
+
+    def _tail(self) -> str:
+        text = self._process.errors() or self._process.output()
+        return "\n".join(text.rstrip().splitlines()[-_TAIL_LINE_COUNT:])
+
+    def _raise_never_trained(self, imported_torch: bool) -> None:
+        ended = self._process.exit
+        if ended is not None:
+            self._raise_bad_exit(ended, "before its first training step")
+            raise NeverTrains(
+                "The script ended without an optimizer step or a backward pass.",
+                remedy="Give the command that really trains, with its arguments.",
+                output=self._tail(),
+            )
+        seen = "" if imported_torch else " and no import of torch"
+        tail = self._tail()
+        self._process.kill()
+        raise NeverTrains(
+            f"There was no optimizer step or backward in {self._patience_s:.0f} s{seen}: "
+            "the script does not train, waits for something, or is slow to start.",
+            remedy="Raise --patience if it needs longer to start.",
+            output=tail,
+        )
+
+    def _raise_ended(self) -> Any:
+        ended = self._process.wait(30.0)
+        if ended is None:
+            self._process.kill()
+        elif ended.code or ended.signal:
+            self._raise_bad_exit(ended, f"after {self.step_count} training steps")
+        raise TooFewSteps(
+            f"The script ended after {self.step_count} training steps.",
+            remedy=_FEWEST_REMEDY,
+            output=self._tail(),
+        )
+
+    def _raise_bad_exit(self, ended: Exit, when: str) -> None:
+        if self._process.refused:
+            raise IsolationFailed(
+                f"The script writes to {self._process.refused[0]}, which cannot be redirected.",
+                remedy="Tune a copy of it that writes elsewhere, or permit user namespaces.",
+            )
+        if ended.failure:
+            raise ScriptFailed(
+                f"The command cannot be started: {ended.failure}.", remedy="Check its path."
+            )
+        if ended.signal:
+            name = signal.Signals(ended.signal).name
+            memory = ", perhaps out of memory" if ended.signal == signal.SIGKILL else ""
+            raise ScriptFailed(
+                f"The script was ended by {name}{memory} {when}.",
+                remedy="Make it run under plain python first.",
+                output=self._tail(),
+            )
+        if ended.code:
+            asks = "the script asks for input" in self._tail()
+            raise ScriptFailed(
+                f"The script {'asks for input' if asks else 'failed'} "
+                f"(exit code {ended.code}) {when}.",
+                remedy="Give the answers as arguments: nobody answers in a trial."
+                if asks
+                else "Make it run under plain python first.",
+                output=self._tail(),
+            )
+
+
+def _step(row: Sequence[int]) -> Step:
+    count, *phases_ns = row
+    return Step(
+        phase_ns={p: ns for p, ns in zip(_PHASES, phases_ns, strict=True) if ns},
+        sample_count=count,
+    )

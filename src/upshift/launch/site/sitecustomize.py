@@ -1,0 +1,59 @@
+"""Come in by the environment: Python imports this module at start-up, before the script.
+
+The folder of this file stands first on PYTHONPATH in processes that upshift starts. The user's
+own sitecustomize runs first, then this folder leaves sys.path, and upshift waits for torch.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+
+def _leave_path():
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    return here
+
+
+def _run_users_own():
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+class _Upshift:
+    """Find the package upshift, and nothing else, where this file came from."""
+
+    def __init__(self, root):
+        self._root = root
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "upshift":
+            return None
+        return importlib.machinery.PathFinder.find_spec(name, [self._root])
+
+
+def _helper_process():
+    """True in the helpers of multiprocessing that never train."""
+    line = " ".join(getattr(sys, "orig_argv", sys.argv))
+    return "resource_tracker import main" in line or "forkserver import main" in line
+
+
+def _come_in(here):
+    if os.environ.get("UPSHIFT_CHILD") and not os.environ.get("UPSHIFT_OFF"):
+        root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
+        sys.meta_path.append(_Upshift(root))
+        if not _helper_process():
+            from upshift import child
+
+            child.prepare(os.environ["UPSHIFT_CHILD"])
+
+
+_here = _leave_path()
+try:
+    _run_users_own()
+finally:
+    _come_in(_here)

@@ -1,0 +1,76 @@
+"""malloc_retention: keep freed memory in the process instead of giving it back each step.
+
+Helps: steps that allocate tensors of megabytes: glibc returns them to the kernel at once, and
+    the next step faults every page in again.
+Hurts: memory; the resident set stays at its peak.
+Maths: exact. Only where the bytes live changes.
+Source: https://man7.org/linux/man-pages/man3/mallopt.3.html
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from upshift.lever import Lever
+from upshift.records import Effect, Phase, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from upshift.lever import Scene, Training
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_MMAP_BYTES, _TRIM_BYTES = 1 << 30, (1 << 31) - 1
+_DEAREST_FAULT_S = 4e-6
+_LEAST_SHARE_RATIO = 0.01
+
+
+def _fault_share_ratio(scene: Scene) -> float | None:
+    """Return the most that page faults can cost of a step; None where faults are unknown."""
+    profile = scene.baseline
+    if profile is None or profile.faults_count is None:
+        return None
+    return profile.faults_count * _DEAREST_FAULT_S / profile.step_s
+
+
+def settings(scene: Scene) -> tuple[bool, ...]:
+    """Return the one setting there is, where steps fault enough pages in."""
+    share = _fault_share_ratio(scene)
+    faults = share is None or share >= _LEAST_SHARE_RATIO
+    return (True,) if sys.platform == "linux" and faults else ()
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try."""
+    if sys.platform != "linux":
+        return "it is a setting of glibc on Linux"
+    count = scene.baseline.faults_count if scene.baseline else 0
+    return f"a step faults in {count:.0f} pages: at most {_fault_share_ratio(scene):.1%} of it"
+
+
+def pull(training: Training, setting: bool) -> Callable[[], None]:
+    """Raise both thresholds of glibc's allocator; what it has kept, it keeps."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+    return lambda: None
+
+
+LEVER = Lever(
+    name="malloc_retention",
+    phases=frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER, Phase.DATA}),
+    effect=Effect.EXACT,
+    switch=Switch.LAUNCH,
+    settings=settings,
+    gain_ratio=3.0,
+    why_not=why_not,
+    lines=lambda _: (
+        "MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=2147483647 python ..."
+        "  # in the shell"
+    ),
+    pull=pull,
+)

@@ -1,0 +1,198 @@
+"""Record the first steps of a training: what went in, what came out, to the last bit.
+
+Runs in the child. Tensors go to files in the session's scratch folder, everything else into one
+message; nothing of the script's is changed, but for the last bit of its weights where a floor is
+asked for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from upshift.attach import Watch
+
+_MOST_ELEMENTS_COUNT = 50_000_000
+
+
+def tensor_bytes(tensor: Any) -> bytes:
+    """Return the values of a tensor as bytes, in logical order whatever its strides."""
+    flat = tensor.detach().cpu().contiguous()
+    return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())
+
+
+def content_hash(value: Any, into: Any = None) -> str:
+    """Return a hash of all tensors and plain values inside nested containers."""
+    import torch
+
+    digest = into or hashlib.sha256()
+    if isinstance(value, torch.Tensor):
+        digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
+        if value.layout == torch.strided:
+            digest.update(tensor_bytes(value))
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            content_hash(part, digest)
+    elif hasattr(value, "items"):
+        for name, part in value.items():
+            digest.update(repr(name).encode())
+            content_hash(part, digest)
+    elif isinstance(value, (str, int, float, bool, bytes)):
+        digest.update(repr(value).encode())
+    return str(digest.hexdigest())
+
+
+def perturb(parameters: Iterable[Any], *, scale: float, seed: int) -> None:
+    """Multiply each weight by 1 + scale or 1 - scale, by coin; the script's generator rests."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in parameters:
+            if parameter.is_floating_point():
+                coin = torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1
+                parameter.mul_(1 + scale * coin.to(parameter))
+
+
+class Recorder:
+    """An observer of the watch that keeps the evidence of the first steps.
+
+    Args:
+        order: `steps`, `folder` for tensors, and `perturb` with `scale` and `seed` or None.
+        watch: the seams of this process.
+        done: takes the evidence as one message, once, after the last step.
+    """
+
+    def __init__(
+        self, order: dict[str, Any], watch: Watch, done: Callable[[dict[str, Any]], object]
+    ) -> None:
+        self._order = order
+        self._folder = Path(order["folder"])
+        self._watch = watch
+        self._done: Callable[[dict[str, Any]], object] | None = done
+        self._step_count = 0
+        self._first = True
+        self._batches: list[str] = []
+        self._losses: list[float] = []
+        self._structure: list[str] = []
+        self._samples: list[int] = []
+        self._orders: dict[int, list[str]] = {}
+        watch.observers.append(self)
+        watch.on_step = self.stepped
+        watch.live.on_root(self._before_first_call)
+        self._follow_indices()
+        atexit.register(self.finish)
+
+    # ---- what the watch reports
+
+    def loaded(self, iterator: Any, batch: Any) -> None:
+        """Keep the content of a batch."""
+        self._batches.append(content_hash(batch))
+
+    def called(self, module: Any, args: Any, kwargs: Any) -> None:
+        """Keep which parts of a root module train and which evaluate."""
+        flags = "".join(str(int(part.training)) for part in module.modules())
+        self._structure.append(f"call {hashlib.sha256(flags.encode()).hexdigest()[:12]}")
+
+    def backward(self, tensors: Any) -> None:
+        """Keep the value of a loss."""
+        for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
+            if tensor.numel() == 1:
+                self._losses.append(float(tensor.detach()))
+
+    def steps(self, optimizer: Any) -> None:
+        """Keep the settings of an optimizer before its step, and the first gradients."""
+        groups = [
+            {k: str(v) for k, v in group.items() if k not in ("params", "fused", "foreach")}
+            for group in optimizer.param_groups
+        ]
+        absent = [p.grad is None for group in optimizer.param_groups for p in group["params"]]
+        self._structure.append(f"{type(optimizer).__name__} {groups} {hash(tuple(absent))}")
+        self._keep_first()
+
+    def ended(self) -> None:
+        """Nothing to keep before `stepped`."""
+
+    def stepped(self, phases_ns: tuple[int, ...], sample_count: int) -> None:
+        """Keep the weights after the first and the last step."""
+        self._keep_first()
+        self._step_count += 1
+        self._samples.append(sample_count)
+        if self._step_count == 1:
+            self._write("after_one", [p.detach() for p in self._parameters()])
+        if self._step_count == self._order["steps"]:
+            self.finish()
+
+    # ---- keeping
+
+    def finish(self) -> None:
+        """Hand the evidence over, once: after the last step, or when the script ends."""
+        done, self._done = self._done, None
+        if done is None or not self._step_count:
+            return
+        weights = [p.detach() for p in self._parameters()]
+        self._write("last", weights)
+        done(
+            {
+                "steps": self._step_count,
+                "batches": self._batches,
+                "losses": self._losses,
+                "structure": self._structure,
+                "samples": self._samples,
+                "orders": list(self._orders.values()),
+                "weights": content_hash(weights),
+                "sizes": [p.numel() for p in weights],
+            }
+        )
+
+    def _before_first_call(self, module: Any) -> None:
+        if self._order.get("perturb"):
+            perturb(module.parameters(), **self._order["perturb"])
+
+    def _keep_first(self) -> None:
+        if self._first:
+            self._first = False
+            parameters = self._parameters()
+            self._write("before_one", [p.detach() for p in parameters])
+            self._write("gradients", [p.grad if p.grad is not None else p * 0 for p in parameters])
+
+    def _parameters(self) -> list[Any]:
+        found: dict[int, Any] = {}
+        for module in list(self._watch.live.roots.known):
+            found.update((id(p), p) for p in module.parameters())
+        for optimizer in list(self._watch.live.optimizers.known):
+            for group in optimizer.param_groups:
+                found.update((id(p), p) for p in group["params"])
+        return list(found.values())
+
+    def _write(self, name: str, tensors: list[Any]) -> None:
+        """Write tensors as one run of float32, thinned out where there are very many."""
+        import torch
+
+        stride = 1 + sum(t.numel() for t in tensors) // _MOST_ELEMENTS_COUNT
+        with open(self._folder / name, "wb") as file:
+            for tensor in tensors:
+                flat = tensor.detach().to(torch.float32).contiguous().reshape(-1)[::stride]
+                file.write(tensor_bytes(flat))
+
+    def _follow_indices(self) -> None:
+        """Keep the order of the samples of each dataset, whoever fetches them."""
+        from torch.utils.data import dataloader
+
+        kind: Any = dataloader._BaseDataLoaderIter
+        stock = kind._next_index
+        orders = self._orders
+
+        def next_index(iterator: Any) -> Any:
+            index = stock(iterator)
+            seen = orders.setdefault(id(iterator._dataset), [])
+            seen.append(hashlib.sha256(repr(index).encode()).hexdigest()[:12])
+            return index
+
+        kind._next_index = next_index
