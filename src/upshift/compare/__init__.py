@@ -1,1 +1,30 @@
 """Stage 4. Which of two plans is faster, and how sure that is."""
+
+from upshift.compare.confirm import Confirmation, confirm, settle
+from upshift.compare.evidence import confidence_sequence, grid, log_e, log_e_path
+from upshift.compare.interval import hodges_lehmann, signed_rank_interval
+from upshift.compare.noise import confirming_pairs, measure_noise, plan_pairs, resolution
+from upshift.compare.race import Measure, Race, Rule, compare, judge, race, rule_for
+
+__all__ = [
+    "Confirmation",
+    "Measure",
+    "Race",
+    "Rule",
+    "compare",
+    "confidence_sequence",
+    "confirm",
+    "confirming_pairs",
+    "grid",
+    "hodges_lehmann",
+    "judge",
+    "log_e",
+    "log_e_path",
+    "measure_noise",
+    "plan_pairs",
+    "race",
+    "resolution",
+    "rule_for",
+    "settle",
+    "signed_rank_interval",
+]

@@ -1,0 +1,91 @@
+"""The number that is published: fresh pairs, a fixed count of them, no early stop.
+
+The best of many noisy races overstates itself (winner's curse), so the races only choose and a
+confirmation reports.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from upshift.compare.interval import signed_rank_interval
+from upshift.compare.race import Measure, means_ratio
+from upshift.records import Interval, Pair, Verdict
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
+_CHUNK = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """The speed-up of one plan over another, as published.
+
+    Attributes:
+        speedup: Hodges-Lehmann estimate with the 95 % interval of the signed-rank test.
+        means_ratio: ratio of plain mean times; a median hides periodic stalls, this does not.
+    """
+
+    speedup: Interval
+    means_ratio: float
+    pairs: tuple[Pair, ...]
+    wall_s: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """WIN or DROP where the whole interval lies on one side of 1."""
+        if self.speedup.is_gain:
+            return Verdict.WIN
+        return Verdict.DROP if self.speedup.high_ratio < 1.0 else Verdict.UNDECIDED
+
+
+def confirm(
+    measure: Measure,
+    *,
+    pair_count: int,
+    coin: random.Random,
+    clock: Callable[[], float] = time.monotonic,
+    on_pair: Callable[[Pair], None] | None = None,
+) -> Confirmation:
+    """Run exactly `pair_count` pairs, or as many as the script has, and say what they show.
+
+    Args:
+        measure: as in `race`; an empty answer means that the script has ended.
+        pair_count: fixed beforehand, see `confirming_pairs`.
+        coin: orders each pair.
+        clock: seconds.
+        on_pair: is told of each pair in order.
+    """
+    started_s = clock()
+    pairs: list[Pair] = []
+    while len(pairs) < pair_count:
+        size = min(_CHUNK, pair_count - len(pairs))
+        answer = measure([coin.random() < 0.5 for _ in range(size)])
+        if not answer:
+            break
+        for pair in answer:
+            pairs.append(pair)
+            if on_pair is not None:
+                on_pair(pair)
+    return settle(pairs, wall_s=clock() - started_s)
+
+
+def settle(pairs: Sequence[Pair], *, wall_s: float = 0.0) -> Confirmation:
+    """Return what a fixed set of pairs shows; pairs of several launches may be joined.
+
+    Raises:
+        ValueError: there is no pair.
+    """
+    ratio = means_ratio(pairs)
+    if ratio is None:
+        raise ValueError("a confirmation needs at least one pair")
+    return Confirmation(
+        speedup=signed_rank_interval([pair.log_ratio for pair in pairs]),
+        means_ratio=ratio,
+        pairs=tuple(pairs),
+        wall_s=wall_s,
+    )

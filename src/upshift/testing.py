@@ -1,0 +1,185 @@
+"""Stand-ins for tests of stages, levers and plug-ins: machines, a profile, a bench of arithmetic.
+
+A search over a `FakeBench` runs in milliseconds, with the noise of a real machine and the same
+answer for the same seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from math import exp
+from typing import TypeAlias
+
+from upshift.compare import Measure, Rule, compare, race
+from upshift.errors import UpshiftError
+from upshift.records import (
+    Budget,
+    Comparison,
+    Cpu,
+    Machine,
+    Memory,
+    Pair,
+    Phase,
+    Plan,
+    Pressure,
+    Profile,
+    Torch,
+    Verdict,
+)
+
+LAPTOP = Machine(
+    cpu=Cpu(model="Laptop 4-core", socket_count=1, core_count=4, thread_count=8,
+            instruction_sets=("avx2",)),
+    budget=Budget(core_count=4, limited_by="cores", affinity_count=8, affinity_core_count=4),
+    memory=Memory(total_bytes=16 * 2**30, available_bytes=9 * 2**30),
+    pressure=Pressure(cpu_some_ratio=0.02, load_ratio=0.3),
+    torch=Torch(version="2.5.0", thread_count=4, interop_thread_count=4),
+    system="Linux",
+    python_version="3.11.7",
+)  # fmt: skip
+"""A laptop: four cores, no accelerator, nobody else on it."""
+
+SERVER = Machine(
+    cpu=Cpu(model="Server 2 x 32-core", socket_count=2, core_count=64, thread_count=128,
+            instruction_sets=("avx2", "avx512f", "avx512_bf16", "amx_bf16")),
+    budget=Budget(core_count=16, limited_by="quota", affinity_count=128, affinity_core_count=64,
+                  quota_cores_ratio=16.0),
+    memory=Memory(total_bytes=512 * 2**30, available_bytes=400 * 2**30, limit_bytes=64 * 2**30),
+    pressure=Pressure(cpu_some_ratio=0.0, throttled_ratio=0.0, steal_ratio=0.0, load_ratio=0.1),
+    torch=Torch(version="2.5.0", thread_count=64, interop_thread_count=64, cuda="12.4",
+                accelerators=("Accelerator 80 GB",)),
+    system="Linux",
+    python_version="3.11.7",
+)  # fmt: skip
+"""A container on a two-socket server: 16 of 64 cores by quota, one accelerator."""
+
+Noise: TypeAlias = Callable[[random.Random], Iterator[float]]
+"""Makes the log of a factor on the time of each block, block after block."""
+
+
+def steady(sd_ratio: float = 0.02) -> Noise:
+    """Return normal noise, independent from block to block."""
+    return lambda rng: (rng.gauss(0.0, sd_ratio) for _ in count())
+
+
+def spiky(sd_ratio: float = 0.02, *, share_ratio: float = 0.15, height_ratio: float = 0.5) -> Noise:
+    """Return skewed noise: a share of the blocks is hit by an exponential spike."""
+
+    def noise(rng: random.Random) -> Iterator[float]:
+        while True:
+            hit = rng.random() < share_ratio
+            yield rng.gauss(0.0, sd_ratio) + (rng.expovariate(1 / height_ratio) if hit else 0.0)
+
+    return noise
+
+
+def drifting(sd_ratio: float = 0.02, *, drift_ratio: float = 0.03, memory: float = 0.95) -> Noise:
+    """Return noise on a slow wave, as a neighbour or a hot processor makes it: AR(1)."""
+
+    def noise(rng: random.Random) -> Iterator[float]:
+        level = 0.0
+        while True:
+            level = memory * level + rng.gauss(0.0, drift_ratio)
+            yield level + rng.gauss(0.0, sd_ratio)
+
+    return noise
+
+
+def periodic(sd_ratio: float = 0.02, *, period_count: int = 7, height_ratio: float = 0.3) -> Noise:
+    """Return noise with a spike at every `period_count`-th block, whichever plan runs then."""
+    return lambda rng: (
+        rng.gauss(0.0, sd_ratio) + (height_ratio if index % period_count == 0 else 0.0)
+        for index in count()
+    )
+
+
+@dataclass(kw_only=True)
+class FakeBench:
+    """A machine on which a plan takes the time that a function says.
+
+    Attributes:
+        cost: seconds per sample of a plan; raises an `UpshiftError` where the plan crashes.
+        noise: what the machine adds; the same blocks for the same seed.
+        seed: of the noise.
+        launch_count: how often `arms` was called.
+        spent_s: simulated seconds so far; `clock` tells them.
+
+    Example:
+        >>> bench = FakeBench(cost=lambda plan: 0.9 if dict(plan.settings).get("turbo") else 1.0)
+        >>> fast = Plan().pull("turbo", True)
+        >>> str(bench.race(Plan(), fast, rule=Rule(pair_count=24)).verdict)
+        'win'
+    """
+
+    cost: Callable[[Plan], float]
+    noise: Noise = field(default_factory=steady)
+    seed: int = 0
+    launch_count: int = 0
+    spent_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._coin = random.Random(self.seed)
+        self._blocks = self.noise(random.Random(self.seed + 1))
+
+    def clock(self) -> float:
+        """Return the simulated time."""
+        return self.spent_s
+
+    def arms(self, baseline: Plan, candidate: Plan) -> Measure:
+        """Launch two plans and return what measures them, for `race` and `confirm`."""
+        self.launch_count += 1
+        baseline_s, candidate_s = self.cost(baseline), self.cost(candidate)
+
+        def measure(baseline_first: Sequence[bool]) -> Sequence[Pair]:
+            pairs = []
+            for first in baseline_first:
+                early, late = exp(next(self._blocks)), exp(next(self._blocks))
+                pair = Pair(
+                    baseline_s=baseline_s * (early if first else late),
+                    candidate_s=candidate_s * (late if first else early),
+                    baseline_first=first,
+                )
+                self.spent_s += pair.baseline_s + pair.candidate_s
+                pairs.append(pair)
+            return pairs
+
+        return measure
+
+    def race(self, baseline: Plan, candidate: Plan, *, rule: Rule) -> Comparison:
+        """Return the race between two plans; a crash is a comparison that failed."""
+        started_s = self.spent_s
+        try:
+            measure = self.arms(baseline, candidate)
+        except UpshiftError as error:
+            return Comparison(
+                baseline=baseline, candidate=candidate, verdict=Verdict.FAIL, failure=str(error)
+            )
+        seen = race(measure, rule=rule, coin=self._coin, clock=self.clock)
+        return compare(baseline, candidate, seen.pairs, rule, self.spent_s - started_s)
+
+
+def sample_profile(
+    phase_s: Mapping[Phase, float] | None = None, *, step_count: int = 50
+) -> Profile:
+    """Return the profile of a small training run; by default half of its step is DATA.
+
+    >>> sample_profile().share_ratio(Phase.DATA)
+    0.5
+    """
+    phases = dict(phase_s) if phase_s is not None else {
+        Phase.DATA: 0.050, Phase.FORWARD: 0.016, Phase.LOSS: 0.001,
+        Phase.BACKWARD: 0.025, Phase.OPTIMIZER: 0.007, Phase.OTHER: 0.001,
+    }  # fmt: skip
+    step_s = sum(seconds for phase, seconds in phases.items() if phase.in_step)
+    return Profile(
+        step_s=step_s,
+        step_low_s=0.98 * step_s,
+        step_high_s=1.03 * step_s,
+        sample_unit="samples",
+        sample_count=32.0,
+        phase_s=phases,
+        step_count=step_count,
+    )

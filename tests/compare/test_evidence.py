@@ -1,0 +1,73 @@
+from math import exp, log
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from upshift.compare import confidence_sequence, grid, log_e, log_e_path
+
+logs = st.lists(st.floats(-3.0, 3.0), min_size=1, max_size=30)
+
+
+@given(logs)
+def test_evidence_is_finite_and_a_pair_at_most_doubles_it(values) -> None:
+    path = log_e_path(values)
+    assert np.isfinite(path).all()
+    assert np.diff(path, prepend=0.0).max() <= log(2) + 1e-9
+
+
+@given(logs, st.floats(-1.0, 1.0), st.floats(0.0, 1.0))
+def test_more_is_harder_to_prove(values, theta, step) -> None:
+    assert log_e(values, theta=theta + step) <= log_e(values, theta=theta) + 1e-9
+
+
+def test_no_pairs_are_no_evidence() -> None:
+    assert log_e([]) == 0.0
+
+
+def test_a_fair_coin_gains_nothing_on_average() -> None:
+    size = 0.3
+    signs = np.array([[s >> bit & 1 for bit in range(8)] for s in range(256)]) * 2 - 1
+    average = np.mean([exp(log_e(row * size, bets=grid(0.1))) for row in signs])
+    assert abs(average - 1.0) < 1e-9
+
+
+def test_the_end_of_a_path_is_the_evidence() -> None:
+    values = [0.01, -0.02, 0.05]
+    assert log_e_path(values)[-1] == log_e(values)
+    assert log_e_path(values)[1] == log_e(values[:2])
+
+
+@given(logs)
+def test_swapping_the_arms_mirrors_the_sequence(values) -> None:
+    there = confidence_sequence(values)
+    back = confidence_sequence([-value for value in values])
+    assert np.isclose(back.low_ratio, 1 / there.high_ratio, rtol=1e-9)
+    assert np.isclose(back.high_ratio, 1 / there.low_ratio, rtol=1e-9)
+
+
+def test_the_sequence_holds_the_truth_at_every_look() -> None:
+    rng = np.random.default_rng(4)
+    missed = 0
+    for _ in range(500):
+        values = log(1.07) + 0.03 * rng.standard_normal(40)
+        above = log_e_path(values, theta=log(1.07), bets=grid(0.03)).max()
+        below = log_e_path(-values, theta=-log(1.07), bets=grid(0.03)).max()
+        missed += max(above, below) >= log(40)
+    assert missed / 500 <= 0.05
+
+
+def test_the_sequence_is_what_its_evidence_says() -> None:
+    values = np.random.default_rng(6).normal(0.05, 0.02, 12).tolist()
+    interval = confidence_sequence(values)
+    assert log_e(values, theta=log(interval.low_ratio)) >= log(40) - 1e-6
+    assert log_e(values, theta=log(interval.low_ratio) + 1e-4) < log(40)
+
+
+def test_five_pairs_exclude_nothing_and_six_do() -> None:
+    assert confidence_sequence([0.1] * 5).low_ratio < 0.011
+    assert confidence_sequence([0.1] * 6).low_ratio > 0.9
+
+
+def test_noise_of_nothing_still_gives_bets() -> None:
+    assert all(np.isfinite(grid(0.0)))

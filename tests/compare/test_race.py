@@ -1,0 +1,175 @@
+import random
+from math import exp, inf, log
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from upshift.compare import Rule, compare, confirm, judge, measure_noise, race, rule_for, settle
+from upshift.compare.race import means_ratio
+from upshift.records import Interval, Noise, Pair, Plan, Verdict
+from upshift.testing import FakeBench, drifting, periodic, spiky, steady
+
+FAST = Plan().pull("turbo", True)
+
+
+def bench(gain_ratio=1.0, *, noise=None, seed=0):
+    return FakeBench(
+        cost=lambda plan: 0.1 if plan == Plan() else 0.1 / gain_ratio,
+        noise=noise or steady(0.02 / 2**0.5),
+        seed=seed,
+    )
+
+
+def verdicts(gain_ratio, *, noise, runs, pair_count):
+    rule = Rule(pair_count=pair_count, sd_ratio=0.02)
+    return [
+        bench(gain_ratio, noise=noise, seed=2 * seed).race(Plan(), FAST, rule=rule)
+        for seed in range(runs)
+    ]
+
+
+@pytest.mark.parametrize("noise", [steady(), spiky(), drifting(), periodic()])
+def test_the_baseline_against_itself_rarely_wins(noise) -> None:
+    races = verdicts(1.0, noise=noise, runs=240, pair_count=32)
+    wins = sum(race.verdict is Verdict.WIN for race in races) / len(races)
+    assert wins <= 0.05
+
+
+def test_a_five_percent_gain_wins_within_twelve_pairs() -> None:
+    races = verdicts(1.05, noise=steady(0.02 / 2**0.5), runs=200, pair_count=12)
+    assert sum(race.verdict is Verdict.WIN for race in races) >= 190
+
+
+def test_a_five_percent_slowdown_is_dropped_within_twelve_pairs() -> None:
+    races = verdicts(1 / 1.05, noise=steady(0.02 / 2**0.5), runs=200, pair_count=12)
+    assert sum(race.verdict is Verdict.DROP for race in races) >= 190
+
+
+def test_a_gain_is_found_through_spikes() -> None:
+    races = verdicts(1.05, noise=spiky(), runs=100, pair_count=60)
+    assert sum(race.verdict is Verdict.WIN for race in races) >= 95
+
+
+def test_chunks_grow_and_stop_at_the_first_crossing() -> None:
+    sizes, pairs = [], bench(1.0 + 1e-9).arms(Plan(), FAST)
+
+    def measure(firsts):
+        sizes.append(len(firsts))
+        return pairs(firsts)
+
+    rule = Rule(pair_count=100, drop_ratio=inf, win_ratio=inf)
+    seen = race(measure, rule=rule, coin=random.Random(1))
+    assert sizes == [4, 8, 16, 32, 40]
+    assert seen.verdict is Verdict.UNDECIDED
+    assert len(seen.pairs) == 100
+
+
+def test_what_follows_the_first_crossing_changes_nothing() -> None:
+    win = [Pair(baseline_s=1.2, candidate_s=1.0, baseline_first=True)] * 6
+    loss = [Pair(baseline_s=1.0, candidate_s=1.5, baseline_first=True)] * 40
+    rule = Rule(pair_count=46)
+    assert judge([*win, *loss], rule) is judge(win, rule) is Verdict.WIN
+    assert judge(loss, rule) is Verdict.DROP
+
+
+def test_a_race_ends_when_its_seconds_are_spent() -> None:
+    machine = bench(1.01, noise=steady(0.2))
+    rule = Rule(pair_count=10_000, budget_s=10.0, drop_ratio=inf, win_ratio=inf)
+    seen = race(machine.arms(Plan(), FAST), rule=rule, coin=random.Random(2), clock=machine.clock)
+    assert seen.verdict is Verdict.UNDECIDED
+    assert 9.0 < seen.wall_s < 11.0
+
+
+def test_a_race_ends_with_the_script() -> None:
+    assert race(lambda firsts: (), rule=Rule(pair_count=9), coin=random.Random(1)).pairs == ()
+
+
+def test_the_coin_is_fair_and_every_pair_is_told() -> None:
+    told = []
+    rule = Rule(pair_count=400, drop_ratio=inf, win_ratio=inf)
+    race(bench().arms(Plan(), FAST), rule=rule, coin=random.Random(3), on_pair=told.append)
+    assert len(told) == 400
+    assert 160 < sum(pair.baseline_first for pair in told) < 240
+
+
+def test_a_comparison_carries_all_that_was_seen() -> None:
+    rule = Rule(pair_count=24)
+    pairs = bench(1.1).arms(Plan(), FAST)([True, False] * 12)
+    seen = compare(Plan(), FAST, pairs, rule, 5.0)
+    assert seen.verdict is Verdict.WIN
+    assert seen.speedup is not None
+    assert seen.speedup.low_ratio < 1.1 < seen.speedup.high_ratio
+    assert seen.means_ratio == pytest.approx(1.1, rel=0.02)
+    assert compare(Plan(), FAST, (), rule, 0.0).verdict is Verdict.UNDECIDED
+
+
+def test_a_confirmation_never_stops_early() -> None:
+    seen = confirm(bench(1.5).arms(Plan(), FAST), pair_count=150, coin=random.Random(5))
+    assert len(seen.pairs) == 150
+    assert seen.verdict is Verdict.WIN
+    assert seen.speedup.low_ratio < 1.5 < seen.speedup.high_ratio
+    with pytest.raises(ValueError, match="at least one pair"):
+        settle([])
+
+
+def test_periodic_stalls_show_in_the_means_not_in_the_median() -> None:
+    coin = random.Random(8)
+    pairs = [
+        Pair(
+            baseline_s=0.1 * exp(coin.gauss(0, 0.01)),
+            candidate_s=0.1 / 1.1 * exp(coin.gauss(0, 0.01)) + (0.3 if i % 10 == 0 else 0.0),
+            baseline_first=coin.random() < 0.5,
+        )
+        for i in range(60)
+    ]
+    seen = settle(pairs)
+    assert seen.speedup.mid_ratio > 1.08
+    assert seen.means_ratio < 0.9
+
+
+times = st.floats(0.01, 10.0)
+
+
+@given(st.lists(st.tuples(times, times), min_size=6, max_size=20), st.integers(-20, 20))
+def test_the_unit_of_time_changes_nothing(rows, power) -> None:
+    def made(factor):
+        return [
+            Pair(baseline_s=a * factor, candidate_s=b * factor, baseline_first=True)
+            for a, b in rows
+        ]
+
+    rule = Rule(pair_count=20)
+    assert judge(made(1.0), rule) is judge(made(2.0**power), rule)
+    assert settle(made(1.0)).speedup == settle(made(2.0**power)).speedup
+    assert means_ratio(made(1.0)) == means_ratio(made(2.0**power))
+
+
+def test_the_rule_asks_for_what_the_noise_needs() -> None:
+    flat = Interval(low_ratio=0.99, mid_ratio=1.0, high_ratio=1.01)
+    calm = Noise(sd_ratio=0.01, pair_s=0.1, resolution_ratio=0.01, bias=flat)
+    loud = Noise(sd_ratio=0.10, pair_s=0.1, resolution_ratio=0.10, bias=flat)
+    assert rule_for(calm, budget_s=30.0).pair_count < 20
+    assert rule_for(calm, budget_s=30.0).least_ratio == 0.02
+    assert rule_for(loud, budget_s=30.0).pair_count == 300
+    assert rule_for(loud, budget_s=60.0).pair_count > 300
+    assert 0.02 < rule_for(loud, budget_s=30.0).least_ratio < 0.03
+    assert rule_for(loud, budget_s=0.0).pair_count == 6
+
+
+def test_the_resolution_is_what_a_race_can_see() -> None:
+    noisy = steady(0.05 / 2**0.5)
+    pairs = bench(noise=noisy, seed=4).arms(Plan(), Plan())([True] * 200)
+    noise = measure_noise(pairs, pair_s=0.2, budget_s=20.0)
+    assert noise.sd_ratio == pytest.approx(0.05, rel=0.2)
+    assert noise.bias.low_ratio < 1.0 < noise.bias.high_ratio
+    wins = verdicts(1 + noise.resolution_ratio, noise=noisy, runs=150, pair_count=100)
+    share = sum(race.verdict is Verdict.WIN for race in wins) / len(wins)
+    assert 0.65 < share < 0.95
+
+
+def test_noise_needs_two_pairs() -> None:
+    pair = Pair(baseline_s=1.0, candidate_s=1.0, baseline_first=True)
+    with pytest.raises(ValueError, match="at least 2 pairs"):
+        measure_noise([pair], pair_s=1.0, budget_s=1.0)
+    assert log(1.0) == pair.log_ratio
