@@ -1,0 +1,374 @@
+"""The command line: argv becomes a workload and options, an error becomes an exit code.
+
+No logic here: `session` does the work and `report` shows it. Both are imported inside the
+commands, so that `upshift --help` starts at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import upshift
+from upshift.cli.arguments import (
+    INTERRUPTED,
+    Allow,
+    Allowed,
+    Budget,
+    Command,
+    Force,
+    Json,
+    Keep,
+    Kept,
+    Only,
+    Overwrite,
+    Patience,
+    Plain,
+    PlanPath,
+    Pulled,
+    Quiet,
+    Skip,
+    Steps,
+    Training,
+    Words,
+    say,
+)
+from upshift.cli.workload import read_workload
+from upshift.errors import PlanError, UsageError
+from upshift.records import Effect, Plan, Workload
+from upshift.units import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from upshift.records import Setting, Tuning
+    from upshift.report.progress import View
+    from upshift.session import Options
+
+WIDEST = 100
+PLAN = Path("upshift.toml")
+REPORT = "upshift-report.txt"
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Make an unmodified PyTorch training script faster on this machine, and prove it.",
+    epilog="Options stand before the script; everything after the script belongs to it.",
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"upshift {upshift.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _upshift(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(cls=Command)
+def doctor(json: Json = None) -> None:
+    """Say what this machine gives a training job.
+
+    It also says what is wrong with it, and how to mend that.
+    """
+    from upshift import session
+    from upshift.report import doctor as doctor_page
+    from upshift.report import document
+
+    _check_outputs(json)
+    machine = session.doctor(sys.executable)
+    _print(doctor_page.render(machine))
+    if json is not None:
+        document.write_document(json, document.machine_document(machine))
+
+
+@app.command(cls=Command)
+def profile(
+    script: Words,
+    *,
+    json: Json = None,
+    steps: Steps = None,
+    lever: Pulled = None,
+    patience: Patience = "60s",
+    quiet: Quiet = False,
+    plain: Plain = False,
+) -> None:
+    """Show where each training step goes; change nothing."""
+    from upshift import session
+    from upshift.report import document, text
+
+    _check_outputs(json)
+    options = _options(lever=lever, patience=patience, steps=steps)
+    workload = read_workload(script)
+    with _view(quiet=quiet, plain=plain) as view:
+        found, machine, notes = session.profile(workload, options, view)
+    _print(text.render_profile(found, machine, notes))
+    if json is not None:
+        document.write_document(json, document.profile_document(found, machine, workload))
+
+
+@app.command(cls=Command)
+def tune(
+    script: Words,
+    *,
+    json: Json = None,
+    budget: Budget = "5m",
+    keep: Kept = Keep.REDRAW,
+    allow: Allowed = None,
+    training: Training = None,
+    plan: PlanPath = None,
+    force: Overwrite = False,
+    lever: Pulled = None,
+    only: Only = None,
+    skip: Skip = None,
+    patience: Patience = "60s",
+    quiet: Quiet = False,
+    plain: Plain = False,
+) -> None:
+    """Search what makes the script faster, and prove it.
+
+    This writes a plan, which `upshift run` applies, and a report. The script is not edited.
+    """
+    from upshift import session
+    from upshift.report import plan_file
+
+    path = plan or PLAN
+    _check_outputs(json, path)
+    if not force:
+        plan_file.guard_plan(path)
+    options = _options(
+        budget=budget, keep=keep, allow=allow, training=training, plan=path, force=force,
+        lever=lever, only=only, skip=skip, patience=patience,
+    )  # fmt: skip
+    workload = read_workload(script)
+    with _view(quiet=quiet, plain=plain, budget_s=options.budget_s) as view:
+        tuning = session.tune(workload, options, view)
+    written = _leave(tuning, path, json)
+    if not quiet:
+        say(f"Wrote {', '.join(str(p) for p in written)}.")
+    if tuning.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+@app.command(cls=Command)
+def run(
+    script: Words,
+    *,
+    plan: PlanPath = None,
+    force: Force = False,
+    lever: Pulled = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run the script for real, under the plan.
+
+    The script itself is not edited.
+    """
+    from upshift import session
+
+    workload = read_workload(script)
+    options = _options(plan=plan or PLAN, force=force, lever=lever)
+    chosen = _chosen_plan(workload, options, needed=plan is not None or not lever, quiet=quiet)
+    for name, setting in options.pulled.settings:
+        chosen = chosen.pull(name, setting)
+    session.run(workload, chosen, options)
+
+
+@app.command(cls=Command)
+def report(
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[PLAN]",
+            show_default=False,
+            help="The plan file of a tuning; without it, the last one.",
+        ),
+    ] = None,
+    json: Json = None,
+) -> None:
+    """Show the report of a tuning again."""
+    from upshift.report import archive, document, text
+
+    _check_outputs(json)
+    tuning, plan_path = archive.recall(path, PLAN)
+    _print(text.render_tuning(tuning, plan_path=plan_path, lines=_lines(tuning.plan)))
+    if json is not None:
+        document.write_document(json, document.tuning_document(tuning))
+
+
+@app.command(cls=Command)
+def levers(
+    name: Annotated[
+        str | None, typer.Argument(show_default=False, help="Show the card of this lever only.")
+    ] = None,
+) -> None:
+    """Show what each lever does, and what it costs."""
+    from upshift.lever import discover
+    from upshift.report.levers import render_cards
+
+    _print(render_cards(discover(), name))
+
+
+def main() -> None:
+    """Run the command line; the exit code says how it ended."""
+    for stream in (sys.stdout, sys.stderr):
+        # A script's name or its words may not fit the terminal's encoding: spell them out.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    app(prog_name="upshift")
+
+
+def _options(
+    *,
+    budget: str = "5m",
+    keep: Keep = Keep.REDRAW,
+    allow: Allow | None = None,
+    training: str | None = None,
+    plan: Path = PLAN,
+    force: bool = False,
+    lever: Sequence[str] | None = None,
+    only: Sequence[str] | None = None,
+    skip: Sequence[str] | None = None,
+    patience: str = "60s",
+    steps: int | None = None,
+) -> Options:
+    from upshift import session
+    from upshift.lever import lookup
+
+    pulled = Plan()
+    for pair in lever or ():
+        pulled = pulled.pull(*_setting(pair))
+    # Names only: an unknown one is told before anything is started.
+    lookup(Plan(tuple((name, True) for name in sorted({*(only or ()), *(skip or ())}))))
+    lookup(pulled)
+    return session.Options(
+        budget_s=parse_duration(budget),
+        keep=Effect(keep.value),
+        allow=None if allow is None else Effect(allow.value),
+        only=frozenset(only or ()),
+        skip=frozenset(skip or ()),
+        pulled=pulled,
+        patience_s=parse_duration(patience),
+        training_s=None if training is None else parse_duration(training),
+        force=force,
+        step_count=steps,
+        plan_path=plan,
+    )
+
+
+def _setting(pair: str) -> tuple[str, Setting]:
+    name, equals, value = pair.partition("=")
+    if not (name and equals and value):
+        raise UsageError(f"Cannot read --lever {pair}.", remedy="Write --lever NAME=SETTING.")
+    if value.lower() in ("true", "false"):
+        return name, value.lower() == "true"
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value
+
+
+def _check_outputs(*paths: Path | None) -> None:
+    """Say at the start, not after minutes of work, that a result cannot be written."""
+    from upshift.report.files import check_writable
+
+    for path in paths:
+        if path is not None:
+            check_writable(path)
+
+
+def _chosen_plan(workload: Workload, options: Options, *, needed: bool, quiet: bool) -> Plan:
+    """Return the plan of the file, once it is clear that it was made for this."""
+    from upshift import session
+    from upshift.report import plan_file
+
+    if not options.plan_path.exists() and options.plan_path == PLAN:
+        if not needed:
+            return Plan()
+        remedy = "Run `upshift tune` with your script first, or name a --lever."
+        raise UsageError(f"There is no plan: {PLAN} is not in this folder.", remedy=remedy)
+    saved = plan_file.read_plan(options.plan_path)
+    if not saved.plan.settings:
+        return saved.plan
+    found = plan_file.differences(saved, session.doctor(workload.python), workload)
+    if refusals := [item.says for item in found if item.refuses and not options.force]:
+        raise PlanError(" ".join(refusals), remedy="Run `upshift tune` here, or add --force.")
+    for item in found:
+        if not quiet:
+            say(item.says)
+    return saved.plan
+
+
+def _leave(tuning: Tuning, path: Path, json: Path | None) -> list[Path]:
+    """Print the report, then write everything: a full disk must not cost the answer."""
+    from datetime import date
+
+    from upshift.report import archive, document, plan_file, text
+
+    lines = _lines(tuning.plan)
+    page = text.render_tuning(tuning, plan_path=path, lines=lines)
+    _print(page)
+    plan_file.write_plan(path, tuning, lines=lines, today=date.today())
+    report_path = path.with_name(REPORT)
+    _save(page, report_path)
+    written = [path, report_path]
+    if json is not None:
+        document.write_document(json, document.tuning_document(tuning))
+        written.append(json)
+    try:
+        archive.remember(tuning, path)
+    except UsageError as error:
+        say(f"`upshift report` will not know this tuning. {error.problem}")
+    return written
+
+
+def _lines(plan: Plan) -> Mapping[str, str]:
+    from upshift.lever import discover
+
+    known = discover()
+    return {name: known[name].lines(s) for name, s in plan.settings if name in known}
+
+
+def _view(*, quiet: bool, plain: bool, budget_s: float | None = None) -> View:
+    from rich.console import Console
+
+    from upshift.report.progress import View, choose
+
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return View(console, style=choose(console, quiet=quiet, plain=plain), budget_s=budget_s)
+
+
+def _print(page: RenderableType) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.width = min(console.width, WIDEST)
+    console.print(page)
+
+
+def _save(page: RenderableType, path: Path) -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from upshift.report.files import write_atomically
+
+    paper = StringIO()
+    Console(file=paper, width=80, no_color=True, force_terminal=False).print(page)
+    write_atomically(path, "".join(f"{li.rstrip()}\n" for li in paper.getvalue().splitlines()))

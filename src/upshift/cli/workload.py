@@ -1,0 +1,88 @@
+"""The user's own command, read from what stands after our options."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import traceback
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from upshift.errors import ScriptFailed, UsageError
+from upshift.records import Entry, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NOTEBOOK = ".ipynb"
+MODULE_FLAG = re.compile(r"-m(?!-)")
+
+
+def read_workload(words: Sequence[str]) -> Workload:
+    """Return what the user wants to be trained.
+
+    Args:
+        words: the rest of the command line; it begins with `-m` for a module and with `--`
+            for a program.
+
+    Raises:
+        UsageError: there is no such script or program.
+        ScriptFailed: the script is not Python.
+    """
+    entry, argv = _entry(words)
+    check = {Entry.MODULE: lambda _: None, Entry.COMMAND: _check_program}
+    check.get(entry, _check_file)(argv[0])
+    if entry is Entry.SCRIPT:
+        _check_syntax(argv[0])
+    return Workload(entry=entry, argv=argv, cwd=str(Path.cwd()), python=sys.executable)
+
+
+def _entry(words: Sequence[str]) -> tuple[Entry, tuple[str, ...]]:
+    """Tell how the user's program is started; `Command.parse_args` leaves the marks."""
+    first, *rest = words
+    if first == "--":
+        if not rest:
+            raise UsageError("There is no program after --.", remedy="Write -- bash train.sh.")
+        # `tune -- train.py` means the script, as it does for any other program's options.
+        by_suffix = rest[0].endswith((".py", NOTEBOOK)) and not shutil.which(rest[0])
+        return _entry(rest) if by_suffix else (Entry.COMMAND, tuple(rest))
+    if MODULE_FLAG.match(first):
+        module = [first[2:], *rest] if first[2:] else rest
+        if not module:
+            raise UsageError("There is no module after -m.", remedy="Write -m package.module.")
+        return Entry.MODULE, tuple(module)
+    entry = Entry.NOTEBOOK if first.endswith(NOTEBOOK) else Entry.SCRIPT
+    return entry, tuple(words)
+
+
+def _check_program(name: str) -> None:
+    if shutil.which(name) is None:
+        raise UsageError(f"Cannot find the program {name}.", remedy="Name one that is on PATH.")
+
+
+def _check_file(name: str) -> None:
+    path = Path(name)
+    if path.is_dir():
+        raise UsageError(f"{name} is a folder.", remedy="Name the script that trains.")
+    if not path.exists():
+        remedy = "Name a file that exists."
+        if shutil.which(name):
+            remedy = f"If it is a program, put -- before it: `upshift tune -- {name} ...`."
+        raise UsageError(f"Cannot find the script {name}.", remedy=remedy)
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"Cannot read the script {name}.", remedy="Make it readable.")
+
+
+def _check_syntax(name: str) -> None:
+    """Find a broken script before anything is started."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            compile(Path(name).read_bytes(), name, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        told = "".join(traceback.format_exception_only(error))
+        problem = f"Python cannot read the script {name}."
+        remedy = "Mend the line above; a program that is not Python goes after --."
+        raise ScriptFailed(problem, remedy=remedy, output=told) from error

@@ -1,0 +1,110 @@
+"""The JSON document: one shape for every command, frozen under `schema`.
+
+Unknown is null. A key is never renamed or removed without a new schema number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from upshift.report.files import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from upshift.records import Interval, Machine, Profile, Tuning, Workload
+
+SCHEMA = 1
+KEYS = (
+    "schema",
+    "machine",
+    "workload",
+    "baseline",
+    "findings",
+    "plan",
+    "speedup",
+    "levers",
+    "maths",
+    "cost",
+)
+
+
+def machine_document(machine: Machine) -> dict[str, Any]:
+    """Return what `doctor` knows."""
+    return _document(machine=_plain(machine))
+
+
+def profile_document(profile: Profile, machine: Machine, workload: Workload) -> dict[str, Any]:
+    """Return what `profile` found."""
+    return _document(
+        machine=_plain(machine),
+        workload=_plain(workload),
+        baseline=_baseline(profile),
+        findings=[],
+    )
+
+
+def tuning_document(tuning: Tuning) -> dict[str, Any]:
+    """Return what `tune` found."""
+    return _document(
+        machine=_plain(tuning.machine),
+        workload=_plain(tuning.workload),
+        baseline=_baseline(tuning.baseline),
+        findings=[],
+        plan=dict(tuning.plan.settings),
+        speedup=_interval(tuning.speedup),
+        levers=[
+            {
+                "lever": row.lever,
+                "setting": row.setting,
+                "verdict": row.outcome,
+                "speedup": _interval(row.speedup),
+                "effect": row.effect.value,
+                "why": row.why,
+            }
+            for row in tuning.levers
+        ],
+        maths={
+            "effect": tuning.proof.effect.value,
+            "gates": [_plain(gate) for gate in tuning.proof.gates],
+        },
+        cost={"wall_s": tuning.cost.wall_s, "launches": tuning.cost.launch_count},
+    )
+
+
+def write_document(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a document as JSON, atomically.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    import msgspec
+
+    # msgspec writes infinities and not-a-number as null, which JSON can say and json cannot.
+    payload = msgspec.json.format(msgspec.json.encode(document), indent=2)
+    write_atomically(path, payload.decode() + "\n")
+
+
+def _document(**known: Any) -> dict[str, Any]:
+    return {"schema": SCHEMA} | {key: known.get(key) for key in KEYS[1:]}
+
+
+def _plain(record: object) -> Any:
+    import msgspec
+
+    return msgspec.to_builtins(record)
+
+
+def _baseline(profile: Profile) -> dict[str, Any]:
+    return {
+        "step_s": profile.step_s,
+        "samples_per_s": profile.samples_per_s,
+        "phases": {str(phase): seconds for phase, seconds in profile.phase_s.items()},
+    }
+
+
+def _interval(ratio: Interval | None) -> dict[str, float] | None:
+    if ratio is None:
+        return None
+    return {"low": ratio.low_ratio, "mid": ratio.mid_ratio, "high": ratio.high_ratio}

@@ -1,0 +1,62 @@
+"""The few shapes that every page is made of.
+
+Everything of the user's (arguments, names, sentences of levers) goes through `Text`, never
+through markup: a script called `[red].py` is printed as it is called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import RenderableType
+
+WIDTH = 80
+
+
+def heading(title: str) -> RenderableType:
+    """Open a page."""
+    return Rule(Text(title, "bold"), align="left", style="dim")
+
+
+def section(title: str, *parts: RenderableType) -> list[RenderableType]:
+    """Put a title over some parts; nothing at all where there are none."""
+    if not parts:
+        return []
+    return [Text(), Text(title, "bold"), *(indented(part) for part in parts)]
+
+
+def indented(part: RenderableType, cell_count: int = 2) -> Padding:
+    """Move a part to the right."""
+    return Padding(part, (0, 0, 0, cell_count))
+
+
+def prose(sentence: str, style: str = "") -> Text:
+    """Return a sentence that wraps; a word longer than the line is folded, not cut."""
+    return Text(sentence, style, overflow="fold")
+
+
+def bullets(sentences: Iterable[str]) -> list[RenderableType]:
+    """Return one hanging paragraph per sentence."""
+    return [_columns([("-", sentence)]) for sentence in sentences]
+
+
+def facts(rows: Sequence[tuple[str, str]]) -> list[RenderableType]:
+    """Return names and what they are, in two columns."""
+    return [_columns(rows, "dim")] if rows else []
+
+
+def _columns(rows: Sequence[tuple[str, str]], style: str = "") -> Table:
+    table = Table.grid(padding=(0, 2 if style else 1, 0, 0))
+    table.add_column(no_wrap=True, style=style)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(Text(name), prose(value))
+    return table

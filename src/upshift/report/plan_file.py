@@ -1,0 +1,328 @@
+"""The plan file: what `tune` leaves, what `run` applies, what a user reads and edits.
+
+A plan is refused where its settings would be wrong and not merely less good: on another
+number of cores (thread and worker counts were fitted to them), under another torch release
+(the proof of the maths was made with this one's kernels), or with another script (the proof
+was made with that one). Everything else, such as other arguments or another processor, is a
+warning. A plan without levers changes nothing and is never refused.
+"""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from upshift import lever
+from upshift.errors import PlanError, UsageError
+from upshift.records import Entry, Plan
+from upshift.report.files import write_atomically
+from upshift.report.wording import EFFECTS, PLAN_NAME, command_line, interval
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import date
+
+    from tomlkit import TOMLDocument
+    from tomlkit.items import Table
+
+    from upshift.records import Gate, Machine, Tuning, Workload
+
+SCHEMA = 1
+REDO = "Run `upshift tune` again to write a new one."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPlan:
+    """A plan as it stands in a file.
+
+    Attributes:
+        machine: the fingerprint: cpu, cores, torch, python; a missing key is unknown.
+        command: the script (module, notebook, program) and its arguments.
+    """
+
+    plan: Plan
+    machine: Mapping[str, object]
+    command: tuple[str, ...] = ()
+    entry: Entry | None = None
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One way in which here and now are not what a plan was tuned for.
+
+    Attributes:
+        refuses: True where the plan may be wrong here, not merely less good.
+    """
+
+    says: str
+    refuses: bool
+
+
+def write_plan(path: Path, tuning: Tuning, *, lines: Mapping[str, str], today: date) -> None:
+    """Write the plan of a tuning with comments that say why.
+
+    Args:
+        path: where; folders on the way are made.
+        tuning: what was found. An empty plan is written too: that nothing helps is an answer.
+        lines: what a user would write by hand, by lever.
+        today: the date to put into the file.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    import tomlkit
+
+    document = tomlkit.document()
+    rerun = command_line("run", tuning.workload, plan_path=path)
+    _say(document, f"Written by `upshift tune` on {today}. Use it with:")
+    _say(document, f"    {rerun}")
+    _say(document, "The script itself is not edited. You may edit this file.")
+    document.add("schema", tomlkit.item(SCHEMA))
+    document.add("machine", _machine_table(tuning.machine))
+    document.add("command", _command_table(tuning.workload))
+    document.add("plan", _plan_table(tuning, lines))
+    document.add("evidence", _evidence_table(tuning))
+    write_atomically(path, tomlkit.dumps(document))
+
+
+def guard_plan(path: Path) -> None:
+    """Refuse to write over a file that is no plan of ours.
+
+    Raises:
+        UsageError: there is another file.
+    """
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError):
+        content = {}
+    if not path.is_file() or not {"schema", "plan", "evidence"} <= content.keys():
+        raise UsageError(
+            f"{path} is there already and is not a plan of upshift.",
+            remedy="Choose another --plan, or move that file away.",
+        )
+
+
+def read_plan(path: Path) -> SavedPlan:
+    """Read a plan file.
+
+    Raises:
+        PlanError: it is missing, broken, from another schema, or names an unknown lever.
+    """
+    content = _load(path)
+    if content.get("schema") != SCHEMA:
+        raise PlanError(
+            f"{path} has schema {content.get('schema')!r}, and this upshift reads {SCHEMA}.",
+            remedy=REDO,
+        )
+    command = _table(path, content, "command")
+    saved = SavedPlan(
+        plan=_plan(path, _table(path, content, "plan", required=True)),
+        machine=_table(path, content, "machine"),
+        command=_argv(path, command),
+        entry=_entry(path, command),
+    )
+    lever.lookup(saved.plan)
+    return saved
+
+
+def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple[Difference, ...]:
+    """Say in which ways here and now are not what the plan was tuned for.
+
+    What is unknown on either side is not held against the plan.
+    """
+    here = fingerprint(machine)
+    found = [
+        Difference(says=says.format(saved=then, here=here[key]), refuses=_decides(key, then, here))
+        for key, says in _SENTENCES.items()
+        if key in here and (then := saved.machine.get(key)) is not None and then != here[key]
+    ]
+    found += _command_differences(saved, workload)
+    if saved.plan.settings:
+        return tuple(found)
+    return tuple(Difference(says=item.says, refuses=False) for item in found)
+
+
+def fingerprint(machine: Machine) -> dict[str, Any]:
+    """Return what a plan depends on, as far as it is known."""
+    known = {
+        "cpu": machine.cpu.model,
+        "cores": machine.budget.core_count,
+        "torch": machine.torch.version if machine.torch else None,
+        "python": machine.python_version or None,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+_SENTENCES = {
+    "cpu": "The plan was tuned on {saved!r}, and this is {here!r}.",
+    "cores": "The plan was tuned for {saved} cores, and this job may use {here}.",
+    "torch": "The plan was tuned with torch {saved}, and this is {here}.",
+    "python": "The plan was tuned with Python {saved}, and this is {here}.",
+}
+
+
+def _decides(key: str, then: object, here: Mapping[str, Any]) -> bool:
+    if key == "torch":
+        return _release(str(then)) != _release(str(here[key]))
+    return key == "cores"
+
+
+def _release(version: str) -> tuple[str, ...]:
+    """Return major and minor: kernels change between these, not between patches."""
+    return tuple(version.partition("+")[0].split(".")[:2])
+
+
+def _command_differences(saved: SavedPlan, workload: Workload) -> list[Difference]:
+    if not saved.command:
+        return []
+    then, now = saved.command, workload.argv
+    other_entry = saved.entry not in (None, workload.entry)
+    # By name and not by path: the same script is the same from another folder.
+    if other_entry or Path(then[0]).name != Path(now[0]).name:
+        says = f"The plan was tuned for {then[0]}, and this is {now[0]}."
+        return [Difference(says=says, refuses=True)]
+    if then[1:] != now[1:]:
+        says = f"The plan was tuned with the arguments {shlex.join(then[1:]) or '(none)'}."
+        return [Difference(says=says, refuses=False)]
+    return []
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        remedy = f"Run `upshift tune` first, which writes {PLAN_NAME}, or name another --plan."
+        raise PlanError(f"There is no plan at {path}.", remedy=remedy) from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        problem = f"Cannot read the plan {path}: {reason}."
+        raise PlanError(problem, remedy="Make it readable, or name another --plan.") from error
+    except ValueError as error:
+        # tomllib.TOMLDecodeError and UnicodeDecodeError are both ValueErrors.
+        problem = f"{path} is not a TOML file: {error}."
+        raise PlanError(problem, remedy=f"Mend that line. {REDO}") from error
+
+
+def _table(
+    path: Path, content: Mapping[str, Any], name: str, *, required: bool = False
+) -> dict[str, Any]:
+    table = content.get(name, None if required else {})
+    if not isinstance(table, dict):
+        found = "missing" if table is None else f"not a table: {table!r}"
+        raise PlanError(f"The [{name}] of {path} is {found}.", remedy=REDO)
+    return table
+
+
+def _plan(path: Path, table: Mapping[str, Any]) -> Plan:
+    plan = Plan()
+    for name, setting in table.items():
+        if not isinstance(setting, bool | int | float | str):
+            raise PlanError(
+                f"The setting of {name} in {path} is {setting!r}.",
+                remedy="Write true, false, a number or a text.",
+            )
+        plan = plan.pull(name, setting)
+    return plan
+
+
+def _argv(path: Path, command: Mapping[str, Any]) -> tuple[str, ...]:
+    argv = command.get("argv", [])
+    if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
+        raise PlanError(f"The argv in {path} is not a list of texts: {argv!r}.", remedy=REDO)
+    return tuple(argv)
+
+
+def _entry(path: Path, command: Mapping[str, Any]) -> Entry | None:
+    entry = command.get("entry")
+    try:
+        return None if entry is None else Entry(entry)
+    except ValueError as error:
+        remedy = f"Choose from: {', '.join(Entry)}."
+        raise PlanError(f"The entry in {path} is {entry!r}.", remedy=remedy) from error
+
+
+def _say(place: TOMLDocument | Table, comment: str) -> None:
+    """Add a comment; TOML has no escapes there, so control characters become spaces."""
+    import tomlkit
+
+    place.add(tomlkit.comment(_printable(comment)))
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in _utf8(text))
+
+
+def _utf8(text: str) -> str:
+    """Spell out bytes that are no UTF-8, which a file name or an argument may hold."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _machine_table(machine: Machine) -> Table:
+    import tomlkit
+
+    table = tomlkit.table()
+    _say(table, "What it was measured on. `upshift run` refuses the plan on another number of")
+    _say(table, "cores, another torch release or another script, unless you say --force.")
+    for name, value in fingerprint(machine).items():
+        table.add(name, value)
+    return table
+
+
+def _command_table(workload: Workload) -> Table:
+    import tomlkit
+
+    table = tomlkit.table()
+    _say(table, "What it was tuned for.")
+    table.add("entry", workload.entry.value)
+    table.add("argv", [_utf8(word) for word in workload.argv])
+    return table
+
+
+def _plan_table(tuning: Tuning, lines: Mapping[str, str]) -> Table:
+    import tomlkit
+
+    table = tomlkit.table()
+    if not tuning.plan.settings:
+        _say(table, "Empty: nothing here makes this script faster.")
+        return table
+    _say(table, "One lever per line. Delete a line to leave that lever alone.")
+    rows = {row.lever: row for row in tuning.levers if row.outcome == "kept"}
+    for name, setting in tuning.plan.settings:
+        for code in lines.get(name, "").strip("\n").splitlines():
+            _say(table, f"  by hand: {code}")
+        item = tomlkit.item(_utf8(setting) if isinstance(setting, str) else setting)
+        if row := rows.get(name):
+            gain = f"{interval(row.speedup)}; " if row.speedup else ""
+            item.comment(_printable(f"{gain}{row.effect}: {EFFECTS[row.effect]}"))
+        table.add(name, item)
+    return table
+
+
+def _evidence_table(tuning: Tuning) -> Table:
+    import tomlkit
+
+    table = tomlkit.table()
+    if tuning.speedup is not None:
+        _say(table, "How many times as fast, from fresh runs after the search; 95 % interval.")
+        ends = ("low", "mid", "high")
+        speedup = tuning.speedup
+        ratios = (speedup.low_ratio, speedup.mid_ratio, speedup.high_ratio)
+        inline = tomlkit.inline_table()
+        inline.update({end: round(ratio, 4) for end, ratio in zip(ends, ratios, strict=True)})
+        table.add("speedup", inline)
+    table.add("effect", tuning.proof.effect.value)
+    gates = tomlkit.array()
+    gates.extend(_gate(gate) for gate in tuning.proof.gates)
+    table.add("gates", gates.multiline(multiline=len(gates) > 1))
+    return table
+
+
+def _gate(gate: Gate) -> str:
+    verdict = {True: "passed", False: "failed", None: "open"}[gate.passed]
+    return _utf8(f"{verdict}: {gate.name}: {gate.says}")

@@ -1,0 +1,184 @@
+"""The report on the terminal: 80 columns, readable without colour and without Unicode."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.text import Text
+
+from upshift.report import steps
+from upshift.report.layout import WIDTH, bullets, facts, heading, indented, prose, section
+from upshift.report.wording import EFFECTS, command_line, continued, interval, words
+from upshift.units import duration, percent, times
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from upshift.records import Interval, LeverReport, Machine, Profile, Tuning
+
+STYLES = {"kept": "bold green", "rejected": "red", "failed": "red", "dropped": "dim"}
+PASSED = {True: "passed", False: "failed", None: "open"}
+
+
+def render_profile(profile: Profile, machine: Machine, notes: Sequence[str] = ()) -> Group:
+    """Draw where the time of a step goes, and what the process used meanwhile."""
+    return Group(
+        heading("upshift profile"),
+        Text(),
+        prose(f"{steps.speed(profile)}.", "bold"),
+        prose(steps.bottleneck(profile)),
+        *section("Where a step goes", steps.stack(profile), Text(), steps.phases(profile)),
+        *(indented(part) for part in steps.outside(profile)),
+        *section("What it used", *facts(steps.usage(profile, machine))),
+        *section("Notes", *bullets(notes)),
+    )
+
+
+def render_tuning(tuning: Tuning, *, plan_path: Path, lines: Mapping[str, str]) -> Group:
+    """Draw all that a tuning found out: the answer first, the commands to use it last.
+
+    Args:
+        tuning: what was found.
+        plan_path: where the plan file stands.
+        lines: what a user would write by hand, by lever.
+    """
+    tried = [row for row in tuning.levers if row.outcome != "skipped"]
+    skipped = [row for row in tuning.levers if row.outcome == "skipped"]
+    return Group(
+        heading(shlex.join(("upshift", "tune", *words(tuning.workload)))),
+        Text(),
+        prose(headline(tuning), "bold"),
+        *(prose(sentence) for sentence in _beneath(tuning)),
+        *section("Where a step goes", *_steps(tuning)),
+        *section("What was tried", *_tried(tried)),
+        *section("What was not tried, and why", *facts([(s.lever, s.why) for s in skipped])),
+        *section("What it does to the maths", *_maths(tuning)),
+        *section("How far this can be trusted", *bullets(_trust(tuning))),
+        *section("About this machine", *bullets(_caveats(tuning.machine))),
+        *section("How to use it", *_use(tuning, plan_path, lines)),
+    )
+
+
+def headline(tuning: Tuning) -> str:
+    """Give the answer in one sentence; never more than was proven."""
+    if not tuning.plan.settings:
+        return "Nothing here makes this script faster."
+    if not tuning.proof.holds:
+        return "A gate of the maths failed: do not use this plan."
+    if tuning.speedup is None:
+        return "The search ended before its best plan could be confirmed by fresh runs."
+    if not tuning.speedup.is_gain:
+        return f"Fresh runs did not confirm a gain: {interval(tuning.speedup)}."
+    return f"This script can run {times(tuning.speedup.mid_ratio)} as fast."
+
+
+def _beneath(tuning: Tuning) -> list[str]:
+    said = []
+    if tuning.interrupted:
+        said.append("You interrupted the search; this is what was known by then.")
+    if not tuning.plan.settings:
+        return [*said, _reasons(tuning.levers)]
+    said.append(f"Plan: {tuning.plan}.")
+    if tuning.speedup is not None:
+        said.append(f"Measured in fresh runs: {_measured(tuning.speedup, tuning.means_ratio)}.")
+    said.append(f"Effect: {tuning.proof.effect} ({EFFECTS[tuning.proof.effect]}).")
+    return said
+
+
+def _measured(speedup: Interval, means_ratio: float | None) -> str:
+    ends = f"{times(speedup.low_ratio)} to {times(speedup.high_ratio)}"
+    means = "" if means_ratio is None else f"; ratio of plain means {times(means_ratio)}"
+    return f"{times(speedup.mid_ratio)}, 95 % interval {ends}{means}"
+
+
+def _reasons(rows: Sequence[LeverReport]) -> str:
+    if not rows:
+        return "There was no lever to try."
+    counts = Counter(row.outcome for row in rows)
+    counted = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
+    return f"Of {len(rows)} settings: {counted}. The reason for each stands below."
+
+
+def _steps(tuning: Tuning) -> list[RenderableType]:
+    before, after = tuning.baseline, tuning.tuned
+    lead = prose(f"As it is: {steps.speed(before)}. {steps.bottleneck(before)}")
+    if after is None:
+        return [lead, Text(), steps.stack(before), Text(), steps.phases(before)]
+    then = prose(f"Tuned: {steps.speed(after)}. {steps.bottleneck(after)}")
+    stacks = steps.stacks(before, after)
+    table = steps.phases_before_and_after(before, after)
+    return [lead, then, Text(), stacks, Text(), table]
+
+
+def _tried(rows: Sequence[LeverReport]) -> list[RenderableType]:
+    names = [_setting(row) for row in rows]
+    width = min(max(map(len, names), default=0), 34)
+    parts: list[RenderableType] = []
+    for name, row in zip(names, rows, strict=True):
+        line = Text(f"{name:<{width}}  ", overflow="fold")
+        line.append(f"{row.outcome:<8}", STYLES.get(row.outcome, ""))
+        gain = "" if row.speedup is None else interval(row.speedup)
+        line.append(f"  {gain:<22}  {row.effect}".rstrip())
+        parts += [line, indented(prose(row.why, "dim"))]
+    return parts
+
+
+def _setting(row: LeverReport) -> str:
+    return row.lever if row.setting is None else f"{row.lever}={row.setting}"
+
+
+def _maths(tuning: Tuning) -> list[RenderableType]:
+    effect = tuning.proof.effect
+    if not tuning.plan.settings and not tuning.proof.gates:
+        return []
+    rows = [(PASSED[gate.passed], f"{gate.name}: {gate.says}") for gate in tuning.proof.gates]
+    if not rows:
+        return [prose(f"{effect}: {EFFECTS[effect]}. No gate was run.")]
+    counts = Counter(verdict for verdict, _ in rows)
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    return [prose(f"{effect}: {EFFECTS[effect]}. Gates: {verdicts}."), *facts(rows)]
+
+
+def _trust(tuning: Tuning) -> list[str]:
+    cost = tuning.cost
+    said = [f"The search took {duration(cost.wall_s)} and {cost.launch_count} launches."]
+    if tuning.noise is not None:
+        seen = percent(tuning.noise.resolution_ratio)
+        said.append(
+            f"Differences under {seen} cannot be seen here in the given time; "
+            "a longer --budget sees smaller ones."
+        )
+        bias = tuning.noise.bias
+        if not bias.low_ratio <= 1.0 <= bias.high_ratio:
+            said.append(
+                f"The script raced against itself gave {interval(bias)} and should give 1: "
+                "something else used this machine meanwhile."
+            )
+    return [*said, *tuning.notes]
+
+
+def _caveats(machine: Machine) -> list[str]:
+    return [f"{caveat.problem} {caveat.remedy}" for caveat in machine.caveats]
+
+
+def _use(tuning: Tuning, plan_path: Path, lines: Mapping[str, str]) -> list[RenderableType]:
+    if not tuning.plan.settings:
+        return []
+    command = command_line("run", tuning.workload, plan_path=plan_path)
+    parts: list[RenderableType] = [
+        prose("Run your script under the plan; it is not edited:"),
+        indented(prose(continued(command, width=WIDTH - 4), "bold cyan")),
+    ]
+    by_hand = [(n, lines[n]) for n, _ in tuning.plan.settings if lines.get(n, "").strip()]
+    if by_hand:
+        parts += [Text(), prose("Or write the same by hand:")]
+    for name, code in by_hand:
+        parts.append(indented(prose(f"# {name}", "dim")))
+        parts.append(indented(prose(code.strip("\n"), "cyan")))
+    return parts

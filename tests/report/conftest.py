@@ -1,0 +1,162 @@
+"""Records that look like a real tuning."""
+
+from dataclasses import replace
+
+import pytest
+
+from upshift.records import (
+    Budget,
+    Caveat,
+    Cost,
+    Cpu,
+    Effect,
+    Entry,
+    Gate,
+    Interval,
+    LeverReport,
+    Machine,
+    Noise,
+    Phase,
+    Plan,
+    Profile,
+    Proof,
+    Torch,
+    Tuning,
+    Workload,
+)
+
+
+def interval(low, mid, high):
+    return Interval(low_ratio=low, mid_ratio=mid, high_ratio=high)
+
+
+@pytest.fixture
+def machine():
+    return Machine(
+        cpu=Cpu(model="AMD EPYC 9V74 80-Core Processor", core_count=2, thread_count=4),
+        budget=Budget(core_count=2, limited_by="cores"),
+        torch=Torch(version="2.13.0+cpu", thread_count=4),
+        system="Linux 6.8",
+        python_version="3.11.7",
+        caveats=(
+            Caveat(
+                name="threads_above_budget",
+                problem="Torch starts 4 threads on 2 cores.",
+                remedy="Set OMP_NUM_THREADS=2.",
+            ),
+        ),
+    )
+
+
+@pytest.fixture
+def workload(tmp_path):
+    argv = ("train.py", "--epochs", "3", "--name", "my run [a]")
+    return Workload(entry=Entry.SCRIPT, argv=argv, cwd=str(tmp_path), python="/usr/bin/python3")
+
+
+@pytest.fixture
+def profile():
+    return Profile(
+        step_s=0.0341,
+        step_low_s=0.0332,
+        step_high_s=0.036,
+        sample_unit="samples",
+        sample_count=32,
+        phase_s={
+            Phase.DATA: 0.0148,
+            Phase.FORWARD: 0.0071,
+            Phase.LOSS: 0.0002,
+            Phase.BACKWARD: 0.0102,
+            Phase.OPTIMIZER: 0.0016,
+            Phase.OTHER: 0.0005,
+            Phase.EVALUATION: 0.004,
+        },
+        step_count=64,
+        peak_rss_bytes=812 * 2**20,
+        faults_count=16095.0,
+        cores_ratio=1.21,
+        flops=4.1e8,
+        peak_flops=9.6e10,
+        own_cost=interval(0.999, 1.004, 1.007),
+    )
+
+
+@pytest.fixture
+def tuned(profile):
+    phase_s = {**profile.phase_s, Phase.DATA: 0.0052, Phase.OPTIMIZER: 0.0007}
+    return replace(profile, step_s=0.0238, phase_s=phase_s)
+
+
+@pytest.fixture
+def rows():
+    def row(lever, setting, outcome, why, effect, *, speedup=None):
+        return LeverReport(
+            lever=lever, setting=setting, outcome=outcome, why=why, effect=effect, speedup=speedup
+        )
+
+    return (
+        row(
+            "gather_batches", True, "kept", "Data fell from 14.8 ms to 5.2 ms a step.",
+            Effect.EXACT, speedup=interval(1.31, 1.35, 1.4),
+        ),
+        row(
+            "intra_op_threads", 2, "kept", "Two threads for two cores; four stood in line.",
+            Effect.ROUNDING, speedup=interval(1.03, 1.06, 1.09),
+        ),
+        row(
+            "channels_last", True, "dropped", "No faster than 2 % after 96 pairs.",
+            Effect.ROUNDING, speedup=interval(0.97, 0.99, 1.01),
+        ),
+        row("compile", "default", "failed", "No C compiler is installed.", Effect.ROUNDING),
+        row(
+            "fused_optimizer", None, "skipped",
+            "The optimizer takes 4.7 % of the step, so it can give 1.02x at best.", Effect.ROUNDING,
+        ),
+        row("autocast", None, "skipped", "It needs --allow precision.", Effect.PRECISION),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def tuning(machine, workload, profile, tuned, rows):
+    return Tuning(
+        machine=machine,
+        workload=workload,
+        baseline=profile,
+        tuned=tuned,
+        plan=Plan().pull("gather_batches", True).pull("intra_op_threads", 2),
+        proof=Proof(
+            effect=Effect.ROUNDING,
+            gates=(
+                Gate(name="same batches", passed=True, says="32 batches have equal hashes."),
+                Gate(
+                    name="same maths", passed=True, says="Gradients are 1.3 times the floor apart."
+                ),
+                Gate(name="weights", passed=None, says="The baseline itself does not repeat."),
+            ),
+        ),
+        cost=Cost(wall_s=263.0, launch_count=14),
+        speedup=interval(1.38, 1.43, 1.49),
+        means_ratio=1.41,
+        noise=Noise(
+            sd_ratio=0.11, pair_s=0.07, resolution_ratio=0.03, bias=interval(0.98, 1.004, 1.02)
+        ),
+        levers=rows,
+        notes=("The script sets no seed; trials pinned one.",),
+    )
+
+
+@pytest.fixture
+def nothing(tuning):
+    rows = tuple(r for r in tuning.levers if r.outcome != "kept")
+    return replace(
+        tuning, plan=Plan(), tuned=None, speedup=None, means_ratio=None, levers=rows,
+        proof=Proof(effect=Effect.EXACT),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def lines():
+    return {
+        "gather_batches": "batch = [t[index] for t in dataset.tensors]",
+        "intra_op_threads": "torch.set_num_threads(2)",
+    }

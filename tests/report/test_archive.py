@@ -1,0 +1,69 @@
+import os
+from dataclasses import replace
+from types import MappingProxyType
+
+import pytest
+
+from upshift.errors import UsageError
+from upshift.report import archive
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("kind", ["tuning", "nothing"])
+def test_a_tuning_comes_back_as_it_was(request, tmp_path, kind):
+    tuning = request.getfixturevalue(kind)
+    place = archive.remember(tuning, tmp_path / "upshift.toml")
+    assert archive.recall(None, tmp_path / "upshift.toml") == (tuning, tmp_path / "upshift.toml")
+    assert archive.recall(place, tmp_path / "x") == (tuning, tmp_path / "upshift.toml")
+    assert archive.recall(tmp_path / "upshift.toml", tmp_path / "x")[0] == tuning
+
+
+def test_odd_mappings_and_infinities_come_back(tmp_path, tuning):
+    phase_s = MappingProxyType(dict(tuning.baseline.phase_s))
+    gates = (replace(tuning.proof.gates[0], distance_ratio=float("inf")),)
+    odd = replace(
+        tuning,
+        baseline=replace(tuning.baseline, phase_s=phase_s),
+        proof=replace(tuning.proof, gates=gates),
+    )
+    archive.remember(odd, tmp_path / "p")
+    read, _ = archive.recall(tmp_path / "p", tmp_path / "p")
+    assert read.proof == odd.proof
+    assert read.baseline.phase_s == dict(phase_s)
+
+
+def test_the_newest_is_shown_where_nothing_was_tuned(tmp_path, tuning, nothing):
+    old = archive.remember(tuning, tmp_path / "a" / "upshift.toml")
+    archive.remember(nothing, tmp_path / "b" / "upshift.toml")
+    os.utime(old, (1, 1))
+    read, path = archive.recall(None, tmp_path / "c" / "upshift.toml")
+    assert read == nothing
+    assert path == tmp_path / "b" / "upshift.toml"
+
+
+def test_nothing_tuned_yet_is_a_sentence(tmp_path):
+    with pytest.raises(UsageError, match="Nothing was tuned yet"):
+        archive.recall(None, tmp_path / "upshift.toml")
+
+
+def test_a_plan_that_nobody_remembers_is_a_sentence(tmp_path):
+    with pytest.raises(UsageError, match="No tuning is kept"):
+        archive.recall(tmp_path / "upshift.toml", tmp_path / "x")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"tuning": {"machine": 3}}', '{"tuning": 1}'])
+def test_a_broken_record_is_a_sentence(tmp_path, content):
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(UsageError, match="holds no tuning"):
+        archive.recall(tmp_path / "x.json", tmp_path / "x")
+
+
+def test_a_relative_cache_home_is_ignored(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert archive.folder() == tmp_path / ".cache" / "upshift" / "tunings"

@@ -1,0 +1,233 @@
+import datetime
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from upshift import lever
+from upshift.errors import PlanError, UsageError
+from upshift.records import Budget, Entry, Plan, Torch
+from upshift.report import plan_file
+
+TODAY = datetime.date(2026, 1, 2)
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch):
+    class Any(dict):
+        def __contains__(self, name):
+            return name != "no_such_lever"
+
+        def __missing__(self, name):
+            return SimpleNamespace(name=name)
+
+    monkeypatch.setattr(lever, "discover", Any)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "upshift.toml"
+
+
+@pytest.fixture
+def saved(path, tuning):
+    plan_file.write_plan(path, tuning, lines={}, today=TODAY)
+    return plan_file.read_plan(path)
+
+
+def test_a_plan_comes_back_as_it_was(saved, tuning):
+    assert saved.plan == tuning.plan
+    assert saved.command == tuning.workload.argv
+    assert saved.entry is Entry.SCRIPT
+    assert saved.schema == 1
+    assert saved.machine == {
+        "cpu": "AMD EPYC 9V74 80-Core Processor",
+        "cores": 2,
+        "torch": "2.13.0+cpu",
+        "python": "3.11.7",
+    }
+
+
+names = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True)
+text = st.text(st.characters(blacklist_categories=["Cs"]), max_size=20)
+values = st.one_of(
+    st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), text
+)
+plans = st.dictionaries(names, values, max_size=6).map(lambda d: Plan(tuple(sorted(d.items()))))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@given(plan=plans, argv=st.lists(text, min_size=1, max_size=4), code=text)
+def test_every_plan_comes_back_as_it_was(path, tuning, plan, argv, code):
+    workload = replace(tuning.workload, argv=tuple(argv))
+    lines = dict.fromkeys(dict(plan.settings), code)
+    plan_file.write_plan(
+        path, replace(tuning, plan=plan, workload=workload), lines=lines, today=TODAY
+    )
+    saved = plan_file.read_plan(path)
+    assert saved.plan == plan
+    assert [type(v) for _, v in saved.plan.settings] == [type(v) for _, v in plan.settings]
+    assert saved.command == tuple(argv)
+
+
+def test_the_file_says_why(path, tuning, lines):
+    plan_file.write_plan(path, tuning, lines=lines, today=TODAY)
+    written = path.read_text()
+    for words in (
+        "2026-01-02", "upshift run train.py --epochs 3 --name 'my run [a]'",
+        "gather_batches = true # 1.35x (1.31x to 1.40x); exact: the same bits",
+        "#   by hand: torch.set_num_threads(2)", "95 % interval", "passed: same batches",
+    ):  # fmt: skip
+        assert words in written, words
+    evidence = tomllib.loads(written)["evidence"]
+    assert evidence["speedup"] == {"low": 1.38, "mid": 1.43, "high": 1.49}
+    assert evidence["effect"] == "rounding"
+    assert len(evidence["gates"]) == 3
+
+
+def test_an_empty_plan_is_written_honestly(path, nothing):
+    plan_file.write_plan(path, nothing, lines={}, today=TODAY)
+    assert "nothing here makes this script faster" in path.read_text()
+    assert plan_file.read_plan(path).plan == Plan()
+
+
+def test_bytes_that_are_no_utf8_are_spelt_out(path, tuning):
+    odd = replace(tuning, workload=replace(tuning.workload, argv=("train\udcff.py",)))
+    plan_file.write_plan(path, odd, lines={}, today=TODAY)
+    assert plan_file.read_plan(path).command == ("train\\udcff.py",)
+
+
+def test_unknown_facts_are_left_out(path, tuning):
+    bare = replace(tuning.machine, torch=None, python_version="")
+    plan_file.write_plan(path, replace(tuning, machine=bare), lines={}, today=TODAY)
+    assert plan_file.read_plan(path).machine.keys() == {"cpu", "cores"}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("schema = [", "is not a TOML file"),
+        (b"\xff\xfe", "is not a TOML file"),
+        ("", "has schema None"),
+        ("schema = 2\n[plan]", "has schema 2"),
+        ("schema = 1", r"The \[plan\] of .* is missing"),
+        ("schema = 1\nplan = 3", r"The \[plan\] of .* is not a table"),
+        ("schema = 1\nmachine = 1\n[plan]", r"The \[machine\] of .* is not a table"),
+        ("schema = 1\n[plan]\na = [1]", "The setting of a in"),
+        ("schema = 1\n[plan]\na = 2026-01-01", "The setting of a in"),
+        ("schema = 1\n[plan]\nno_such_lever = 1", "not installed here: no_such_lever"),
+        ("schema = 1\n[command]\nargv = 'x'\n[plan]", "The argv in"),
+        ("schema = 1\n[command]\nargv = [1]\n[plan]", "The argv in"),
+        ("schema = 1\n[command]\nentry = 'x'\n[plan]", "The entry in"),
+        ("schema = 1\n[command]\nentry = []\n[plan]", "The entry in"),
+    ],
+)
+def test_a_broken_plan_is_one_sentence_and_a_remedy(path, content, problem):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(PlanError, match=problem) as caught:
+        plan_file.read_plan(path)
+    assert caught.value.remedy.endswith(".")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_plan_says_how_to_make_one(path):
+    with pytest.raises(PlanError, match="There is no plan at") as caught:
+        plan_file.read_plan(path)
+    assert "upshift tune" in caught.value.remedy
+
+
+def test_a_folder_is_no_plan(tmp_path):
+    with pytest.raises(PlanError, match="Cannot read the plan"):
+        plan_file.read_plan(tmp_path)
+
+
+def test_a_plan_without_comments_or_evidence_can_be_written_by_hand(path):
+    path.write_text("schema = 1\n[plan]\nintra_op_threads = 2\n")
+    saved = plan_file.read_plan(path)
+    assert saved.plan == Plan().pull("intra_op_threads", 2)
+    assert saved.command == ()
+
+
+def test_the_same_place_differs_in_nothing(saved, machine, workload):
+    assert plan_file.differences(saved, machine, workload) == ()
+
+
+@pytest.fixture
+def here(saved, machine, workload):
+    return saved, machine, workload
+
+
+def torch(machine, version):
+    return replace(machine, torch=Torch(version=version))
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "refuses"),
+    [
+        (lambda m: replace(m, cpu=replace(m.cpu, model="Xeon")), "'Xeon'", False),
+        (
+            lambda m: replace(m, budget=Budget(core_count=8, limited_by="cores")),
+            "for 2 cores, and this job may use 8",
+            True,
+        ),
+        (lambda m: torch(m, "2.14.0+cpu"), "with torch 2.13.0+cpu, and this is 2.14.0", True),
+        (lambda m: torch(m, "2.13.1+cpu"), "2.13.1+cpu", False),
+        (lambda m: replace(m, python_version="3.11.9"), "Python 3.11.7", False),
+    ],
+)
+def test_what_differs_is_said_and_what_matters_refuses(here, change, words, refuses):
+    saved, machine, workload = here
+    (found,) = plan_file.differences(saved, change(machine), workload)
+    assert words in found.says
+    assert found.refuses is refuses
+
+
+@pytest.mark.parametrize(
+    ("entry", "argv", "refuses"),
+    [
+        (Entry.SCRIPT, ("train.py", "--epochs", "4"), False),
+        (Entry.SCRIPT, ("train.py",), False),
+        (Entry.SCRIPT, ("other.py", "--epochs", "3", "--name", "my run [a]"), True),
+        (Entry.MODULE, ("train.py", "--epochs", "3", "--name", "my run [a]"), True),
+    ],
+)
+def test_other_arguments_warn_and_another_script_refuses(here, entry, argv, refuses):
+    saved, machine, workload = here
+    now = replace(workload, entry=entry, argv=argv)
+    (found,) = plan_file.differences(saved, machine, now)
+    assert found.refuses is refuses
+
+
+def test_the_same_script_from_another_folder_is_the_same(saved, machine, workload):
+    moved = replace(workload, argv=("./src/train.py", *workload.argv[1:]))
+    assert plan_file.differences(saved, machine, moved) == ()
+
+
+def test_unknown_is_not_held_against_a_plan(saved, machine, workload):
+    bare = replace(machine, torch=None, python_version="")
+    assert plan_file.differences(saved, bare, workload) == ()
+    by_hand = plan_file.SavedPlan(plan=saved.plan, machine={})
+    assert plan_file.differences(by_hand, machine, workload) == ()
+
+
+def test_an_empty_plan_is_never_refused(saved, machine, workload):
+    empty = replace(saved, plan=Plan())
+    found = plan_file.differences(empty, torch(machine, "3.0"), workload)
+    assert [item.refuses for item in found] == [False]
+
+
+@pytest.mark.parametrize("content", ["[project]\nname = 'x'\n", "not toml", b"\xff"])
+def test_a_foreign_file_is_never_written_over(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UsageError, match="is not a plan of upshift"):
+        plan_file.guard_plan(path)
+
+
+def test_our_own_plan_may_be_written_over(path, saved):
+    plan_file.guard_plan(path)
+    plan_file.guard_plan(Path("/nonexistent/upshift.toml"))
+    assert saved.plan

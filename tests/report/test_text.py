@@ -1,0 +1,191 @@
+import io
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from upshift.records import Budget, Effect, Entry, Gate, Phase, Proof, Workload
+from upshift.report import text
+from upshift.report.bars import Gauge, Stack
+from upshift.report.steps import bottleneck
+from upshift.report.wording import command_line
+
+
+def shown(page, *, encoding="utf-8", width=80):
+    paper = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
+    Console(file=paper, width=width, no_color=True, force_terminal=False).print(page)
+    paper.flush()
+    return paper.buffer.getvalue().decode(encoding)
+
+
+@pytest.fixture
+def plan_path(workload):
+    return Path(workload.cwd, "upshift.toml")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("kind", ["tuning", "nothing"])
+def test_a_tuning_fits_80_columns_in_any_encoding(request, kind, encoding, plan_path, lines):
+    page = text.render_tuning(request.getfixturevalue(kind), plan_path=plan_path, lines=lines)
+    assert max(map(len, shown(page, encoding=encoding).splitlines())) <= 80
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_profile_fits_80_columns_in_any_encoding(profile, machine, encoding):
+    page = shown(text.render_profile(profile, machine, ("A note " * 30,)), encoding=encoding)
+    assert max(map(len, page.splitlines())) <= 80
+    assert encoding == "utf-8" or page.isascii()
+
+
+def test_a_profile_says_what_was_measured(profile, machine):
+    page = shown(text.render_profile(profile, machine, ("No seed is set.",)))
+    for words in (
+        "34.1 ms", "33.2 ms to 36 ms", "64 steps", "samples/s", "1.2 of 2 cores", "812.0 MiB",
+        "16095 per step", "12 % of the matrix-product peak", "adds 0.4 % to a step",
+        "evaluation 4 ms", "No seed is set.", "43 % of the step is spent waiting for its data.",
+    ):  # fmt: skip
+        assert words in page, words
+
+
+def test_what_is_unknown_is_left_out(profile, machine):
+    bare = replace(
+        profile, peak_rss_bytes=None, faults_count=None, cores_ratio=None, flops=None, own_cost=None
+    )
+    page = shown(text.render_profile(bare, machine))
+    for words in ("memory", "page faults", "cores busy", "arithmetic", "own cost", "None"):
+        assert words not in page, words
+
+
+def test_tokens_are_called_tokens(profile, machine):
+    page = shown(text.render_profile(replace(profile, sample_unit="tokens"), machine))
+    assert "tokens/s" in page
+    assert "samples" not in page
+
+
+def test_one_core_is_singular(profile, machine):
+    single = replace(machine, budget=Budget(core_count=1, limited_by="quota"))
+    page = shown(text.render_profile(profile, single))
+    assert "1.2 of 1 core" in [line.rstrip()[-13:] for line in page.splitlines()]
+
+
+@pytest.mark.parametrize("phase", [p for p in Phase if p.in_step])
+def test_every_phase_can_be_the_bottleneck(profile, phase):
+    assert bottleneck(replace(profile, phase_s={phase: 0.01})).startswith("100 % of the step")
+
+
+def test_an_even_step_has_no_bottleneck(profile):
+    even = dict.fromkeys((Phase.DATA, Phase.FORWARD, Phase.BACKWARD), 0.01)
+    assert bottleneck(replace(profile, phase_s=even)).startswith("No phase dominates")
+
+
+def test_the_answer_comes_first_and_the_command_last(tuning, plan_path, lines):
+    page = shown(text.render_tuning(tuning, plan_path=plan_path, lines=lines))
+    rows = [line.rstrip() for line in page.splitlines()]
+    assert rows[2] == "This script can run 1.43x as fast."
+    assert "    upshift run train.py --epochs 3 --name 'my run [a]'" in rows
+    assert "    torch.set_num_threads(2)" in rows
+    for words in (
+        "1.38x to 1.49x", "plain", "1.41x", "rounding", "gather_batches=True  kept",
+        "1.35x (1.31x to 1.40x)  exact", "failed", "No C compiler is installed.",
+        "It needs --allow precision.", "passed  same batches: 32 batches", "open    weights",
+        "Differences under 3 % cannot be seen here", "4 m 23 s and 14 launches",
+        "The script sets no seed", "Set OMP_NUM_THREADS=2.",
+    ):  # fmt: skip
+        assert words in page, words
+
+
+def test_the_step_after_is_drawn_shorter(tuning, plan_path):
+    page = shown(text.render_tuning(tuning, plan_path=plan_path, lines={}))
+    before, after = (
+        next(li for li in page.splitlines() if li.startswith(f"  {name} ")).rstrip()
+        for name in ("before", "after")
+    )
+    assert len(after) < 0.75 * len(before)
+
+
+def test_nothing_faster_is_said_plainly_with_reasons(nothing, plan_path):
+    page = shown(text.render_tuning(nothing, plan_path=plan_path, lines={}))
+    assert "Nothing here makes this script faster." in page
+    assert "2 skipped, 1 dropped, 1 failed" in page
+    assert "No faster than 2 % after 96 pairs." in page
+    assert "upshift run" not in page
+
+
+def test_no_claim_without_proof(tuning):
+    assert "confirmed" in text.headline(replace(tuning, speedup=None))
+    low = replace(tuning.speedup, low_ratio=0.99)
+    assert "did not confirm" in text.headline(replace(tuning, speedup=low))
+    failed = Proof(effect=Effect.ROUNDING, gates=(Gate(name="maths", passed=False, says="Off."),))
+    assert "do not use" in text.headline(replace(tuning, proof=failed))
+
+
+def test_an_interrupted_search_says_so(tuning, plan_path):
+    page = shown(
+        text.render_tuning(replace(tuning, interrupted=True), plan_path=plan_path, lines={})
+    )
+    assert "You interrupted the search" in page
+
+
+def test_a_biased_bench_is_told(tuning, plan_path):
+    bias = replace(tuning.noise.bias, low_ratio=1.01, mid_ratio=1.05, high_ratio=1.1)
+    noisy = replace(tuning, noise=replace(tuning.noise, bias=bias))
+    page = shown(text.render_tuning(noisy, plan_path=plan_path, lines={}))
+    assert "raced against itself" in page
+
+
+def test_names_are_never_taken_for_markup(tuning, plan_path):
+    odd = replace(tuning.workload, argv=("[red]x[/red].py", ":smile:"))
+    page = shown(text.render_tuning(replace(tuning, workload=odd), plan_path=plan_path, lines={}))
+    assert "upshift run '[red]x[/red].py' :smile:" in page
+
+
+@pytest.mark.parametrize(
+    ("entry", "argv", "line"),
+    [
+        (Entry.SCRIPT, ("train.py", "a b"), "upshift run train.py 'a b'"),
+        (Entry.MODULE, ("pkg.mod", "-x"), "upshift run -m pkg.mod -x"),
+        (Entry.COMMAND, ("bash", "t.sh"), "upshift run -- bash t.sh"),
+        (Entry.NOTEBOOK, ("a.ipynb",), "upshift run a.ipynb"),
+    ],
+)
+def test_the_command_to_run_can_be_typed_again(tmp_path, entry, argv, line):
+    workload = Workload(entry=entry, argv=argv, cwd=str(tmp_path), python="python")
+    assert command_line("run", workload, plan_path=tmp_path / "upshift.toml") == line
+
+
+def test_another_plan_is_named_in_the_command(workload):
+    line = command_line("run", workload, plan_path=Path("/elsewhere/p.toml"))
+    assert line.startswith("upshift run --plan /elsewhere/p.toml train.py")
+
+
+def test_a_long_command_can_be_copied(tuning, plan_path):
+    argv = ("train.py", *(f"--option-{i}=some value" for i in range(20)))
+    long = replace(tuning, workload=replace(tuning.workload, argv=argv))
+    page = shown(text.render_tuning(long, plan_path=plan_path, lines={}))
+    command = page[page.index("upshift run") :].strip()
+    assert shlex.split(re.sub(r" \\ *\n", " ", command)) == ["upshift", "run", *argv]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("width", [3, 10, 24, 80])
+def test_a_stack_is_as_long_as_its_step(encoding, width):
+    phase_s = {Phase.DATA: 0.5, Phase.FORWARD: 0.3, Phase.LOSS: 1e-6, Phase.EVALUATION: 9.0}
+    for full_s, share in ((0.8, 1.0), (1.6, 0.5)):
+        stack = Stack(phase_s=phase_s, full_s=full_s)
+        bar = shown(stack, encoding=encoding, width=width).rstrip("\n")
+        assert abs(len(bar) - 1 - (width - 1) * share) <= 1
+
+
+def test_a_gauge_never_leaves_its_cell():
+    for share in (-1.0, 0.0, 0.5, 0.999, 1.0, 7.0):
+        gauge = Gauge(share_ratio=share, width=10)
+        assert len(shown(gauge).rstrip("\n")) <= 10
+        assert len(shown(gauge, encoding="ascii").rstrip("\n")) <= 10
+
+
+def test_no_lever_at_all_is_said(nothing, plan_path):
+    page = shown(text.render_tuning(replace(nothing, levers=()), plan_path=plan_path, lines={}))
+    assert "There was no lever to try." in page

@@ -1,0 +1,414 @@
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+import upshift
+from upshift import lever
+from upshift.cli import app
+from upshift.errors import IsolationFailed, NeverTrains
+from upshift.records import (
+    Budget,
+    Cost,
+    Cpu,
+    Effect,
+    Entry,
+    Interval,
+    Machine,
+    Phase,
+    Plan,
+    Profile,
+    Proof,
+    Tuning,
+)
+
+MACHINE = Machine(cpu=Cpu(model="A CPU"), budget=Budget(core_count=2, limited_by="cores"))
+PROFILE = Profile(
+    step_s=0.01, step_low_s=0.009, step_high_s=0.012, sample_unit="samples", sample_count=8,
+    phase_s={Phase.DATA: 0.006, Phase.FORWARD: 0.004}, step_count=50,
+)  # fmt: skip
+THREADS = Plan().pull("intra_op_threads", 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    budget_s: float
+    keep: Effect
+    allow: Effect | None
+    only: frozenset[str]
+    skip: frozenset[str]
+    pulled: Plan
+    patience_s: float
+    training_s: float | None
+    force: bool
+    step_count: int | None
+    plan_path: Path
+
+
+class Session(ModuleType):
+    """A session that only writes down what it was asked."""
+
+    Options = Options
+
+    def __init__(self):
+        super().__init__("upshift.session")
+        self.calls = []
+        self.machine = MACHINE
+        self.plan = THREADS
+        self.interrupted = False
+        self.error = None
+
+    def note(self, *call):
+        self.calls.append(call)
+        if self.error is not None:
+            raise self.error
+
+    def doctor(self, python):
+        self.note("doctor", python)
+        return self.machine
+
+    def profile(self, workload, options, view):
+        self.note("profile", workload, options)
+        view.stage("Watching")
+        return PROFILE, self.machine, ("A note.",)
+
+    def tune(self, workload, options, view):
+        self.note("tune", workload, options)
+        view.stage("Racing", "one of many")
+        return Tuning(
+            machine=self.machine, workload=workload, baseline=PROFILE, plan=self.plan,
+            proof=Proof(effect=Effect.ROUNDING), cost=Cost(wall_s=9.0, launch_count=3),
+            speedup=Interval(low_ratio=1.1, mid_ratio=1.2, high_ratio=1.3),
+            interrupted=self.interrupted,
+        )  # fmt: skip
+
+    def run(self, workload, plan, options):
+        self.note("run", workload, plan, options)
+
+
+@pytest.fixture
+def session(monkeypatch):
+    fake = Session()
+    monkeypatch.setitem(sys.modules, "upshift.session", fake)
+    monkeypatch.setattr(upshift, "session", fake, raising=False)
+    return fake
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    known = {
+        name: SimpleNamespace(name=name, lines=lambda s: f"# set to {s}")
+        for name in ("compile", "intra_op_threads")
+    }
+    monkeypatch.setattr(lever, "discover", lambda: known)
+    (tmp_path / "train.py").write_text("print('training')\n")
+    return tmp_path
+
+
+def upshift_with(*args):
+    return CliRunner().invoke(app, list(args), prog_name="upshift")
+
+
+def workload(session):
+    return session.calls[-1][1]
+
+
+def options(session):
+    return session.calls[-1][-1]
+
+
+def test_everything_after_the_script_belongs_to_the_script(session):
+    done = upshift_with("tune", "--budget", "5m", "train.py", "--budget", "9", "-m", "--", "x")
+    assert done.exit_code == 0, done.output
+    assert workload(session).argv == ("train.py", "--budget", "9", "-m", "--", "x")
+    assert workload(session).entry is Entry.SCRIPT
+    assert workload(session).python == sys.executable
+    assert workload(session).cwd == str(Path.cwd())
+    assert options(session).budget_s == 300.0
+
+
+@pytest.mark.parametrize(
+    ("args", "entry", "argv"),
+    [
+        (["-m", "pkg.mod", "--epochs", "3"], Entry.MODULE, ("pkg.mod", "--epochs", "3")),
+        (["-mpkg.mod", "-m", "x"], Entry.MODULE, ("pkg.mod", "-m", "x")),
+        (["--quiet", "-m", "pkg.mod", "--quiet"], Entry.MODULE, ("pkg.mod", "--quiet")),
+        (["--budget", "1m", "-m", "p", "--budget"], Entry.MODULE, ("p", "--budget")),
+        (["--budget=1m", "-m", "p"], Entry.MODULE, ("p",)),
+        (["--", "sh", "train.sh", "-x"], Entry.COMMAND, ("sh", "train.sh", "-x")),
+        (["--plain", "--", "sh", "-m"], Entry.COMMAND, ("sh", "-m")),
+        (["--", "train.py", "--x"], Entry.SCRIPT, ("train.py", "--x")),
+        (["a.ipynb", "-m"], Entry.NOTEBOOK, ("a.ipynb", "-m")),
+        (["train.py", "--help"], Entry.SCRIPT, ("train.py", "--help")),
+    ],
+)
+def test_a_module_a_program_or_a_notebook_stands_where_a_script_does(session, args, entry, argv):
+    Path("a.ipynb").write_text("{}")
+    done = upshift_with("tune", *args)
+    assert done.exit_code == 0, done.output
+    assert workload(session).entry is entry
+    assert workload(session).argv == argv
+
+
+def test_options_have_true_defaults(session):
+    upshift_with("tune", "train.py")
+    assert options(session) == Options(
+        budget_s=300.0, keep=Effect.REDRAW, allow=None, only=frozenset(), skip=frozenset(),
+        pulled=Plan(), patience_s=60.0, training_s=None, force=False, step_count=None,
+        plan_path=Path("upshift.toml"),
+    )  # fmt: skip
+
+
+def test_every_option_arrives(session):
+    done = upshift_with(
+        "tune", "--keep", "exact", "--allow", "precision", "--for", "8h", "--plan", "p.toml",
+        "--force", "--lever", "intra_op_threads=4", "--lever", "compile=max", "--only", "compile",
+        "--skip", "intra_op_threads", "--patience", "2m", "--quiet", "--plain", "train.py",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    found = options(session)
+    assert (found.keep, found.allow) == (Effect.EXACT, Effect.PRECISION)
+    assert (found.training_s, found.patience_s, found.force) == (28800.0, 120.0, True)
+    assert found.pulled == Plan().pull("intra_op_threads", 4).pull("compile", "max")
+    assert (found.only, found.skip) == ({"compile"}, {"intra_op_threads"})
+    assert found.plan_path == Path("p.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [("true", True), ("False", False), ("4", 4), ("-1", -1), ("0.5", 0.5), ("a=b", "a=b")],
+)
+def test_a_setting_is_read_as_what_it_looks_like(session, text, setting):
+    upshift_with("run", "--lever", f"compile={text}", "train.py")
+    ((_, found),) = session.calls[-1][2].settings
+    assert found == setting
+    assert type(found) is type(setting)
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (["tune", "gone.py"], "Cannot find the script gone.py."),
+        (["tune", "."], ". is a folder."),
+        (["tune", "sh"], "Cannot find the script sh."),
+        (["tune", "--", "no-such-program"], "Cannot find the program no-such-program."),
+        (["tune", "--"], "There is no program after --."),
+        (["tune", "-m"], "There is no module after -m."),
+        (["tune", "--budget", "soon", "train.py"], "Cannot read the duration 'soon'."),
+        (["tune", "--lever", "compile", "train.py"], "Cannot read --lever compile."),
+        (["tune", "--lever", "x=1", "train.py"], "not installed here: x."),
+        (["tune", "--only", "x", "train.py"], "not installed here: x."),
+        (["tune", "--json", ".", "train.py"], "Cannot write .: it is a folder."),
+        (["tune", "--plan", "train.py", "train.py"], "train.py is there already"),
+        (["profile", "gone.py"], "Cannot find the script gone.py."),
+        (["run", "train.py"], "There is no plan: upshift.toml is not in this folder."),
+        (["run", "--plan", "gone.toml", "train.py"], "There is no plan at gone.toml."),
+        (["report"], "Nothing was tuned yet."),
+        (["levers", "x"], "There is no lever called x."),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_a_remedy(session, args, problem):
+    done = upshift_with(*args)
+    assert done.exit_code == 2, done.output
+    first, second = done.stderr.splitlines()
+    assert first.startswith("upshift: ")
+    assert problem in first
+    assert second.strip().endswith(".")
+    assert not done.stdout
+    assert not session.calls
+
+
+@pytest.mark.parametrize("args", [["tune"], ["tune", "--bugdet", "5m", "train.py"], ["tunne"]])
+def test_what_cannot_be_parsed_ends_with_2(session, args):
+    assert upshift_with(*args).exit_code == 2
+
+
+def test_a_program_in_the_place_of_a_script_gets_the_right_hint(session):
+    assert "upshift tune -- sh ..." in upshift_with("tune", "sh", "train.sh").stderr
+
+
+@pytest.mark.parametrize("source", ["x = 1\nfor in y:\n", "\0", "# coding: no-such-coding\n"])
+def test_a_broken_script_is_found_before_any_launch(session, source):
+    Path("train.py").write_text(source)
+    done = upshift_with("tune", "train.py")
+    assert done.exit_code == 3
+    assert "Error" in done.stderr
+    assert "Python cannot read the script train.py." in done.stderr
+    assert not session.calls
+
+
+def test_a_syntax_error_shows_its_place(session):
+    Path("train.py").write_text("x = 1\nfor in y:\n")
+    assert 'File "train.py", line 2' in upshift_with("profile", "train.py").stderr
+
+
+def test_a_warning_in_the_script_is_its_own_affair(session):
+    Path("train.py").write_text("x = 'a' is 'a'\n")
+    assert upshift_with("tune", "train.py").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (NeverTrains("It never trains.", remedy="Train.", output="Traceback!\n"), 3, "Traceback!"),
+        (IsolationFailed("It writes.", remedy="Stop it."), 4, "upshift: It writes."),
+        (KeyboardInterrupt(), 130, "upshift: Interrupted."),
+    ],
+)
+def test_an_error_becomes_its_exit_code(session, error, code, words):
+    session.error = error
+    done = upshift_with("tune", "train.py")
+    assert done.exit_code == code
+    assert words in done.stderr
+    assert not done.stdout
+    assert not Path("upshift.toml").exists()
+
+
+def test_tune_leaves_plan_report_record_and_document(session, project):
+    done = upshift_with("tune", "--plan", "new/p.toml", "--json", "out.json", "train.py", "-x")
+    assert done.exit_code == 0, done.output
+    assert "This script can run 1.20x as fast." in done.stdout
+    assert "# set to 2" in done.stdout
+    assert "Wrote new/p.toml, new/upshift-report.txt, out.json." in done.stderr
+    assert "Racing: one of many" in done.stderr
+    assert "intra_op_threads = 2" in Path("new/p.toml").read_text()
+    saved = Path("new/upshift-report.txt").read_text()
+    assert "This script can run 1.20x as fast." in saved
+    assert max(map(len, saved.splitlines())) <= 80
+    assert json.loads(Path("out.json").read_text())["plan"] == {"intra_op_threads": 2}
+
+    again = upshift_with("report", "--json", "again.json", "new/p.toml")
+    assert again.exit_code == 0, again.output
+    assert again.stdout == done.stdout
+    assert Path("again.json").read_text() == Path("out.json").read_text()
+    assert upshift_with("report").stdout == done.stdout
+
+
+def test_an_empty_plan_is_left_too(session):
+    session.plan = Plan()
+    done = upshift_with("tune", "train.py")
+    assert done.exit_code == 0
+    assert "Nothing here makes this script faster." in done.stdout
+    assert "[plan]" in Path("upshift.toml").read_text()
+
+
+def test_quiet_prints_the_result_alone(session):
+    done = upshift_with("tune", "--quiet", "train.py")
+    assert "1.20x" in done.stdout
+    assert not done.stderr
+
+
+def test_an_interrupted_search_leaves_what_it_has(session):
+    session.interrupted = True
+    done = upshift_with("tune", "train.py")
+    assert done.exit_code == 130
+    assert "You interrupted the search" in done.stdout
+    assert Path("upshift.toml").exists()
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing(session, project):
+    (project / "cache").write_text("in the way")
+    done = upshift_with("tune", "train.py")
+    assert done.exit_code == 0, done.output
+    assert "`upshift report` will not know this tuning." in done.stderr
+
+
+def test_profile_prints_and_writes(session):
+    done = upshift_with("profile", "--steps", "9", "--json", "p.json", "train.py")
+    assert done.exit_code == 0, done.output
+    assert "60 % of the step is spent waiting for its data." in done.stdout
+    assert "A note." in done.stdout
+    assert options(session).step_count == 9
+    assert json.loads(Path("p.json").read_text())["baseline"]["step_s"] == 0.01
+
+
+def test_doctor_prints_and_writes(session):
+    done = upshift_with("doctor", "--json", "d.json")
+    assert done.exit_code == 0, done.output
+    assert "A CPU" in done.stdout
+    assert json.loads(Path("d.json").read_text())["machine"]["cpu"]["model"] == "A CPU"
+
+
+def test_run_applies_the_plan_and_the_levers(session):
+    upshift_with("tune", "train.py")
+    done = upshift_with("run", "--lever", "compile=max", "train.py")
+    assert done.exit_code == 0, done.output
+    assert session.calls[-1][2] == THREADS.pull("compile", "max")
+    assert not done.stderr
+
+
+def test_run_needs_no_plan_file_for_a_lever(session):
+    assert upshift_with("run", "--lever", "intra_op_threads=2", "train.py").exit_code == 0
+    assert [call[0] for call in session.calls] == ["run"]
+    assert session.calls[-1][2] == THREADS
+
+
+def test_run_warns_of_other_arguments(session):
+    upshift_with("tune", "train.py")
+    done = upshift_with("run", "train.py", "--epochs", "9")
+    assert done.exit_code == 0
+    assert "tuned with the arguments (none)" in done.stderr
+    assert not upshift_with("run", "--quiet", "train.py", "--epochs", "9").stderr
+
+
+def test_run_refuses_another_machine_unless_forced(session):
+    upshift_with("tune", "train.py")
+    session.machine = replace(MACHINE, budget=Budget(core_count=8, limited_by="cores"))
+    refused = upshift_with("run", "train.py")
+    assert refused.exit_code == 2
+    assert "for 2 cores, and this job may use 8" in refused.stderr
+    assert "--force" in refused.stderr
+    assert session.calls[-1][0] == "doctor"
+    forced = upshift_with("run", "--force", "train.py")
+    assert forced.exit_code == 0
+    assert "for 2 cores" in forced.stderr
+    assert session.calls[-1][2] == THREADS
+
+
+def test_run_with_an_empty_plan_asks_the_machine_nothing(session):
+    session.plan = Plan()
+    upshift_with("tune", "train.py")
+    assert upshift_with("run", "train.py").exit_code == 0
+    assert [call[0] for call in session.calls] == ["tune", "run"]
+
+
+@pytest.mark.parametrize("command", ["doctor", "profile", "tune", "run", "report", "levers"])
+def test_help_is_made_of_sentences(command):
+    page = upshift_with(command, "--help")
+    assert page.exit_code == 0
+    for line in page.stdout.split("Options:")[0].splitlines()[2:4]:
+        assert not line.strip() or line.strip()[0].isupper()
+    assert max(map(len, page.stdout.splitlines())) <= 80
+
+
+def test_version():
+    assert upshift_with("--version").stdout == f"upshift {upshift.__version__}\n"
+
+
+def test_python_m_upshift_is_the_same_program(project):
+    done = subprocess.run(
+        [sys.executable, "-m", "upshift", "levers", "no_such_lever"],
+        capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": str(Path(upshift.__file__).parents[1])},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "There is no lever called no_such_lever." in done.stderr
+
+
+def test_the_command_line_starts_light():
+    code = (
+        "import sys, upshift.cli; "
+        "print(sorted({'torch', 'numpy', 'msgspec', 'tomlkit', 'psutil'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": str(Path(upshift.__file__).parents[1])},
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]"
