@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003  msgspec reads the types of the fields
 from dataclasses import dataclass
 from math import log
-from typing import TYPE_CHECKING
 
+from upshift.records.plan import Plan  # noqa: TC001  the same
 from upshift.records.words import Phase, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from upshift.records.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from upshift.records.words import Entry
-
-if TYPE_CHECKING:
-    from upshift.records.words import Setting
+from upshift.records.words import Entry, Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

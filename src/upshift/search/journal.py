@@ -1,0 +1,97 @@
+"""Every comparison on disk as soon as it is known, so that a search survives a crash.
+
+One JSON document per line, appended and fsynced. An append is not atomic: a line that a crash
+tore is dropped at the next start, and nothing before it is lost.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from upshift.records import Comparison
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SCHEMA = 1
+
+
+@dataclass(kw_only=True)
+class Journal:
+    """The races of one search.
+
+    Attributes:
+        path: the file.
+        history: every comparison in it, oldest first.
+        resumed_count: how many of them an earlier run left.
+    """
+
+    path: Path
+    history: tuple[Comparison, ...] = ()
+    resumed_count: int = 0
+
+    @classmethod
+    def open(cls, path: Path, fingerprint: Mapping[str, Any]) -> Journal:
+        """Return the journal at `path`, with its history if it is of the same search.
+
+        A journal of another fingerprint or schema is renamed to `<name>.old`.
+
+        Args:
+            path: the file; its folder is made.
+            fingerprint: what the races depend on: script, machine, versions; plain JSON.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        header = msgspec.json.encode({"schema": SCHEMA, "fingerprint": fingerprint}, order="sorted")
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        if lines and lines[0] == header + b"\n":
+            history, kept_bytes = _read(lines)
+            os.truncate(path, kept_bytes)
+            return cls(path=path, history=history, resumed_count=len(history))
+        if lines:
+            path.replace(path.with_name(path.name + ".old"))
+        _append(path, header)
+        _sync_folder(path.parent)
+        return cls(path=path)
+
+    def append(self, comparison: Comparison) -> None:
+        """Add a comparison; when this returns, it is on the disk."""
+        _append(self.path, msgspec.json.encode(comparison))
+        self.history = (*self.history, comparison)
+
+
+def _read(lines: list[bytes]) -> tuple[tuple[Comparison, ...], int]:
+    """Return the comparisons up to the first broken line, and the bytes they take."""
+    history: list[Comparison] = []
+    kept_bytes = len(lines[0])
+    for line in lines[1:]:
+        try:
+            comparison = msgspec.json.decode(line, type=Comparison)
+        except (msgspec.DecodeError, ValueError):
+            break
+        if not line.endswith(b"\n"):
+            break
+        history.append(comparison)
+        kept_bytes += len(line)
+    return tuple(history), kept_bytes
+
+
+def _append(path: Path, line: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(line + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # Windows cannot open a folder
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,71 @@
+import pytest
+
+from upshift.records import Comparison, Interval, Pair, Plan, Verdict
+from upshift.search import Journal
+
+FINGERPRINT = {"script": "abc", "torch": "2.5.0", "cores": 4}
+
+
+def comparison(lever="a", setting=True):
+    return Comparison(
+        baseline=Plan(),
+        candidate=Plan().pull(lever, setting),
+        verdict=Verdict.WIN,
+        speedup=Interval(low_ratio=1.01, mid_ratio=1.1, high_ratio=1.2),
+        means_ratio=1.09,
+        pairs=(Pair(baseline_s=1.1, candidate_s=1.0, baseline_first=False),),
+        wall_s=3.5,
+    )
+
+
+FAILED = Comparison(
+    baseline=Plan(), candidate=Plan().pull("b", 2), verdict=Verdict.FAIL, failure="It died."
+)
+
+
+@pytest.mark.parametrize("setting", [True, 4, 0.5, "bf16"])
+def test_what_is_written_is_read_again(tmp_path, setting) -> None:
+    path = tmp_path / "deep" / "journal.jsonl"
+    journal = Journal.open(path, FINGERPRINT)
+    journal.append(comparison(setting=setting))
+    journal.append(FAILED)
+    again = Journal.open(path, dict(reversed(FINGERPRINT.items())))
+    assert again.history == journal.history == (comparison(setting=setting), FAILED)
+    assert again.resumed_count == 2
+    assert type(dict(again.history[0].candidate.settings)["a"]) is type(setting)
+
+
+def test_every_line_is_on_disk_at_once(tmp_path) -> None:
+    journal = Journal.open(tmp_path / "journal.jsonl", FINGERPRINT)
+    journal.append(FAILED)
+    assert journal.path.read_bytes().count(b"\n") == 2
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_torn_last_line_is_dropped(tmp_path, cut) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal.open(path, FINGERPRINT)
+    for lever in "abc":
+        journal.append(comparison(lever))
+    path.write_bytes(path.read_bytes()[:-cut])
+    again = Journal.open(path, FINGERPRINT)
+    assert again.history == (comparison("a"), comparison("b"))
+    again.append(comparison("d"))
+    assert Journal.open(path, FINGERPRINT).history[-1] == comparison("d")
+
+
+def test_another_fingerprint_starts_anew_and_keeps_the_old_file(tmp_path) -> None:
+    path = tmp_path / "journal.jsonl"
+    Journal.open(path, FINGERPRINT).append(comparison())
+    fresh = Journal.open(path, {**FINGERPRINT, "cores": 8})
+    assert fresh.history == ()
+    assert fresh.resumed_count == 0
+    assert b'"win"' in (tmp_path / "journal.jsonl.old").read_bytes()
+
+
+@pytest.mark.parametrize("rubbish", [b"", b"\n", b"\x00\xff{", b'{"schema": 99}\n'])
+def test_rubbish_is_not_a_journal(tmp_path, rubbish) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(rubbish)
+    Journal.open(path, FINGERPRINT).append(FAILED)
+    assert Journal.open(path, FINGERPRINT).history == (FAILED,)
