@@ -164,15 +164,8 @@ def _trees(mounts: dict[str, Mount], foreign: set[str]) -> list[tuple[str, int]]
         top = {e.path for e in entries if e.is_dir(follow_symlinks=False)}
     paths = top | mounts.keys() | foreign
     paths = {p for p in paths if p != "/" and not _within_any(p, _KEPT_REAL)}
-    found = []
-    for path in sorted(paths, key=lambda p: p.split("/")):
-        try:
-            if os.path.isdir(path) or path in mounts:
-                found.append((path, _descriptor(path)))
-        except OSError:
-            # What we can't even open (another user's FUSE mount) we can't write either.
-            continue
-    return found
+    # What we can't even open (another user's FUSE mount) we can't write either.
+    return _opened(sorted(paths, key=lambda p: p.split("/")))
 
 
 def _foreign(cwd: str) -> set[str]:
@@ -197,9 +190,18 @@ def _sockets() -> list[tuple[str, int]]:
     for root in ("/tmp", "/var/tmp"):
         for folder in [root, *_folders(root)]:
             for entry in _entries(folder):
-                mode = entry.stat(follow_symlinks=False).st_mode
-                if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
-                    found.append((entry.path, _descriptor(entry.path)))
+                # Told by the listing itself, while a status would cost a call for each file.
+                plain = entry.is_symlink() or entry.is_dir() or entry.is_file()
+                found += [] if plain else [entry.path]
+    return _opened(found)
+
+
+def _opened(paths: list[str]) -> list[tuple[str, int]]:
+    """Open paths, but for those that their owners have removed or keep from us."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found.append((path, _descriptor(path)))
     return found
 
 
@@ -233,7 +235,7 @@ def _cover(
         return _read_only(path, descriptor)
     # Mounts inherited by a user namespace are locked, and a tree that holds one can't be a lower
     # layer: what lies beneath could show. So its folders are covered one by one.
-    children = [(p, _descriptor(p)) for p in _folders(path) if p not in mounts]
+    children = _opened([p for p in _folders(path) if p not in mounts])
     notes = _read_only(path, descriptor)
     for child, child_descriptor in children:
         notes += _cover(child, child_descriptor, mounts, layers, covered)

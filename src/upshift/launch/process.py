@@ -68,13 +68,16 @@ class Process:
         notes: what the isolation could not do in full, one sentence each.
     """
 
-    def __init__(self, guard: subprocess.Popen[bytes], folders: Sequence[Path]) -> None:
+    def __init__(
+        self, guard: subprocess.Popen[bytes], folders: Sequence[Path], isolation: Isolation
+    ) -> None:
         self.pid = 0
         self.exit: Exit | None = None
         self.notes: tuple[str, ...] = ()
         self._guard = guard
         self._scratch = folders[0]
         self._folders = folders
+        self._isolation = isolation
         self._text = b""
         self._output: Output | None = None
         self._refused: tuple[str, ...] = ()
@@ -117,7 +120,7 @@ class Process:
             pass_fds=(out_write,),
             start_new_session=True,  # Ctrl-C in the terminal is for the parent to judge
         )
-        process = cls(guard, [scratch, *layers])
+        process = cls(guard, [scratch, *layers], isolation)
         process._output = Output(out_read, err_read)
         spec = {
             "argv": [_plain(word) for word in argv],
@@ -182,6 +185,10 @@ class Process:
         """The writes that were refused because they could not be redirected, oldest first."""
         if not self._refused:
             self._keep_refusals()
+        if not self._refused and self._isolation is Isolation.REDIRECT:
+            # Landlock tells nobody, but most programs complain.
+            words = (line for line in self.errors().splitlines() if "ermission denied" in line)
+            return tuple(dict.fromkeys(words))
         return self._refused
 
     def _send(self, spec: dict[str, Any]) -> None:

@@ -1,0 +1,151 @@
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from upshift.launch.overlay import visible_mounts
+from upshift.launch.process import Exit, Isolation, best_isolation
+
+pytestmark = pytest.mark.child
+
+
+@pytest.fixture
+def overlaid():
+    if best_isolation() is not Isolation.OVERLAY:
+        pytest.skip("this kernel permits no overlay to us")
+    return Isolation.OVERLAY
+
+
+def test_a_script_sees_its_own_writes_and_the_folder_stays(
+    begin, project, trials, isolation
+) -> None:
+    name, before = trials.unique(), trials.fingerprint(project)
+    process = begin([sys.executable, "-c", trials.script, name], isolation, cwd=project)
+    assert process.wait(60) == Exit(0, None), process.output()
+    assert process.output() == "all seen\n"
+    assert trials.fingerprint(project) == before
+    assert not Path("/tmp", name).exists()
+    process.kill()
+    assert trials.fingerprint(project) == before
+
+
+def test_other_programs_write_into_the_overlay_too(begin, project, trials, overlaid) -> None:
+    name, before = trials.unique(), trials.fingerprint(project)
+    line = (
+        "rm -r runs && mkdir runs && echo x >> log.csv && mv weights w2 && ls w2 && "
+        f"touch /var/tmp/{name} /dev/shm/{name}"
+    )
+    process = begin(["sh", "-ec", line], overlaid, cwd=project)
+    assert process.wait(30) == Exit(0, None), process.output()
+    assert process.output() == "a.bin\nb.bin\n"
+    assert trials.fingerprint(project) == before
+    assert not Path("/var/tmp", name).exists()
+    assert not Path("/dev/shm", name).exists()
+
+
+def test_the_process_is_still_who_and_where_it_was(begin, project, overlaid) -> None:
+    code = "import os; print(os.getuid(), os.getgid(), os.getcwd(), os.environ['HOME'])"
+    process = begin(code, overlaid, cwd=project)
+    process.wait(30)
+    expected = f"{os.getuid()} {os.getgid()} {project} {project}/home\n"
+    assert process.output() == expected
+
+
+def test_a_socket_in_the_scratch_folder_is_reached_from_inside(begin, tmp_path, isolation) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        path = tmp_path / "scratch0" / "s"
+        got = []
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                got.append(connection.recv(99))
+
+        code = (
+            "import socket, sys, time, os\n"
+            f"path = {str(path)!r}\n"
+            "while not os.path.exists(path): time.sleep(0.01)\n"
+            "s = socket.socket(socket.AF_UNIX); s.connect(path); s.sendall(b'hello')"
+        )
+        process = begin(code, isolation)
+        listener.bind(str(path))
+        listener.listen()
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        assert process.wait(30) == Exit(0, None), process.output()
+        thread.join(10)
+        assert got == [b"hello"]
+
+
+def test_a_socket_of_another_program_in_tmp_is_reached(begin, overlaid, trials) -> None:
+    path = f"/tmp/{trials.unique()[:40]}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        try:
+            listener.listen()
+            code = f"import socket; socket.socket(socket.AF_UNIX).connect({path!r})"
+            process = begin(code, overlaid)
+            assert process.wait(30) == Exit(0, None), process.output()
+        finally:
+            os.unlink(path)
+
+
+def test_what_lies_in_shared_memory_can_be_read(begin, overlaid, trials) -> None:
+    path = Path("/dev/shm", trials.unique())
+    path.write_text("a data set")
+    try:
+        process = begin(f"p = {str(path)!r}; print(open(p).read()); open(p, 'w')", overlaid)
+        process.wait(30)
+        assert process.output() == "a data set\n"
+        assert path.read_text() == "a data set"
+    finally:
+        path.unlink()
+
+
+def test_shared_memory_works_between_processes(begin, overlaid) -> None:
+    code = (
+        "import multiprocessing as m\n"
+        "from multiprocessing.shared_memory import SharedMemory\n"
+        "def write(name):\n"
+        "    s = SharedMemory(name=name); s.buf[0] = 7; s.close()\n"
+        "s = SharedMemory(create=True, size=10)\n"
+        "p = m.get_context('fork').Process(target=write, args=(s.name,)); p.start(); p.join()\n"
+        "print(s.buf[0]); s.close(); s.unlink()"
+    )
+    process = begin(code, overlaid)
+    process.wait(30)
+    assert process.output() == "7\n"
+
+
+def test_visible_mounts_know_the_root() -> None:
+    assert "/" in visible_mounts()
+    assert visible_mounts()["/proc"].kind == "proc"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount what a trial should meet")
+def test_nested_mounts_stay_visible_and_are_protected(begin, overlaid, tmp_path, trials) -> None:
+    inner = tmp_path / "disk" / "inner"
+    inner.mkdir(parents=True)
+    script = f'mount -t tmpfs none {inner}; echo real > {inner}/file; exec {sys.executable} -c "$0"'
+    code = f"""
+import os, sys
+from pathlib import Path
+from upshift.launch.process import Isolation, Process
+scratch = Path({str(tmp_path)!r}, "s"); scratch.mkdir()
+line = "cat {inner}/file; echo changed > {inner}/file; cat {inner}/file"
+way = Isolation.OVERLAY
+p = Process.start(["sh", "-c", line], env=os.environ, cwd="/", scratch=scratch, isolation=way)
+p.wait(30); p.kill()
+print(p.output() + open("{inner}/file").read(), end="")
+"""
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, code], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(trials.src)},
+    )  # fmt: skip
+    if "unshare failed" in done.stderr:
+        pytest.skip("this kernel permits no mount name space to us")
+    assert done.stdout == "real\nchanged\nreal\n", done.stderr
