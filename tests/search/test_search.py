@@ -7,7 +7,7 @@ import pytest
 from upshift.compare import Rule
 from upshift.errors import ChildLost
 from upshift.records import Effect, Phase, Plan, Switch, Verdict
-from upshift.search import Kind, Knob, incumbent, propose, rows
+from upshift.search import Journal, Kind, Knob, incumbent, propose, rows
 from upshift.testing import FakeBench, steady
 
 RULE = Rule(pair_count=40, sd_ratio=0.02)
@@ -137,7 +137,6 @@ def test_reaches_the_exhaustive_optimum_on_planted_machines() -> None:
         got = log(cost(Plan()) / cost(incumbent(knobs, history)))
         gained, possible = gained + got, possible + best
         shares.append(got / best if best > log(1.02) else 1.0)
-    print(sorted(shares), gained / possible)
     assert gained / possible >= 0.95
     assert sorted(shares)[12] >= 0.99
     assert sum(shares) / 25 >= 0.93
@@ -219,6 +218,23 @@ def test_any_prefix_of_the_history_gives_the_same_next_proposal() -> None:
         assert propose(knobs, history[:index], launches_left=LAUNCHES - index) == proposal
     left = LAUNCHES - len(asked)
     assert propose(knobs, list(reversed(history)), launches_left=left) is None
+
+
+def test_a_search_goes_on_from_a_torn_journal(tmp_path) -> None:
+    knobs, cost = planted_machine(6)
+    asked, history = searched(knobs, cost)
+    path = tmp_path / "journal.jsonl"
+    journal = Journal.open(path, {"script": "a"})
+    for seen in history[:5]:
+        journal.append(seen)
+    path.write_bytes(path.read_bytes()[:-9])
+
+    journal = Journal.open(path, {"script": "a"})
+    assert propose(knobs, journal.history, launches_left=LAUNCHES - 4) == asked[4]
+    for seen in history[4:]:
+        journal.append(seen)
+    assert incumbent(knobs, journal.history) == incumbent(knobs, history)
+    assert rows(knobs, journal.history) == rows(knobs, history)
 
 
 def test_the_best_so_far_is_known_at_any_time() -> None:

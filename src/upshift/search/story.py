@@ -6,7 +6,9 @@ the comparisons, and a journal of comparisons is all the state there is.
 
 Bundle first, then one knob at a time: performance levers interact through the bottleneck, so
 what a lever does alone at the baseline says little (a compute lever shows nothing while the data
-loader is late), while most interactions are synergistic. Sources: Frey, Engelhardt and Greitzer
+loader is late), while most interactions are synergistic. For the same reason the levers that do
+nothing alone are tried once more together. Each round takes the next guess of the knobs that are
+still out; the second is for what the first one uncovered. Sources: Frey, Engelhardt and Greitzer
 2003, https://doi.org/10.1007/s00163-002-0026-9 (adaptive one-factor-at-a-time); Zeller and
 Hildebrandt 2002, https://doi.org/10.1109/32.988498 (delta debugging).
 """
