@@ -5,6 +5,7 @@ import hashlib
 import os
 import sqlite3
 import sys
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -162,8 +163,9 @@ def begin(tmp_path):
     begun = []
 
     def start(argv, isolation=Isolation.NONE, *, cwd=None) -> Process:
+        # Short, as the sockets of multiprocessing lie beneath and have 108 bytes for their path.
         scratch = tmp_path / f"scratch{len(begun)}"
-        scratch.mkdir()
+        scratch.symlink_to(tempfile.mkdtemp(prefix="upshift-"))
         cwd = cwd or tmp_path
         env = environment(Path(cwd) / "home", tmp_path / "site")
         argv = [sys.executable, "-c", argv] if isinstance(argv, str) else argv

@@ -73,15 +73,14 @@ def main() -> None:
         _become(spec, child_end)
     os.close(child_end)
     os.close(spec["out"])
-    _silence()
+    _silence(0, 1)
     _report(reports, {"pid": pid, **_status(status_end)})
     status, asked = _watch(pid, commands, wake)
     late = _end_all()
-    for folder in spec["layers"]:
-        wipe(folder)
-    if asked:
-        wipe(spec["scratch"])
+    _silence(0, 1, 2)  # all that can be written has been: let the reader see the end
     _report(reports, _exit_record(late.get(pid, status), asked))
+    for folder in spec["layers"] + ([spec["scratch"]] if asked else []):
+        wipe(folder)
 
 
 def _become(spec: dict[str, Any], status_end: int) -> None:
@@ -96,7 +95,7 @@ def _become(spec: dict[str, Any], status_end: int) -> None:
         _open_streams(spec["out"])
         os.chdir(spec["cwd"])
     except Exception as error:
-        _end(status_end, {**told, "failure": f"{type(error).__name__}: {error}"}, 125)
+        _end(status_end, {**told, "failure": _words(error)}, 125)
     os.write(status_end, (json.dumps(told) + "\n").encode())
     try:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, commands should not
@@ -121,6 +120,12 @@ def _isolate(spec: dict[str, Any]) -> list[str]:
     return [refusal] if refusal else []
 
 
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.strerror} {error.filename or ''}".rstrip()
+    return f"{type(error).__name__}: {error}"
+
+
 def _set_oom_score() -> None:
     try:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
@@ -141,11 +146,10 @@ def _end(status_end: int, told: dict[str, Any], code: int) -> None:
     os._exit(code)
 
 
-def _silence() -> None:
-    """Leave the descriptors 0 and 1 to nobody: they are the trial's pipes' other names."""
+def _silence(*streams: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
+    for stream in streams:
+        os.dup2(null, stream)
     os.close(null)
 
 

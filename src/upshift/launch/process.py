@@ -102,7 +102,8 @@ class Process:
             env: the whole environment of the command.
             cwd: where it starts.
             scratch: an existing folder of this trial alone, real on both sides. `kill` and the
-                death of this process remove it.
+                death of this process remove it. Its path should have no more than 70 bytes:
+                sockets lie beneath, and have 108 (unix(7)).
             isolation: how writes elsewhere are kept away from the user's files.
 
         Raises:
@@ -152,13 +153,19 @@ class Process:
             with contextlib.suppress(OSError):
                 self._guard.stdin.close()
         self.wait(_END_PATIENCE_S)
-        if self.exit is None:  # a guard that hangs (a dead network disk) must not hang us
+        try:
+            self._guard.wait(_END_PATIENCE_S if self.exit else 0)
+        except subprocess.TimeoutExpired:  # its hang (a dead network disk) must not be ours
+            if self.exit is None:
+                self._finish({})
             self._guard.kill()
-            self._finish({})
+            self._guard.wait()
         self._wipe()
 
     def wait(self, timeout_s: float | None) -> Exit | None:
         """Wait for the command's end and for that of all it left running.
+
+        What it printed is complete then; its files go with `kill`, which is due in any case.
 
         Args:
             timeout_s: how long at most; None waits for ever.
@@ -238,11 +245,8 @@ class Process:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-        self._guard.wait()
         if self._output:
             self._output.close()
-        for layer in self._folders[1:]:
-            guards.wipe(str(layer))
 
     def _keep_refusals(self) -> None:
         with contextlib.suppress(OSError):

@@ -20,7 +20,7 @@ from typing import Any
 real = SimpleNamespace(
     **{name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))}, file=open
 )
-_EXEMPT = ("/dev", "/proc", "/sys")
+_EXEMPT = ("/dev/", "/proc/", "/sys/")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _MOST_LINKS = 40
 _LARGEST_CACHE = 4096
@@ -36,7 +36,7 @@ class Shadow:
         for folder in (self.root, self.gone):
             if not os.path.isdir(folder):
                 real.makedirs(folder, exist_ok=True)
-        self._exempt = (self.scratch, *_EXEMPT)
+        self._exempt = (self.scratch + "/", *_EXEMPT)
         self._marks: set[str] = set()
         self._marks_ns = -1
         self._folders: dict[str, str] = {}
@@ -55,8 +55,8 @@ class Shadow:
 
     def exempt(self, path: str) -> bool:
         """Whether writes to a path are nobody's loss."""
-        flat = os.path.normpath(path) if "." in path else path
-        return any(flat == tree or flat.startswith(tree + "/") for tree in self._exempt)
+        flat = os.path.normpath(path) if "/." in path or "//" in path else path
+        return flat.startswith(self._exempt) or flat + "/" in self._exempt
 
     def cwd(self) -> str:
         """Return the working directory under the user's name for it."""
