@@ -2,6 +2,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -149,3 +150,36 @@ print(p.output() + open("{inner}/file").read(), end="")
     if "unshare failed" in done.stderr:
         pytest.skip("this kernel permits no mount name space to us")
     assert done.stdout == "real\nchanged\nreal\n", done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another group")
+def test_an_ordinary_user_changes_what_only_a_group_may_write(tmp_path, trials) -> None:
+    system = Path("/usr/bin/python3")
+    if not (system.exists() and os.access("/usr/bin/setpriv", os.X_OK)):
+        pytest.skip("needs setpriv, and a Python that others may run")
+    with tempfile.TemporaryDirectory() as folder:
+        project = Path(folder, "project")
+        project.mkdir()
+        (project / "log.csv").write_text("a\n")
+        for path, mode in ((Path(folder), 0o777), (project, 0o770), (project / "log.csv", 0o660)):
+            os.chown(path, 0, 4321)
+            path.chmod(mode)
+        code = (
+            "import os, tempfile; from pathlib import Path\n"
+            "from upshift.launch.process import Isolation, Process, best_isolation\n"
+            "assert best_isolation() is Isolation.OVERLAY, 'SKIP'\n"
+            "line = 'echo b >> log.csv && mkdir new && cat log.csv && ls'\n"
+            "p = Process.start(['sh', '-c', line], env=os.environ, cwd=os.getcwd(),\n"
+            "    scratch=Path(tempfile.mkdtemp()), isolation=Isolation.OVERLAY)\n"
+            "p.wait(30); p.kill(); print(p.output(), end='')"
+        )
+        user = ["setpriv", "--reuid", "4320", "--regid", "4320", "--groups", "4321"]
+        done = subprocess.run(
+            [*user, str(system), "-B", "-c", code], capture_output=True, text=True, check=False,
+            cwd=project, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(trials.src)},
+        )  # fmt: skip
+        if "SKIP" in done.stderr:
+            pytest.skip("this kernel permits no overlay to an ordinary user")
+        assert done.stdout == "a\nb\nlog.csv\nnew\n", done.stderr
+        assert (project / "log.csv").read_text() == "a\n"
+        assert os.listdir(project) == ["log.csv"]

@@ -10,7 +10,8 @@ Not covered: `/run` (its sockets must stay real), `/sys`, device files, and what
 does on our behalf (a Docker daemon, `systemd-run`, a network service). In a user namespace
 `os.rename` of a folder that was there before gives EXDEV, as it does between two disks
 (`shutil.move` and `mv` cope), as does a rename from one top-level folder to another in all cases;
-files of other users show `nobody` as their owner.
+files of other users show `nobody` as their owner, and those that only a group may write can be
+changed where they lie in the working directory and are small, else that gives EOVERFLOW.
 
 Sources: https://docs.kernel.org/filesystems/overlayfs.html,
 https://man7.org/linux/man-pages/man7/user_namespaces.7.html,
@@ -41,6 +42,7 @@ _PSEUDO = (
     *("rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs"),
 )
 _MOST_CHILDREN = 300
+_MOST_FORESEEN, _LARGEST_FORESEEN_BYTES = 3000, 4 << 20
 
 
 class Mount(NamedTuple):
@@ -59,10 +61,11 @@ class Layers:
     carry one (overlay, NFS and FUSE can't), hence several places that are tried in turn.
     """
 
-    def __init__(self, places: list[str], ram: str) -> None:
+    def __init__(self, places: list[str], ram: str, foreign: list[str]) -> None:
         # Descriptors, since the overlays hide these very paths one after the other.
         self.places = {path: _descriptor(path) for path in places}
         self.ram = _descriptor(ram)
+        self.foreign = foreign
         self.count = 0
 
     def over(self, path: str) -> list[int]:
@@ -93,7 +96,7 @@ def isolate(scratch: str, places: list[str], cwd: str) -> list[str]:
     Raises:
         OSError: the kernel refuses; nothing that was mounted may be relied on.
     """
-    foreign = _foreign(cwd)
+    foreign = [] if _has_capability(_SYS_ADMIN) else _foreign(cwd)
     _enter_namespaces()
     _mount("none", "/", "", _REC | _PRIVATE)
     scratch_fd = _descriptor(scratch)
@@ -101,10 +104,10 @@ def isolate(scratch: str, places: list[str], cwd: str) -> list[str]:
     os.mkdir(ram, 0o700)
     size = os.statvfs(_SHM).f_frsize * os.statvfs(_SHM).f_blocks if os.path.isdir(_SHM) else 0
     _mount("tmpfs", ram, "tmpfs", 0, f"mode=0700,size={size}" if size else "mode=0700")
-    layers = Layers(places, ram)
+    layers = Layers(places, ram, foreign)
     mounts = visible_mounts()
     sockets = _sockets()
-    trees = _trees(mounts, foreign if _in_user_namespace() else set())
+    trees = _trees(mounts)
     notes: list[str] = []
     covered: list[str] = []
     for path, descriptor in trees:
@@ -160,26 +163,60 @@ def _in_user_namespace() -> bool:
         return file.read().split() != ["0", "0", "4294967295"]
 
 
-def _trees(mounts: dict[str, Mount], foreign: set[str]) -> list[tuple[str, int]]:
+def _trees(mounts: dict[str, Mount]) -> list[tuple[str, int]]:
     """Open every tree to cover before anything hides it, parents first."""
     with os.scandir("/") as entries:
         top = {e.path for e in entries if e.is_dir(follow_symlinks=False)}
-    paths = top | mounts.keys() | foreign
+    paths = top | mounts.keys()
     paths = {p for p in paths if p != "/" and not _within_any(p, _KEPT_REAL)}
     # What we can't even open (another user's FUSE mount) we can't write either.
     return _opened(sorted(paths, key=lambda p: p.split("/")))
 
 
-def _foreign(cwd: str) -> set[str]:
-    """Return folders of other owners that we may write, as far as they are foreseeable.
+def _foreign(cwd: str) -> list[str]:
+    """Return what we may write, foreseeably, though its owner or group is not ours; parents first.
 
-    A user namespace can't copy them up into an upper layer, since their owner has no number there
-    (EOVERFLOW); as the root of an overlay of their own they need no copying. To be asked before
-    that name space is entered, where every stranger is `nobody`.
+    A user namespace can't copy it up into an upper layer, since its owner has no number there
+    (EOVERFLOW), so it is copied before. To be asked before that name space is entered, where every
+    stranger is `nobody`.
     """
     parts = cwd.split("/")
-    ahead = {"/".join(parts[:n]) for n in range(2, len(parts) + 1)} | {"/var/tmp"}
-    return {p for p in ahead if os.access(p, os.W_OK) and os.stat(p).st_uid != os.geteuid()}
+    ahead = ["/".join(parts[:n]) for n in range(2, len(parts) + 1)] + ["/var/tmp"]
+    for folder, folders, files in os.walk(cwd):
+        ahead += [os.path.join(folder, name) for name in folders + files]
+        if len(ahead) > _MOST_FORESEEN:
+            break
+    return [path for path in ahead[:_MOST_FORESEEN] if _is_foreign(path)]
+
+
+def _is_foreign(path: str) -> bool:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    small = stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST_FORESEEN_BYTES
+    if not (small or stat.S_ISDIR(status.st_mode)) or not os.access(path, os.W_OK):
+        return False
+    return (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid())
+
+
+def _seed(upper: str, lower: str, names: list[str]) -> None:
+    """Copy what the kernel could not into an upper layer, with the folders that lead there."""
+    for name in names:
+        parts = name.split("/")
+        for n in range(1, len(parts) + 1):
+            path = "/".join(parts[:n])
+            target, source = os.path.join(upper, path), os.path.join(lower, path)
+            if os.path.lexists(target):
+                continue
+            if os.path.isdir(source):
+                os.mkdir(target)
+            else:
+                with open(source, "rb") as origin, open(target, "wb") as copy:
+                    copy.write(origin.read())
+            status = os.stat(source)
+            _dress(target, source, status)
+            os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _sockets() -> list[tuple[str, int]]:
@@ -237,7 +274,13 @@ def _cover(
         return _read_only(path, descriptor)
     # Mounts inherited by a user namespace are locked, and a tree that holds one can't be a lower
     # layer: what lies beneath could show. So its folders are covered one by one.
-    children = _opened([p for p in _folders(path) if p not in mounts])
+    # Through the descriptor, since the path may lie beneath a mount that is read-only by now.
+    inside = [os.path.basename(p) for p in _folders(_name(descriptor))]
+    children = [
+        (os.path.join(path, os.path.basename(name)), child)
+        for name, child in _opened([f"{_name(descriptor)}/{x}" for x in inside])
+        if os.path.join(path, os.path.basename(name)) not in mounts
+    ]
     notes = _read_only(path, descriptor)
     for child, child_descriptor in children:
         notes += _cover(child, child_descriptor, mounts, layers, covered)
@@ -259,6 +302,8 @@ def _overlaid(path: str, descriptor: int, places: list[int], layers: Layers) -> 
         upper, work = layers.pair(place)
         try:
             _dress(_name(upper), _name(descriptor), lower)
+            ours = [p for p in layers.foreign if _within(p, path) and p != path]
+            _seed(_name(upper), _name(descriptor), [p[len(path) + 1 :] for p in ours])
             layered = f"lowerdir={_name(descriptor)},upperdir={_name(upper)},workdir={_name(work)}"
             _mount_overlay(path, f"{layered},{extra}")
         except OSError:
@@ -295,7 +340,8 @@ def _dress(upper: str, lower: str, status: os.stat_result) -> None:
 
 def _read_only(path: str, descriptor: int | None = None) -> list[str]:
     """Forbid all writes to one mount; say so where they would have been possible."""
-    writable = os.path.isdir(path) and os.access(path, os.W_OK)
+    before = path if descriptor is None else _name(descriptor)
+    writable = os.path.isdir(path) and os.access(before, os.W_OK)
     if descriptor is not None:
         _mount(_name(descriptor), path, "", _BIND | _REC)
     now = os.statvfs(path).f_flag

@@ -302,7 +302,7 @@ def _layers(scratch: Path, isolation: Isolation) -> list[Path]:
         return []
     layers = [scratch / ".layers"]
     layers[0].mkdir(mode=0o700)
-    for place in ("/var/tmp", "/tmp", str(Path.home())):
+    for place in ("/var/tmp", "/tmp", os.environ.get("HOME", "/tmp")):
         if scratch.parts[:2] != Path(place).resolve().parts[:2] and os.access(place, os.W_OK):
             layers.append(Path(tempfile.mkdtemp(prefix="upshift-", dir=place)))
             break
