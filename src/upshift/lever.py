@@ -70,6 +70,10 @@ def _one_step(setting: object) -> int:
     return 1
 
 
+def _promising(scene: Scene) -> bool:
+    return True
+
+
 def _leave_env(env: Mapping[str, str], setting: object) -> Mapping[str, str]:
     return env
 
@@ -92,6 +96,8 @@ class Lever(Generic[S]):
         gain_ratio: how many times faster it may make its phases at best; with their share this
             bounds what it can give.
         why_not: one sentence for a scene in which `settings` is empty.
+        promising: whether the first setting is more likely to help than to hurt in a scene, and
+            so belongs into the first bundle.
         settle_count: steps after a switch that are not counted.
         cycle_count: steps after which the times under a setting repeat, so that a block of
             them is typical: batches of n workers come in bursts of n.
@@ -108,6 +114,7 @@ class Lever(Generic[S]):
     gain_ratio: float
     why_not: Callable[[Scene], str]
     lines: Callable[[S], str]
+    promising: Callable[[Scene], bool] = _promising
     settle_count: int = 0
     cycle_count: Callable[[S], int] = _one_step
     env: Callable[[Mapping[str, str], S], Mapping[str, str]] = _leave_env

@@ -2,7 +2,7 @@
 
 from upshift.compare.confirm import Confirmation, confirm, settle
 from upshift.compare.evidence import confidence_sequence, grid, log_e, log_e_path
-from upshift.compare.interval import hodges_lehmann, signed_rank_interval
+from upshift.compare.interval import hodges_lehmann, inverse, signed_rank_interval
 from upshift.compare.noise import confirming_pairs, measure_noise, plan_pairs, resolution
 from upshift.compare.race import Measure, Race, Rule, compare, judge, race, rule_for
 
@@ -17,6 +17,7 @@ __all__ = [
     "confirming_pairs",
     "grid",
     "hodges_lehmann",
+    "inverse",
     "judge",
     "log_e",
     "log_e_path",

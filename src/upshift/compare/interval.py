@@ -70,6 +70,19 @@ def signed_rank_interval(log_ratios: Sequence[float], *, level: float = 0.95) ->
     return around(middle, low=_walsh(values, rank), high=_walsh(values, last + 1 - rank))
 
 
+def inverse(interval: Interval) -> Interval:
+    """Return the interval of the ratio the other way round.
+
+    >>> inverse(Interval(low_ratio=0.5, mid_ratio=1.0, high_ratio=2.0)).high_ratio
+    2.0
+    """
+    return Interval(
+        low_ratio=1 / interval.high_ratio,
+        mid_ratio=1 / interval.mid_ratio,
+        high_ratio=1 / interval.low_ratio,
+    )
+
+
 def around(middle: float, *, low: float, high: float) -> Interval:
     """Return the interval of ratios for logs, never without its own middle."""
     return Interval(

@@ -32,6 +32,11 @@ def why_not(scene: Scene) -> str:
     return "the job has one core and torch uses one thread"
 
 
+def promising(scene: Scene) -> bool:
+    """Return whether torch uses more threads than the job has cores; else it is a gamble."""
+    return int(scene.traits.get("threads", 0)) > scene.machine.budget.core_count
+
+
 def pull(training: Training, count: int) -> Callable[[], None]:
     """Set the count now and again when training starts, over what the script sets itself."""
     import torch
@@ -55,6 +60,7 @@ LEVER = Lever(
     gain_ratio=8.0,
     why_not=why_not,
     lines=lambda count: f"torch.set_num_threads({count})",
+    promising=promising,
     settle_count=1,
     pull=pull,
 )

@@ -28,6 +28,8 @@ class Knob:
         gain_ratio: how many times faster it may make its phases at best.
         switch: how far a running script can change it.
         effect: the most that it does to the arithmetic.
+        bundled: its first setting belongs into the first bundle; False where it is as likely to
+            hurt as to help, and has to be tried alone.
     """
 
     lever: str
@@ -36,6 +38,7 @@ class Knob:
     gain_ratio: float
     switch: Switch
     effect: Effect
+    bundled: bool = True
 
     def __post_init__(self) -> None:
         if not self.settings:

@@ -81,7 +81,7 @@ class Story:
 
     def _bundle(self) -> Steps:
         for _ in range(_MOST_BUNDLES):
-            usable = self._usable()
+            usable = [knob for knob in self._usable() if knob.bundled]
             if len(usable) < 2:
                 return
             seen = yield from self._race(Kind.BUNDLE, Plan(), best_guess(usable))

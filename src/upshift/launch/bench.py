@@ -1,0 +1,333 @@
+"""The bench: at most two living children of one script, of which only one runs at a time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from upshift.errors import TooFewSteps
+from upshift.launch.arm import Arm
+from upshift.lever import lookup
+from upshift.records import Pair, Plan, Step, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from upshift.launch.process import Isolation
+    from upshift.lever import Lever
+    from upshift.records import Setting, Workload
+
+_T = TypeVar("_T")
+WARM_COUNT = 3
+_LEAST_BLOCK_S = 0.02
+_LONE_BLOCK_S = 3.0
+_TIMEOUT_FACTOR = 20.0
+_MEMORY_MARGIN_RATIO = 1.3
+_PRESSURE = "/proc/pressure/cpu"
+
+
+class Bench:
+    """Run blocks of steps of two plans next to one another.
+
+    Plans that differ only in levers that switch at a step boundary alternate inside one child.
+    Others stand in two children that take turns; the one that waits is stopped, with its loader
+    workers. A script that comes to its end is started again.
+
+    Args:
+        workload: the user's command.
+        isolation: how the children's writes are kept away from the user's files.
+        patience_s: how long to wait for a first step.
+        available_bytes: free memory, None if unknown; two children that do not fit take turns
+            at living.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        *,
+        isolation: Isolation,
+        patience_s: float,
+        available_bytes: int | None = None,
+    ) -> None:
+        self.launch_count = 0
+        self.step_s = 0.0
+        self.start_s = 0.0
+        self.life_count: int | None = None
+        self.cycle_count = 1
+        self.lonely = False
+        self._workload = workload
+        self._isolation = isolation
+        self._patience_s = patience_s
+        self._available_bytes = available_bytes
+        self._seats: list[Arm | None] = [None, None]
+        self._current: dict[int, tuple[Plan, ...]] = {}
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.clear()
+
+    def clear(self) -> None:
+        """End every child."""
+        for seat in (0, 1):
+            self._vacate(seat)
+
+    # ---- children
+
+    def arm(self, plan: Plan, *, seat: int = 0, fresh: bool = False) -> Arm:
+        """Return a living, warm child under `plan`, started if there is none that can take it.
+
+        A child can take any plan that has the same levers of the kind LAUNCH.
+        """
+        arm = self._seats[seat]
+        if arm is not None and (fresh or not _can_take(arm.plan, plan)):
+            self._vacate(seat)
+            arm = None
+        if arm is None:
+            if self.lonely:
+                self._vacate(1 - seat)
+            elif self._seats[1 - seat] is not None:
+                self._seats[1 - seat].park()  # type: ignore[union-attr]
+            arm = self._start(plan, seat)
+        arm.resume()
+        self._go_over(arm, seat, (plan,), settle_count=_settle_count(arm.plan, plan))
+        return arm
+
+    def _start(self, plan: Plan, seat: int) -> Arm:
+        started_s = time.monotonic()
+        arm = Arm(self._workload, plan, isolation=self._isolation, patience_s=self._patience_s)
+        self.launch_count += 1
+        self._seats[seat] = arm
+        arm.begin()
+        self._current[seat] = ()
+        self._go_over(arm, seat, (plan,), settle_count=WARM_COUNT + self.cycle_count)
+        self.start_s = max(self.start_s, time.monotonic() - started_s)
+        return arm
+
+    def _vacate(self, seat: int) -> None:
+        arm, self._seats[seat] = self._seats[seat], None
+        self._current.pop(seat, None)
+        if arm is not None:
+            arm.close()
+
+    def _go_over(self, arm: Arm, seat: int, plans: tuple[Plan, ...], *, settle_count: int) -> None:
+        if self._current.get(seat) != plans:
+            arm.switch(plans)
+            self._current[seat] = plans
+            if settle_count:
+                arm.turns([(0, settle_count, 0, True)], timeout_s=self._patience_s)
+
+    def facts(self, plan: Plan) -> dict[str, Any]:
+        """Return what a child under `plan` says of itself: traits, usage, unit of samples."""
+        found = self.arm(plan).ask({"do": "facts"}, self._patience_s)
+        self.cycle_count = int(found["traits"]["cycle_count"])
+        return found
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the isolation could not do in full, one sentence each."""
+        arms = [arm for arm in self._seats if arm is not None]
+        return tuple(dict.fromkeys(note for arm in arms for note in arm.notes))
+
+    def check_memory(self, resident_bytes: float) -> None:
+        """Decide whether two children fit into memory, by the size of the first."""
+        if self._available_bytes is not None:
+            self.lonely = resident_bytes * _MEMORY_MARGIN_RATIO > self._available_bytes
+
+    # ---- pairs
+
+    def steps(self, plan: Plan, count: int) -> tuple[list[Step], dict[str, float]]:
+        """Run `count` steps under `plan`; return them, and what they used (differences)."""
+        return self._repeat(lambda: self._steps(plan, count))
+
+    def _steps(self, plan: Plan, count: int) -> tuple[list[Step], dict[str, float]]:
+        arm = self._with_life(plan, 0, count)
+        _, before = arm.turns([(0, 0, 1, True)], timeout_s=self._patience_s)
+        (steps,), after = arm.turns([(0, 0, count, True)], timeout_s=self._timeout_s(count))
+        used = {name: after[name] - before[name] for name in ("faults_count", "cpu_s")}
+        self.step_s = sum(step.wall_s for step in steps) / len(steps)
+        return steps, {**used, "peak_rss_bytes": after["peak_rss_bytes"]}
+
+    def pairs(
+        self, baseline: Plan, candidate: Plan, coins: Sequence[bool], *, apart: bool = False
+    ) -> list[Pair]:
+        """Run one pair for each coin (True: the baseline first).
+
+        Args:
+            baseline: one plan.
+            candidate: the other.
+            coins: the order of each pair.
+            apart: in two children, also where one could alternate.
+
+        Raises:
+            TooFewSteps: the script ends before a single pair is done.
+        """
+        differing = baseline.differing(candidate)
+        levers = [lever for lever, _ in _both(baseline, candidate) if lever.name in differing]
+        if differing and not apart and all(lever.switch is Switch.STEP for lever in levers):
+            settle = max(lever.settle_count for lever in levers)
+            return self._repeat(lambda: self._alternate(baseline, candidate, coins, settle))
+        cycles = [lever.cycle_count(setting) for lever, setting in _both(baseline, candidate)]
+        block = max([self.cycle_count, *cycles, 1])
+        least_s = _LONE_BLOCK_S if self.lonely else _LEAST_BLOCK_S
+        if self.step_s:
+            block = max(block, int(least_s / self.step_s + 1))
+        return self._repeat(lambda: self._relay(baseline, candidate, coins, block))
+
+    def _alternate(
+        self, baseline: Plan, candidate: Plan, coins: Sequence[bool], settle: int
+    ) -> list[Pair]:
+        """Alternate inside one child."""
+        seat = self._seat_for(baseline)
+        arm = self._with_life(baseline, seat, 2 * len(coins) * (settle + 1))
+        self._go_over(arm, seat, (baseline, candidate), settle_count=0)
+        turns = [
+            (index, settle, 1, True)
+            for baseline_first in coins
+            for index in ((0, 1) if baseline_first else (1, 0))
+        ]
+        waiting = _Waiting()
+        answer, _ = arm.turns(turns, timeout_s=self._timeout_s(len(turns) * (settle + 1)))
+        pressure = waiting.share_ratio()
+        costs = [_cost_s(steps) for steps in answer]
+        return [
+            _pair(costs[2 * i : 2 * i + 2], baseline_first, pressure)
+            for i, baseline_first in enumerate(coins)
+        ]
+
+    def _relay(
+        self, baseline: Plan, candidate: Plan, coins: Sequence[bool], block: int
+    ) -> list[Pair]:
+        """Let two children take turns; the one that waits is stopped."""
+        seats = (0, 1) if self._fits(baseline, 0) >= self._fits(candidate, 0) else (1, 0)
+        plans = {seats[0]: baseline, seats[1]: candidate}
+        pairs = []
+        for number, baseline_first in enumerate(coins):
+            waiting = _Waiting()
+            costs = []
+            for seat in seats if baseline_first else seats[::-1]:
+                arm = self._with_life(plans[seat], seat, block if number else 2 * block)
+                (steps,), _ = arm.turns([(0, 0, block, True)], timeout_s=self._timeout_s(block))
+                arm.park()
+                costs.append(_cost_s(steps))
+            pairs.append(_pair(costs, baseline_first, waiting.share_ratio()))
+        return pairs
+
+    def overhead(self, plan: Plan, count: int) -> list[Pair]:
+        """Run pairs of steps with our seams taken out (baseline) and put in (candidate)."""
+        import random
+
+        coins = [random.random() < 0.5 for _ in range(count)]
+
+        def run() -> list[Pair]:
+            arm = self._with_life(plan, 0, 4 * count)
+            turns = [
+                (0, 1, 1, watched)
+                for first in coins
+                for watched in ((False, True) if first else (True, False))
+            ]
+            answer, _ = arm.turns(turns, timeout_s=self._timeout_s(4 * count))
+            walls = [steps[0].wall_s for steps in answer]
+            return [_pair(walls[2 * i : 2 * i + 2], first, None) for i, first in enumerate(coins)]
+
+        return self._repeat(run)
+
+    # ---- lives
+
+    def _with_life(self, plan: Plan, seat: int, count: int) -> Arm:
+        """Return a child that still has `count` steps to live, as far as is known."""
+        arm = self._seats[seat]
+        ending = (
+            arm is not None
+            and self.life_count is not None
+            and arm.step_count + count >= self.life_count
+            and arm.step_count > 2 * (WARM_COUNT + self.cycle_count)
+        )
+        other = self._seats[1 - seat]
+        if other is not None:
+            other.park()
+        return self.arm(plan, seat=seat, fresh=ending)
+
+    def _repeat(self, run: Callable[[], _T]) -> _T:
+        """Run, and once more from fresh children when the script came to its end meanwhile."""
+        try:
+            return run()
+        except TooFewSteps:
+            lives = [arm.step_count for arm in self._seats if arm is not None]
+            self.life_count = max(lives, default=0) or None
+            self.clear()
+            return run()
+
+    def _seat_for(self, plan: Plan) -> int:
+        return max((0, 1), key=lambda seat: self._fits(plan, seat))
+
+    def _fits(self, plan: Plan, seat: int) -> int:
+        arm = self._seats[seat]
+        if arm is None:
+            return 0
+        if not _can_take(arm.plan, plan):
+            return -1
+        return 2 if self._current.get(seat) == (plan,) else 1
+
+    def _timeout_s(self, count: int) -> float:
+        return self._patience_s + _TIMEOUT_FACTOR * count * self.step_s
+
+
+class _Waiting:
+    """The share of a stretch of time in which some task waited for a CPU (PSI)."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic(), _waited_us()
+
+    def share_ratio(self) -> float | None:
+        started_s, before = self._started
+        now = _waited_us()
+        if before is None or now is None:
+            return None
+        return min(1.0, (now - before) * 1e-6 / max(1e-9, time.monotonic() - started_s))
+
+
+def _waited_us() -> int | None:
+    try:
+        with open(_PRESSURE) as file:
+            return int(file.readline().rpartition("total=")[2])
+    except (OSError, ValueError):
+        return None
+
+
+def _both(baseline: Plan, candidate: Plan) -> list[tuple[Lever[Any], Setting]]:
+    return [*lookup(baseline), *lookup(candidate)]
+
+
+def _can_take(own: Plan, plan: Plan) -> bool:
+    """Return whether a child that was started under `own` can go over to `plan`."""
+    launched = {lever.name for lever, _ in _both(own, plan) if lever.switch is Switch.LAUNCH}
+    return not own.differing(plan) & launched
+
+
+def _settle_count(own: Plan, plan: Plan) -> int:
+    """Return the steps that settle what going over to `plan` disturbs."""
+    counts = [
+        lever.settle_count + lever.cycle_count(setting) for lever, setting in _both(own, plan)
+    ]
+    return max(counts, default=0)
+
+
+def _cost_s(steps: Sequence[Step]) -> float:
+    """Return seconds per sample."""
+    return sum(step.wall_s for step in steps) / sum(step.sample_count for step in steps)
+
+
+def _pair(costs: Sequence[float], baseline_first: bool, pressure: float | None) -> Pair:
+    first, second = costs
+    return Pair(
+        baseline_s=first if baseline_first else second,
+        candidate_s=second if baseline_first else first,
+        baseline_first=baseline_first,
+        pressure_ratio=pressure,
+    )

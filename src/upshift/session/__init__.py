@@ -1,0 +1,131 @@
+"""The parent's story: facts, a bench of children, races, the proof, the result.
+
+The stages do not know one another; here they meet.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from upshift.records import Effect, Plan, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import NoReturn
+
+    from upshift.launch.bench import Bench
+    from upshift.records import Machine, Profile, Tuning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the user asked for.
+
+    Attributes:
+        budget_s: seconds that the whole search may take.
+        keep: the strongest effect on the arithmetic that needs no further permission.
+        allow: a stronger effect that the user permits, PRECISION or LEARNING.
+        only: levers to try, all where it is empty.
+        skip: levers not to try.
+        pulled: levers pulled by hand, below everything that is tried.
+        patience_s: how long to wait for the first training step.
+        training_s: how long the training will run, where the user said so.
+        force: go on in spite of differences.
+        step_count: steps to profile, None to let the time decide.
+        plan_path: the plan file.
+    """
+
+    budget_s: float = 300.0
+    keep: Effect = Effect.REDRAW
+    allow: Effect | None = None
+    only: frozenset[str] = frozenset()
+    skip: frozenset[str] = frozenset()
+    pulled: Plan = field(default_factory=Plan)
+    patience_s: float = 60.0
+    training_s: float | None = None
+    force: bool = False
+    step_count: int | None = None
+    plan_path: Path = Path("upshift.toml")
+
+
+class Watcher(Protocol):
+    """Whoever looks on: the terminal, a log, or nobody."""
+
+    def stage(self, name: str, detail: str = "") -> None:
+        """Begin a part of the work."""
+
+    def evidence(
+        self, baseline: Plan, candidate: Plan, pair_count: int, mid_ratio: float | None
+    ) -> None:
+        """Show how far a race has come."""
+
+    def known(self, text: str) -> None:
+        """Keep a fact on the screen."""
+
+    def note(self, text: str) -> None:
+        """Say something once."""
+
+
+def doctor(python: str) -> Machine:
+    """Return the facts of this machine, with those of torch under `python`."""
+    from upshift import machine
+
+    return machine.read(probe=lambda: machine.probe_torch(python))
+
+
+def profile(
+    workload: Workload, options: Options, view: Watcher
+) -> tuple[Profile, Machine, tuple[str, ...]]:
+    """Measure where the steps of the script go, in a trial that changes nothing."""
+    from upshift.session.observe import measure_own_cost, measure_peaks, observe
+
+    view.stage("profile", "starting the script")
+    facts = doctor(workload.python)
+    with open_bench(workload, options, facts) as bench:
+        seen = observe(bench, options.pulled, step_count=options.step_count)
+        view.stage("profile", "our own cost, and what this machine can do")
+        seen = measure_own_cost(bench, seen, options.pulled)
+        seen = measure_peaks(bench, seen, options.pulled)
+        notes = bench.notes
+    return seen, facts, notes
+
+
+def tune(workload: Workload, options: Options, view: Watcher) -> Tuning:
+    """Search, prove and confirm the fastest plan for the script on this machine."""
+    from upshift.session.tuner import Tuner
+
+    return Tuner(workload, options, view).tune()
+
+
+def run(workload: Workload, plan: Plan, options: Options) -> NoReturn:
+    """Become the script, under `plan`. With an empty plan this is plain python."""
+    from upshift.errors import UsageError
+    from upshift.launch.order import environment
+
+    env = environment(plan, mode="run") if plan.settings else dict(os.environ)
+    command = workload.command
+    try:
+        os.execvpe(command[0], command, env)
+    except OSError as error:
+        raise UsageError(
+            f"Cannot start {command[0]}: {error.strerror}.", remedy="Check the command."
+        ) from None
+
+
+@contextmanager
+def open_bench(workload: Workload, options: Options, facts: Machine) -> Iterator[Bench]:
+    """Open the bench of a script, isolated as well as this machine permits."""
+    from upshift.launch.bench import Bench
+    from upshift.launch.process import best_isolation
+
+    with Bench(
+        workload,
+        isolation=best_isolation(),
+        patience_s=options.patience_s,
+        available_bytes=facts.memory.available_bytes,
+    ) as bench:
+        yield bench

@@ -1,0 +1,56 @@
+"""Which levers may be turned here, and why the others may not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from upshift import search
+from upshift.lever import discover
+from upshift.records import Effect, LeverReport
+
+if TYPE_CHECKING:
+    from upshift.lever import Scene
+    from upshift.session import Options
+
+
+def find_knobs(
+    scene: Scene, options: Options, *, least_ratio: float
+) -> tuple[tuple[search.Knob, ...], tuple[LeverReport, ...]]:
+    """Return the levers that are worth a trial, most promising first, and the others' rows."""
+    found, rows = [], []
+    for name, lever in discover().items():
+        why = _forbidden(name, lever.effect, options)
+        settings = () if why else lever.settings(scene)
+        if not settings:
+            why = why or lever.why_not(scene)
+            rows.append(
+                LeverReport(
+                    lever=name, setting=None, outcome="skipped", why=why, effect=lever.effect
+                )
+            )
+            continue
+        found.append(
+            search.Knob(
+                lever=name,
+                phases=lever.phases,
+                settings=settings,
+                gain_ratio=lever.gain_ratio,
+                switch=lever.switch,
+                effect=lever.effect,
+                bundled=lever.promising(scene),
+            )
+        )
+    assert scene.baseline is not None  # noqa: S101  # the tuner profiles first
+    kept, skipped = search.bounds(found, scene.baseline, least_ratio=least_ratio)
+    return kept, (*rows, *skipped)
+
+
+def _forbidden(name: str, effect: Effect, options: Options) -> str:
+    if name in dict(options.pulled.settings):
+        return "it is pulled by hand"
+    if (options.only and name not in options.only) or name in options.skip:
+        return "it was left out on the command line"
+    permitted = max(options.keep.severity_index, (options.allow or Effect.EXACT).severity_index)
+    if effect.severity_index > permitted:
+        return f"its effect is {effect}, and --keep {options.keep} does not permit it"
+    return ""

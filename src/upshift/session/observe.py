@@ -1,0 +1,93 @@
+"""From the steps of a child to a profile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import quantiles
+from typing import TYPE_CHECKING
+
+from upshift import compare
+from upshift.errors import ScriptFailed, UpshiftError
+from upshift.records import Phase, Profile
+
+if TYPE_CHECKING:
+    from upshift.launch.bench import Bench
+    from upshift.records import Plan, Step
+
+_PROBE_COUNT = 8
+_FEWEST_COUNT, _MOST_COUNT = 16, 400
+_WATCH_S = 6.0
+_OVERHEAD_S = 4.0
+_OVERHEAD_MOST_COUNT = 120
+
+
+def observe(bench: Bench, plan: Plan, *, step_count: int | None = None) -> Profile:
+    """Profile the script under `plan`.
+
+    Args:
+        bench: where it runs.
+        plan: the empty plan for the script as it is.
+        step_count: steps to watch; None watches for some seconds.
+    """
+    bench.steps(plan, _PROBE_COUNT)
+    if step_count is None:
+        by_time = int(_WATCH_S / max(1e-6, bench.step_s))
+        step_count = max(_FEWEST_COUNT, min(by_time, _MOST_COUNT))
+        if bench.life_count is not None:
+            step_count = max(2, min(step_count, bench.life_count // 2))
+    steps, used = bench.steps(plan, step_count)
+    unit = bench.facts(plan)["unit"]
+    bench.check_memory(used["peak_rss_bytes"])
+    return summarise(steps, unit=unit, used=used)
+
+
+def summarise(steps: list[Step], *, unit: str, used: dict[str, float]) -> Profile:
+    """Return the profile of a run of steps.
+
+    Args:
+        steps: at least two.
+        unit: what a sample is, `samples` or `tokens`.
+        used: faults and CPU seconds of these steps together, and the peak resident size.
+    """
+    walls = sorted(step.wall_s for step in steps)
+    low_s, middle_s, high_s = quantiles(walls, n=4, method="inclusive")
+    phases = {
+        phase: sum(step.phase_ns.get(phase, 0) for step in steps) * 1e-9 / len(steps)
+        for phase in Phase
+    }
+    whole_s = sum(phases.values()) * len(steps)
+    return Profile(
+        step_s=middle_s,
+        step_low_s=low_s,
+        step_high_s=high_s,
+        sample_unit=unit,
+        sample_count=sum(step.sample_count for step in steps) / len(steps),
+        phase_s={phase: seconds for phase, seconds in phases.items() if seconds},
+        step_count=len(steps),
+        peak_rss_bytes=int(used["peak_rss_bytes"]),
+        faults_count=used["faults_count"] / len(steps),
+        cores_ratio=used["cpu_s"] / whole_s if whole_s else None,
+    )
+
+
+def measure_own_cost(bench: Bench, seen: Profile, plan: Plan) -> Profile:
+    """Add what our own seams cost: steps with them against steps without, in pairs."""
+    count = max(12, min(_OVERHEAD_MOST_COUNT, int(_OVERHEAD_S / (4 * max(1e-6, seen.step_s)))))
+    pairs = bench.overhead(plan, count)
+    slower = compare.settle(pairs).speedup
+    return replace(seen, own_cost=compare.inverse(slower))
+
+
+def measure_peaks(bench: Bench, seen: Profile, plan: Plan) -> Profile:
+    """Add the operations of a step and what this machine reaches at best, where they are known.
+
+    The counter dispatches every operation through Python; a script that does not bear that
+    keeps its profile without it.
+    """
+    try:
+        best = bench.arm(plan).ask({"do": "peaks"}, 60.0)
+        seen = replace(seen, peak_flops=best["peak_flops"], copy_bytes=best["copy_bytes"])
+        flops = bench.arm(plan).ask({"do": "flops"}, 120.0)["flops"]
+    except (ScriptFailed, UpshiftError):
+        return seen
+    return replace(seen, flops=flops or None)

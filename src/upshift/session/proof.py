@@ -1,0 +1,120 @@
+"""Run the gates on a plan: which runs are needed, and what they show together."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from upshift.errors import ScriptFailed
+from upshift.launch.verification import recorded
+from upshift.lever import lookup
+from upshift.records import Effect, Gate, Plan, Proof
+from upshift.verify import gates
+from upshift.verify.evidence import Evidence, read_evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from upshift.launch.process import Isolation
+    from upshift.records import Workload
+
+STEP_COUNT, SLOW_STEP_COUNT = 32, 16
+_SLOW_STEP_S = 5.0
+_FLOOR_SEEDS = (1, 2)
+_AT_ONCE_COUNT = 2
+
+
+def declared_effect(plan: Plan) -> Effect:
+    """Return the most that the levers of a plan say they do."""
+    return Effect.worst(*(lever.effect for lever, _ in lookup(plan)))
+
+
+class Prover:
+    """Record the script once, then judge plans against it.
+
+    Nothing is timed here, so two runs go on at the same time.
+
+    Args:
+        workload: the user's command.
+        isolation: how the runs' writes are kept away from the user's files.
+        step_s: seconds of a step, which decides how many are recorded.
+        start_s: seconds until the first step.
+        patience_s: how long a first step may take.
+    """
+
+    def __init__(
+        self, workload: Workload, *, isolation: Isolation, step_s: float, start_s: float,
+        patience_s: float,
+    ) -> None:  # fmt: skip
+        self.launch_count = 0
+        self._workload = workload
+        self._isolation = isolation
+        self._step_count = STEP_COUNT if step_s < _SLOW_STEP_S else SLOW_STEP_COUNT
+        # Two runs share the cores, and every step is hashed: be generous.
+        self._patience_s = patience_s + 4 * start_s + 10 * self._step_count * step_s
+        self._baseline: tuple[Evidence, Evidence] | None = None
+        self._floors: tuple[Evidence, ...] = ()
+
+    def prove(self, plan: Plan) -> Proof:
+        """Return what the gates say of `plan`."""
+        declared = declared_effect(plan)
+        if not plan.settings:
+            return Proof(effect=Effect.EXACT)
+        try:
+            return self._judge(plan, declared)
+        except ScriptFailed as failure:
+            gate = Gate(name="G1 structure", passed=False, says=failure.problem)
+            return Proof(effect=declared, gates=(gate,))
+
+    def _judge(self, plan: Plan, declared: Effect) -> Proof:
+        first, second, candidate = self._runs(plan)
+        repeats = gates.repeatable(first, second)
+        redraws = declared is Effect.REDRAW and candidate.batches != first.batches
+        structure = gates.same_structure(first, candidate, redraws=redraws)
+        if candidate.equals(first):
+            bits = gates.same_bits(first, candidate)
+            return gates.prove(Effect.EXACT, (repeats, structure, bits))
+        if declared is Effect.EXACT and repeats.passed:
+            return gates.prove(declared, (repeats, structure, gates.same_bits(first, candidate)))
+        effect = declared if redraws else min(
+            declared, Effect.ROUNDING, key=lambda effect: effect.severity_index
+        )  # fmt: skip
+        rest = plan if not redraws else Plan(
+            tuple((lever.name, s) for lever, s in lookup(plan) if lever.effect is not Effect.REDRAW)
+        )  # fmt: skip
+        if not rest.settings:
+            return gates.prove(effect, (repeats, structure))
+        judged = candidate if rest == plan else self._record(rest)
+        if repeats.passed is None:
+            rounding = gates.within_spread(first, judged, repeats)
+        else:
+            rounding = gates.within_floor(first, judged, self._floor_runs())
+        return gates.prove(effect, (repeats, structure, rounding))
+
+    def _runs(self, plan: Plan) -> tuple[Evidence, Evidence, Evidence]:
+        """Record the script twice and the plan once, two at a time."""
+        with ThreadPoolExecutor(_AT_ONCE_COUNT) as pool:
+            candidate = pool.submit(self._record, plan)
+            if self._baseline is None:
+                two = [pool.submit(self._record, Plan()) for _ in range(2)]
+                self._baseline = (two[0].result(), two[1].result())
+            return (*self._baseline, candidate.result())
+
+    def _floor_runs(self) -> tuple[Evidence, ...]:
+        if not self._floors:
+            run: Callable[[int], Evidence] = lambda seed: self._record(Plan(), floor_seed=seed)  # noqa: E731
+            with ThreadPoolExecutor(_AT_ONCE_COUNT) as pool:
+                self._floors = tuple(pool.map(run, _FLOOR_SEEDS))
+        return self._floors
+
+    def _record(self, plan: Plan, *, floor_seed: int | None = None) -> Evidence:
+        self.launch_count += 1
+        with recorded(
+            self._workload,
+            plan,
+            step_count=self._step_count,
+            isolation=self._isolation,
+            patience_s=self._patience_s,
+            floor_seed=floor_seed,
+        ) as (message, folder):
+            return read_evidence(message, folder)

@@ -1,0 +1,155 @@
+"""Races on the bench: the noise of this machine, one candidate, the published figure."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from upshift import compare
+from upshift.errors import ScriptFailed
+from upshift.records import Comparison, Noise, Plan, Switch, Verdict
+from upshift.units import duration, percent, times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from upshift import search
+    from upshift.launch.bench import Bench
+    from upshift.records import Pair
+    from upshift.session import Options, Watcher
+
+LEAST_RATIO, COARSEST_RATIO = 0.02, 0.05
+_COIN_SEED = 20_240_601
+_NOISE_SHARE, _NOISE_LEAST_S, _NOISE_MOST_S = 0.05, 3.0, 12.0
+_NOISE_LEAST_COUNT, _NOISE_MOST_COUNT = 8, 60
+_CONFIRM_SHARE, _CONFIRM_LEAST_S, _CONFIRM_MOST_S = 0.2, 8.0, 60.0
+_CONFIRM_WANTED_S = 30.0
+_SHOWN_COUNT = 200
+
+
+class Races:
+    """Run the races of one tuning, and tell the watcher.
+
+    Attributes:
+        noise: of the A/A run, after `measure_noise`.
+        least_ratio: the gain that is worth a lever here: 2 %, or what can be resolved.
+    """
+
+    def __init__(self, bench: Bench, options: Options, view: Watcher) -> None:
+        self.noise: Noise | None = None
+        self.least_ratio = LEAST_RATIO
+        self._bench = bench
+        self._options = options
+        self._view = view
+        self._coin = random.Random(_COIN_SEED)
+
+    @property
+    def confirm_s(self) -> float:
+        """Seconds that the confirmation may take at least."""
+        share_s = _CONFIRM_SHARE * self._options.budget_s
+        return min(max(_CONFIRM_LEAST_S, share_s), _CONFIRM_MOST_S)
+
+    def with_pulled(self, plan: Plan) -> Plan:
+        """Return a plan with what the user pulled by hand."""
+        for name, setting in self._options.pulled.settings:
+            plan = plan.pull(name, setting)
+        return plan
+
+    def measure_noise(self) -> Noise:
+        """Race the script against itself: what can be told apart here at all?"""
+        plan = self._options.pulled
+        measure = self._measure(plan, plan)
+        measure([True, False])  # two children come to life
+        seconds = min(max(_NOISE_LEAST_S, _NOISE_SHARE * self._options.budget_s), _NOISE_MOST_S)
+        started_s = time.monotonic()
+        pairs = list(measure([True, False]))
+        pair_s = (time.monotonic() - started_s) / len(pairs)
+        count = max(_NOISE_LEAST_COUNT, min(int(seconds / pair_s), _NOISE_MOST_COUNT))
+        pairs += measure([self._coin.random() < 0.5 for _ in range(count)])
+        pair_s = (time.monotonic() - started_s) / len(pairs)
+        noise = compare.measure_noise(pairs, pair_s=pair_s, budget_s=self.confirm_s)
+        self.noise = noise
+        self.least_ratio = max(LEAST_RATIO, min(noise.resolution_ratio, COARSEST_RATIO))
+        self._view.known(
+            f"differences under {percent(noise.resolution_ratio)} cannot be seen here in "
+            f"{duration(self.confirm_s)}"
+        )
+        return noise
+
+    def race(self, proposal: search.Proposal, budget_s: float) -> Comparison:
+        """Race a candidate; a script that breaks under it is a result, too."""
+        assert self.noise is not None  # noqa: S101  # measured before the search
+        baseline, candidate = proposal.baseline, proposal.candidate
+        noise = self.noise
+        if proposal.switch is Switch.STEP:  # alternates inside one child: no relay to wait for
+            noise = replace(noise, pair_s=min(noise.pair_s, 4 * self._bench.step_s))
+        rule = compare.rule_for(noise, budget_s=budget_s, least_ratio=LEAST_RATIO)
+        started_s = time.monotonic()
+        try:
+            seen = compare.race(
+                self._measure(baseline, candidate),
+                rule=rule,
+                coin=self._coin,
+                on_pair=self._shower(baseline, candidate),
+            )
+        except ScriptFailed as failure:
+            self._bench.clear()
+            return Comparison(
+                baseline=baseline,
+                candidate=candidate,
+                verdict=Verdict.FAIL,
+                failure=failure.problem,
+                wall_s=time.monotonic() - started_s,
+            )
+        result = compare.compare(baseline, candidate, seen.pairs, rule, seen.wall_s)
+        if result.speedup is not None:
+            word = {Verdict.WIN: "faster", Verdict.DROP: "no gain"}.get(result.verdict, "undecided")
+            change = candidate.only(baseline.differing(candidate)) or baseline
+            self._view.known(f"{change}: {times(result.speedup.mid_ratio)}, {word}")
+        return result
+
+    def confirm(self, plan: Plan, *, left_s: float) -> compare.Confirmation:
+        """Race a plan against the script on two fresh launches; this figure is published.
+
+        Args:
+            plan: what the search chose.
+            left_s: seconds that are left of the budget.
+        """
+        assert self.noise is not None  # noqa: S101
+        self._bench.clear()
+        measure = self._measure(Plan(), plan, apart=True)
+        measure([True, False])
+        started_s = time.monotonic()
+        measure([True, False])
+        noise = replace(self.noise, pair_s=(time.monotonic() - started_s) / 2)
+        seconds = min(max(self.confirm_s, left_s), _CONFIRM_MOST_S)
+        count = compare.confirming_pairs(
+            noise,
+            wanted_ratio=LEAST_RATIO,
+            budget_s=seconds,
+            least_s=min(seconds, _CONFIRM_WANTED_S),
+        )
+        return compare.confirm(
+            measure, pair_count=count, coin=self._coin, on_pair=self._shower(Plan(), plan)
+        )
+
+    def _measure(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> compare.Measure:
+        own, other = self.with_pulled(baseline), self.with_pulled(candidate)
+
+        def measure(coins: Sequence[bool]) -> Sequence[Pair]:
+            return self._bench.pairs(own, other, coins, apart=apart)
+
+        return measure
+
+    def _shower(self, baseline: Plan, candidate: Plan) -> Callable[[Pair], None]:
+        logs: list[float] = []
+
+        def show(pair: Pair) -> None:
+            logs.append(pair.log_ratio)
+            middle = compare.hodges_lehmann(logs[-_SHOWN_COUNT:])
+            self._view.evidence(baseline, candidate, len(logs), math.exp(middle))
+
+        return show

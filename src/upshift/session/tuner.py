@@ -1,0 +1,263 @@
+"""One tuning, from the first launch to the last pair."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import shutil
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from upshift import compare, search, session
+from upshift.lever import Scene, discover, lookup
+from upshift.records import Cost, Effect, LeverReport, Plan, Profile, Proof, Tuning
+from upshift.session.knobs import find_knobs
+from upshift.session.observe import observe
+from upshift.session.proof import Prover, declared_effect
+from upshift.session.races import LEAST_RATIO, Races
+from upshift.units import duration, percent, times
+
+if TYPE_CHECKING:
+    from upshift.records import Interval, Workload
+    from upshift.session import Options, Watcher
+
+MOST_LAUNCHES_COUNT = 25
+_LEAST_RACE_S = 2.0
+_PROOF_ROUNDS, _PROOF_STEPS = 3, 40
+_MOST_RESERVE = 0.75
+_RACES_PER_KNOB = 3
+
+
+class Tuner:
+    """The state of one tuning; `tune` runs it once."""
+
+    def __init__(self, workload: Workload, options: Options, view: Watcher) -> None:
+        self._workload = workload
+        self._options = options
+        self._view = view
+        self._started_s = time.monotonic()
+        self._notes: list[str] = []
+        self._rows: list[LeverReport] = []
+        self._proof_launches_count = 0
+
+    def tune(self) -> Tuning:
+        """Run the whole story.
+
+        Raises:
+            ScriptFailed: the script itself does not train.
+            KeyboardInterrupt: before there was anything to keep.
+        """
+        self._view.stage("machine", "reading what this job may use")
+        self._machine = session.doctor(self._workload.python)
+        with session.open_bench(self._workload, self._options, self._machine) as bench:
+            self._bench = bench
+            self._view.stage("baseline", "starting the script as it is")
+            self._baseline = observe(bench, self._options.pulled)
+            self._say_baseline()
+            traits = bench.facts(self._options.pulled)["traits"]
+            self._scene = Scene(machine=self._machine, baseline=self._baseline, traits=traits)
+            self._knobs, rows = find_knobs(self._scene, self._options, least_ratio=LEAST_RATIO)
+            self._rows += rows
+            self._races = Races(bench, self._options, self._view)
+            if not self._knobs:
+                self._notes.append("No lever can reach 2 % here: see why each was left out.")
+                return self._result(Plan(), Proof(effect=Effect.EXACT))
+            return self._story()
+
+    def _story(self) -> Tuning:
+        journal = _open_journal(self._workload, self._fingerprint())
+        try:
+            self._view.stage("noise", "the script against itself")
+            self._races.measure_noise()
+            self._search(journal)
+            plan = self._best(journal)
+            self._rows += search.rows(
+                self._knobs, journal.history, least_ratio=self._races.least_ratio
+            )
+            plan, proof = self._prove(plan)
+            plan, tuned, confirmed = self._confirm(plan)
+        except KeyboardInterrupt:
+            return self._stopped(journal)
+        journal.path.unlink(missing_ok=True)
+        if not plan.settings:
+            proof = Proof(effect=Effect.EXACT)
+        return self._result(plan, proof, tuned=tuned, confirmed=confirmed)
+
+    def _best(self, journal: search.Journal) -> Plan:
+        return search.incumbent(self._knobs, journal.history, least_ratio=self._races.least_ratio)
+
+    def _stopped(self, journal: search.Journal) -> Tuning:
+        """Keep the best so far, and say what it lacks; the journal stays for the next time."""
+        plan = self._best(journal)
+        told = {row.lever for row in self._rows}
+        self._rows += [
+            row
+            for row in search.rows(
+                self._knobs, journal.history, least_ratio=self._races.least_ratio
+            )
+            if row.lever not in told
+        ]
+        self._notes.append(
+            "Interrupted: the best so far is kept, neither proved nor confirmed. "
+            "The same command goes on from here."
+        )
+        return self._result(plan, Proof(effect=declared_effect(plan)), interrupted=True)
+
+    # ---- the parts
+
+    def _search(self, journal: search.Journal) -> None:
+        if journal.resumed_count:
+            self._view.known(f"{journal.resumed_count} races are known from an earlier start")
+        until_s = self._started_s + self._options.budget_s - self._reserve_s()
+        races = _RACES_PER_KNOB * len(self._knobs)
+        while True:
+            proposal = search.propose(
+                self._knobs,
+                journal.history,
+                least_ratio=self._races.least_ratio,
+                launches_left=max(0, MOST_LAUNCHES_COUNT - self._bench.launch_count),
+            )
+            if proposal is None:
+                return
+            left_s = until_s - time.monotonic()
+            if left_s <= 0 and journal.history:
+                self._notes.append(
+                    "The budget ended the search before every lever was tried alone: "
+                    "a longer --budget may find more."
+                )
+                return
+            self._view.stage("search", f"{proposal.kind}: {proposal.candidate}")
+            share_s = 2 * left_s / max(2, races - len(journal.history))
+            journal.append(self._races.race(proposal, max(_LEAST_RACE_S, share_s)))
+
+    def _prove(self, plan: Plan) -> tuple[Plan, Proof]:
+        """Run the gates; a plan that fails them loses its strongest lever and is tried again."""
+        from upshift.launch.process import best_isolation
+
+        self._bench.clear()
+        prover = Prover(
+            self._workload,
+            isolation=best_isolation(),
+            step_s=self._baseline.step_s,
+            start_s=self._bench.start_s,
+            patience_s=self._options.patience_s,
+        )
+        while True:
+            if plan.settings:
+                self._view.stage("proof", f"does the script learn the same under {plan}?")
+            proof = prover.prove(self._races.with_pulled(plan))
+            self._proof_launches_count = prover.launch_count
+            if proof.holds or not plan.settings:
+                return plan, proof
+            plan = self._reject_one(plan, proof)
+
+    def _reject_one(self, plan: Plan, proof: Proof) -> Plan:
+        worst = max(lookup(plan), key=lambda pair: pair[0].effect.severity_index)[0].name
+        why = next(gate.says for gate in proof.gates if gate.passed is False)
+        self._retell(frozenset({worst}), outcome="rejected", why=f"faster, but {why}")
+        self._view.known(f"rejected {worst}: {why}")
+        return plan.without(worst)
+
+    def _confirm(self, plan: Plan) -> tuple[Plan, Profile | None, compare.Confirmation | None]:
+        if not plan.settings:
+            return plan, None, None
+        self._view.stage("confirmation", f"two fresh launches: the script against {plan}")
+        left_s = self._started_s + self._options.budget_s - time.monotonic()
+        seen = self._races.confirm(plan, left_s=left_s)
+        if seen.speedup.is_gain:
+            return plan, observe(self._bench, self._races.with_pulled(plan)), seen
+        self._notes.append(
+            f"On fresh launches {plan} gave {_interval(seen.speedup)}: "
+            "no gain that can be told from noise, so nothing is kept."
+        )
+        names = frozenset(name for name, _ in plan.settings)
+        self._retell(names, outcome="dropped", why="the gain was not seen on fresh launches")
+        return Plan(), None, None
+
+    def _retell(self, levers: frozenset[str], *, outcome: str, why: str) -> None:
+        self._rows = [
+            replace(row, outcome=outcome, why=why) if row.lever in levers else row
+            for row in self._rows
+        ]
+
+    # ---- small things
+
+    def _reserve_s(self) -> float:
+        """Seconds to keep for the proof and the confirmation."""
+        start_s, step_s = self._bench.start_s, self._baseline.step_s
+        proof_s = _PROOF_ROUNDS * (1.5 * start_s + _PROOF_STEPS * step_s)
+        reserve_s = proof_s + self._races.confirm_s + 2 * start_s
+        return min(reserve_s, _MOST_RESERVE * self._options.budget_s)
+
+    def _say_baseline(self) -> None:
+        seen = self._baseline
+        shares = sorted(
+            ((seen.share_ratio(phase), phase) for phase in seen.phase_s if phase.in_step),
+            reverse=True,
+        )
+        parts = ", ".join(f"{phase} {percent(share)}" for share, phase in shares[:3])
+        self._view.known(f"{duration(seen.step_s)} a step: {parts}")
+
+    def _fingerprint(self) -> dict[str, object]:
+        script = Path(self._workload.cwd, self._workload.argv[0])
+        content = script.read_bytes() if script.is_file() else b""
+        return {
+            "command": list(self._workload.command),
+            "cwd": self._workload.cwd,
+            "script": hashlib.sha256(content).hexdigest(),
+            "cores": self._machine.budget.core_count,
+            "cpu": self._machine.cpu.model,
+            "torch": str(self._scene.traits.get("torch")),
+            "knobs": [f"{knob.lever}: {knob.settings}" for knob in self._knobs],
+            "pulled": str(self._options.pulled),
+        }
+
+    def _result(
+        self,
+        plan: Plan,
+        proof: Proof,
+        *,
+        tuned: Profile | None = None,
+        confirmed: compare.Confirmation | None = None,
+        interrupted: bool = False,
+    ) -> Tuning:
+        order = list(discover())
+        return Tuning(
+            machine=self._machine,
+            workload=self._workload,
+            baseline=self._baseline,
+            plan=self._races.with_pulled(plan),
+            proof=proof,
+            cost=Cost(
+                wall_s=time.monotonic() - self._started_s,
+                launch_count=self._bench.launch_count + self._proof_launches_count,
+            ),
+            tuned=tuned,
+            speedup=confirmed.speedup if confirmed else None,
+            means_ratio=confirmed.means_ratio if confirmed else None,
+            noise=self._races.noise,
+            levers=tuple(sorted(self._rows, key=lambda row: order.index(row.lever))),
+            notes=(*self._bench.notes, *self._notes),
+            interrupted=interrupted,
+        )
+
+
+def _interval(speedup: Interval) -> str:
+    low, high = times(speedup.low_ratio), times(speedup.high_ratio)
+    return f"{times(speedup.mid_ratio)} [{low}, {high}]"
+
+
+def _open_journal(workload: Workload, fingerprint: dict[str, object]) -> search.Journal:
+    """Open the journal of this command in the user's cache, or in a place that forgets."""
+    from upshift.report import archive
+
+    key = hashlib.sha256(repr((workload.command, workload.cwd)).encode()).hexdigest()[:16]
+    try:
+        return search.Journal.open(archive.folder() / "journals" / f"{key}.jsonl", fingerprint)
+    except OSError:
+        forgetting = Path(tempfile.mkdtemp(prefix="upshift-")) / "journal.jsonl"
+        atexit.register(shutil.rmtree, forgetting.parent, ignore_errors=True)
+        return search.Journal.open(forgetting, fingerprint)
