@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from upshift.attach import Watch
-
 _MOST_ELEMENTS_COUNT = 50_000_000
 
 
@@ -65,12 +63,12 @@ class Recorder:
 
     Args:
         order: `steps`, `folder` for tensors, and `perturb` with `scale` and `seed` or None.
-        watch: the seams of this process.
+        watch: the seams of this process (`attach.Watch`).
         done: takes the evidence as one message, once, after the last step.
     """
 
     def __init__(
-        self, order: dict[str, Any], watch: Watch, done: Callable[[dict[str, Any]], object]
+        self, order: dict[str, Any], watch: Any, done: Callable[[dict[str, Any]], object]
     ) -> None:
         self._order = order
         self._folder = Path(order["folder"])
