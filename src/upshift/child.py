@@ -86,6 +86,8 @@ class Pulled:
 def prepare(text: str) -> None:
     """Begin, before the user's script: `text` is the order as JSON (see `launch.order`)."""
     order = json.loads(text)
+    if scratch := os.environ.get("UPSHIFT_REDIRECT"):
+        _redirect(scratch)
     if order["mode"] == "verify":
         _pin(order["seed"])
     if order["mode"] != "run":
@@ -96,6 +98,14 @@ def prepare(text: str) -> None:
         "verify": _verify,
     }
     sys.meta_path.insert(0, AfterImport("torch", lambda: attach[order["mode"]](order)))
+
+
+def _redirect(scratch: str) -> None:
+    """Keep writes away from the user's files where the kernel cannot."""
+    from upshift.launch import redirect
+
+    redirect.install(scratch)
+    sys.meta_path.insert(0, AfterImport("torch", redirect.after_torch))
 
 
 def _pin(seed: int) -> None:
