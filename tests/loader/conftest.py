@@ -1,0 +1,109 @@
+"""What the tests of the loader share: one process in which stock loaders and ours run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import upshift.errors
+
+SRC = Path(upshift.errors.__file__).parents[1]
+
+HEAD = r"""
+import gc, hashlib, json, os, random, signal, sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, get_worker_info
+from upshift.attach import Watch
+from upshift.loader import Switchboard
+
+torch.set_num_threads(1)
+watch, board = Watch(measuring=False), Switchboard()
+watch.live.on_loader(board.make)
+watch.live.on_next(board.advance)
+watch.install()
+facts = {}
+
+
+class Numbers(Dataset):
+    def __init__(self, count=12):
+        self.count = count
+        self.scale = 1
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, i):
+        return self.scale * i
+
+
+class Draws(Numbers):
+    def __getitem__(self, i):
+        return i, torch.rand(()).item()
+
+
+class Who(Numbers):
+    def __getitem__(self, i):
+        return os.getpid()
+
+
+def rng():
+    return hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()[:8]
+
+
+def plain(batch):
+    return batch.tolist() if isinstance(batch, torch.Tensor) else batch
+
+
+def epochs(loader, count=3, at=None):
+    seen = []
+    for epoch in range(count):
+        order = []
+        for number, batch in enumerate(loader):
+            if at and (epoch, number) in at:
+                board.want(at[epoch, number])
+            order.append(plain(batch))
+        seen.append([order, rng()])
+    return seen
+
+
+def stock(run):
+    watch.pause()
+    try:
+        torch.manual_seed(7)
+        return run()
+    finally:
+        watch.resume()
+
+
+def ours(run, wanted):
+    torch.manual_seed(7)
+    board.want(wanted)
+    try:
+        return run()
+    finally:
+        board.want(None)
+
+
+def same(run, wanted):
+    before, after = stock(run), ours(run, wanted)
+    return True if before == after else f"stock {before} and now {after}"
+"""
+
+
+@pytest.fixture(scope="package")
+def loaders():
+    """Run a program after HEAD and return the `facts` that it gathered."""
+
+    def run(program: str, *, timeout_s: float = 120.0):
+        done = subprocess.run(
+            [sys.executable, "-c", f"{HEAD}\n{program}\nprint(json.dumps(facts))"],
+            capture_output=True, text=True, timeout=timeout_s, check=False,
+            env={"PYTHONPATH": str(SRC), "PATH": os.environ["PATH"]},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
