@@ -55,6 +55,7 @@ def same_structure(baseline: Evidence, candidate: Evidence, *, redraws: bool) ->
         for name, left, right in (
             ("number of steps", baseline.step_count, candidate.step_count),
             ("samples per step", baseline.samples, candidate.samples),
+            ("number of losses", len(baseline.losses), len(candidate.losses)),
             ("order of the samples", *_common(baseline.orders, candidate.orders)),
             ("optimizer settings or training flags", baseline.structure, candidate.structure),
             (
@@ -78,8 +79,11 @@ def _common(
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
     """Cut two sets of index streams to the part that both have asked for so far.
 
-    Workers ask ahead, so one stream is longer; how far is a matter of speed.
+    Workers ask ahead, so one stream is longer; how far is a matter of speed. A candidate that
+    lacks a whole stream has shown nothing, so that the two sets stay different.
     """
+    if len(right) < len(left):
+        return list(left), list(right)
     pairs = [(a[: len(b)], b[: len(a)]) for a, b in zip(left, right, strict=False)]
     return [a for a, _ in pairs], [b for _, b in pairs]
 
@@ -175,17 +179,17 @@ def _distance(left: NDArray[np.float32], right: NDArray[np.float32]) -> float:
 
 
 def _over_floor(distance: float, floors: Sequence[float]) -> float:
-    floor = max(*floors, 2.0**-23)
-    return distance / floor
+    # A floor run that ran away to infinity would permit everything.
+    return distance / max([*filter(np.isfinite, floors), 2.0**-23])
 
 
 def _losses_over_floor(
     baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence]
 ) -> float:
-    worst = 0.0
+    worst = 0.0 if len(baseline.losses) == len(candidate.losses) else float("inf")
     for index, (own, other) in enumerate(zip(baseline.losses, candidate.losses, strict=False)):
         spread = [abs(floor.losses[index] - own) for floor in floors if index < len(floor.losses)]
-        allowed = max([*spread, _LOSS_ULPS * abs(own), 1e-12])
+        allowed = max([*filter(np.isfinite, spread), _LOSS_ULPS * abs(own), 1e-12])
         distance = abs(own - other) / allowed
         worst = max(worst, distance if np.isfinite(distance) else float("inf"))
     return worst

@@ -144,7 +144,7 @@ class Recorder:
                 "structure": self._structure,
                 "samples": self._samples,
                 "orders": list(self._orders.values()),
-                "weights": content_hash(weights),
+                "weights": content_hash([weights, self._buffers()]),
                 "sizes": [p.numel() for p in weights],
             }
         )
@@ -167,6 +167,13 @@ class Recorder:
         for optimizer in list(self._watch.live.optimizers.known):
             for group in optimizer.param_groups:
                 found.update((id(p), p) for p in group["params"])
+        return list(found.values())
+
+    def _buffers(self) -> list[Any]:
+        """Return what the model learns without gradients, such as the statistics of a norm."""
+        found: dict[int, Any] = {}
+        for module in list(self._watch.live.roots.known):
+            found.update((id(buffer), buffer) for buffer in module.buffers())
         return list(found.values())
 
     def _write(self, name: str, tensors: list[Any]) -> None:

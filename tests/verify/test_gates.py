@@ -1,0 +1,178 @@
+"""The gates on made-up evidence: what passes, what does not, and in which words."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from upshift.records import Effect
+from upshift.verify import gates
+from upshift.verify.evidence import Evidence
+
+STEPS, SIZE = 8, 200
+FLOOR = 2.0**-23
+
+
+def evidence(*, lr: float = 0.1, rounding: float = 0.0, seed: int = 1) -> Evidence:
+    """Return the evidence of a small descent; `rounding` shakes each number that much."""
+    start, shake = np.random.default_rng(0), np.random.default_rng(seed)
+
+    def shaken(values):
+        signs = shake.choice([-1.0, 1.0], size=np.shape(values))
+        return np.asarray(values) * (1 + rounding * signs)
+
+    weights = start.normal(size=SIZE)
+    gradients = shaken(weights)
+    moved, losses = [], []
+    for _ in range(STEPS):
+        losses.append(float(shaken(np.mean(weights**2))))
+        weights = weights - shaken(lr * weights)
+        moved.append(weights)
+    first = start.normal(size=SIZE) * 0
+    return Evidence(
+        step_count=STEPS,
+        batches=tuple(f"batch {i}" for i in range(STEPS)),
+        orders=(tuple(f"index {i}" for i in range(STEPS)),),
+        structure=tuple(f"SGD lr {lr}" for _ in range(STEPS)),
+        samples=(4,) * STEPS,
+        losses=tuple(losses),
+        weights=str(hash(weights.tobytes())),
+        gradients=gradients.astype(np.float32),
+        moved_once=(moved[0] - first).astype(np.float32),
+        moved=(moved[-1] - first).astype(np.float32),
+    )
+
+
+@pytest.fixture
+def baseline() -> Evidence:
+    return evidence()
+
+
+@pytest.fixture
+def floors() -> list[Evidence]:
+    return [evidence(rounding=FLOOR, seed=seed) for seed in (2, 3)]
+
+
+def test_two_equal_runs_are_repeatable_and_exact(baseline) -> None:
+    assert gates.repeatable(baseline, evidence()).passed is True
+    assert gates.same_structure(baseline, evidence(), redraws=False).passed is True
+    bits = gates.same_bits(baseline, evidence())
+    assert bits.passed is True
+    proof = gates.prove(Effect.EXACT, [bits])
+    assert proof.holds
+    assert proof.effect is Effect.EXACT
+
+
+def test_a_script_that_does_not_repeat_itself_is_undecided_and_says_by_how_much(baseline) -> None:
+    gate = gates.repeatable(baseline, evidence(rounding=1e-3))
+    assert gate.passed is None
+    assert gate.distance_ratio == pytest.approx(2e-3, rel=2)
+    assert "cannot be judged" in gate.says
+
+
+def test_other_bits_are_not_exact(baseline) -> None:
+    assert gates.same_bits(baseline, evidence(rounding=FLOOR)).passed is False
+
+
+def test_rounding_within_the_floor_passes(baseline, floors) -> None:
+    gate = gates.within_floor(baseline, evidence(rounding=2 * FLOOR), floors)
+    assert gate.passed is True, gate.says
+
+
+@pytest.mark.parametrize("lr", [0.1005, 0.0995, 0.2])
+def test_another_learning_rate_is_not_rounding(baseline, floors, lr) -> None:
+    gate = gates.within_floor(baseline, evidence(lr=lr), floors)
+    assert gate.passed is False
+    assert gate.distance_ratio > 100
+
+
+def test_a_difference_between_rounding_and_wrong_is_a_warning(baseline, floors) -> None:
+    gate = gates.within_floor(baseline, evidence(rounding=40 * FLOOR), floors)
+    assert gate.passed is None
+    assert "more than rounding" in gate.says
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_losses_that_are_no_numbers_are_rejected(baseline, floors, bad) -> None:
+    broken = replace(baseline, losses=(*baseline.losses[:-1], bad))
+    assert gates.within_floor(baseline, broken, floors).passed is False
+    gate = gates.repeatable(baseline, evidence(rounding=1e-3))
+    assert gates.within_spread(baseline, broken, gate).passed is False
+
+
+@pytest.mark.parametrize("name", ["gradients", "moved_once", "moved"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_tensors_that_are_no_numbers_are_rejected(baseline, floors, name, bad) -> None:
+    broken = getattr(baseline, name).copy()
+    broken[3] = bad
+    gate = gates.within_floor(baseline, replace(baseline, **{name: broken}), floors)
+    assert gate.passed is False
+
+
+def test_a_script_whose_own_losses_are_no_numbers_is_not_proved_by_rounding(floors) -> None:
+    nan = (float("nan"),) * STEPS
+    baseline = replace(evidence(), losses=nan)
+    sick = [replace(floor, losses=nan) for floor in floors]
+    candidate = replace(evidence(lr=0.1, rounding=FLOOR), losses=nan)
+    assert gates.within_floor(baseline, candidate, sick).passed is not True
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"batches": ("batch 1", "batch 0", *(f"batch {i}" for i in range(2, STEPS)))}, "batches"),
+        ({"orders": (("index 1", "index 0"),)}, "order of the samples"),
+        ({"orders": ()}, "order of the samples"),
+        ({"structure": ("SGD lr 0.2",) * STEPS}, "optimizer settings"),
+        ({"samples": (8,) * STEPS}, "samples per step"),
+        ({"losses": (), "step_count": STEPS - 1}, "number of steps"),
+    ],
+)
+def test_another_training_is_rejected_by_its_structure(baseline, change, says) -> None:
+    gate = gates.same_structure(baseline, replace(baseline, **change), redraws=False)
+    assert gate.passed is False
+    assert says in gate.says
+
+
+def test_a_redraw_may_change_the_content_but_not_the_order(baseline) -> None:
+    redrawn = replace(baseline, batches=("other",) * STEPS)
+    assert gates.same_structure(baseline, redrawn, redraws=True).passed is True
+    shuffled = replace(redrawn, orders=(tuple(reversed(baseline.orders[0])),))
+    assert gates.same_structure(baseline, shuffled, redraws=True).passed is False
+
+
+def test_orders_are_compared_as_far_as_both_have_asked(baseline) -> None:
+    ahead = replace(baseline, orders=((*baseline.orders[0], "index 8", "index 9"),))
+    assert gates.same_structure(baseline, ahead, redraws=True).passed is True
+    assert gates.same_structure(ahead, baseline, redraws=True).passed is True
+
+
+def test_fewer_losses_than_the_baseline_are_no_rounding(baseline, floors) -> None:
+    short = replace(baseline, losses=baseline.losses[:-2])
+    assert gates.within_floor(baseline, short, floors).passed is False
+
+
+def test_a_candidate_that_moves_what_the_baseline_leaves_alone_is_rejected(
+    baseline, floors
+) -> None:
+    still = replace(baseline, moved=np.zeros(SIZE, np.float32))
+    resting = [replace(floor, moved=still.moved) for floor in floors]
+    assert gates.within_floor(still, still, resting).passed is True
+    assert gates.within_floor(still, baseline, resting).passed is False
+
+
+def test_one_floor_run_is_enough(baseline, floors) -> None:
+    assert gates.within_floor(baseline, evidence(rounding=FLOOR), floors[:1]).passed is True
+
+
+def test_a_script_that_does_not_repeat_itself_is_judged_by_its_own_spread(baseline) -> None:
+    gate = gates.repeatable(baseline, evidence(rounding=1e-3))
+    near, far = evidence(rounding=1e-3, seed=5), evidence(lr=0.11)
+    assert gates.within_spread(baseline, near, gate).passed is True
+    assert gates.within_spread(baseline, far, gate).passed is False
+
+
+def test_a_floor_that_ran_away_permits_nothing(baseline, floors) -> None:
+    endless = np.full(SIZE, np.inf, np.float32)
+    wild = replace(floors[0], gradients=endless, losses=(float("inf"),) * STEPS)
+    assert gates.within_floor(baseline, evidence(lr=0.1005), [wild]).passed is False
