@@ -57,7 +57,7 @@ class LiveTraining:
         self.makers: list[Callable[[Any, Callable[[], Any]], Any]] = []
         self.advancers: list[Callable[[Any, Any], Any]] = []
         self._settings: list[Callable[[], Undo | None]] = []
-        self._begun = False
+        self.begun = False
 
     def on_optimizer(self, pull: Pull) -> Undo:
         """Apply `pull` to each optimizer right before its first step."""
@@ -95,7 +95,7 @@ class LiveTraining:
         def again() -> None:
             undo[0] = pull() or undo[0]
 
-        if not self._begun:
+        if not self.begun:
             self._settings.append(again)
 
         def put_back() -> None:
@@ -108,18 +108,15 @@ class LiveTraining:
 
     def begins(self) -> None:
         """Training starts: settle what the script may have set itself meanwhile."""
-        if not self._begun:
-            self._begun = True
+        if not self.begun:
+            self.begun = True
             for again in self._settings:
                 again()
             self._settings.clear()
 
     def convert(self, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Pass the tensors in `args` and `kwargs` through every converter."""
-        return (
-            tuple(self._convert(module, value) for value in args),
-            {name: self._convert(module, value) for name, value in kwargs.items()},
-        )
+        return self._convert(module, args), self._convert(module, kwargs)
 
     def _convert(self, module: Any, value: Any) -> Any:
         import torch
@@ -128,8 +125,12 @@ class LiveTraining:
             for convert in self.converters:
                 value = convert(module, value)
             return value
+        # A container is kept where nothing in it changed: modules may write into their inputs.
         if type(value) in (list, tuple):
-            return type(value)(self._convert(module, part) for part in value)
+            parts = [self._convert(module, part) for part in value]
+            same = all(new is old for new, old in zip(parts, value, strict=True))
+            return value if same else type(value)(parts)
         if type(value) is dict:
-            return {name: self._convert(module, part) for name, part in value.items()}
+            items = {name: self._convert(module, part) for name, part in value.items()}
+            return value if all(items[name] is value[name] for name in value) else items
         return value

@@ -46,6 +46,20 @@ def token_count(value: Any) -> int:
     return 0 if tensor.is_complex() or str(tensor.dtype) == "torch.bool" else int(tensor.numel())
 
 
+def _identity(module: int, tensor: Any) -> tuple[tuple[int, ...], Any]:
+    """Return what tells this input of `module` from others, and what keeps that true.
+
+    Memory is used again: the next micro-batch often lies where the last one was. A weak
+    reference to the storage keeps its identity from being used again, and not its bytes.
+    """
+    try:
+        storage = tensor.untyped_storage()
+        writes = 0 if tensor.is_inference() else tensor._version
+        return (module, tensor.data_ptr(), storage._cdata, writes), storage._weak_ref()
+    except (RuntimeError, NotImplementedError):  # sparse and fake tensors have no storage
+        return (module, id(tensor)), tensor
+
+
 class SampleCounter:
     """Count what one step consumed: batches of the loader, or inputs of the root calls.
 
@@ -57,7 +71,7 @@ class SampleCounter:
         self.unit = "samples"
         self._loaded_count = self._loaded_waiting = 0
         self._called_count = self._called_waiting = 0
-        self._seen: set[tuple[int, int]] = set()
+        self._seen: dict[tuple[int, ...], Any] = {}
         self._first = 0
 
     def loaded(self, batch: Any) -> None:
@@ -67,7 +81,10 @@ class SampleCounter:
     def called(self, module: int, args: Any, kwargs: Any) -> None:
         """Note the inputs of a root call of `module` (its id)."""
         tensor = first_tensor((args, kwargs))
-        if tensor is None or (module, tensor.data_ptr()) in self._seen:
+        if tensor is None:
+            return
+        identity, keeper = _identity(module, tensor)
+        if identity in self._seen:
             return
         tokens = token_count(tensor)
         if tokens:
@@ -76,7 +93,7 @@ class SampleCounter:
             self._called_waiting += tokens or sample_count(tensor)
         if not self._seen:
             self._first = module
-        self._seen.add((module, tensor.data_ptr()))
+        self._seen[identity] = keeper
 
     def evaluated(self) -> None:
         """Forget what is waiting: it served an evaluation."""

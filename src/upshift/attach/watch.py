@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from upshift.attach import seams
 from upshift.attach.cycle import Cycle
+from upshift.attach.eager import stay_eager
 from upshift.attach.ledger import INDEX, Ledger
 from upshift.attach.live import LiveTraining
 from upshift.attach.samples import SampleCounter
@@ -21,6 +22,19 @@ _DATA, _FORWARD, _LOSS = INDEX[Phase.DATA], INDEX[Phase.FORWARD], INDEX[Phase.LO
 _BACKWARD, _OPTIMIZER = INDEX[Phase.BACKWARD], INDEX[Phase.OPTIMIZER]
 _EVALUATION = INDEX[Phase.EVALUATION]
 _PATIENT_BACKWARD_COUNT = 64
+
+
+def _in_backward() -> bool:
+    """Return whether autograd runs in this thread."""
+    import torch
+
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _in_loader_worker() -> bool:
+    from torch.utils.data import get_worker_info
+
+    return get_worker_info() is not None
 
 
 class Watch:
@@ -50,6 +64,7 @@ class Watch:
         self._trained_parameters: set[int] = set()
         self._stepping: list[int] = []
         self._after_forward = False
+        self._evaluating = False
         self._by_hand = False
         self._hand_waiting = False
         self._unstepped_count = 0
@@ -64,6 +79,7 @@ class Watch:
         from torch.optim import optimizer
 
         self.resume()
+        stay_eager()
         if not self._hooks:
             before = optimizer.register_optimizer_step_pre_hook(self._optimizer_begins)
             after = optimizer.register_optimizer_step_post_hook(self._optimizer_ends)
@@ -71,7 +87,14 @@ class Watch:
             os.register_at_fork(after_in_child=self._detach)
 
     def pause(self) -> None:
-        """Take the seams out, but for the end of each step: the cost of our own hooks."""
+        """Take the seams out, but for the end of each step: the cost of our own hooks.
+
+        Without a torch optimizer the seams themselves tell where a step ends; they stay.
+        """
+        if not self._by_hand:
+            self._remove()
+
+    def _remove(self) -> None:
         for seam in (*self._steering, *self._watching):
             seam.remove()
 
@@ -81,7 +104,7 @@ class Watch:
             seam.install()
 
     def _detach(self) -> None:
-        self.pause()
+        self._remove()
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -91,7 +114,11 @@ class Watch:
     def root_call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
         """Run a call of `module` from the script, under its phase and its levers."""
         ledger = self.ledger
-        if ledger.current == _BACKWARD:  # recomputation of a checkpointed block
+        if ledger.current == _DATA or _in_backward():
+            # A transform of the dataset; the recomputation of a checkpointed block.
+            return original(module, *args, **kwargs)
+        if not self.live.begun and _in_loader_worker():  # started by spawn
+            self._detach()
             return original(module, *args, **kwargs)
         phase_index = self._phase_of(module) if self.measuring else _FORWARD
         if phase_index == _FORWARD and self._hand_waiting and self._by_hand:
@@ -117,9 +144,11 @@ class Watch:
         ledger.loop_begins()
         ledger.enter(phase_index)
         if phase_index == _EVALUATION:
+            self._evaluating = True
             ledger.commit_as_evaluation()
             self.samples.evaluated()
         elif phase_index == _FORWARD:
+            self._evaluating = False
             if not self._after_forward:
                 ledger.commit()
             self.samples.called(id(module), args, kwargs)
@@ -136,8 +165,8 @@ class Watch:
             self._first_parameters[module] = first
             if torch.is_grad_enabled():
                 self._trained_parameters.update(id(p) for p in module.parameters())
-        if first == id(None):
-            return _LOSS
+        if first == id(None):  # a criterion; behind an evaluated model it is part of that
+            return _EVALUATION if self._evaluating and not torch.is_grad_enabled() else _LOSS
         if torch.is_grad_enabled() or module.training:
             return _FORWARD
         # A teacher or a target network also runs without gradients inside a step; an
@@ -195,6 +224,9 @@ class Watch:
         nested = ledger.current == _DATA
         self._after_forward = False
         ledger.enter(_DATA)
+        if self._evaluating:  # metrics of the batch before
+            ledger.commit_as_evaluation()
+            self._evaluating = False
         try:
             batch = self.live.advance(original, iterator)
         finally:
@@ -212,6 +244,8 @@ class Watch:
             if self._seen_optimizer:
                 return
             self.thread = get_ident()  # the loop runs in a thread of its own
+        if id(optimizer) in self._stepping:  # its last step raised, and the script went on
+            self._unwind(optimizer)
         if not self._stepping:
             self.live.begins()
             if optimizer not in self.live.optimizers:
@@ -228,17 +262,22 @@ class Watch:
     def _optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if id(optimizer) not in self._stepping:
             return
-        while self._stepping and self._stepping.pop() != id(optimizer):
-            if self.measuring:
-                self.ledger.leave()  # an inner step that raised
+        self._unwind(optimizer)
         if not self.measuring:
             return
-        self.ledger.leave()
         self._unstepped_count = 0
         self._after_forward = False
         outermost = not self._stepping
         if outermost and self._cycle.ends_step(id(optimizer), len(self._constructed)):
             self._end_step()
+
+    def _unwind(self, optimizer: Any) -> None:
+        """Leave the step of `optimizer`, and those inside it that raised."""
+        ended = None
+        while ended != id(optimizer):
+            ended = self._stepping.pop()
+            if self.measuring:
+                self.ledger.leave()
 
     def _end_step(self) -> None:
         if not self.measuring or os.getpid() != self._pid:
