@@ -67,17 +67,24 @@ def _convert_module(module: Any) -> Callable[[], None] | None:
 
 
 def _convert_state(optimizer: Any) -> Callable[[], None]:
-    """Convert the 4-D state (momentum, moments), which updates along with the weights."""
+    """Lay the 4-D state (momentum, moments) out as its weights are, now and at the undo."""
     import torch
 
-    def lay_out(layout: Any) -> None:
-        for state in optimizer.state.values():
-            for name, value in state.items():
-                if _image_like(value):
-                    state[name] = _as_layout(value, layout)
+    def follow_weights() -> None:
+        for weight, state in optimizer.state.items():
+            if not _image_like(weight):
+                continue
+            for layout in (torch.contiguous_format, torch.channels_last):
+                if weight.is_contiguous(memory_format=layout):
+                    break
+            else:  # some other layout, of the script's own
+                continue
+            for value in state.values():
+                if _image_like(value) and value.shape == weight.shape:
+                    value.data = _as_layout(value.data, layout)
 
-    lay_out(torch.channels_last)
-    return lambda: lay_out(torch.contiguous_format)
+    follow_weights()
+    return follow_weights
 
 
 def _convert_input(module: Any, tensor: Any) -> Any:

@@ -35,6 +35,14 @@ def why_not(scene: Scene) -> str:
     return f"{name} is fused already" if name in _FUSABLE else f"torch has no fused {name}"
 
 
+def _known(optimizer: Any) -> bool:
+    """Return whether this is torch's own class; one of the script's may have the same name."""
+    import torch
+
+    name = type(optimizer).__name__
+    return name in _FUSABLE and type(optimizer) is getattr(torch.optim, name)
+
+
 def _fits(optimizer: Any) -> bool:
     """Return whether the fused kernel takes these parameters: dense, real, on one device."""
     import torch
@@ -62,9 +70,12 @@ def _fuse(optimizer: Any) -> None:
 
 def _pull_one(optimizer: Any) -> Callable[[], None] | None:
     """Fuse one optimizer; what it saves to a checkpoint still says what the script said."""
-    if type(optimizer).__name__ not in _FUSABLE or not _fits(optimizer):
+    if not _known(optimizer) or not _fits(optimizer):
         return None
-    own = [(group["fused"], group.get("foreach")) for group in optimizer.param_groups]
+    own: list[tuple[Any, Any]] = []
+
+    def note_flags() -> None:
+        own[:] = [(group["fused"], group.get("foreach")) for group in optimizer.param_groups]
 
     def put_back_flags(groups: list[dict[str, Any]]) -> None:
         for group, (fused, foreach) in zip(groups, own, strict=False):
@@ -74,10 +85,15 @@ def _pull_one(optimizer: Any) -> Callable[[], None] | None:
         put_back_flags(state["param_groups"])
         return state
 
+    def loaded(_: Any) -> None:  # the flags of the checkpoint are now the script's own
+        note_flags()
+        _fuse(optimizer)
+
     hooks = [
         optimizer.register_state_dict_post_hook(saved),
-        optimizer.register_load_state_dict_post_hook(_fuse),
+        optimizer.register_load_state_dict_post_hook(loaded),
     ]
+    note_flags()
     _fuse(optimizer)
 
     def undo() -> None:

@@ -2,7 +2,8 @@
 
 Helps: loops that wait for data: decoding, augmentation, slow storage; many short epochs.
 Hurts: cheap datasets, where sending a batch costs more than making it; memory, one copy each.
-Maths: redraw. The order of samples stays; a dataset that draws random numbers draws others. A
+Maths: redraw. The samples and the law of their order stay. A dataset that draws random numbers
+    draws others, and where it drew in the main process, later passes are shuffled otherwise. A
     dataset that draws nothing gives the same bits, which the proof then says.
 Source: https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
 """
@@ -48,6 +49,8 @@ def why_not(scene: Scene) -> str:
     """Say why there is nothing to try."""
     if "loader.workers" not in scene.traits:
         return "the loop takes its batches from no DataLoader"
+    if scene.baseline is None:
+        return "there is no profile yet that says how long a batch takes"
     return "an iterable dataset splits its stream by worker: its samples would change"
 
 

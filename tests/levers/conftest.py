@@ -1,0 +1,150 @@
+"""What the tests of the levers share: scenes, and a small training that pulls them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import upshift.errors
+from upshift.lever import Scene, discover
+from upshift.testing import LAPTOP, SERVER, sample_profile
+
+SRC = Path(upshift.errors.__file__).parents[1]
+
+TRAITS = {
+    "nothing": {},
+    "images": {
+        "model.conv": True, "optimizer.name": "SGD", "optimizer.fused": False, "threads": 4,
+        "loader.workers": 0, "loader.map_style": True, "loader.persistent": False,
+    },
+    "text": {
+        "model.conv": False, "optimizer.name": "AdamW", "optimizer.fused": True, "threads": 64,
+        "loader.workers": 2, "loader.map_style": False, "loader.persistent": False,
+    },
+    "by hand": {"model.conv": False, "threads": 1},
+    "kept": {
+        "optimizer.name": "RMSprop", "loader.workers": 2, "loader.map_style": True,
+        "loader.persistent": True, "threads": 16,
+    },
+}  # fmt: skip
+
+HEAD = r"""
+import hashlib, json
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from upshift.attach import Watch
+from upshift.child import Pulled
+
+torch.set_num_threads(1)
+facts = {}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 6, 3, bias=False), nn.BatchNorm2d(6)
+        self.point, self.head = nn.Conv2d(6, 4, 1), nn.Linear(4, 3)
+
+    def forward(self, x):
+        h = self.point(self.norm(self.conv(x)).relu())
+        self.seen = h
+        return self.head(h.mean((2, 3)))
+
+
+def hashed(value):
+    if isinstance(value, torch.Tensor):
+        return hashlib.sha256(value.detach().contiguous().numpy().tobytes()).hexdigest()[:12]
+    if isinstance(value, dict):
+        return [[str(name), hashed(part)] for name, part in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [hashed(part) for part in value]
+    return repr(value)
+
+
+class Run:
+    def __init__(self, make=lambda p: torch.optim.Adam(p, lr=0.01), measuring=True):
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        self.watch = Watch(measuring=measuring)
+        self.pulled = Pulled(self.watch.live)
+        self.watch.install()
+        data = TensorDataset(torch.randn(32, 3, 8, 8), torch.randint(0, 3, (32,)))
+        self.loader = DataLoader(data, batch_size=4, shuffle=True)
+        self.net = Net()
+        self.optimizer = make(self.net.parameters())
+
+    def train(self, at=lambda step: None, count=12):
+        step = 0
+        while step < count:
+            for x, y in self.loader:
+                at(step)
+                if step == count:
+                    break
+                self.optimizer.zero_grad()
+                nn.functional.cross_entropy(self.net(x), y).backward()
+                self.optimizer.step()
+                step += 1
+        return self
+
+    def close(self):
+        self.pulled.switch({})
+        self.watch._detach()
+        return self
+
+    def bits(self):
+        states = self.net.state_dict(), self.optimizer.state_dict()
+        return [hashed(states), hashed(torch.get_rng_state())]
+
+    def shape(self):
+        tensors = [*self.net.parameters(), *self.net.buffers()]
+        tensors += [p.grad for p in self.net.parameters()]
+        for state in self.optimizer.state.values():
+            tensors += [v for v in state.values() if isinstance(v, torch.Tensor)]
+        flags = [{k: v for k, v in g.items() if k != "params"} for g in self.optimizer.param_groups]
+        return {
+            "objects": [id(t) for t in tensors],
+            "strides": [t.stride() for t in tensors],
+            "types": [str(t.dtype) for t in tensors],
+            "flags": repr(flags),
+            "threads": torch.get_num_threads(),
+        }
+"""
+
+
+@pytest.fixture(scope="session")
+def training():
+    """Run a program after HEAD and return the `facts` that it gathered."""
+
+    def run(program: str, *, timeout_s: float = 120.0):
+        done = subprocess.run(
+            [sys.executable, "-c", f"{HEAD}\n{program}\nprint(json.dumps(facts))"],
+            capture_output=True, text=True, timeout=timeout_s, check=False,
+            env={"PYTHONPATH": str(SRC), "PATH": os.environ["PATH"]},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def scenes() -> dict[str, Scene]:
+    """Machines and scripts of many kinds."""
+    return {
+        f"{name}, {kind}{', profiled' if profile else ''}": Scene(
+            machine=machine, baseline=profile, traits=traits
+        )
+        for name, machine in (("laptop", LAPTOP), ("server", SERVER))
+        for kind, traits in TRAITS.items()
+        for profile in (None, sample_profile())
+    }
+
+
+@pytest.fixture(params=sorted(discover()))
+def lever(request):
+    """Every lever that is installed."""
+    return discover()[request.param]

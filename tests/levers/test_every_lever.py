@@ -1,0 +1,199 @@
+"""The public contract: what holds for every lever, found by itself."""
+
+import ast
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from upshift.lever import discover
+from upshift.records import Effect, Plan, Switch
+
+NAMES = sorted(discover())
+PULLABLE = [name for name in NAMES if discover()[name].switch is not Switch.LAUNCH]
+
+
+def test_is_named_after_its_file_and_has_a_test_of_its_own(lever) -> None:
+    assert import_module(f"upshift.levers.{lever.name}").LEVER is lever
+    assert Path(__file__).with_name(f"test_{lever.name}.py").exists()
+
+
+def test_card_says_what_helps_what_hurts_the_maths_and_the_source_in_this_order(lever) -> None:
+    lines = lever.card.splitlines()
+    assert lines[0].startswith(f"{lever.name}: ")
+    assert lines[0].endswith(".")
+    heads = [line.split()[0] for line in lines if line and not line[0].isspace()]
+    assert heads == [f"{lever.name}:", "Helps:", "Hurts:", "Maths:", "Source:"]
+    assert f"\nMaths: {lever.effect}. " in lever.card
+    assert "\nSource: https://" in lever.card
+
+
+def test_settings_are_distinct_and_fit_a_plan(lever, scenes) -> None:
+    for scene in scenes.values():
+        settings = lever.settings(scene)
+        assert len(set(settings)) == len(settings)
+        for setting in settings:
+            plan = Plan().pull(lever.name, setting)
+            assert dict(plan.settings) == {lever.name: setting}
+            assert isinstance(setting, (bool, int, float, str))
+
+
+def test_settings_leave_the_scene_alone_and_repeat(lever, scenes) -> None:
+    for scene in scenes.values():
+        before = dict(scene.traits)
+        assert lever.settings(scene) == lever.settings(scene)
+        assert scene.traits == before
+
+
+def test_nothing_to_try_has_a_reason_in_one_sentence(lever, scenes) -> None:
+    for scene in scenes.values():
+        if not lever.settings(scene):
+            why = lever.why_not(scene)
+            assert why
+            assert "\n" not in why
+            assert not why.endswith(".")
+
+
+def tried(lever, scenes):
+    found = {setting: scene for scene in scenes.values() for setting in lever.settings(scene)}
+    assert found, "some scene must give this lever something to try"
+    return found.items()
+
+
+def test_what_the_user_would_write_by_hand_can_be_read(lever, scenes) -> None:
+    for setting, _ in tried(lever, scenes):
+        lines = lever.lines(setting)
+        assert lines.strip()
+        if "in the shell" not in lines:
+            ast.parse(lines)
+
+
+def test_bounds_and_counts_are_sensible(lever, scenes) -> None:
+    assert lever.phases
+    assert all(phase.in_step for phase in lever.phases)
+    assert lever.gain_ratio > 1
+    assert lever.settle_count >= 0
+    for setting, scene in tried(lever, scenes):
+        assert lever.cycle_count(setting) >= 1
+        assert lever.promising(scene) in (True, False)
+
+
+def test_the_users_environment_is_never_written(lever, scenes) -> None:
+    for setting, _ in tried(lever, scenes):
+        env = MappingProxyType({"PATH": "/bin", "OMP_NUM_THREADS": "3"})
+        edited = lever.env(env, setting)
+        assert all(isinstance(value, str) for value in edited.values())
+
+
+PROGRAM = r"""
+from upshift.lever import lookup
+from upshift.records import Plan
+
+own = Run().train().close()
+facts["own"], facts["same"] = own.bits(), Run().train().close().bits()
+for name, setting in {pairs}:
+    run, seen = Run(), {}
+
+    def there_and_back(step):
+        if step == 6:
+            before = run.shape()
+            run.pulled.switch({name: setting})
+            seen["moved"] = [t.stride() for t in run.net.parameters()]
+            run.pulled.switch({})
+            seen["shape"] = before == run.shape()
+
+    run.train(there_and_back).close()
+    facts[f"{name} back"] = run.bits() == facts["own"] and seen["shape"]
+
+    run = Run()
+
+    def under(step):
+        if step == 4:
+            run.pulled.switch({name: setting})
+            seen["before"] = run.bits()
+        if step == 8:
+            saved = [v for v in hashed(run.optimizer.state_dict()["param_groups"])]
+            run.pulled.switch({})
+            seen["saved"] = saved == hashed(run.optimizer.state_dict()["param_groups"])
+            seen["after"] = run.shape()
+
+    run.train(under).close()
+    stock, again = Run(), {}
+    stock.train(lambda step: again.update(bits=stock.bits()) if step == 4 else None)
+    stock.train(lambda step: None, count=0).close()
+    facts[f"{name} pulled"] = seen["before"] == again["bits"]
+    facts[f"{name} saved"] = seen["saved"]
+    facts[f"{name} exact"] = run.bits() == facts["own"]
+    fresh, expected = Run(), {}
+    fresh.train(lambda step: expected.update(fresh.shape()) if step == 8 else None).close()
+    facts[f"{name} shape"] = all(
+        expected[key] == seen["after"][key] for key in ("strides", "types", "flags", "threads"))
+
+    first = Run()
+    first.pulled.switch({name: setting})
+    first.train()
+    states = first.net.state_dict(), first.optimizer.state_dict()
+    facts[f"{name} keys"] = [
+        [sorted(states[0]), sorted(states[1]["param_groups"][0].items(), key=str),
+         [sorted(s) for s in states[1]["state"].values()]],
+        [sorted(own.net.state_dict()),
+         sorted(own.optimizer.state_dict()["param_groups"][0].items(), key=str),
+         [sorted(s) for s in own.optimizer.state_dict()["state"].values()]],
+    ]
+    near = all(
+        torch.allclose(a.double(), b.double(), rtol=1e-3, atol=1e-4)
+        for a, b in zip(first.net.state_dict().values(), own.net.state_dict().values()))
+    facts[f"{name} near"] = near
+    first.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def pulled(training, scenes):
+    first = {
+        name: next(s for scene in scenes.values() for s in discover()[name].settings(scene))
+        for name in NAMES
+    }
+    return training(PROGRAM.replace("{pairs}", repr(list(first.items()))))
+
+
+@pytest.mark.child
+def test_the_training_of_these_tests_repeats_to_the_bit(pulled) -> None:
+    assert pulled["own"] == pulled["same"]
+
+
+@pytest.mark.child
+@pytest.mark.parametrize("name", NAMES)
+def test_pulling_alone_changes_no_value(name, pulled) -> None:
+    assert pulled[f"{name} pulled"]
+
+
+@pytest.mark.child
+@pytest.mark.parametrize("name", PULLABLE)
+def test_there_and_back_at_one_boundary_leaves_bits_objects_layouts_and_flags(name, pulled) -> None:
+    assert pulled[f"{name} back"]
+
+
+@pytest.mark.child
+@pytest.mark.parametrize("name", PULLABLE)
+def test_layouts_flags_and_threads_after_steps_under_it_are_the_scripts_own(name, pulled) -> None:
+    assert pulled[f"{name} shape"]
+
+
+@pytest.mark.child
+@pytest.mark.parametrize("name", NAMES)
+def test_checkpoints_under_it_have_the_scripts_own_keys_and_flags(name, pulled) -> None:
+    under, own = pulled[f"{name} keys"]
+    assert under == own
+    assert pulled[f"{name} saved"]
+
+
+@pytest.mark.child
+@pytest.mark.parametrize("name", NAMES)
+def test_the_effect_is_not_worse_than_claimed(name, pulled) -> None:
+    lever = discover()[name]
+    if lever.effect is Effect.EXACT:
+        assert pulled[f"{name} exact"]
+    if lever.effect in (Effect.EXACT, Effect.ROUNDING):
+        assert pulled[f"{name} near"]

@@ -1,0 +1,63 @@
+"""loader_workers: as many as hide the fetching; samples, order and draws stay."""
+
+import pytest
+
+from upshift.lever import Scene
+from upshift.levers.loader_workers import LEVER
+from upshift.records import Phase
+from upshift.testing import LAPTOP, SERVER, sample_profile
+
+
+def scene(data_ratio=0.5, machine=SERVER, **more):
+    traits = {"workers": 0, "map_style": True, "persistent": False, **more}
+    profile = sample_profile({Phase.DATA: data_ratio, Phase.FORWARD: 1 - data_ratio})
+    named = {f"loader.{name}": value for name, value in traits.items()}
+    return Scene(machine=machine, baseline=profile, traits=named)
+
+
+@pytest.mark.parametrize(("data_ratio", "first"), [(0.1, 1), (0.5, 1), (0.7, 3), (0.88, 8)])
+def test_proposes_first_as_many_as_hide_the_fetching(data_ratio, first) -> None:
+    assert LEVER.settings(scene(data_ratio))[0] == first
+
+
+def test_workers_that_are_there_already_count_in() -> None:
+    assert LEVER.settings(scene(0.7, workers=2))[0] == 5
+
+
+def test_never_proposes_more_than_twice_the_cores() -> None:
+    assert max(LEVER.settings(scene(0.99, machine=LAPTOP))) == 8
+    assert LEVER.settings(scene(0.99, machine=LAPTOP))[0] == 4
+
+
+def test_keeping_workers_between_epochs_is_worth_a_trial_of_its_own() -> None:
+    assert 2 in LEVER.settings(scene(0.3, workers=2))
+    assert 2 not in LEVER.settings(scene(0.01, workers=2, persistent=True))[2:]
+
+
+def test_says_why_there_is_nothing_to_try() -> None:
+    assert LEVER.why_not(Scene(machine=LAPTOP)) == "the loop takes its batches from no DataLoader"
+    assert "iterable" in LEVER.why_not(scene(map_style=False))
+    unseen = Scene(machine=LAPTOP, traits={"loader.workers": 0, "loader.map_style": True})
+    assert LEVER.settings(unseen) == ()
+    assert "no profile" in LEVER.why_not(unseen)
+
+
+PROGRAM = r"""
+stock = Run().train().close().bits()
+for name, switches in {
+    "from the start": {0: 2}, "in mid-epoch": {3: 2}, "and back": {3: 1, 6: None, 9: 2},
+}.items():
+    run = Run()
+
+    def at(step):
+        if step in switches:
+            count = switches[step]
+            run.pulled.switch({"loader_workers": count} if count else {})
+
+    facts[name] = run.train(at).close().bits() == stock
+"""
+
+
+@pytest.mark.child
+def test_a_dataset_that_draws_nothing_trains_to_the_same_bits(training) -> None:
+    assert set(training(PROGRAM).values()) == {True}

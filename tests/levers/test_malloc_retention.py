@@ -1,0 +1,53 @@
+"""malloc_retention: worth a trial only where page faults cost something."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from upshift.lever import Scene
+from upshift.levers.malloc_retention import LEVER
+from upshift.testing import LAPTOP, sample_profile
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc on Linux")
+
+
+def scene(faults_count):
+    profile = replace(sample_profile(), faults_count=faults_count)
+    return Scene(machine=LAPTOP, baseline=profile)
+
+
+def test_is_tried_where_steps_fault_many_pages_in() -> None:
+    assert LEVER.settings(scene(20_000.0)) == (True,)
+
+
+def test_is_tried_where_faults_are_unknown() -> None:
+    assert LEVER.settings(scene(None)) == (True,)
+    assert LEVER.settings(Scene(machine=LAPTOP)) == (True,)
+
+
+def test_is_skipped_with_the_figure_where_faults_are_few() -> None:
+    assert LEVER.settings(scene(10.0)) == ()
+    assert LEVER.why_not(scene(10.0)) == "a step faults in 10 pages: at most 0.0% of it"
+
+
+PROGRAM = r"""
+import resource
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.ones(1 << 22)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+watch = Watch(measuring=False)
+stock = faults()
+Pulled(watch.live).switch({"malloc_retention": True})
+faults()
+facts["kept"] = faults() < stock / 4
+"""
+
+
+@pytest.mark.child
+def test_freed_memory_is_used_again_without_new_pages(training) -> None:
+    assert training(PROGRAM)["kept"]
