@@ -68,38 +68,39 @@ def _fuse(optimizer: Any) -> None:
             state["step"] = step.to(torch.float32)
 
 
+def _flags(optimizer: Any) -> list[tuple[Any, Any]]:
+    return [(group["fused"], group.get("foreach")) for group in optimizer.param_groups]
+
+
+def _put_back(groups: list[dict[str, Any]], flags: list[tuple[Any, Any]]) -> None:
+    for group, (fused, foreach) in zip(groups, flags, strict=False):
+        group["fused"], group["foreach"] = fused, foreach
+
+
 def _pull_one(optimizer: Any) -> Callable[[], None] | None:
     """Fuse one optimizer; what it saves to a checkpoint still says what the script said."""
-    if not _known(optimizer) or not _fits(optimizer):
+    if not (_known(optimizer) and _fits(optimizer)):
         return None
-    own: list[tuple[Any, Any]] = []
-
-    def note_flags() -> None:
-        own[:] = [(group["fused"], group.get("foreach")) for group in optimizer.param_groups]
-
-    def put_back_flags(groups: list[dict[str, Any]]) -> None:
-        for group, (fused, foreach) in zip(groups, own, strict=False):
-            group["fused"], group["foreach"] = fused, foreach
+    own = _flags(optimizer)
 
     def saved(_: Any, state: dict[str, Any]) -> dict[str, Any]:
-        put_back_flags(state["param_groups"])
+        _put_back(state["param_groups"], own)
         return state
 
     def loaded(_: Any) -> None:  # the flags of the checkpoint are now the script's own
-        note_flags()
+        own[:] = _flags(optimizer)
         _fuse(optimizer)
 
     hooks = [
         optimizer.register_state_dict_post_hook(saved),
         optimizer.register_load_state_dict_post_hook(loaded),
     ]
-    note_flags()
     _fuse(optimizer)
 
     def undo() -> None:
         for hook in hooks:
             hook.remove()
-        put_back_flags(optimizer.param_groups)
+        _put_back(optimizer.param_groups, own)
 
     return undo
 
