@@ -7,10 +7,12 @@ prints nothing and ends nothing.
 from __future__ import annotations
 
 import importlib.abc
+import importlib.util
 import json
 import os
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from upshift.lever import lookup
@@ -30,18 +32,31 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name = name
         self._then = then
+        self._looking = False
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find the module as usual, and hang on to its loader."""
-        if name != self._name or self not in sys.meta_path:
+        """Find the module as usual, and hang on to its loader.
+
+        Libraries look for a module without importing it (`importlib.util.find_spec("torch")`),
+        so this finder stays until the module really runs.
+        """
+        if name != self._name or self._looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Following(spec.loader, self._then)
+            spec.loader = _Following(spec.loader, self._follow)
         return spec
+
+    def _follow(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._then()
 
 
 class _Following(importlib.abc.Loader):
@@ -50,6 +65,9 @@ class _Following(importlib.abc.Loader):
     def __init__(self, loader: Any, then: Callable[[], None]) -> None:
         self._loader = loader
         self._then = then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Create the module as the real loader does."""
@@ -65,11 +83,60 @@ class _Following(importlib.abc.Loader):
         self._then()
 
 
-class Pulled:
-    """The levers that are pulled in this process, and how to put each back."""
+class Excusing:
+    """What the child offers to one lever, where its failure must not become the script's.
 
-    def __init__(self, training: Training) -> None:
+    Levers also act later, inside the script's own calls: what raises there is left out.
+    """
+
+    def __init__(self, training: Any, excuse: Callable[[Exception], None]) -> None:
         self._training = training
+        self._excuse = excuse
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._training, name)
+
+    def _excused(self, act: Callable[..., Any], instead: Callable[..., Any]) -> Callable[..., Any]:
+        def careful(*args: Any) -> Any:
+            try:
+                return act(*args)
+            except Exception as error:
+                self._excuse(error)
+                return instead(*args)
+
+        return careful
+
+    def on_optimizer(self, pull: Callable[[Any], Any]) -> Any:
+        """As `Training`; an optimizer for which `pull` raises stays as it is."""
+        return self._training.on_optimizer(self._excused(pull, lambda optimizer: None))
+
+    def on_root(self, pull: Callable[[Any], Any]) -> Any:
+        """As `Training`; a module for which `pull` raises stays as it is."""
+        return self._training.on_root(self._excused(pull, lambda module: None))
+
+    def on_inputs(self, convert: Callable[[Any, Any], Any]) -> Any:
+        """As `Training`; a tensor for which `convert` raises is passed as it is."""
+        return self._training.on_inputs(self._excused(convert, lambda module, tensor: tensor))
+
+    def on_training(self, pull: Callable[[], Any]) -> Any:
+        """As `Training`; where `pull` raises nothing is set."""
+        return self._training.on_training(self._excused(pull, lambda: None))
+
+
+class Pulled:
+    """The levers that are pulled in this process, and how to put each back.
+
+    Args:
+        training: the live objects of the script.
+        excuse: takes the lever's name, its setting and what it raised later, inside the script's
+            calls; None lets it reach the script, whose failure then is the lever's verdict.
+    """
+
+    def __init__(
+        self, training: Training, excuse: Callable[[str, Any, Exception], None] | None = None
+    ) -> None:
+        self._training = training
+        self._excuse = excuse
         self._undo: dict[str, tuple[Any, Callable[[], None]]] = {}
 
     def switch(self, settings: Mapping[str, Any]) -> None:
@@ -80,7 +147,13 @@ class Pulled:
                 del self._undo[name]
         for lever, setting in lookup(Plan(tuple(sorted(settings.items())))):
             if lever.name not in self._undo:
-                self._undo[lever.name] = (setting, lever.pull(self._training, setting))
+                training = self._offer(lever.name, setting)
+                self._undo[lever.name] = (setting, lever.pull(training, setting))
+
+    def _offer(self, name: str, setting: Any) -> Any:
+        if self._excuse is None:
+            return self._training
+        return Excusing(self._training, partial(self._excuse, name, setting))
 
 
 def prepare(text: str) -> None:
@@ -120,15 +193,22 @@ def _run(order: dict[str, Any]) -> None:
     """Pull the levers of a plan for a real run; a lever that breaks is left out, and said."""
     from upshift.attach import Watch
 
+    said: set[str] = set()
+
+    def leave_out(name: str, setting: Any, error: Exception) -> None:
+        if name not in said:
+            said.add(name)
+            sys.stderr.write(f"upshift: left out {name}={setting}: {error}\n")
+
     watch = Watch(measuring=False)
-    pulled = Pulled(watch.live)
+    pulled = Pulled(watch.live, leave_out)
     settings: dict[str, Any] = {}
     for name, setting in order["plan"].items():
         try:
             pulled.switch({**settings, name: setting})
             settings[name] = setting
         except Exception as error:
-            sys.stderr.write(f"upshift: left out {name}={setting}: {error}\n")
+            leave_out(name, setting, error)
     watch.install()
 
 
@@ -138,7 +218,10 @@ def _trial(order: dict[str, Any]) -> None:
     from upshift.attach.turns import Turns
     from upshift.launch.channel import Channel
 
-    channel = Channel.connect(order["socket"])
+    try:
+        channel = Channel.connect(order["socket"])
+    except OSError:  # the one that trains has been found; this is a helper that it started
+        return
     channel.send({"kind": "attached", "pid": os.getpid()})
     own_pid = os.getpid()
 
@@ -161,8 +244,14 @@ def _verify(order: dict[str, Any]) -> None:
     from upshift.verify.record import Recorder
 
     channel = Channel.connect(order["socket"])
+    own_pid = os.getpid()
+
+    def done(found: dict[str, Any]) -> None:
+        if os.getpid() == own_pid:  # not in a fork that runs the exit routines
+            _talk(channel, {"kind": "verified", **found})
+
     watch = Watch(measuring=True)
-    Recorder(order, watch, done=lambda found: _talk(channel, {"kind": "verified", **found}))
+    Recorder(order, watch, done=done)
     Pulled(watch.live).switch(order["plan"])
     watch.install()
 

@@ -1,0 +1,262 @@
+"""The child: how upshift comes into the user's process, and what it must not leave there."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import upshift.errors
+from upshift.child import AfterImport, Excusing, Pulled, prepare
+from upshift.errors import PlanError
+from upshift.launch.order import environment
+from upshift.records import Plan
+
+SRC = Path(upshift.errors.__file__).parents[1]
+TRAINING = """
+import torch
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 3)).mean().backward()
+    optimizer.step()
+print(model.weight.tolist())
+"""
+
+
+def python(code, plan=None, *, mode="run", cwd=None, path="", **details):
+    """Run code in a process that upshift comes into; without a plan, plainly."""
+    env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+    if path:
+        env["PYTHONPATH"] = path
+    if plan is not None:
+        env = environment(plan, mode=mode, env=env, **details)
+    return subprocess.run(
+        [sys.executable, "-c", code], env=env, cwd=cwd, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module that has not been imported yet."""
+    (tmp_path / "fresh_module.py").write_text("VALUE = __loader__\nSPEC = __spec__.loader\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = list(sys.meta_path)
+    yield "fresh_module"
+    sys.meta_path[:] = before
+    sys.modules.pop("fresh_module", None)
+
+
+def follow(name, then):
+    finder = AfterImport(name, then)
+    sys.meta_path.insert(0, finder)
+    return finder
+
+
+def test_follows_an_import_once_and_leaves_the_module_as_it_would_be(module) -> None:
+    import importlib
+
+    seen = []
+    follow(module, lambda: seen.append(module in sys.modules))
+    loaded = importlib.import_module(module)
+    assert seen == [True]
+    assert type(loaded.__loader__).__name__ == "SourceFileLoader"
+    assert loaded.__spec__.loader is loaded.__loader__
+    assert loaded.VALUE is loaded.SPEC is loaded.__loader__
+    importlib.reload(loaded)
+    assert seen == [True]
+    assert not [finder for finder in sys.meta_path if isinstance(finder, AfterImport)]
+
+
+def test_several_followers_of_one_module_all_act_the_last_one_first_in_line(module) -> None:
+    import importlib
+
+    seen = []
+    follow(module, lambda: seen.append("pinned"))
+    follow(module, lambda: seen.append("attached"))
+    loaded = importlib.import_module(module)
+    assert seen == ["pinned", "attached"]
+    assert type(loaded.__loader__).__name__ == "SourceFileLoader"
+
+
+def test_a_library_that_only_looks_for_the_module_does_not_end_the_waiting(module) -> None:
+    import importlib.util
+
+    seen = []
+    follow(module, lambda: seen.append(True))
+    for _ in range(2):
+        spec = importlib.util.find_spec(module)
+        assert spec is not None
+        assert spec.loader.get_filename(module) == spec.origin
+    assert seen == []
+    importlib.import_module(module)
+    assert seen == [True]
+
+
+def test_a_missing_module_is_missing_as_ever() -> None:
+    import importlib
+
+    finder = follow("no_such_module_anywhere", lambda: None)
+    try:
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("no_such_module_anywhere")
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class Quiet:
+    """A training in which nothing happens."""
+
+    def __init__(self) -> None:
+        self.pulls = []
+
+    def on_optimizer(self, pull):
+        self.pulls.append(pull)
+        return lambda: None
+
+    on_root = on_inputs = on_training = on_optimizer
+
+
+def test_an_unknown_lever_is_named_with_those_that_there_are() -> None:
+    with pytest.raises(PlanError, match=r"no_such_lever.*\n?.*Choose from: .*fused_optimizer"):
+        Pulled(Quiet()).switch({"no_such_lever": True})
+    with pytest.raises(PlanError, match="no_such_lever"):
+        environment(Plan().pull("no_such_lever", True), mode="run", env={})
+
+
+def test_switching_undoes_what_differs_and_keeps_what_stays(monkeypatch) -> None:
+    from types import SimpleNamespace
+
+    from upshift import child
+
+    done = []
+
+    def lookup(plan):
+        for name, setting in plan.settings:
+            yield SimpleNamespace(name=name, pull=pulled(name)), setting
+
+    def pulled(name):
+        def pull(training, setting):
+            done.append(f"{name}={setting}")
+            return lambda: done.append(f"undo {name}={setting}")
+
+        return pull
+
+    monkeypatch.setattr(child, "lookup", lookup)
+    levers = Pulled(Quiet())
+    levers.switch({"a": 1, "b": 2})
+    levers.switch({"a": 1, "b": 3})
+    levers.switch({})
+    assert done == ["a=1", "b=2", "undo b=2", "b=3", "undo a=1", "undo b=3"]
+
+
+def test_a_lever_that_raises_later_is_excused_and_its_object_stays() -> None:
+    quiet, said = Quiet(), []
+
+    def breaks(*_):
+        raise ArithmeticError("broken")
+
+    offered = Excusing(quiet, said.append)
+    offered.on_optimizer(breaks)
+    offered.on_inputs(breaks)
+    offered.on_training(breaks)
+    optimizer, convert, begin = quiet.pulls
+    assert optimizer("optimizer") is None
+    assert convert("module", "tensor") == "tensor"
+    assert begin() is None
+    assert [str(error) for error in said] == ["broken"] * 3
+
+
+def test_questions_are_refused_in_a_trial_only(monkeypatch) -> None:
+    import builtins
+
+    before = list(sys.meta_path)
+    monkeypatch.setattr(builtins, "input", lambda prompt="": "an answer")
+    try:
+        prepare(json.dumps({"mode": "run", "plan": {}}))
+        assert input("name? ") == "an answer"
+        prepare(json.dumps({"mode": "trial", "plan": {}, "socket": ""}))
+        with pytest.raises(EOFError, match=r"asks for input \('name\? '\)"):
+            input("name? ")
+    finally:
+        sys.meta_path[:] = before
+
+
+def test_the_path_of_the_script_is_as_without_us() -> None:
+    code = "import sys; print(sys.path)"
+    assert python(code, Plan()).stdout == python(code).stdout
+
+
+def test_no_torch_no_trace() -> None:
+    code = "import sys; print([m for m in sys.modules if m.split('.')[0] in ('torch', 'numpy')])"
+    done = python(code, Plan())
+    assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
+
+
+def test_the_users_own_sitecustomize_still_runs_first(tmp_path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nprint('own', 'upshift.child' in sys.modules)\n"
+    )
+    done = python("import sitecustomize; print(sitecustomize.__file__)", Plan(), path=str(tmp_path))
+    assert done.stdout.splitlines() == ["own False", str(tmp_path / "sitecustomize.py")]
+
+
+def test_a_sitecustomize_that_raises_does_not_keep_us_out(tmp_path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('own fault')\n")
+    code = "import sys; print('upshift.child' in sys.modules)"
+    done = python(code, Plan(), path=str(tmp_path))
+    assert done.stdout == "True\n"
+    assert "own fault" in done.stderr
+
+
+@pytest.mark.child
+def test_an_empty_plan_gives_the_output_of_plain_python() -> None:
+    own, plain = python(TRAINING, Plan()), python(TRAINING)
+    assert plain.returncode == 0
+    assert (own.stdout, own.stderr, own.returncode) == (plain.stdout, plain.stderr, 0)
+
+
+@pytest.mark.child
+def test_a_lever_that_raises_in_a_real_run_is_left_out_with_one_line(tmp_path) -> None:
+    broken = (
+        "import upshift.levers.fused_optimizer as fused\n"
+        "import upshift.levers.intra_op_threads as threads\n"
+        "import dataclasses\n"
+        "def at_once(training, setting): raise ArithmeticError('at once')\n"
+        "def later(optimizer): raise ArithmeticError('later')\n"
+        "fused.LEVER = dataclasses.replace(\n"
+        "    fused.LEVER, pull=lambda training, setting: training.on_optimizer(later))\n"
+        "threads.LEVER = dataclasses.replace(threads.LEVER, pull=at_once)\n"
+    )
+    plan = Plan().pull("fused_optimizer", True).pull("intra_op_threads", 1)
+    done = python(broken + TRAINING, plan)
+    assert done.stderr.splitlines() == [
+        "upshift: left out intra_op_threads=1: at once",
+        "upshift: left out fused_optimizer=True: later",
+    ]
+    assert done.returncode == 0
+    assert done.stdout == python(TRAINING).stdout
+
+
+@pytest.mark.child
+def test_a_lever_that_is_not_installed_is_left_out_of_a_real_run() -> None:
+    order = json.dumps({"mode": "run", "plan": {"no_such_lever": 1}})
+    env = {**environment(Plan(), mode="run", env=os.environ), "UPSHIFT_CHILD": order}
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINING], env=env, capture_output=True, text=True, check=True,
+        timeout=60,
+    )  # fmt: skip
+    assert len(done.stderr.splitlines()) == 1
+    assert "left out no_such_lever=1" in done.stderr
+
+
+@pytest.mark.child
+def test_a_helper_that_starts_after_the_trainer_was_found_is_left_alone(tmp_path) -> None:
+    done = python(TRAINING, Plan(), mode="trial", socket=str(tmp_path / "gone"))
+    assert (done.returncode, done.stderr) == (0, "")
