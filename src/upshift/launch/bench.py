@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from upshift.errors import TooFewSteps
-from upshift.launch.arm import Arm
+from upshift.launch.arm import MORE_WORK, Arm, steps_said
 from upshift.lever import lookup
 from upshift.records import Pair, Plan, Step, Switch
 
@@ -24,6 +24,7 @@ _LEAST_BLOCK_S = 0.02
 _LONE_BLOCK_S = 3.0
 _TIMEOUT_FACTOR = 20.0
 _MEMORY_MARGIN_RATIO = 1.3
+_LEAST_ROOM_COUNT = 8
 _PRESSURE = "/proc/pressure/cpu"
 
 
@@ -79,23 +80,30 @@ class Bench:
 
     # ---- children
 
-    def arm(self, plan: Plan, *, seat: int = 0, fresh: bool = False) -> Arm:
-        """Return a living, warm child under `plan`, started if there is none that can take it.
+    def arm(self, *plans: Plan, seat: int = 0, fresh: bool = False) -> Arm:
+        """Return a living, warm child that stands under the first of `plans`.
 
-        A child can take any plan that has the same levers of the kind LAUNCH.
+        A child can take any plan that has the same levers of the kind LAUNCH; another one is
+        ended and started anew.
+
+        Args:
+            plans: one plan, or two that will alternate.
+            seat: which of the two children.
+            fresh: start it anew in any case.
         """
         arm = self._seats[seat]
-        if arm is not None and (fresh or not _can_take(arm.plan, plan)):
+        if arm is not None and (fresh or not _can_take(arm.plan, plans[0])):
             self._vacate(seat)
             arm = None
+        self._set_aside(1 - seat)
         if arm is None:
-            if self.lonely:
-                self._vacate(1 - seat)
-            elif self._seats[1 - seat] is not None:
-                self._seats[1 - seat].park()  # type: ignore[union-attr]
-            arm = self._start(plan, seat)
+            arm = self._start(plans[0], seat)
         arm.resume()
-        self._go_over(arm, seat, (plan,), settle_count=_settle_count(arm.plan, plan))
+        current = self._current[seat]
+        if current != plans:
+            arm.switch(plans)
+            self._current[seat] = plans
+            self._settle(arm, max(_settle_count(old, plans[0]) for old in current))
         return arm
 
     def _start(self, plan: Plan, seat: int) -> Arm:
@@ -103,24 +111,35 @@ class Bench:
         arm = Arm(self._workload, plan, isolation=self._isolation, patience_s=self._patience_s)
         self.launch_count += 1
         self._seats[seat] = arm
-        arm.begin()
-        self._current[seat] = ()
-        self._go_over(arm, seat, (plan,), settle_count=WARM_COUNT + self.cycle_count)
+        try:
+            arm.begin()
+            self.step_s = self.step_s or arm.first_step_s
+            arm.switch((plan,))
+            self._settle(arm, WARM_COUNT + self.cycle_count + _settle_count(Plan(), plan))
+        except BaseException:
+            self._vacate(seat)
+            raise
+        self._current[seat] = (plan,)
         self.start_s = max(self.start_s, time.monotonic() - started_s)
         return arm
+
+    def _settle(self, arm: Arm, count: int) -> None:
+        if count:
+            arm.turns([(0, count, 0, True)], timeout_s=self._timeout_s(count))
+
+    def _set_aside(self, seat: int) -> None:
+        """Stop a child, or end it where memory holds only one."""
+        arm = self._seats[seat]
+        if arm is not None and self.lonely:
+            self._vacate(seat)
+        elif arm is not None:
+            arm.park()
 
     def _vacate(self, seat: int) -> None:
         arm, self._seats[seat] = self._seats[seat], None
         self._current.pop(seat, None)
         if arm is not None:
             arm.close()
-
-    def _go_over(self, arm: Arm, seat: int, plans: tuple[Plan, ...], *, settle_count: int) -> None:
-        if self._current.get(seat) != plans:
-            arm.switch(plans)
-            self._current[seat] = plans
-            if settle_count:
-                arm.turns([(0, settle_count, 0, True)], timeout_s=self._patience_s)
 
     def facts(self, plan: Plan) -> dict[str, Any]:
         """Return what a child under `plan` says of itself: traits, usage, unit of samples."""
@@ -143,10 +162,10 @@ class Bench:
 
     def steps(self, plan: Plan, count: int) -> tuple[list[Step], dict[str, float]]:
         """Run `count` steps under `plan`; return them, and what they used (differences)."""
-        return self._repeat(lambda: self._steps(plan, count))
+        return self._repeat(lambda: self._steps(plan, self._room(count, spent_count=1)))
 
     def _steps(self, plan: Plan, count: int) -> tuple[list[Step], dict[str, float]]:
-        arm = self._with_life(plan, 0, count)
+        arm = self._with_life((plan,), 0, count + 1)
         _, before = arm.turns([(0, 0, 1, True)], timeout_s=self._patience_s)
         (steps,), after = arm.turns([(0, 0, count, True)], timeout_s=self._timeout_s(count))
         used = {name: after[name] - before[name] for name in ("faults_count", "cpu_s")}
@@ -167,25 +186,53 @@ class Bench:
         Raises:
             TooFewSteps: the script ends before a single pair is done.
         """
+        settle, block = self._shape(baseline, candidate, apart=apart)
+        if block:
+            return self._repeat(lambda: self._relay(baseline, candidate, coins, self._room(block)))
+        each_count = 2 * (settle + 1)
+
+        def alternate() -> list[Pair]:
+            room = self._room(each_count * len(coins)) // each_count
+            return self._alternate(baseline, candidate, coins[:room], settle)
+
+        return self._repeat(alternate)
+
+    def prepare(self, baseline: Plan, candidate: Plan) -> None:
+        """Bring the children of a comparison to life and settle them, outside every clock."""
+        if not self._shape(baseline, candidate, apart=False)[1]:
+            seat = self._seat_for(baseline)
+            self._repeat(lambda: self.arm(baseline, candidate, seat=seat))
+            return
+
+        def sit() -> None:
+            for seat, plan in self._seats_for(baseline, candidate).items():
+                self.arm(plan, seat=seat)
+
+        self._repeat(sit)
+
+    def pair_s(self, baseline: Plan, candidate: Plan) -> float:
+        """Return about how long a pair of these plans takes, without the switches."""
+        settle, block = self._shape(baseline, candidate, apart=False)
+        return 2 * (block or settle + 1) * self.step_s
+
+    def _shape(self, baseline: Plan, candidate: Plan, *, apart: bool) -> tuple[int, int]:
+        """Return the steps that settle a switch inside one child, or the block of a relay."""
         differing = baseline.differing(candidate)
         levers = [lever for lever, _ in _both(baseline, candidate) if lever.name in differing]
         if differing and not apart and all(lever.switch is Switch.STEP for lever in levers):
-            settle = max(lever.settle_count for lever in levers)
-            return self._repeat(lambda: self._alternate(baseline, candidate, coins, settle))
+            return max(lever.settle_count for lever in levers), 0
         cycles = [lever.cycle_count(setting) for lever, setting in _both(baseline, candidate)]
-        block = max([self.cycle_count, *cycles, 1])
         least_s = _LONE_BLOCK_S if self.lonely else _LEAST_BLOCK_S
-        if self.step_s:
-            block = max(block, int(least_s / self.step_s + 1))
-        return self._repeat(lambda: self._relay(baseline, candidate, coins, block))
+        by_time = int(least_s / self.step_s + 1) if self.step_s else 1
+        return 0, max([self.cycle_count, by_time, *cycles])
 
     def _alternate(
         self, baseline: Plan, candidate: Plan, coins: Sequence[bool], settle: int
     ) -> list[Pair]:
         """Alternate inside one child."""
         seat = self._seat_for(baseline)
-        arm = self._with_life(baseline, seat, 2 * len(coins) * (settle + 1))
-        self._go_over(arm, seat, (baseline, candidate), settle_count=0)
+        plans = (baseline, candidate)
+        arm = self._with_life(plans, seat, 2 * len(coins) * (settle + 1))
         turns = [
             (index, settle, 1, True)
             for baseline_first in coins
@@ -204,16 +251,15 @@ class Bench:
         self, baseline: Plan, candidate: Plan, coins: Sequence[bool], block: int
     ) -> list[Pair]:
         """Let two children take turns; the one that waits is stopped."""
-        seats = (0, 1) if self._fits(baseline, 0) >= self._fits(candidate, 0) else (1, 0)
-        plans = {seats[0]: baseline, seats[1]: candidate}
+        plans = self._seats_for(baseline, candidate)
+        seats = tuple(plans)
         pairs = []
-        for number, baseline_first in enumerate(coins):
+        for baseline_first in coins:
             waiting = _Waiting()
             costs = []
             for seat in seats if baseline_first else seats[::-1]:
-                arm = self._with_life(plans[seat], seat, block if number else 2 * block)
+                arm = self._with_life((plans[seat],), seat, block)
                 (steps,), _ = arm.turns([(0, 0, block, True)], timeout_s=self._timeout_s(block))
-                arm.park()
                 costs.append(_cost_s(steps))
             pairs.append(_pair(costs, baseline_first, waiting.share_ratio()))
         return pairs
@@ -222,10 +268,9 @@ class Bench:
         """Run pairs of steps with our seams taken out (baseline) and put in (candidate)."""
         import random
 
-        coins = [random.random() < 0.5 for _ in range(count)]
-
         def run() -> list[Pair]:
-            arm = self._with_life(plan, 0, 4 * count)
+            coins = [random.random() < 0.5 for _ in range(self._room(4 * count) // 4)]
+            arm = self._with_life((plan,), 0, 4 * count)
             turns = [
                 (0, 1, 1, watched)
                 for first in coins
@@ -239,29 +284,48 @@ class Bench:
 
     # ---- lives
 
-    def _with_life(self, plan: Plan, seat: int, count: int) -> Arm:
+    def _with_life(self, plans: tuple[Plan, ...], seat: int, count: int) -> Arm:
         """Return a child that still has `count` steps to live, as far as is known."""
         arm = self._seats[seat]
-        ending = (
+        spent = (
             arm is not None
             and self.life_count is not None
             and arm.step_count + count >= self.life_count
             and arm.step_count > 2 * (WARM_COUNT + self.cycle_count)
         )
-        other = self._seats[1 - seat]
-        if other is not None:
-            other.park()
-        return self.arm(plan, seat=seat, fresh=ending)
+        return self.arm(*plans, seat=seat, fresh=spent)
+
+    def _room(self, count: int, *, spent_count: int = 0) -> int:
+        """Return how many of `count` steps one life of the script has room for."""
+        if self.life_count is None:
+            return count
+        warm_count = 1 + WARM_COUNT + self.cycle_count + spent_count
+        room = self.life_count - warm_count
+        if room < _LEAST_ROOM_COUNT:
+            raise TooFewSteps(
+                f"The script ended after {steps_said(self.life_count)}, and a measurement "
+                f"needs at least {warm_count + _LEAST_ROOM_COUNT}.",
+                remedy=MORE_WORK,
+                step_count=self.life_count,
+            )
+        return min(count, room)
 
     def _repeat(self, run: Callable[[], _T]) -> _T:
         """Run, and once more from fresh children when the script came to its end meanwhile."""
         try:
             return run()
-        except TooFewSteps:
-            lives = [arm.step_count for arm in self._seats if arm is not None]
-            self.life_count = max(lives, default=0) or None
+        except TooFewSteps as ended:
+            self.life_count = ended.step_count
             self.clear()
             return run()
+
+    def _seats_for(self, baseline: Plan, candidate: Plan) -> dict[int, Plan]:
+        """Return who sits where, the baseline first, with the fewest new launches."""
+        if self._fits(baseline, 0) + self._fits(candidate, 1) >= (
+            self._fits(baseline, 1) + self._fits(candidate, 0)
+        ):
+            return {0: baseline, 1: candidate}
+        return {1: baseline, 0: candidate}
 
     def _seat_for(self, plan: Plan) -> int:
         return max((0, 1), key=lambda seat: self._fits(plan, seat))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import ScriptFailed
-from upshift.launch.channel import Listener
+from upshift.launch.channel import Listener, make_scratch
 from upshift.launch.order import environment
 from upshift.launch.process import Isolation, Process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from upshift.records import Plan, Workload
 
@@ -27,6 +26,8 @@ def recorded(
     plan: Plan,
     *,
     step_count: int,
+    forced_count: int,
+    teacher: Path | None = None,
     isolation: Isolation,
     patience_s: float,
     floor_seed: int | None = None,
@@ -37,6 +38,8 @@ def recorded(
         workload: the user's command.
         plan: levers to pull.
         step_count: steps to record.
+        forced_count: how many of them start from the weights of `teacher`.
+        teacher: a folder of weights; None leaves such weights behind.
         isolation: how its writes are kept away from the user's files.
         patience_s: how long the whole run may take.
         floor_seed: change the last bit of each initial weight, by this seed.
@@ -44,16 +47,19 @@ def recorded(
     Raises:
         ScriptFailed: the run ended, or took too long, before it had anything to say.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="upshift-"))
+    scratch = make_scratch()
     listener = Listener(scratch / "s")
     tensors = scratch / "tensors"
     tensors.mkdir()
     perturb = None if floor_seed is None else {"scale": 2.0**-23, "seed": floor_seed}
     env = environment(
         plan, mode="verify", socket=str(scratch / "s"), seed=_SEED, steps=step_count,
-        folder=str(tensors), perturb=perturb,
+        forced=forced_count, folder=str(tensors), perturb=perturb, teach=teacher is None,
+        teacher=None if teacher is None else str(teacher),
     )  # fmt: skip
     env["PYTHONHASHSEED"] = str(_SEED)
+    # Two runs share the cores; threads that spin while they wait would starve each other.
+    env.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         process = Process.start(
             workload.command, env=env, cwd=workload.cwd, scratch=scratch, isolation=isolation

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 _PROBE_COUNT = 8
 _FEWEST_COUNT, _MOST_COUNT = 16, 400
 _WATCH_S = 6.0
-_OVERHEAD_S = 4.0
+_OVERHEAD_S = 8.0
+_OVERHEAD_LEAST_COUNT = 12
 _OVERHEAD_MOST_COUNT = 120
 
 
@@ -72,8 +73,12 @@ def summarise(steps: list[Step], *, unit: str, used: dict[str, float]) -> Profil
 
 def measure_own_cost(bench: Bench, seen: Profile, plan: Plan) -> Profile:
     """Add what our own seams cost: steps with them against steps without, in pairs."""
-    count = max(12, min(_OVERHEAD_MOST_COUNT, int(_OVERHEAD_S / (4 * max(1e-6, seen.step_s)))))
+    count = min(_OVERHEAD_MOST_COUNT, int(_OVERHEAD_S / (4 * max(1e-6, seen.step_s))))
+    if count < _OVERHEAD_LEAST_COUNT:  # some microseconds in steps as long as these
+        return seen
     pairs = bench.overhead(plan, count)
+    if len(pairs) < _OVERHEAD_LEAST_COUNT:  # a short script: no interval, no claim
+        return seen
     slower = compare.settle(pairs).speedup
     return replace(seen, own_cost=compare.inverse(slower))
 

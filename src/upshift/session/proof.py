@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from upshift.errors import ScriptFailed
@@ -13,7 +16,7 @@ from upshift.verify import gates
 from upshift.verify.evidence import Evidence, read_evidence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from types import TracebackType
 
     from upshift.launch.process import Isolation
     from upshift.records import Workload
@@ -22,6 +25,8 @@ STEP_COUNT, SLOW_STEP_COUNT = 32, 16
 _SLOW_STEP_S = 5.0
 _FLOOR_SEEDS = (1, 2)
 _AT_ONCE_COUNT = 2
+_FORCED_LEAST_COUNT, _FORCED_MOST_COUNT = 2, 8
+_TAUGHT_BYTES = 1 << 28
 
 
 def declared_effect(plan: Plan) -> Effect:
@@ -40,11 +45,13 @@ class Prover:
         step_s: seconds of a step, which decides how many are recorded.
         start_s: seconds until the first step.
         patience_s: how long a first step may take.
+        parameter_count: numbers in the model, which decides for how many steps its weights are
+            kept.
     """
 
     def __init__(
         self, workload: Workload, *, isolation: Isolation, step_s: float, start_s: float,
-        patience_s: float,
+        patience_s: float, parameter_count: int,
     ) -> None:  # fmt: skip
         self.launch_count = 0
         self._workload = workload
@@ -52,8 +59,20 @@ class Prover:
         self._step_count = STEP_COUNT if step_s < _SLOW_STEP_S else SLOW_STEP_COUNT
         # Two runs share the cores, and every step is hashed: be generous.
         self._patience_s = patience_s + 4 * start_s + 10 * self._step_count * step_s
+        fitting = _TAUGHT_BYTES // (4 * max(1, parameter_count))
+        self._forced_count = max(_FORCED_LEAST_COUNT, min(fitting, _FORCED_MOST_COUNT))
+        self._taught = Path(tempfile.mkdtemp(prefix="upshift-"))
         self._baseline: tuple[Evidence, Evidence] | None = None
         self._floors: tuple[Evidence, ...] = ()
+
+    def __enter__(self) -> Prover:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        shutil.rmtree(self._taught, ignore_errors=True)
 
     def prove(self, plan: Plan) -> Proof:
         """Return what the gates say of `plan`."""
@@ -92,29 +111,38 @@ class Prover:
         return gates.prove(effect, (repeats, structure, rounding))
 
     def _runs(self, plan: Plan) -> tuple[Evidence, Evidence, Evidence]:
-        """Record the script twice and the plan once, two at a time."""
+        """Record the script twice, then the plan and a floor, two at a time."""
         with ThreadPoolExecutor(_AT_ONCE_COUNT) as pool:
-            candidate = pool.submit(self._record, plan)
             if self._baseline is None:
-                two = [pool.submit(self._record, Plan()) for _ in range(2)]
-                self._baseline = (two[0].result(), two[1].result())
+                taught = pool.submit(self._record, Plan(), teach=True)
+                second = pool.submit(self._record, Plan(), teach=True)
+                self._baseline = (taught.result(), second.result())
+            candidate = pool.submit(self._record, plan)
+            if not self._floors and declared_effect(plan) is not Effect.EXACT:
+                floor = pool.submit(self._record, Plan(), floor_seed=_FLOOR_SEEDS[0])
+                self._floors = (floor.result(),)
             return (*self._baseline, candidate.result())
 
     def _floor_runs(self) -> tuple[Evidence, ...]:
-        if not self._floors:
-            run: Callable[[int], Evidence] = lambda seed: self._record(Plan(), floor_seed=seed)  # noqa: E731
-            with ThreadPoolExecutor(_AT_ONCE_COUNT) as pool:
-                self._floors = tuple(pool.map(run, _FLOOR_SEEDS))
+        for seed in _FLOOR_SEEDS[len(self._floors) :]:
+            self._floors += (self._record(Plan(), floor_seed=seed),)
         return self._floors
 
-    def _record(self, plan: Plan, *, floor_seed: int | None = None) -> Evidence:
+    def _record(
+        self, plan: Plan, *, teach: bool = False, floor_seed: int | None = None
+    ) -> Evidence:
         self.launch_count += 1
         with recorded(
             self._workload,
             plan,
             step_count=self._step_count,
+            forced_count=self._forced_count,
+            teacher=None if teach else self._taught,
             isolation=self._isolation,
             patience_s=self._patience_s,
             floor_seed=floor_seed,
         ) as (message, folder):
+            if teach and not any(self._taught.iterdir()):
+                for path in folder.glob("weights*"):
+                    shutil.copy(path, self._taught)
             return read_evidence(message, folder)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from upshift import compare
 from upshift.errors import ScriptFailed
-from upshift.records import Comparison, Noise, Plan, Switch, Verdict
+from upshift.records import Comparison, Noise, Plan, Verdict
 from upshift.units import duration, percent, times
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _NOISE_LEAST_COUNT, _NOISE_MOST_COUNT = 8, 60
 _CONFIRM_SHARE, _CONFIRM_LEAST_S, _CONFIRM_MOST_S = 0.2, 8.0, 60.0
 _CONFIRM_WANTED_S = 30.0
 _SHOWN_COUNT = 200
+_RACE_LEAST_COUNT = 16
 
 
 class Races:
@@ -83,12 +84,13 @@ class Races:
         """Race a candidate; a script that breaks under it is a result, too."""
         assert self.noise is not None  # noqa: S101  # measured before the search
         baseline, candidate = proposal.baseline, proposal.candidate
-        noise = self.noise
-        if proposal.switch is Switch.STEP:  # alternates inside one child: no relay to wait for
-            noise = replace(noise, pair_s=min(noise.pair_s, 4 * self._bench.step_s))
-        rule = compare.rule_for(noise, budget_s=budget_s, least_ratio=LEAST_RATIO)
+        own, other = self.with_pulled(baseline), self.with_pulled(candidate)
+        noise = replace(self.noise, pair_s=max(1e-3, self._bench.pair_s(own, other)))
+        seconds = max(budget_s, _RACE_LEAST_COUNT * noise.pair_s)
+        rule = compare.rule_for(noise, budget_s=seconds, least_ratio=LEAST_RATIO)
         started_s = time.monotonic()
         try:
+            self._bench.prepare(own, other)
             seen = compare.race(
                 self._measure(baseline, candidate),
                 rule=rule,

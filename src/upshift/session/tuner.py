@@ -138,21 +138,22 @@ class Tuner:
         from upshift.launch.process import best_isolation
 
         self._bench.clear()
-        prover = Prover(
+        with Prover(
             self._workload,
             isolation=best_isolation(),
             step_s=self._baseline.step_s,
             start_s=self._bench.start_s,
             patience_s=self._options.patience_s,
-        )
-        while True:
-            if plan.settings:
-                self._view.stage("proof", f"does the script learn the same under {plan}?")
-            proof = prover.prove(self._races.with_pulled(plan))
-            self._proof_launches_count = prover.launch_count
-            if proof.holds or not plan.settings:
-                return plan, proof
-            plan = self._reject_one(plan, proof)
+            parameter_count=int(self._scene.traits.get("model.parameter_count", 0)),
+        ) as prover:
+            while True:
+                if plan.settings:
+                    self._view.stage("proof", f"does the script learn the same under {plan}?")
+                proof = prover.prove(self._races.with_pulled(plan))
+                self._proof_launches_count = prover.launch_count
+                if proof.holds or not plan.settings:
+                    return plan, proof
+                plan = self._reject_one(plan, proof)
 
     def _reject_one(self, plan: Plan, proof: Proof) -> Plan:
         worst = max(lookup(plan), key=lambda pair: pair[0].effect.severity_index)[0].name

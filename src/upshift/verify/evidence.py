@@ -25,10 +25,11 @@ class Evidence:
         structure: optimizer settings before each step, and what trained in each call.
         samples: samples of each step.
         losses: the value of each loss.
-        weights: a hash of all weights after the last step.
-        gradients: the gradients that the first optimizer step saw, all in one run.
-        moved_once: how the first step moved the weights.
-        moved: how all steps moved the weights.
+        weights: a hash of all weights and buffers after the last step.
+        sizes: how many values of each parameter tensor are kept.
+        gradients: for each taught step the gradients that the optimizer saw, all in one run.
+        moves: for each taught step how it moved the weights.
+        forced_losses_count: losses that belong to the taught steps.
     """
 
     step_count: int
@@ -38,9 +39,10 @@ class Evidence:
     samples: tuple[int, ...]
     losses: tuple[float, ...]
     weights: str
-    gradients: NDArray[np.float32]
-    moved_once: NDArray[np.float32]
-    moved: NDArray[np.float32]
+    sizes: tuple[int, ...]
+    gradients: tuple[NDArray[np.float32], ...]
+    moves: tuple[NDArray[np.float32], ...]
+    forced_losses_count: int
 
     def equals(self, other: Evidence) -> bool:
         """Return whether both runs saw the same batches and ended with the same bits."""
@@ -49,15 +51,18 @@ class Evidence:
             and self.batches == other.batches
             and self.losses == other.losses
             and self.weights == other.weights
+            and all(map(np.array_equal, self.gradients, other.gradients))
+            and all(map(np.array_equal, self.moves, other.moves))
         )
 
 
 def read_evidence(message: Mapping[str, Any], folder: Path) -> Evidence:
     """Return the evidence of the run that sent `message` and wrote its tensors to `folder`."""
-    before, after, last, gradients = (
-        np.fromfile(folder / name, dtype="<f4")
-        for name in ("before_one", "after_one", "last", "gradients")
-    )
+
+    def arrays(name: str) -> tuple[NDArray[np.float32], ...]:
+        taught = range(message["forced"])
+        return tuple(np.fromfile(folder / f"{name}{step}", dtype="<f4") for step in taught)
+
     return Evidence(
         step_count=message["steps"],
         batches=tuple(message["batches"]),
@@ -66,7 +71,8 @@ def read_evidence(message: Mapping[str, Any], folder: Path) -> Evidence:
         samples=tuple(message["samples"]),
         losses=tuple(message["losses"]),
         weights=message["weights"],
-        gradients=gradients,
-        moved_once=after - before if after.size == before.size else after,
-        moved=last - before if last.size == before.size else last,
+        sizes=tuple(message["sizes"]),
+        gradients=arrays("gradients"),
+        moves=arrays("moves"),
+        forced_losses_count=message["forced_losses"],
     )

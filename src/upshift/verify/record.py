@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_MOST_ELEMENTS_COUNT = 50_000_000
+_MOST_ELEMENTS_COUNT = 100_000
 
 
 def tensor_bytes(tensor: Any) -> bytes:
@@ -61,8 +61,14 @@ def perturb(parameters: Iterable[Any], *, scale: float, seed: int) -> None:
 class Recorder:
     """An observer of the watch that keeps the evidence of the first steps.
 
+    The first `forced` steps are taught: the run of the script as it is leaves its weights before
+    each of them, and every other run starts the step from those weights. So each step compares
+    the same computation, and a difference in one does not grow through the next.
+
     Args:
-        order: `steps`, `folder` for tensors, and `perturb` with `scale` and `seed` or None.
+        order: `steps` and `forced` steps, `folder` for tensors, `teach` to leave weights there,
+            `teacher` the folder of weights to start each step from, and `perturb` with `scale`
+            and `seed` or None.
         watch: the seams of this process (`attach.Watch`).
         done: takes the evidence as one message, once, after the last step.
     """
@@ -75,7 +81,10 @@ class Recorder:
         self._watch = watch
         self._done: Callable[[dict[str, Any]], object] | None = done
         self._step_count = 0
-        self._first = True
+        self._before: list[Any] = []
+        self._perturbed = False
+        self._forced_losses_count = 0
+        self._sizes: list[int] = []
         self._batches: list[str] = []
         self._losses: list[float] = []
         self._structure: list[str] = []
@@ -105,25 +114,29 @@ class Recorder:
                 self._losses.append(float(tensor.detach()))
 
     def steps(self, optimizer: Any) -> None:
-        """Keep the settings of an optimizer before its step, and the first gradients."""
+        """Keep the settings of an optimizer before its step, and the gradients."""
         groups = [
             {k: str(v) for k, v in group.items() if k not in ("params", "fused", "foreach")}
             for group in optimizer.param_groups
         ]
         absent = [p.grad is None for group in optimizer.param_groups for p in group["params"]]
         self._structure.append(f"{type(optimizer).__name__} {groups} {hash(tuple(absent))}")
-        self._keep_first()
+        self._keep_gradients()
 
     def ended(self) -> None:
         """Nothing to keep before `stepped`."""
 
     def stepped(self, phases_ns: tuple[int, ...], sample_count: int) -> None:
-        """Keep the weights after the first and the last step."""
-        self._keep_first()
+        """Keep how the step moved the weights, and go on from the taught ones."""
+        self._keep_gradients()
+        self._keep_moves()
+        self._before = []
         self._step_count += 1
         self._samples.append(sample_count)
-        if self._step_count == 1:
-            self._write("after_one", [p.detach() for p in self._parameters()])
+        if self._step_count < self._order["forced"]:
+            self._teach_or_learn()
+        if self._step_count <= self._order["forced"]:
+            self._forced_losses_count = len(self._losses)
         if self._step_count == self._order["steps"]:
             self.finish()
 
@@ -135,30 +148,60 @@ class Recorder:
         if done is None or not self._step_count:
             return
         weights = [p.detach() for p in self._parameters()]
-        self._write("last", weights)
         done(
             {
                 "steps": self._step_count,
+                "forced": min(self._step_count, self._order["forced"]),
+                "forced_losses": self._forced_losses_count,
                 "batches": self._batches,
                 "losses": self._losses,
                 "structure": self._structure,
                 "samples": self._samples,
                 "orders": list(self._orders.values()),
                 "weights": content_hash([weights, self._buffers()]),
-                "sizes": [p.numel() for p in weights],
+                "sizes": self._sizes,
             }
         )
 
     def _before_first_call(self, module: Any) -> None:
-        if self._order.get("perturb"):
+        if self._order.get("perturb") and not self._perturbed:
+            self._perturbed = True
             perturb(module.parameters(), **self._order["perturb"])
 
-    def _keep_first(self) -> None:
-        if self._first:
-            self._first = False
-            parameters = self._parameters()
-            self._write("before_one", [p.detach() for p in parameters])
-            self._write("gradients", [p.grad if p.grad is not None else p * 0 for p in parameters])
+    def _keep_gradients(self) -> None:
+        if self._before or self._step_count >= self._order["forced"]:
+            return
+        parameters = self._parameters()
+        self._before = [p.detach().clone() for p in parameters]
+        gradients = [p.grad if p.grad is not None else p.detach() * 0 for p in parameters]
+        self._sizes = self._write(f"gradients{self._step_count}", gradients)
+
+    def _keep_moves(self) -> None:
+        if self._before:
+            moves = [p.detach() - b for p, b in zip(self._parameters(), self._before, strict=False)]
+            self._write(f"moves{self._step_count}", moves)
+
+    def _teach_or_learn(self) -> None:
+        name = f"weights{self._step_count}"
+        if self._order["teach"]:
+            with open(self._folder / name, "wb") as file:
+                for parameter in self._parameters():
+                    file.write(tensor_bytes(parameter))
+        elif self._order["teacher"]:
+            self._learn(Path(self._order["teacher"]) / name)
+
+    def _learn(self, taught: Path) -> None:
+        import torch
+
+        parameters = self._parameters()
+        with open(taught, "rb") as file, torch.no_grad():
+            for parameter in parameters:
+                content = bytearray(file.read(parameter.numel() * parameter.element_size()))
+                if content:
+                    values = torch.frombuffer(content, dtype=parameter.dtype)
+                    parameter.copy_(values.reshape(parameter.shape))
+        if change := self._order.get("perturb"):
+            perturb(parameters, scale=change["scale"], seed=change["seed"] + self._step_count)
 
     def _parameters(self) -> list[Any]:
         found: dict[int, Any] = {}
@@ -176,18 +219,26 @@ class Recorder:
             found.update((id(buffer), buffer) for buffer in module.buffers())
         return list(found.values())
 
-    def _write(self, name: str, tensors: list[Any]) -> None:
-        """Write tensors as one run of float32, thinned out where there are very many."""
+    def _write(self, name: str, tensors: list[Any]) -> list[int]:
+        """Write tensors as one run of float32, large ones thinned out; return their lengths."""
         import torch
 
-        stride = 1 + sum(t.numel() for t in tensors) // _MOST_ELEMENTS_COUNT
+        sizes = []
         with open(self._folder / name, "wb") as file:
             for tensor in tensors:
-                flat = tensor.detach().to(torch.float32).contiguous().reshape(-1)[::stride]
+                dense = tensor.detach().to_dense() if tensor.layout != torch.strided else tensor
+                flat = dense.detach().to(torch.float32).contiguous().reshape(-1)
+                flat = flat[:: 1 + flat.numel() // _MOST_ELEMENTS_COUNT]
                 file.write(tensor_bytes(flat))
+                sizes.append(flat.numel())
+        return sizes
 
     def _follow_indices(self) -> None:
-        """Keep the order of the samples of each dataset, whoever fetches them."""
+        """Keep the order of the samples of each dataset, whoever fetches them.
+
+        The first pass only: a dataset that draws in the main process moves the generator from
+        which the next pass is shuffled, so that other workers mean another shuffle.
+        """
         from torch.utils.data import dataloader
 
         kind: Any = dataloader._BaseDataLoaderIter
@@ -197,7 +248,16 @@ class Recorder:
         def next_index(iterator: Any) -> Any:
             index = stock(iterator)
             seen = orders.setdefault(id(iterator._dataset), [])
-            seen.append(hashlib.sha256(repr(index).encode()).hexdigest()[:12])
+            if len(seen) < _pass_count(iterator):
+                seen.append(hashlib.sha256(repr(index).encode()).hexdigest()[:12])
             return index
 
         kind._next_index = next_index
+
+
+def _pass_count(iterator: Any) -> float:
+    """Return the batches of one pass; infinite for a sampler without length."""
+    try:
+        return len(iterator._index_sampler)
+    except TypeError:
+        return float("inf")
