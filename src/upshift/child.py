@@ -6,6 +6,8 @@ prints nothing and ends nothing.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import importlib.abc
 import importlib.util
 import json
@@ -160,6 +162,10 @@ def prepare(text: str) -> None:
     """Begin, before the user's script: `text` is the order as JSON (see `launch.order`)."""
     order = json.loads(text)
     if scratch := os.environ.get("UPSHIFT_REDIRECT"):
+    if "mark" in order:
+        with contextlib.suppress(OSError), open(order["mark"], "w"):
+            pass
+    traces.trim_uncaught()
         _redirect(scratch)
     if order["mode"] == "verify":
         _pin(order["seed"])
@@ -232,12 +238,34 @@ def _trial(order: dict[str, Any]) -> None:
 
     watch = Watch(measuring=True)
     pulled = Pulled(watch.live)
-    watch.on_step = Turns(watch, pulled.switch, talk).stepped
+    watch.on_step = _counted(Turns(watch, pulled.switch, talk).stepped, channel)
     pulled.switch(order["plan"])
     watch.install()
 
 
 def _verify(order: dict[str, Any]) -> None:
+def _counted(
+    stepped: Callable[[tuple[int, ...], int], None], channel: Any
+) -> Callable[[tuple[int, ...], int], None]:
+    """Count the steps, and tell the parent at the end: it only knows those that it asked for."""
+    from upshift.errors import ChildLost
+
+    own_pid, step_count = os.getpid(), 0
+
+    def stepped_and_counted(phases_ns: tuple[int, ...], sample_count: int) -> None:
+        nonlocal step_count
+        step_count += 1
+        stepped(phases_ns, sample_count)
+
+    def tell() -> None:
+        if step_count and os.getpid() == own_pid:
+            with contextlib.suppress(ChildLost):
+                channel.send({"kind": "ended", "steps": step_count})
+
+    atexit.register(tell)
+    return stepped_and_counted
+
+
     """Attach to a verification: the first steps are recorded, then the process ends."""
     from upshift.attach import Watch
     from upshift.launch.channel import Channel

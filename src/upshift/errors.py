@@ -57,7 +57,11 @@ class NeverTrains(ScriptFailed):
 
 
 class TooFewSteps(ScriptFailed):
-    """The script ended before enough steps could be measured."""
+    """The script ended before enough steps could be measured: after `step_count`."""
+
+    def __init__(self, problem: str, *, remedy: str, step_count: int, output: str = "") -> None:
+        super().__init__(problem, remedy=remedy, output=output)
+        self.step_count = step_count
 
 
 class IsolationFailed(UpshiftError):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import ChildLost, IsolationFailed, NeverTrains, ScriptFailed, TooFewSteps
-from upshift.launch.channel import Listener
+from upshift.launch.channel import Listener, make_scratch
 from upshift.launch.order import environment
 from upshift.launch.process import Isolation, Process
 from upshift.records import Phase, Step
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 _PHASES = tuple(Phase)
 _TAIL_LINE_COUNT = 40
-_FEWEST_REMEDY = "Give the script more work, for example more epochs or more data."
+MORE_WORK = "Give the script more work, for example more epochs or more data."
 
 
 class Arm:
@@ -41,12 +39,16 @@ class Arm:
     ) -> None:
         self.plan = plan
         self.step_count = 0
+        self.first_step_s = 0.0
+        self._counted = False
+        self._parked = False
         self._workload = workload
         self._patience_s = patience_s
-        self._scratch = Path(tempfile.mkdtemp(prefix="upshift-"))
+        self._scratch = make_scratch()
         self._listener = Listener(self._scratch / "s")
         self._channel: Channel | None = None
-        env = environment(plan, mode="trial", socket=str(self._scratch / "s"))
+        self._mark = self._scratch / "reached"
+        env = environment(plan, mode="trial", socket=str(self._scratch / "s"), mark=str(self._mark))
         try:
             self._process = Process.start(
                 workload.command,
@@ -76,7 +78,9 @@ class Arm:
         if found is None:
             self._raise_never_trained(bool(attached))
         else:
-            self._channel, _ = found
+            self._channel, message = found
+            self.first_step_s = message["step_ns"] * 1e-9
+            self.step_count = 1
 
     def ask(self, message: Message, timeout_s: float | None = None) -> Message:
         """Send a command and return the answer.
@@ -90,11 +94,14 @@ class Arm:
             answer = self._channel.ask(message, timeout_s)
         except TimeoutError:
             raise ScriptFailed(
-                f"The script made no step for {timeout_s:.0f} s after {self.step_count} steps.",
+                f"The script came to a halt {self._when}: no answer in {timeout_s:.0f} s.",
                 remedy="Raise --patience if its steps take that long.",
                 output=self._tail(),
             ) from None
         except ChildLost:
+            self._raise_ended()
+        if answer["kind"] == "ended":
+            self.step_count, self._counted = answer["steps"], True
             self._raise_ended()
         if answer["kind"] == "error":
             raise ChildLost(f"The child refused: {answer['why']}.", remedy="Report this.")
@@ -119,11 +126,15 @@ class Arm:
 
     def park(self) -> None:
         """Stop the child and its loader workers: they neither take CPU nor fetch ahead."""
-        self._process.stop()
+        if not self._parked:
+            self._process.stop()
+            self._parked = True
 
     def resume(self) -> None:
         """Let the child go on."""
-        self._process.resume()
+        if self._parked:
+            self._process.resume()
+            self._parked = False
 
     def close(self) -> None:
         """End the child and everything that it started."""
@@ -137,6 +148,12 @@ class Arm:
         """What the isolation could not do in full."""
         return self._process.notes
 
+    @property
+    def _when(self) -> str:
+        """After how many steps; a child that was killed could not tell the exact number."""
+        steps = steps_said(self.step_count)
+        return f"after {steps}" if self._counted else f"after at least {steps}"
+
     def _tail(self) -> str:
         text = self._process.errors() or self._process.output()
         return "\n".join(text.rstrip().splitlines()[-_TAIL_LINE_COUNT:])
@@ -145,6 +162,7 @@ class Arm:
         ended = self._process.exit
         if ended is not None:
             self._raise_bad_exit(ended, "before its first training step")
+            self._raise_unless_reached()
             raise NeverTrains(
                 "The script ended without an optimizer step or a backward pass.",
                 remedy="Give the command that really trains, with its arguments.",
@@ -152,6 +170,7 @@ class Arm:
             )
         seen = "" if imported_torch else " and no import of torch"
         tail = self._tail()
+        self._raise_unless_reached()
         self._process.kill()
         raise NeverTrains(
             f"There was no optimizer step or backward in {self._patience_s:.0f} s{seen}: "
@@ -160,16 +179,27 @@ class Arm:
             output=tail,
         )
 
+    def _raise_unless_reached(self) -> None:
+        """Say it where upshift never came in: `python -I` and `env -i` shut its door."""
+        if not self._mark.exists():
+            raise NeverTrains(
+                "The command starts no Python that upshift can reach: it comes in by the "
+                "environment, which `python -I`, `python -E`, `python -S` and `env -i` leave out.",
+                remedy="Leave these options away while you tune.",
+                output=self._tail(),
+            )
+
     def _raise_ended(self) -> Any:
         ended = self._process.wait(30.0)
         if ended is None:
             self._process.kill()
         elif ended.code or ended.signal:
-            self._raise_bad_exit(ended, f"after {self.step_count} training steps")
+            self._raise_bad_exit(ended, self._when)
         raise TooFewSteps(
-            f"The script ended after {self.step_count} training steps.",
-            remedy=_FEWEST_REMEDY,
+            f"The script ended {self._when}.",
+            remedy=MORE_WORK,
             output=self._tail(),
+            step_count=self.step_count,
         )
 
     def _raise_bad_exit(self, ended: Exit, when: str) -> None:
@@ -200,6 +230,11 @@ class Arm:
                 else "Make it run under plain python first.",
                 output=self._tail(),
             )
+
+
+def steps_said(count: int) -> str:
+    """Return a number of steps in words."""
+    return "1 training step" if count == 1 else f"{count} training steps"
 
 
 def _step(row: Sequence[int]) -> Step:
