@@ -17,6 +17,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from upshift.launch import traces
 from upshift.lever import lookup
 from upshift.records import Plan
 
@@ -161,11 +162,11 @@ class Pulled:
 def prepare(text: str) -> None:
     """Begin, before the user's script: `text` is the order as JSON (see `launch.order`)."""
     order = json.loads(text)
-    if scratch := os.environ.get("UPSHIFT_REDIRECT"):
     if "mark" in order:
         with contextlib.suppress(OSError), open(order["mark"], "w"):
             pass
     traces.trim_uncaught()
+    if scratch := os.environ.get("UPSHIFT_REDIRECT"):
         _redirect(scratch)
     if order["mode"] == "verify":
         _pin(order["seed"])
@@ -243,7 +244,6 @@ def _trial(order: dict[str, Any]) -> None:
     watch.install()
 
 
-def _verify(order: dict[str, Any]) -> None:
 def _counted(
     stepped: Callable[[tuple[int, ...], int], None], channel: Any
 ) -> Callable[[tuple[int, ...], int], None]:
@@ -266,6 +266,7 @@ def _counted(
     return stepped_and_counted
 
 
+def _verify(order: dict[str, Any]) -> None:
     """Attach to a verification: the first steps are recorded, then the process ends."""
     from upshift.attach import Watch
     from upshift.launch.channel import Channel
