@@ -6,6 +6,7 @@ commands, so that `upshift --help` starts at once.
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -229,6 +230,12 @@ def main() -> None:
         # A script's name or its words may not fit the terminal's encoding: spell them out.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    # The end of a Slurm job or of a terminal is an interruption: the best so far is saved. The
+    # script of `run` is not concerned: exec forgets handlers.
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it
+            signal.signal(number, signal.default_int_handler)
     app(prog_name="upshift")
 
 
