@@ -1,0 +1,202 @@
+"""`upshift run` is plain python, but for the speed."""
+
+import itertools
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+EMPTY = 'schema = 1\n[machine]\n[command]\nentry = "script"\nargv = ["{}"]\n[plan]\n[evidence]\n'
+PULLED = ("--lever", "malloc_retention=true")
+EXACT = (*PULLED, "--lever", "loader_workers=2")
+# Saves the weights at the end of a script that does not.
+SAVES = """
+import sys
+sys.argv.pop(0)
+import runpy, torch
+made, init = [], torch.optim.Optimizer.__init__
+def noted(self, *args, **kwargs):
+    init(self, *args, **kwargs)
+    made.append(self)
+torch.optim.Optimizer.__init__ = noted
+torch.set_num_threads(1)
+runpy.run_path(sys.argv[0], run_name="__main__")
+torch.save([p.detach() for group in made[0].param_groups for p in group["params"]], "weights.pt")
+"""
+START = """
+import json, os, sys
+print(json.dumps([__name__, __file__, sys.argv, os.getcwd(), sys.path[0], __spec__ is None]))
+print(sys.stdin.read())
+"""
+WORKERS = """
+import multiprocessing, sys
+def work(x):
+    import torch
+    return int(torch.tensor(x) ** 2)
+if __name__ == "__main__":
+    import torch
+    for way in ("fork", "spawn", "forkserver"):
+        with multiprocessing.get_context(way).Pool(1) as pool:
+            print(way, pool.map(work, [1, 2, 3]), flush=True)
+"""
+CRASH = """
+import torch
+class Net(torch.nn.Module):
+    def forward(self, x):
+        try:
+            return x / self.nothing
+        except AttributeError as error:
+            raise ValueError("no weights") from error
+def train():
+    Net()(torch.ones(2))
+train()
+"""
+SIGNALS = """
+import signal, sys, time
+import torch
+def stop(number, frame):
+    print("saving", signal.Signals(number).name, flush=True)
+    sys.exit(5)
+if sys.argv[1] == "handled":
+    signal.signal(signal.SIGTERM, stop)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def without_seconds(text: str) -> str:
+    return re.sub(r"[\d.]+ (ms|s)\b", "TIME", text)
+
+
+@pytest.mark.child
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("digits.py", ["--epochs", "1"]),
+        ("image_pipeline.py", ["--epochs", "1", "--pictures", "96"]),
+        ("char_transformer.py", ["--epochs", "1", "--iterations", "3", "--width", "32"]),
+    ],
+)
+def test_an_empty_plan_gives_the_same_output_and_the_same_bits(project, name, words) -> None:
+    if name != "char_transformer.py":
+        pytest.importorskip("sklearn" if name == "digits.py" else "PIL")
+    torch = pytest.importorskip("torch")
+    project.write("saves.py", SAVES)
+    project.write("upshift.toml", EMPTY.format("saves.py"))
+    given = ["saves.py", str(EXAMPLES / name), *words]
+    if name == "image_pipeline.py":
+        given += ["--data", str(project.root / "data"), "--out", str(project.root / "out")]
+    plain = project.python(*given)
+    expected = torch.load(project.root / "weights.pt")
+    (project.root / "weights.pt").unlink()
+    run = project.upshift("run", *given)
+    assert plain.code == run.code == 0, run.err
+    assert without_seconds(run.out) == without_seconds(plain.out)
+    found = torch.load(project.root / "weights.pt")
+    assert len(found) == len(expected) > 0
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+@pytest.mark.child
+def test_exact_levers_leave_the_weights_and_a_fused_optimizer_the_keys_as_they_are(project) -> None:
+    torch = pytest.importorskip("torch")
+    project.write(
+        "train.py",
+        "import sys, torch\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "torch.set_num_threads(1)\n"
+        "torch.manual_seed(0)\n"
+        "data = TensorDataset(torch.randn(64, 8), torch.randint(0, 2, (64,)))\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "for epoch in range(2):\n"
+        "    for x, y in DataLoader(data, batch_size=8, shuffle=True):\n"
+        "        optimizer.zero_grad()\n"
+        "        loss = torch.nn.functional.cross_entropy(model(x), y)\n"
+        "        loss.backward()\n"
+        "        optimizer.step()\n"
+        "    print(loss.item())\n"
+        "torch.save({'m': model.state_dict(), 'o': optimizer.state_dict()}, sys.argv[1])\n",
+    )
+    plain = project.python("train.py", "plain.pt")
+    exact = project.upshift("run", *EXACT, "train.py", "exact.pt")
+    fused = project.upshift("run", "--lever", "fused_optimizer=true", "train.py", "fused.pt")
+    assert (plain.code, exact.code, fused.code) == (0, 0, 0), exact.err + fused.err
+    assert exact.out == plain.out
+    saved = {n: torch.load(project.root / f"{n}.pt") for n in ("plain", "exact", "fused")}
+    for name, value in saved["plain"]["m"].items():
+        assert torch.equal(value, saved["exact"]["m"][name])
+        assert torch.allclose(value, saved["fused"]["m"][name], atol=1e-5)
+    for part, key in itertools.product(("exact", "fused"), ("param_groups", "state")):
+        assert len(saved["plain"]["o"][key]) == len(saved[part]["o"][key]) > 0
+    for groups in zip(*(saved[n]["o"]["param_groups"] for n in saved), strict=True):
+        assert groups[0].keys() == groups[1].keys() == groups[2].keys()
+
+
+@pytest.mark.child
+@pytest.mark.parametrize("way", ["script", "module", "bash"])
+def test_the_script_starts_as_it_would_under_plain_python(project, way) -> None:
+    project.write("pack/__init__.py", "")
+    project.write("pack/train.py", START)
+    project.write("train.sh", 'python pack/train.py "$@"\n')
+    words = {
+        "script": ["pack/train.py", "a b", "--lever", "x"],
+        "module": ["-m", "pack.train", "a b", "--plan", "x"],
+        "bash": ["--", "bash", "train.sh", "a b", "--force"],
+    }[way]
+    argv = words[1:] if way == "bash" else [sys.executable, *words]
+    plain = project.upshift(argv=argv, stdin_text="typed")
+    run = project.upshift("run", *PULLED, *words, stdin_text="typed")
+    assert plain.code == run.code == 0, run.err
+    assert run.out == plain.out
+    assert "typed" in run.out
+
+
+@pytest.mark.child
+def test_the_exit_code_is_the_script_s(project) -> None:
+    project.write("train.py", "import torch, sys\nsys.exit(7)\n")
+    assert project.upshift("run", *PULLED, "train.py").code == 7
+
+
+@pytest.mark.child
+def test_a_traceback_shows_the_script_s_frames_alone(project) -> None:
+    project.write("train.py", CRASH)
+    plain = project.python("train.py")
+    run = project.upshift("run", *PULLED, "train.py")
+    assert plain.code == run.code == 1
+    assert run.err == plain.err
+
+
+@pytest.mark.child
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(signal.SIGTERM, "handled"), (signal.SIGTERM, "plain"), (signal.SIGINT, "plain")],
+)
+def test_signals_reach_the_script(project, number, kind) -> None:
+    project.write("train.py", SIGNALS)
+    ends = []
+    for argv in (
+        [sys.executable, "train.py", kind],
+        project.command("run", *PULLED, "train.py", kind),
+    ):
+        with project.begun(argv=argv) as process:
+            while process.stdout.readline() != "ready\n":
+                assert process.poll() is None
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+            ends.append((process.returncode, out, err))
+    assert ends[0] == ends[1]
+    assert project.nothing_left()
+
+
+@pytest.mark.child
+def test_worker_processes_start_by_every_method(project) -> None:
+    project.write("train.py", WORKERS)
+    plain = project.python("train.py")
+    run = project.upshift("run", *PULLED, "train.py")
+    assert plain.code == run.code == 0, run.err
+    assert run.out == plain.out
+    assert run.err == plain.err
