@@ -9,12 +9,16 @@ from upshift.records import Effect
 from upshift.verify import gates
 from upshift.verify.evidence import Evidence
 
-STEPS, SIZE = 8, 200
+STEPS, SIZES = 8, (160, 32, 8)
+SIZE = sum(SIZES)
 FLOOR = 2.0**-23
 
 
 def evidence(*, lr: float = 0.1, rounding: float = 0.0, seed: int = 1) -> Evidence:
-    """Return the evidence of a small descent; `rounding` shakes each number that much."""
+    """Return the evidence of a small descent, each step taught: it starts from the same weights.
+
+    `rounding` shakes each number that much.
+    """
     start, shake = np.random.default_rng(0), np.random.default_rng(seed)
 
     def shaken(values):
@@ -22,25 +26,30 @@ def evidence(*, lr: float = 0.1, rounding: float = 0.0, seed: int = 1) -> Eviden
         return np.asarray(values) * (1 + rounding * signs)
 
     weights = start.normal(size=SIZE)
-    gradients = shaken(weights)
-    moved, losses = [], []
+    gradients, moves, losses = [], [], []
     for _ in range(STEPS):
         losses.append(float(shaken(np.mean(weights**2))))
-        weights = weights - shaken(lr * weights)
-        moved.append(weights)
-    first = start.normal(size=SIZE) * 0
+        gradients.append(shaken(weights).astype(np.float32))
+        moves.append(shaken(-lr * gradients[-1]).astype(np.float32))
+        weights = 0.9 * weights
     return Evidence(
         step_count=STEPS,
         batches=tuple(f"batch {i}" for i in range(STEPS)),
         orders=(tuple(f"index {i}" for i in range(STEPS)),),
-        structure=tuple(f"SGD lr {lr}" for _ in range(STEPS)),
+        structure=tuple("SGD" for _ in range(STEPS)),
         samples=(4,) * STEPS,
         losses=tuple(losses),
-        weights=str(hash(weights.tobytes())),
-        gradients=gradients.astype(np.float32),
-        moved_once=(moved[0] - first).astype(np.float32),
-        moved=(moved[-1] - first).astype(np.float32),
+        weights=str(hash((moves[-1].tobytes(), gradients[-1].tobytes()))),
+        sizes=SIZES,
+        gradients=tuple(gradients),
+        moves=tuple(moves),
+        forced_losses_count=STEPS,
     )
+
+
+def at(arrays, step, change):
+    """Return the arrays with `change` applied to that of one step."""
+    return tuple(change(values.copy()) if i == step else values for i, values in enumerate(arrays))
 
 
 @pytest.fixture
@@ -100,13 +109,56 @@ def test_losses_that_are_no_numbers_are_rejected(baseline, floors, bad) -> None:
     assert gates.within_spread(baseline, broken, gate).passed is False
 
 
-@pytest.mark.parametrize("name", ["gradients", "moved_once", "moved"])
+@pytest.mark.parametrize("name", ["gradients", "moves"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_tensors_that_are_no_numbers_are_rejected(baseline, floors, name, bad) -> None:
-    broken = getattr(baseline, name).copy()
-    broken[3] = bad
-    gate = gates.within_floor(baseline, replace(baseline, **{name: broken}), floors)
+    def spoil(values):
+        values[3] = bad
+        return values
+
+    broken = replace(baseline, **{name: at(getattr(baseline, name), 2, spoil)})
+    assert gates.within_floor(baseline, broken, floors).passed is False
+
+
+def test_a_kink_in_some_steps_is_rounding(baseline, floors) -> None:
+    def kinked(candidate):
+        """Shift a gradient by a thousandth, as one ReLU does, and what the optimizer keeps of it."""
+        for step in (1, 4, 6):
+            bend = np.random.default_rng(step).normal(size=SIZE) * 1e-3
+            candidate = replace(
+                candidate,
+                gradients=at(candidate.gradients, step, lambda g, bend=bend: g * (1 + bend)),
+            )
+            for later in range(step, STEPS):
+                candidate = replace(
+                    candidate,
+                    moves=at(candidate.moves, later, lambda m, bend=bend: m * (1 + 0.3 * bend)),
+                )
+        return candidate
+
+    gate = gates.within_floor(baseline, kinked(evidence(rounding=2 * FLOOR, seed=9)), floors)
+    assert gate.passed is True, gate.says
+    faulty = gates.within_floor(baseline, kinked(evidence(lr=0.1005, rounding=FLOOR)), floors)
+    assert faulty.passed is False, faulty.says
+
+
+@pytest.mark.parametrize("tensor", [0, 1, 2])
+def test_one_frozen_tensor_is_no_rounding(baseline, floors, tensor) -> None:
+    start = sum(SIZES[:tensor])
+
+    def freeze(values):
+        values[start : start + SIZES[tensor]] = 0
+        return values
+
+    moves = tuple(freeze(values.copy()) for values in baseline.moves)
+    assert gates.within_floor(baseline, replace(baseline, moves=moves), floors).passed is False
+
+
+def test_one_skipped_step_is_no_rounding(baseline, floors) -> None:
+    skipped = replace(baseline, moves=at(baseline.moves, 5, lambda values: values * 0))
+    gate = gates.within_floor(baseline, skipped, floors)
     assert gate.passed is False
+    assert "step 6" in gate.says
 
 
 def test_a_script_whose_own_losses_are_no_numbers_is_not_proved_by_rounding(floors) -> None:
@@ -155,8 +207,9 @@ def test_fewer_losses_than_the_baseline_are_no_rounding(baseline, floors) -> Non
 def test_a_candidate_that_moves_what_the_baseline_leaves_alone_is_rejected(
     baseline, floors
 ) -> None:
-    still = replace(baseline, moved=np.zeros(SIZE, np.float32))
-    resting = [replace(floor, moved=still.moved) for floor in floors]
+    nothing = tuple(np.zeros(SIZE, np.float32) for _ in range(STEPS))
+    still = replace(baseline, moves=nothing)
+    resting = [replace(floor, moves=nothing) for floor in floors]
     assert gates.within_floor(still, still, resting).passed is True
     assert gates.within_floor(still, baseline, resting).passed is False
 
@@ -167,12 +220,13 @@ def test_one_floor_run_is_enough(baseline, floors) -> None:
 
 def test_a_script_that_does_not_repeat_itself_is_judged_by_its_own_spread(baseline) -> None:
     gate = gates.repeatable(baseline, evidence(rounding=1e-3))
-    near, far = evidence(rounding=1e-3, seed=5), evidence(lr=0.11)
+    near = evidence(rounding=1e-3, seed=5)
+    far = replace(near, losses=tuple(1.1 * loss for loss in near.losses))
     assert gates.within_spread(baseline, near, gate).passed is True
     assert gates.within_spread(baseline, far, gate).passed is False
 
 
 def test_a_floor_that_ran_away_permits_nothing(baseline, floors) -> None:
-    endless = np.full(SIZE, np.inf, np.float32)
+    endless = tuple(np.full(SIZE, np.inf, np.float32) for _ in range(STEPS))
     wild = replace(floors[0], gradients=endless, losses=(float("inf"),) * STEPS)
     assert gates.within_floor(baseline, evidence(lr=0.1005), [wild]).passed is False
