@@ -32,7 +32,7 @@ class Scene:
         machine: this machine.
         baseline: the profile of the untouched script, None where there is none yet.
         traits: facts that the child saw, such as `loader.workers` (int), `model.conv` (bool),
-            `optimizer.fusable` (bool), `threads` (int); a missing key is unknown.
+            `optimizer.name` (str), `threads` (int); a missing key is unknown.
     """
 
     machine: Machine

@@ -51,15 +51,12 @@ def recorded(
     listener = Listener(scratch / "s")
     tensors = scratch / "tensors"
     tensors.mkdir()
-    perturb = None if floor_seed is None else {"scale": 2.0**-23, "seed": floor_seed}
-    env = environment(
-        plan, mode="verify", socket=str(scratch / "s"), seed=_SEED, steps=step_count,
-        forced=forced_count, folder=str(tensors), perturb=perturb, teach=teacher is None,
+    env = _pinned(
+        plan, socket=str(scratch / "s"), steps=step_count, forced=forced_count,
+        folder=str(tensors), teach=teacher is None,
         teacher=None if teacher is None else str(teacher),
+        perturb=None if floor_seed is None else {"scale": 2.0**-23, "seed": floor_seed},
     )  # fmt: skip
-    env["PYTHONHASHSEED"] = str(_SEED)
-    # Two runs share the cores; threads that spin while they wait would starve each other.
-    env.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         process = Process.start(
             workload.command, env=env, cwd=workload.cwd, scratch=scratch, isolation=isolation
@@ -82,3 +79,11 @@ def recorded(
     finally:
         listener.close()
         process.kill()
+
+
+def _pinned(plan: Plan, **details: Any) -> dict[str, str]:
+    env = environment(plan, mode="verify", seed=_SEED, **details)
+    env["PYTHONHASHSEED"] = str(_SEED)
+    # Two runs share the cores; threads that spin while they wait would starve each other.
+    env.setdefault("OMP_WAIT_POLICY", "passive")
+    return env

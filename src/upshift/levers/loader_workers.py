@@ -51,7 +51,9 @@ def why_not(scene: Scene) -> str:
         return "the loop takes its batches from no DataLoader"
     if scene.baseline is None:
         return "there is no profile yet that says how long a batch takes"
-    return "an iterable dataset splits its stream by worker: its samples would change"
+    if not scene.traits.get("loader.map_style"):
+        return "an iterable dataset splits its stream by worker: its samples would change"
+    return "the script's own number of workers is the only one that fits this machine"
 
 
 def pull(training: Training, count: int) -> Callable[[], None]:

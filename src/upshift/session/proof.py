@@ -95,9 +95,9 @@ class Prover:
             return gates.prove(Effect.EXACT, (repeats, structure, bits))
         if declared is Effect.EXACT and repeats.passed:
             return gates.prove(declared, (repeats, structure, gates.same_bits(first, candidate)))
-        effect = declared if redraws else min(
-            declared, Effect.ROUNDING, key=lambda effect: effect.severity_index
-        )  # fmt: skip
+        effect = declared
+        if declared is Effect.REDRAW and not redraws:  # the same batches: only the rest is left
+            effect = Effect.ROUNDING
         rest = plan if not redraws else Plan(
             tuple((lever.name, s) for lever, s in lookup(plan) if lever.effect is not Effect.REDRAW)
         )  # fmt: skip

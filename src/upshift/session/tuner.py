@@ -169,6 +169,7 @@ class Tuner:
         left_s = self._started_s + self._options.budget_s - time.monotonic()
         seen = self._races.confirm(plan, left_s=left_s)
         if seen.speedup.is_gain:
+            self._say_what_it_saves(seen.speedup)
             return plan, observe(self._bench, self._races.with_pulled(plan)), seen
         self._notes.append(
             f"On fresh launches {plan} gave {_interval(seen.speedup)}: "
@@ -177,6 +178,17 @@ class Tuner:
         names = frozenset(name for name, _ in plan.settings)
         self._retell(names, outcome="dropped", why="the gain was not seen on fresh launches")
         return Plan(), None, None
+
+    def _say_what_it_saves(self, speedup: Interval) -> None:
+        """Weigh the gain against the search, where the user said how long the training runs."""
+        if self._options.training_s is None:
+            return
+        saved_s = self._options.training_s * (1 - 1 / speedup.mid_ratio)
+        spent_s = time.monotonic() - self._started_s
+        self._notes.append(
+            f"Of {duration(self._options.training_s)} of training the plan saves about "
+            f"{duration(saved_s)}; the search took {duration(spent_s)}."
+        )
 
     def _retell(self, levers: frozenset[str], *, outcome: str, why: str) -> None:
         self._rows = [
