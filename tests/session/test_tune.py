@@ -40,7 +40,7 @@ KEYS = {
     "cost",
 }  # fmt: skip
 OWN = {"upshift.toml", "upshift-report.txt", "out.json"}
-QUICK = ("tune", "--plain", "--budget", "40s", "--only", "loader_workers")
+QUICK = ("tune", "--plain", "--budget", "25s", "--only", "loader_workers")
 
 
 def search_begun(project, process) -> str:

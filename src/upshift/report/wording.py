@@ -23,13 +23,20 @@ EFFECTS = {
 }
 
 
+SAYS_NOTHING_RATIO = 1000.0
+
+
 def interval(ratio: Interval) -> str:
-    """Return a speed-up with its 95 % interval.
+    """Return a speed-up with its 95 % interval, unless so few pairs were run that it says nothing.
 
     >>> from upshift.records import Interval
     >>> interval(Interval(low_ratio=1.1, mid_ratio=1.2, high_ratio=1.3))
     '1.20x (1.10x to 1.30x)'
+    >>> interval(Interval(low_ratio=0.01, mid_ratio=1.2, high_ratio=100.0))
+    '1.20x (too few pairs)'
     """
+    if ratio.high_ratio / ratio.low_ratio >= SAYS_NOTHING_RATIO:
+        return f"{times(ratio.mid_ratio)} (too few pairs)"
     return f"{times(ratio.mid_ratio)} ({times(ratio.low_ratio)} to {times(ratio.high_ratio)})"
 
 
