@@ -1,6 +1,6 @@
 """Stage 4. Which of two plans is faster, and how sure that is."""
 
-from upshift.compare.confirm import Confirmation, confirm, settle
+from upshift.compare.confirm import Confirmation, confirm, settle, span
 from upshift.compare.evidence import confidence_sequence, grid, log_e, log_e_path
 from upshift.compare.interval import hodges_lehmann, inverse, signed_rank_interval
 from upshift.compare.noise import confirming_pairs, measure_noise, plan_pairs, resolution
@@ -28,4 +28,5 @@ __all__ = [
     "rule_for",
     "settle",
     "signed_rank_interval",
+    "span",
 ]

@@ -7,7 +7,7 @@ confirmation reports.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from upshift.compare.interval import signed_rank_interval
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
-_CHUNK = 64
+_CHUNK = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,28 @@ def confirm(
             if on_pair is not None:
                 on_pair(pair)
     return settle(pairs, wall_s=clock() - started_s)
+
+
+def span(rounds: Sequence[Confirmation]) -> Confirmation:
+    """Join rounds of fresh launches into one figure whose interval spans those of all rounds.
+
+    Two launches of one program differ by more than the noise within them (memory layout, page
+    placement), so pairs of one launch cannot tell how the next one fares: Kalibera and Jones,
+    ISMM 2013, https://doi.org/10.1145/2464157.2464160.
+
+    Raises:
+        ValueError: there is no round.
+    """
+    joined = settle([pair for each in rounds for pair in each.pairs])
+    return replace(
+        joined,
+        speedup=replace(
+            joined.speedup,
+            low_ratio=min(r.speedup.low_ratio for r in (joined, *rounds)),
+            high_ratio=max(r.speedup.high_ratio for r in (joined, *rounds)),
+        ),
+        wall_s=sum(each.wall_s for each in rounds),
+    )
 
 
 def settle(pairs: Sequence[Pair], *, wall_s: float = 0.0) -> Confirmation:

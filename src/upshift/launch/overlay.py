@@ -347,7 +347,9 @@ def _read_only(path: str, descriptor: int | None = None) -> list[str]:
     now = os.statvfs(path).f_flag
     flags = now & _LOCKED_FLAGS | (_RELATIME_MS if now & _RELATIME_VFS else 0)
     _mount("none", path, "", _REMOUNT | _BIND | _RDONLY | flags)
-    return [f"{path} itself is read-only in trials, its folders are not."] if writable else []
+    if path == "/" or not writable:  # programs keep nothing right beside /home and /tmp
+        return []
+    return [f"{path} itself is read-only in trials, its folders are not."]
 
 
 def _within(path: str, tree: str) -> bool:

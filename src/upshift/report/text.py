@@ -157,8 +157,8 @@ def _trust(tuning: Tuning) -> list[str]:
         bias = tuning.noise.bias
         if not bias.low_ratio <= 1.0 <= bias.high_ratio:
             said.append(
-                f"The script raced against itself gave {interval(bias)} and should give 1: "
-                "something else used this machine meanwhile."
+                f"Two launches of the same script differed by {interval(bias)}: launches vary "
+                "here, so the published figure spans two pairs of them."
             )
     return [*said, *tuning.notes]
 

@@ -165,7 +165,7 @@ class Tuner:
     def _confirm(self, plan: Plan) -> tuple[Plan, Profile | None, compare.Confirmation | None]:
         if not plan.settings:
             return plan, None, None
-        self._view.stage("confirmation", f"two fresh launches: the script against {plan}")
+        self._view.stage("confirmation", f"fresh launches: the script against {plan}")
         left_s = self._started_s + self._options.budget_s - time.monotonic()
         seen = self._races.confirm(plan, left_s=left_s)
         if seen.speedup.is_gain:
@@ -202,7 +202,7 @@ class Tuner:
         """Seconds to keep for the proof and the confirmation."""
         start_s, step_s = self._bench.start_s, self._baseline.step_s
         proof_s = _PROOF_ROUNDS * (1.5 * start_s + _PROOF_STEPS * step_s)
-        reserve_s = proof_s + self._races.confirm_s + 2 * start_s
+        reserve_s = proof_s + self._races.confirm_s + 4 * start_s
         return min(reserve_s, _MOST_RESERVE * self._options.budget_s)
 
     def _say_baseline(self) -> None:

@@ -1,0 +1,55 @@
+"""The published figure: fixed pairs, and an interval that spans every round of launches."""
+
+import random
+from math import exp
+
+import pytest
+
+from upshift import compare
+from upshift.records import Pair
+
+
+def a_round(log_gain, count=40, seed=1):
+    noise = random.Random(seed)
+    pairs = [
+        Pair(baseline_s=exp(log_gain + noise.gauss(0, 0.01)), candidate_s=1.0, baseline_first=True)
+        for _ in range(count)
+    ]
+    return compare.settle(pairs)
+
+
+def test_a_gain_that_only_one_launch_shows_is_not_confirmed() -> None:
+    lucky, plain = a_round(0.10), a_round(-0.01)
+    assert lucky.speedup.is_gain
+    assert not compare.span([lucky, plain]).speedup.is_gain
+
+
+def test_the_interval_spans_those_of_all_rounds() -> None:
+    rounds = [a_round(0.10, seed=1), a_round(0.20, seed=2)]
+    joined = compare.span(rounds)
+    assert joined.speedup.low_ratio == min(r.speedup.low_ratio for r in rounds)
+    assert joined.speedup.high_ratio == max(r.speedup.high_ratio for r in rounds)
+    assert rounds[0].speedup.mid_ratio < joined.speedup.mid_ratio < rounds[1].speedup.mid_ratio
+    assert len(joined.pairs) == 80
+
+
+def test_one_round_is_itself() -> None:
+    alone = a_round(0.05)
+    assert compare.span([alone]).speedup == alone.speedup
+
+
+def test_no_round_says_nothing() -> None:
+    with pytest.raises(ValueError, match="at least one pair"):
+        compare.span([])
+
+
+def test_exactly_the_planned_pairs_are_run() -> None:
+    asked = []
+
+    def measure(coins):
+        asked.append(len(coins))
+        return [Pair(baseline_s=2.0, candidate_s=1.0, baseline_first=coin) for coin in coins]
+
+    seen = compare.confirm(measure, pair_count=37, coin=random.Random(1))
+    assert sum(asked) == len(seen.pairs) == 37
+    assert seen.speedup.mid_ratio == pytest.approx(2.0)
