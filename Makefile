@@ -24,7 +24,8 @@ check: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
-	$(BIN)/python benchmarks/first_light.py
+	@test -n "$(CHECKOUTS)" || { echo "Say where the public scripts are: make bench CHECKOUTS=folder (see benchmarks/first_light.py)."; exit 2; }
+	$(BIN)/python benchmarks/first_light.py $(CHECKOUTS)
 
 format: $(READY)
 	$(BIN)/ruff format .

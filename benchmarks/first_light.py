@@ -92,7 +92,6 @@ def whole_runs(entry: dict[str, Any], folder: Path, plan: Path, rounds: int) -> 
         *entry["short"],
     ]  # fmt: skip
     env = environment(entry)
-    wall_s(plain, folder, env)
     ratios = []
     for _ in range(rounds):
         walls = [wall_s(command, folder, env) for command in (plain, tuned, tuned, plain)]

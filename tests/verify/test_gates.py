@@ -122,7 +122,7 @@ def test_tensors_that_are_no_numbers_are_rejected(baseline, floors, name, bad) -
 
 def test_a_kink_in_some_steps_is_rounding(baseline, floors) -> None:
     def kinked(candidate):
-        """Shift a gradient by a thousandth, as one ReLU does, and what the optimizer keeps of it."""
+        """Shift some gradients by a thousandth, as a ReLU does, and what the optimizer keeps."""
         for step in (1, 4, 6):
             bend = np.random.default_rng(step).normal(size=SIZE) * 1e-3
             candidate = replace(

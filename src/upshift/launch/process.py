@@ -111,16 +111,19 @@ class Process:
         """
         scratch = scratch.resolve()
         layers = _layers(scratch, isolation)
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
-        guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_GUARD)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=err_write,
-            pass_fds=(out_write,),
-            start_new_session=True,  # Ctrl-C in the terminal is for the parent to judge
-        )
+        pipes = (*os.pipe(), *os.pipe())
+        out_read, out_write, err_read, err_write = pipes
+        try:
+            guard = _start_guard(out_write, err_write)
+        except OSError as error:
+            for descriptor in pipes:
+                os.close(descriptor)
+            for folder in (scratch, *layers):
+                guards.wipe(str(folder))
+            raise IsolationFailed(
+                f"Cannot start a process for the trial: {error.strerror}.",
+                remedy="Free some memory or processes (ulimit -u) and try again.",
+            ) from None
         process = cls(guard, [scratch, *layers], isolation)
         process._output = Output(out_read, err_read)
         spec = {
@@ -294,6 +297,17 @@ def best_isolation() -> Isolation:
         process.kill()
         works = process.output() == "x\n" and victim.read_text() == "before"
     return Isolation.OVERLAY if works else Isolation.REDIRECT
+
+
+def _start_guard(out: int, errors: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(_GUARD)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        pass_fds=(out,),
+        start_new_session=True,  # Ctrl-C in the terminal is for the parent to judge
+    )
 
 
 def _layers(scratch: Path, isolation: Isolation) -> list[Path]:

@@ -1,0 +1,29 @@
+"""A trial that cannot even begin says so and leaves nothing."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from upshift.errors import IsolationFailed
+from upshift.launch.process import Isolation, Process
+
+
+def test_a_guard_that_cannot_be_started_is_one_sentence_and_leaves_nothing(
+    tmp_path, monkeypatch
+) -> None:
+    def refuse(*args, **kwargs):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(IsolationFailed, match="Resource temporarily unavailable"):
+        Process.start(
+            [sys.executable, "-c", "pass"], env={}, cwd=str(tmp_path), scratch=scratch,
+            isolation=Isolation.NONE,
+        )  # fmt: skip
+    assert not scratch.exists()
+    assert set(os.listdir("/proc/self/fd")) == before
