@@ -68,6 +68,10 @@ class Session(ModuleType):
         if self.error is not None:
             raise self.error
 
+    def glance(self):
+        self.note("glance")
+        return self.machine
+
     def doctor(self, python):
         self.note("doctor", python)
         return self.machine
@@ -365,7 +369,7 @@ def test_run_refuses_another_machine_unless_forced(session):
     assert refused.exit_code == 2
     assert "for 2 cores, and this job may use 8" in refused.stderr
     assert "--force" in refused.stderr
-    assert session.calls[-1][0] == "doctor"
+    assert session.calls[-1][0] == "glance"
     forced = upshift_with("run", "--force", "train.py")
     assert forced.exit_code == 0
     assert "for 2 cores" in forced.stderr

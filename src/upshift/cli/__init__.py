@@ -313,7 +313,7 @@ def _chosen_plan(workload: Workload, options: Options, *, needed: bool, quiet: b
     saved = plan_file.read_plan(options.plan_path)
     if not saved.plan.settings:
         return saved.plan
-    found = plan_file.differences(saved, session.doctor(workload.python), workload)
+    found = plan_file.differences(saved, session.glance(), workload)
     if refusals := [item.says for item in found if item.refuses and not options.force]:
         raise PlanError(" ".join(refusals), remedy="Run `upshift tune` here, or add --force.")
     for item in found:

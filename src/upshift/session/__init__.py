@@ -77,6 +77,23 @@ def doctor(python: str) -> Machine:
     return machine.read(probe=lambda: machine.probe_torch(python))
 
 
+def glance() -> Machine:
+    """Return the facts that a plan is checked against, without starting torch.
+
+    The version is that of the installed distribution in this Python, which runs the script.
+    """
+    from importlib.metadata import PackageNotFoundError, version
+
+    from upshift import machine
+    from upshift.records import Torch
+
+    try:
+        installed = Torch(version=version("torch"))
+    except PackageNotFoundError:
+        installed = None
+    return machine.read(probe=lambda: installed)
+
+
 def profile(
     workload: Workload, options: Options, view: Watcher
 ) -> tuple[Profile, Machine, tuple[str, ...]]:
