@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from upshift.errors import TooFewSteps
 from upshift.launch.arm import MORE_WORK, Arm, steps_said
+from upshift.launch.blocks import Waiting, both, can_take, cost_s, pair, settle_count
 from upshift.lever import lookup
 from upshift.records import Pair, Plan, Step, Switch
 
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from upshift.launch.process import Isolation
-    from upshift.lever import Lever
-    from upshift.records import Setting, Workload
+    from upshift.records import Workload
 
 _T = TypeVar("_T")
 WARM_COUNT = 3
@@ -25,7 +25,6 @@ _LONE_BLOCK_S = 3.0
 _TIMEOUT_FACTOR = 20.0
 _MEMORY_MARGIN_RATIO = 1.3
 _LEAST_ROOM_COUNT = 8
-_PRESSURE = "/proc/pressure/cpu"
 
 
 class Bench:
@@ -92,7 +91,7 @@ class Bench:
             fresh: start it anew in any case.
         """
         arm = self._seats[seat]
-        if arm is not None and (fresh or not _can_take(arm.plan, plans[0])):
+        if arm is not None and (fresh or not can_take(arm.plan, plans[0])):
             self._vacate(seat)
             arm = None
         self._set_aside(1 - seat)
@@ -103,7 +102,7 @@ class Bench:
         if current != plans:
             arm.switch(plans)
             self._current[seat] = plans
-            self._settle(arm, max(_settle_count(old, plans[0]) for old in current))
+            self._settle(arm, max(settle_count(old, plans[0]) for old in current))
         return arm
 
     def _start(self, plan: Plan, seat: int) -> Arm:
@@ -115,7 +114,7 @@ class Bench:
             arm.begin()
             self.step_s = self.step_s or arm.first_step_s
             arm.switch((plan,))
-            self._settle(arm, WARM_COUNT + self.cycle_count + _settle_count(Plan(), plan))
+            self._settle(arm, WARM_COUNT + self.cycle_count + settle_count(Plan(), plan))
         except BaseException:
             self._vacate(seat)
             raise
@@ -213,15 +212,29 @@ class Bench:
     def pair_s(self, baseline: Plan, candidate: Plan) -> float:
         """Return about how long a pair of these plans takes, without the switches."""
         settle, block = self._shape(baseline, candidate, apart=False)
-        return 2 * (block or settle + 1) * self.step_s
+        if not block:
+            return 2 * (settle + 1) * self.step_s
+        ahead_count = self._ahead_count(baseline) + self._ahead_count(candidate)
+        return (2 * block + ahead_count) * self.step_s
+
+    def _ahead_count(self, plan: Plan) -> int:
+        """Return the batches that workers may have fetched before a turn, for nothing.
+
+        Between the last step of a turn and the signal that stops them, and after the one that
+        lets them go, workers fetch while nobody counts. The steps that use these batches up
+        are not counted either.
+        """
+        cycles = [lever.cycle_count(setting) for lever, setting in lookup(plan)]
+        longest = max([self.cycle_count, *cycles])
+        return longest if longest > 1 else 0
 
     def _shape(self, baseline: Plan, candidate: Plan, *, apart: bool) -> tuple[int, int]:
         """Return the steps that settle a switch inside one child, or the block of a relay."""
         differing = baseline.differing(candidate)
-        levers = [lever for lever, _ in _both(baseline, candidate) if lever.name in differing]
+        levers = [lever for lever, _ in both(baseline, candidate) if lever.name in differing]
         if differing and not apart and all(lever.switch is Switch.STEP for lever in levers):
             return max(lever.settle_count for lever in levers), 0
-        cycles = [lever.cycle_count(setting) for lever, setting in _both(baseline, candidate)]
+        cycles = [lever.cycle_count(setting) for lever, setting in both(baseline, candidate)]
         least_s = _LONE_BLOCK_S if self.lonely else _LEAST_BLOCK_S
         by_time = int(least_s / self.step_s + 1) if self.step_s else 1
         return 0, max([self.cycle_count, by_time, *cycles])
@@ -238,12 +251,12 @@ class Bench:
             for baseline_first in coins
             for index in ((0, 1) if baseline_first else (1, 0))
         ]
-        waiting = _Waiting()
+        waiting = Waiting()
         answer, _ = arm.turns(turns, timeout_s=self._timeout_s(len(turns) * (settle + 1)))
         pressure = waiting.share_ratio()
-        costs = [_cost_s(steps) for steps in answer]
+        costs = [cost_s(steps) for steps in answer]
         return [
-            _pair(costs[2 * i : 2 * i + 2], baseline_first, pressure)
+            pair(costs[2 * i : 2 * i + 2], baseline_first, pressure)
             for i, baseline_first in enumerate(coins)
         ]
 
@@ -255,13 +268,15 @@ class Bench:
         seats = tuple(plans)
         pairs = []
         for baseline_first in coins:
-            waiting = _Waiting()
+            waiting = Waiting()
             costs = []
             for seat in seats if baseline_first else seats[::-1]:
-                arm = self._with_life((plans[seat],), seat, block)
-                (steps,), _ = arm.turns([(0, 0, block, True)], timeout_s=self._timeout_s(block))
-                costs.append(_cost_s(steps))
-            pairs.append(_pair(costs, baseline_first, waiting.share_ratio()))
+                skip = self._ahead_count(plans[seat])
+                arm = self._with_life((plans[seat],), seat, skip + block)
+                timeout_s = self._timeout_s(skip + block)
+                (steps,), _ = arm.turns([(0, skip, block, True)], timeout_s=timeout_s)
+                costs.append(cost_s(steps))
+            pairs.append(pair(costs, baseline_first, waiting.share_ratio()))
         return pairs
 
     def overhead(self, plan: Plan, count: int) -> list[Pair]:
@@ -278,7 +293,7 @@ class Bench:
             ]
             answer, _ = arm.turns(turns, timeout_s=self._timeout_s(4 * count))
             walls = [steps[0].wall_s for steps in answer]
-            return [_pair(walls[2 * i : 2 * i + 2], first, None) for i, first in enumerate(coins)]
+            return [pair(walls[2 * i : 2 * i + 2], first, None) for i, first in enumerate(coins)]
 
         return self._repeat(run)
 
@@ -334,64 +349,9 @@ class Bench:
         arm = self._seats[seat]
         if arm is None:
             return 0
-        if not _can_take(arm.plan, plan):
+        if not can_take(arm.plan, plan):
             return -1
         return 2 if self._current.get(seat) == (plan,) else 1
 
     def _timeout_s(self, count: int) -> float:
         return self._patience_s + _TIMEOUT_FACTOR * count * self.step_s
-
-
-class _Waiting:
-    """The share of a stretch of time in which some task waited for a CPU (PSI)."""
-
-    def __init__(self) -> None:
-        self._started = time.monotonic(), _waited_us()
-
-    def share_ratio(self) -> float | None:
-        started_s, before = self._started
-        now = _waited_us()
-        if before is None or now is None:
-            return None
-        return min(1.0, (now - before) * 1e-6 / max(1e-9, time.monotonic() - started_s))
-
-
-def _waited_us() -> int | None:
-    try:
-        with open(_PRESSURE) as file:
-            return int(file.readline().rpartition("total=")[2])
-    except (OSError, ValueError):
-        return None
-
-
-def _both(baseline: Plan, candidate: Plan) -> list[tuple[Lever[Any], Setting]]:
-    return [*lookup(baseline), *lookup(candidate)]
-
-
-def _can_take(own: Plan, plan: Plan) -> bool:
-    """Return whether a child that was started under `own` can go over to `plan`."""
-    launched = {lever.name for lever, _ in _both(own, plan) if lever.switch is Switch.LAUNCH}
-    return not own.differing(plan) & launched
-
-
-def _settle_count(own: Plan, plan: Plan) -> int:
-    """Return the steps that settle what going over to `plan` disturbs."""
-    counts = [
-        lever.settle_count + lever.cycle_count(setting) for lever, setting in _both(own, plan)
-    ]
-    return max(counts, default=0)
-
-
-def _cost_s(steps: Sequence[Step]) -> float:
-    """Return seconds per sample."""
-    return sum(step.wall_s for step in steps) / sum(step.sample_count for step in steps)
-
-
-def _pair(costs: Sequence[float], baseline_first: bool, pressure: float | None) -> Pair:
-    first, second = costs
-    return Pair(
-        baseline_s=first if baseline_first else second,
-        candidate_s=second if baseline_first else first,
-        baseline_first=baseline_first,
-        pressure_ratio=pressure,
-    )

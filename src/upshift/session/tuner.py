@@ -77,14 +77,30 @@ class Tuner:
             self._rows += search.rows(
                 self._knobs, journal.history, least_ratio=self._races.least_ratio
             )
-            plan, proof = self._prove(plan)
-            plan, tuned, confirmed = self._confirm(plan)
+            result = self._settle(plan)
         except KeyboardInterrupt:
             return self._stopped(journal)
         journal.path.unlink(missing_ok=True)
-        if not plan.settings:
-            proof = Proof(effect=Effect.EXACT)
-        return self._result(plan, proof, tuned=tuned, confirmed=confirmed)
+        return result
+
+    def _settle(self, plan: Plan) -> Tuning:
+        """Prove and confirm a plan; where the gain is not seen again, the part that won alone."""
+        while plan.settings:
+            plan, proof = self._prove(plan)
+            if not plan.settings:
+                break
+            seen = self._confirm(plan)
+            if seen is not None:
+                tuned = observe(self._bench, self._races.with_pulled(plan))
+                return self._result(plan, proof, tuned=tuned, confirmed=seen)
+            rest = self._proven_part(plan)
+            self._retell(
+                plan.differing(rest),
+                outcome="dropped",
+                why="the gain was not seen on fresh launches",
+            )
+            plan = rest
+        return self._result(Plan(), Proof(effect=Effect.EXACT))
 
     def _best(self, journal: search.Journal) -> Plan:
         return search.incumbent(self._knobs, journal.history, least_ratio=self._races.least_ratio)
@@ -162,22 +178,31 @@ class Tuner:
         self._view.known(f"rejected {worst}: {why}")
         return plan.without(worst)
 
-    def _confirm(self, plan: Plan) -> tuple[Plan, Profile | None, compare.Confirmation | None]:
-        if not plan.settings:
-            return plan, None, None
+    def _confirm(self, plan: Plan) -> compare.Confirmation | None:
+        """Race the plan on fresh launches; None where no gain is seen."""
         self._view.stage("confirmation", f"fresh launches: the script against {plan}")
         left_s = self._started_s + self._options.budget_s - time.monotonic()
         seen = self._races.confirm(plan, left_s=left_s)
         if seen.speedup.is_gain:
             self._say_what_it_saves(seen.speedup)
-            return plan, observe(self._bench, self._races.with_pulled(plan)), seen
+            return seen
         self._notes.append(
             f"On fresh launches {plan} gave {_interval(seen.speedup)}: "
-            "no gain that can be told from noise, so nothing is kept."
+            "no gain that can be told from noise."
         )
-        names = frozenset(name for name, _ in plan.settings)
-        self._retell(names, outcome="dropped", why="the gain was not seen on fresh launches")
-        return Plan(), None, None
+        return None
+
+    def _proven_part(self, plan: Plan) -> Plan:
+        """Return the levers that won a race of their own; none if all did, or if it is late."""
+        if time.monotonic() - self._started_s > self._options.budget_s:
+            return Plan()
+        won = frozenset(
+            row.lever
+            for row in self._rows
+            if row.outcome == "kept" and row.speedup is not None and row.speedup.is_gain
+        )
+        rest = plan.only(won)
+        return rest if rest != plan else Plan()
 
     def _say_what_it_saves(self, speedup: Interval) -> None:
         """Weigh the gain against the search, where the user said how long the training runs."""
