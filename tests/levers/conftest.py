@@ -1,18 +1,9 @@
 """What the tests of the levers share: scenes, and a small training that pulls them."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-import upshift.errors
 from upshift.lever import Scene, discover
 from upshift.testing import LAPTOP, SERVER, sample_profile
-
-SRC = Path(upshift.errors.__file__).parents[1]
 
 TRAITS = {
     "nothing": {},
@@ -116,19 +107,9 @@ class Run:
 
 
 @pytest.fixture(scope="session")
-def training():
+def training(gathered):
     """Run a program after HEAD and return the `facts` that it gathered."""
-
-    def run(program: str, *, timeout_s: float = 120.0):
-        done = subprocess.run(
-            [sys.executable, "-c", f"{HEAD}\n{program}\nprint(json.dumps(facts))"],
-            capture_output=True, text=True, timeout=timeout_s, check=False,
-            env={"PYTHONPATH": str(SRC), "PATH": os.environ["PATH"]},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
-
-    return run
+    return lambda program, **limits: gathered(f"{HEAD}\n{program}", **limits)
 
 
 @pytest.fixture(scope="session")

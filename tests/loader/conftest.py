@@ -1,16 +1,6 @@
 """What the tests of the loader share: one process in which stock loaders and ours run."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-
-import upshift.errors
-
-SRC = Path(upshift.errors.__file__).parents[1]
 
 HEAD = r"""
 import gc, hashlib, json, os, random, signal, sys, time
@@ -93,17 +83,7 @@ def same(run, wanted):
 """
 
 
-@pytest.fixture(scope="package")
-def loaders():
+@pytest.fixture(scope="session")
+def loaders(gathered):
     """Run a program after HEAD and return the `facts` that it gathered."""
-
-    def run(program: str, *, timeout_s: float = 120.0):
-        done = subprocess.run(
-            [sys.executable, "-c", f"{HEAD}\n{program}\nprint(json.dumps(facts))"],
-            capture_output=True, text=True, timeout=timeout_s, check=False,
-            env={"PYTHONPATH": str(SRC), "PATH": os.environ["PATH"]},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
-
-    return run
+    return lambda program, **limits: gathered(f"{HEAD}\n{program}", **limits)
