@@ -44,6 +44,20 @@ for epoch in range(2):
 finish()
 """
 
+SCRIPTS["traced"] = r"""
+# As TensorBoard's add_graph does: trace, and check that a second trace is the same.
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+model.eval()
+traced = torch.jit.trace(model, X[:4])
+print([node.kind() for node in traced.inlined_graph.nodes()])
+model.train()
+for x, y in loader():
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+finish()
+"""
+
 SCRIPTS["functional loss"] = r"""
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for x, y in loader():

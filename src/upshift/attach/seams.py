@@ -50,6 +50,7 @@ def _root_call(watch: Watch) -> Callable[[Any], Any]:
     """Call of a module from the script: nested calls take the shortest way through."""
     import torch
     from torch.compiler import is_compiling
+    from torch.jit import is_tracing
 
     inside = watch.inside
     plain = torch.nn.Module._wrapped_call_impl
@@ -63,7 +64,8 @@ def _root_call(watch: Watch) -> Callable[[Any], Any]:
                 if unpatched and self._compiled_call_impl is None:
                     return self._call_impl(*args, **kwargs)
                 return original(self, *args, **kwargs)
-            if is_compiling() or get_ident() != watch.thread:
+            # What we read of a tensor under torch.jit.trace would become part of the graph.
+            if is_compiling() or is_tracing() or get_ident() != watch.thread:
                 return original(self, *args, **kwargs)
             return watch.root_call(original, self, args, kwargs)
 
