@@ -50,8 +50,8 @@ def _root_call(watch: Watch) -> Callable[[Any], Any]:
     """Call of a module from the script: nested calls take the shortest way through."""
     import torch
     from torch.compiler import is_compiling
-    from torch.jit import is_tracing
 
+    is_tracing: Callable[[], bool] = torch.jit.is_tracing
     inside = watch.inside
     plain = torch.nn.Module._wrapped_call_impl
 

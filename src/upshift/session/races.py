@@ -28,7 +28,7 @@ _NOISE_LEAST_COUNT, _NOISE_MOST_COUNT = 8, 60
 _CONFIRM_SHARE, _CONFIRM_LEAST_S, _CONFIRM_MOST_S = 0.2, 8.0, 60.0
 _CONFIRM_WANTED_S, _CONFIRM_ROUNDS = 30.0, 2
 _SHOWN_COUNT = 200
-_RACE_LEAST_COUNT = 16
+_RACE_LEAST_COUNT, _RACE_USUAL_COUNT, _RACE_USUAL_S = 8, 16, 8.0
 
 
 class Races:
@@ -82,13 +82,19 @@ class Races:
         )
         return noise
 
+    def least_s(self, proposal: search.Proposal) -> float:
+        """Return the seconds below which a race cannot decide anything."""
+        own, other = (self.with_pulled(p) for p in (proposal.baseline, proposal.candidate))
+        return _RACE_LEAST_COUNT * self._bench.pair_s(own, other)
+
     def race(self, proposal: search.Proposal, budget_s: float) -> Comparison:
         """Race a candidate; a script that breaks under it is a result, too."""
         assert self.noise is not None  # noqa: S101  # measured before the search
         baseline, candidate = proposal.baseline, proposal.candidate
         own, other = self.with_pulled(baseline), self.with_pulled(candidate)
         noise = replace(self.noise, pair_s=max(1e-3, self._bench.pair_s(own, other)))
-        seconds = max(budget_s, _RACE_LEAST_COUNT * noise.pair_s)
+        usual_s = min(_RACE_USUAL_COUNT * noise.pair_s, _RACE_USUAL_S)
+        seconds = max(budget_s, usual_s, self.least_s(proposal))
         rule = compare.rule_for(noise, budget_s=seconds, least_ratio=LEAST_RATIO)
         started_s = time.monotonic()
         try:

@@ -139,7 +139,7 @@ class Tuner:
             if proposal is None:
                 return
             left_s = until_s - time.monotonic()
-            if left_s <= 0 and journal.history:
+            if left_s < self._races.least_s(proposal) and journal.history:
                 self._notes.append(
                     "The budget ended the search before every lever was tried alone: "
                     "a longer --budget may find more."
