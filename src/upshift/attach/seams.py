@@ -51,7 +51,8 @@ def _root_call(watch: Watch) -> Callable[[Any], Any]:
     import torch
     from torch.compiler import is_compiling
 
-    is_tracing: Callable[[], bool] = torch.jit.is_tracing
+    jit: Any = torch.jit
+    is_tracing = jit.is_tracing
     inside = watch.inside
     plain = torch.nn.Module._wrapped_call_impl
 
