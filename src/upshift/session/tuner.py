@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_LAUNCHES_COUNT = 25
 _LEAST_RACE_S = 2.0
 _PROOF_ROUNDS, _PROOF_STEPS = 3, 40
-_MOST_RESERVE = 0.75
+_LEAST_RESERVE, _MOST_RESERVE = 0.2, 0.6
 _RACES_PER_KNOB = 3
 
 
@@ -127,7 +127,7 @@ class Tuner:
     def _search(self, journal: search.Journal) -> None:
         if journal.resumed_count:
             self._view.known(f"{journal.resumed_count} races are known from an earlier start")
-        until_s = self._started_s + self._options.budget_s - self._reserve_s()
+        end_s = self._started_s + self._options.budget_s
         races = _RACES_PER_KNOB * len(self._knobs)
         while True:
             proposal = search.propose(
@@ -138,7 +138,7 @@ class Tuner:
             )
             if proposal is None:
                 return
-            left_s = until_s - time.monotonic()
+            left_s = end_s - self._reserve_s(self._best(journal)) - time.monotonic()
             if left_s < self._races.least_s(proposal) and journal.history:
                 self._notes.append(
                     "The budget ended the search before every lever was tried alone: "
@@ -223,8 +223,14 @@ class Tuner:
 
     # ---- small things
 
-    def _reserve_s(self) -> float:
-        """Seconds to keep for the proof and the confirmation."""
+    def _reserve_s(self, plan: Plan) -> float:
+        """Seconds to keep for the proof and the confirmation of the best plan so far.
+
+        While there is none the search goes on: an answer that looked at half of the levers is
+        worth less than one that comes late.
+        """
+        if not plan.settings:
+            return _LEAST_RESERVE * self._options.budget_s
         start_s, step_s = self._bench.start_s, self._baseline.step_s
         proof_s = _PROOF_ROUNDS * (1.5 * start_s + _PROOF_STEPS * step_s)
         reserve_s = proof_s + self._races.confirm_s + 4 * start_s
