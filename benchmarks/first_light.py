@@ -32,7 +32,7 @@ HEAD = """\
 
 {machine}
 
-`speed-up` is of the training step, confirmed on two fresh launches after the search, with its
+`speed-up` is of the training step, confirmed on two rounds of fresh launches, with its
 95 % interval. `effect` is what was shown about the arithmetic. `whole runs` is the wall time of
 plain python over that of `upshift run`, imports and evaluation included, geometric mean of
 {rounds} ABBA rounds, with the lowest and highest ratio in brackets. `folder` says whether the
