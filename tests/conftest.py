@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,15 @@ import pytest
 import upshift
 
 SRC = Path(upshift.__file__).parents[1]
+
+
+def pytest_configure() -> None:
+    """Let programs under test be interrupted, also where the tests run under nohup or with `&`.
+
+    An ignored signal stays ignored across exec; a shell ignores SIGINT for what it runs with `&`.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
