@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from upshift.records import Effect, Machine
 
 S = TypeVar("S", bound=Setting)
-Undo = "Callable[[], None]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,6 +87,7 @@ def test_a_link_stays_a_link(tmp_path):
 
 def test_what_is_no_plain_file_is_written_in_place():
     files.write_atomically(files.Path("/dev/null"), "x")
+    assert files.Path("/dev/null").is_char_device()
 
 
 def test_a_folder_is_refused(tmp_path):

@@ -224,9 +224,13 @@ class Bench:
         lets them go, workers fetch while nobody counts. The steps that use these batches up
         are not counted either.
         """
-        cycles = [lever.cycle_count(setting) for lever, setting in lookup(plan)]
-        longest = max([self.cycle_count, *cycles])
+        longest = self._longest_cycle(plan)
         return longest if longest > 1 else 0
+
+    def _longest_cycle(self, *plans: Plan) -> int:
+        """Return the steps after which the times repeat: of the script's loader, or of a lever."""
+        levers = [pulled for plan in plans for pulled in lookup(plan)]
+        return max([self.cycle_count, *(lever.cycle_count(setting) for lever, setting in levers)])
 
     def _shape(self, baseline: Plan, candidate: Plan, *, apart: bool) -> tuple[int, int]:
         """Return the steps that settle a switch inside one child, or the block of a relay."""
@@ -234,10 +238,9 @@ class Bench:
         levers = [lever for lever, _ in both(baseline, candidate) if lever.name in differing]
         if differing and not apart and all(lever.switch is Switch.STEP for lever in levers):
             return max(lever.settle_count for lever in levers), 0
-        cycles = [lever.cycle_count(setting) for lever, setting in both(baseline, candidate)]
         least_s = _LONE_BLOCK_S if self.lonely else _LEAST_BLOCK_S
         by_time = int(least_s / self.step_s + 1) if self.step_s else 1
-        return 0, max([self.cycle_count, by_time, *cycles])
+        return 0, max(by_time, self._longest_cycle(baseline, candidate))
 
     def _alternate(
         self, baseline: Plan, candidate: Plan, coins: Sequence[bool], settle: int

@@ -168,11 +168,6 @@ def loss_distance(first: Evidence, second: Evidence) -> float:
     return worst
 
 
-def measured_effect(declared: Effect, *, equal: bool) -> Effect:
-    """Return what the plan does here: nothing at all where the bits were shown to be equal."""
-    return Effect.EXACT if equal else declared
-
-
 def prove(effect: Effect, gates: Sequence[Gate]) -> Proof:
     """Return the gates as one proof."""
     return Proof(effect=effect, gates=tuple(gates))
