@@ -12,18 +12,15 @@ from __future__ import annotations
 
 from math import ceil
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from upshift.lever import Lever
-from upshift.loader import Switchboard
+from upshift.loader import board_of
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from upshift.lever import Scene, Training
-
-_BOARDS: WeakKeyDictionary[Training, Switchboard] = WeakKeyDictionary()
 
 
 def settings(scene: Scene) -> tuple[int, ...]:
@@ -58,11 +55,7 @@ def why_not(scene: Scene) -> str:
 
 def pull(training: Training, count: int) -> Callable[[], None]:
     """Take every map-style loader over; batches that were asked for are drained first."""
-    board = _BOARDS.get(training)
-    if board is None:
-        board = _BOARDS[training] = Switchboard()
-        training.on_loader(board.make)
-        training.on_next(board.advance)
+    board = board_of(training)
     board.want(count)
     return lambda: board.want(None)
 

@@ -12,6 +12,10 @@ from upshift.loader.view import begin_stream, let_flow, make_iterator, rest_of, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from upshift.loader.source import Source
+
+    Offer = Callable[[Any], Source | str]
+
 
 class Switchboard:
     """Stand between the script's iterators and the workers that really fetch.
@@ -24,6 +28,7 @@ class Switchboard:
 
     def __init__(self) -> None:
         self.wanted_count: int | None = None
+        self.offers: list[Offer] = []
         self._pools: WeakKeyDictionary[Any, Pool] = WeakKeyDictionary()
         self._taken: WeakSet[Any] = WeakSet()
         # All three by the iterator that the script holds.
@@ -35,6 +40,14 @@ class Switchboard:
         """Ask for `count` workers from now on; None goes back to what the script says."""
         self.wanted_count = count
         self._pools.clear()
+
+    def add(self, offer: Offer) -> Callable[[], None]:
+        """Let `offer(loader)` propose a source for each loader, until the result is called.
+
+        It returns a `Source`, or one sentence why it has none for this loader.
+        """
+        self.offers.append(offer)
+        return lambda: self.offers.remove(offer)
 
     def make(self, loader: Any, stock: Callable[[], Any]) -> Any:
         """Return the iterator of a new epoch."""

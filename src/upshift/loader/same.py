@@ -1,0 +1,113 @@
+"""Are two batches the same to the bit, and to whoever looks at their types and strides?"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from typing import Any
+
+_TENSOR_TRAITS = ("dtype", "device", "layout", "requires_grad", "shape")
+
+
+def difference(ours: Any, theirs: Any, where: str = "batch") -> str:
+    """Say in what two batches differ; empty where they are the same.
+
+    Compared are types, container types and their order, shapes, strides, dtypes, devices and
+    bits: a NaN is equal to the same NaN, and 0.0 is not -0.0.
+
+    Args:
+        ours: a batch: tensors, arrays, numbers, strings, and containers of them.
+        theirs: the other.
+        where: what to call them.
+    """
+    if type(ours) is not type(theirs):
+        return f"{where}: {type(ours).__name__} and {type(theirs).__name__}"
+    for compare in (_tensors, _arrays, _mappings, _sequences, _records):
+        found = compare(ours, theirs, where)
+        if found is not None:
+            return found
+    return _others(ours, theirs, where)
+
+
+def _tensors(ours: Any, theirs: Any, where: str) -> str | None:
+    import torch
+
+    if not isinstance(ours, torch.Tensor):
+        return None
+    for name in _TENSOR_TRAITS:
+        if getattr(ours, name) != getattr(theirs, name):
+            return f"{where}.{name}: {getattr(ours, name)} and {getattr(theirs, name)}"
+    if ours.layout != torch.strided:
+        return "" if torch.equal(ours, theirs) else f"{where}: other values"
+    if ours.stride() != theirs.stride():
+        return f"{where}: strides {ours.stride()} and {theirs.stride()}"
+    if ours.device.type != "cpu":
+        ours, theirs = ours.cpu(), theirs.cpu()
+    elif ours.is_pinned() != theirs.is_pinned():
+        return f"{where}: pinned memory in one of them"
+    left, right = ours.detach().contiguous(), theirs.detach().contiguous()
+    equal = torch.equal(left.flatten().view(torch.uint8), right.flatten().view(torch.uint8))
+    return "" if equal else f"{where}: other values"
+
+
+def _arrays(ours: Any, theirs: Any, where: str) -> str | None:
+    if not hasattr(type(ours), "__array_interface__"):
+        return None
+    for name in ("dtype", "shape", "strides"):
+        if getattr(ours, name) != getattr(theirs, name):
+            return f"{where}.{name}: {getattr(ours, name)} and {getattr(theirs, name)}"
+    if ours.dtype.hasobject:
+        return difference(ours.tolist(), theirs.tolist(), where)
+    return "" if ours.tobytes() == theirs.tobytes() else f"{where}: other values"
+
+
+def _mappings(ours: Any, theirs: Any, where: str) -> str | None:
+    if not (hasattr(ours, "keys") and hasattr(type(ours), "__getitem__")):
+        return None
+    keys = list(ours.keys())
+    if keys != list(theirs.keys()):
+        return f"{where}: other keys"
+    return _first(difference(ours[key], theirs[key], f"{where}[{key!r}]") for key in keys)
+
+
+def _sequences(ours: Any, theirs: Any, where: str) -> str | None:
+    if not isinstance(ours, (list, tuple)):
+        return None
+    if len(ours) != len(theirs):
+        return f"{where}: {len(ours)} and {len(theirs)} members"
+    pairs = enumerate(zip(ours, theirs, strict=True))
+    return _first(difference(left, right, f"{where}[{i}]") for i, (left, right) in pairs)
+
+
+def _records(ours: Any, theirs: Any, where: str) -> str | None:
+    if dataclasses.is_dataclass(ours):
+        names = [item.name for item in dataclasses.fields(ours)]
+    elif type(ours).__module__ != "builtins" and _by_identity(ours):
+        if hasattr(ours, "tobytes"):  # an image of Pillow's
+            return "" if ours.tobytes() == theirs.tobytes() else f"{where}: other values"
+        names = list(getattr(ours, "__dict__", ()))
+        if not names:
+            return f"{where}: {type(ours).__name__} cannot be compared"
+    else:
+        return None
+    return _first(
+        difference(getattr(ours, name, None), getattr(theirs, name, None), f"{where}.{name}")
+        for name in names
+    )
+
+
+def _by_identity(value: Any) -> bool:
+    kind: Any = type(value)
+    return bool(kind.__eq__ is object.__eq__)
+
+
+def _others(ours: Any, theirs: Any, where: str) -> str:
+    if isinstance(ours, float):
+        equal = struct.pack("d", ours) == struct.pack("d", theirs)
+    else:
+        equal = bool(ours == theirs)
+    return "" if equal else f"{where}: {ours!r:.40} and {theirs!r:.40}"
+
+
+def _first(differences: Any) -> str:
+    return next((found for found in differences if found), "")

@@ -1,0 +1,56 @@
+"""What turns the indices of a batch into the batch: torch's own way, or a faster equal one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Source(Protocol):
+    """Makes finished batches in the calling process.
+
+    A source is a claim: for any indices it returns what the loader's own fetch and collate
+    would return, with the same draws from the same generators. Who uses it compares the first
+    batches with torch's own, bit for bit, and goes back for good where they differ or where
+    `fetch` raises; so a source may assume what it checked when it was offered, and no more.
+
+    Attributes:
+        name: one word for reports, such as "gather".
+        pure: it draws no random number and changes nothing: any order, any process will do.
+    """
+
+    name: str
+    pure: bool
+
+    def fetch(self, indices: Sequence[int]) -> Any:
+        """Return the batch of `indices`, before `pin_memory`.
+
+        Args:
+            indices: of one batch, as the batch sampler gave them: a list of integers in any
+                order, with repetitions and negative ones as the script likes.
+        """
+
+
+class Stock:
+    """Torch's own fetch and collate of a map-style loader."""
+
+    name = "stock"
+    pure = False
+
+    def __init__(self, loader: Any) -> None:
+        from torch.utils.data import _DatasetKind
+
+        create: Any = _DatasetKind.create_fetcher
+        self._fetcher = create(
+            loader._dataset_kind,
+            loader.dataset,
+            loader._auto_collation,
+            loader.collate_fn,
+            loader.drop_last,
+        )
+
+    def fetch(self, indices: Sequence[int]) -> Any:
+        """Return the batch as torch makes it."""
+        return self._fetcher.fetch(indices)

@@ -1,0 +1,148 @@
+"""The random generators that a dataset can draw from, read and put back."""
+
+from __future__ import annotations
+
+import random
+import sys
+from types import FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+States = tuple[Any, ...]
+_DEEPEST = 5
+_MOST_MEMBERS = 64
+
+
+def read() -> States:
+    """Return the states of torch's, Python's and (where it is loaded) NumPy's own generator.
+
+    The states are plain bytes, numbers and tuples: they compare by value and travel by pickle.
+    """
+    import torch
+
+    return (torch.get_rng_state().numpy().tobytes(), random.getstate(), _read_numpy())
+
+
+def _read_numpy() -> Any:
+    module = sys.modules.get("numpy.random")
+    if module is None:
+        return None
+    name, keys, *rest = module.get_state()
+    return (name, keys.tobytes(), *rest)
+
+
+def restore(states: States) -> None:
+    """Put the three generators back to what `read` returned.
+
+    NumPy imported since then is left as it is: nobody had drawn from it.
+    """
+    import torch
+
+    torch_state, python_state, numpy_state = states
+    torch.set_rng_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))
+    random.setstate(python_state)
+    if numpy_state is not None:
+        numpy = sys.modules["numpy"]
+        name, keys, *rest = numpy_state
+        sys.modules["numpy.random"].set_state((name, numpy.frombuffer(keys, "uint32"), *rest))
+
+
+def seed_as_worker(base_seed: int, worker_index: int) -> None:
+    """Seed the three generators as torch does in a new loader worker."""
+    import torch
+    from torch.utils.data._utils import worker
+
+    random.seed(base_seed + worker_index)
+    torch.manual_seed(base_seed + worker_index)
+    if "numpy" in sys.modules:
+        generate: Any = worker._generate_state
+        sys.modules["numpy"].random.seed(generate(base_seed, worker_index))
+
+
+class Private:
+    """Generators of their own that the given objects hold, and their states.
+
+    Looks through attributes, containers, closures, defaults and the globals that functions
+    name, a few levels deep. What is hidden deeper is not seen.
+    """
+
+    def __init__(self, *roots: Any) -> None:
+        self.found = list({id(found): found for found in _search(roots)}.values())
+
+    def read(self) -> States:
+        """Return the state of each generator that was found."""
+        return tuple(_state(generator) for generator in self.found)
+
+
+def _state(generator: Any) -> Any:
+    if hasattr(generator, "getstate"):
+        return generator.getstate()
+    if hasattr(generator, "bit_generator"):
+        return repr(generator.bit_generator.state)
+    state = generator.get_state()
+    return state.numpy().tobytes() if hasattr(state, "numpy") else repr(state)
+
+
+def _is_generator(value: Any) -> bool:
+    import torch
+
+    if isinstance(value, (random.Random, torch.Generator)):
+        return not isinstance(value, random.SystemRandom)
+    kind = type(value)
+    module = getattr(kind, "__module__", None) or ""
+    return module.startswith("numpy.random") and kind.__name__ in ("Generator", "RandomState")
+
+
+def _search(roots: tuple[Any, ...]) -> Iterator[Any]:
+    seen: set[int] = set()
+    layer = list(roots)
+    for _ in range(_DEEPEST):
+        below: list[Any] = []
+        for value in layer:
+            if id(value) in seen or isinstance(value, (str, bytes, int, float, type(None))):
+                continue
+            seen.add(id(value))
+            if _is_generator(value):
+                yield value
+            else:
+                below.extend(_members(value))
+        layer = below
+
+
+def _members(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())[:_MOST_MEMBERS]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(value)[:_MOST_MEMBERS]
+    if isinstance(value, MethodType):
+        return [value.__self__, value.__func__]
+    if isinstance(value, FunctionType):
+        return _of_function(value)
+    if isinstance(value, (type, ModuleType)):
+        return []
+    inside = list(getattr(value, "__dict__", {}).values())
+    methods = [
+        member
+        for kind in type(value).__mro__
+        if not kind.__module__.startswith(("torch.", "builtins"))
+        for member in vars(kind).values()
+        if isinstance(member, FunctionType)
+    ]
+    return [*inside, *methods]
+
+
+def _of_function(function: FunctionType) -> list[Any]:
+    cells = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+    named = [function.__globals__.get(name) for name in function.__code__.co_names]
+    given = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return [*cells, *given, *(value for value in named if not isinstance(value, ModuleType))]
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
