@@ -1,0 +1,280 @@
+"""Torch's views of datasets: which rows of which dataset does a batch consist of?
+
+`Subset` (so `random_split`, too) and `ConcatDataset` only translate indices. Sources that know
+how to read many rows of some dataset at once read them through such views like this:
+
+1. When the source is offered: `leaves(dataset)` returns the datasets below the views, or says
+   why the views cannot be seen through.
+2. For each batch: `assemble(dataset, indices, rows)` calls `rows(leaf, positions)` once for each
+   leaf that has rows in the batch, and puts the results together in the order of the batch.
+
+Nothing is remembered between batches: a script may write into the indices of its `Subset`, or
+replace them, while a pass goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_right
+from functools import cache
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_INTEGERS = {int}
+_METHODS = ("__getitem__", "__getitems__", "__len__", "__getattr__")
+_SEQUENCES = (list, tuple, range)
+
+
+class Part(NamedTuple):
+    """Rows of one leaf in a batch.
+
+    Attributes:
+        leaf: the dataset below the views.
+        positions: which of its rows: 1-D, int64, on the CPU; negative ones count from the end.
+        places: which rows of the batch they are; None where they are all, in this order.
+    """
+
+    leaf: Any
+    positions: Any
+    places: Any
+
+
+class _Kinds(NamedTuple):
+    tensor: Any
+    subset: Any
+    concat: Any
+    int64: Any
+
+
+@cache
+def _kinds() -> _Kinds:
+    import torch
+    from torch.utils.data import ConcatDataset, Subset
+
+    return _Kinds(torch.Tensor, Subset, ConcatDataset, torch.int64)
+
+
+def untouched(dataset: Any) -> bool:
+    """Return whether the methods of a dataset of torch's are still torch's own.
+
+    False as well for every class that is not defined in `torch.utils.data.dataset`, such as a
+    script's subclass.
+    """
+    from torch.utils.data import dataset as module
+
+    kind: Any = type(dataset)
+    if kind.__module__ != module.__name__ or kind.__getattribute__ is not object.__getattribute__:
+        return False
+    methods = [getattr(kind, name) for name in _METHODS if hasattr(kind, name)]
+    own = all(getattr(method, "__globals__", None) is vars(module) for method in methods)
+    return own and not set(_METHODS) & vars(dataset).keys()
+
+
+def leaves(dataset: Any) -> tuple[Any, ...] | str:
+    """Return the datasets below torch's views, or one sentence why a view is not plain.
+
+    A dataset that is no view, or a script's subclass of one, is a leaf itself.
+
+    >>> from torch.utils.data import ConcatDataset, Subset
+    >>> leaves(ConcatDataset([Subset("abc", [0, 2]), Subset("de", range(2))]))
+    ('abc', 'de')
+    """
+    kinds = _kinds()
+    if type(dataset) not in (kinds.subset, kinds.concat):
+        return (dataset,)
+    if not untouched(dataset):
+        return f"methods of {type(dataset).__name__} were replaced"
+    if type(dataset) is kinds.subset:
+        if not _plain(dataset.indices):
+            return f"a {type(dataset.indices).__name__} of this kind is no plain list of indices"
+        return leaves(dataset.dataset)
+    found: list[Any] = []
+    for child in dataset.datasets:
+        below = leaves(child)
+        if isinstance(below, str):
+            return below
+        found.extend(below)
+    return tuple(found)
+
+
+def _plain(indices: Any) -> bool:
+    """Return whether `indices[i]` means the same for one and for many."""
+    if type(indices) in _SEQUENCES:
+        return True
+    if type(indices) is _kinds().tensor:
+        return bool(indices.dtype is _kinds().int64 and indices.dim() == 1 and indices.is_cpu)
+    return _is_array(indices) and bool(indices.ndim == 1 and _is_int64(indices.dtype))
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray
+
+
+def _is_int64(dtype: Any) -> bool:
+    return bool(dtype.kind == "i" and dtype.itemsize == 8 and dtype.isnative)
+
+
+def positions_of(indices: Any) -> Any:
+    """Return the indices of a batch as a 1-D tensor of int64 on the CPU.
+
+    Args:
+        indices: a list of integers of Python, NumPy or torch; or one array or tensor of int64.
+
+    Raises:
+        TypeError: they are of another kind. `True` is no index: `tensor[True]` is not a row.
+        IndexError: there are none. Torch cannot collate an empty batch either.
+    """
+    import torch
+
+    kind = type(indices)
+    if kind is not list:
+        return _positions_of_one(indices)
+    kinds = set(map(type, indices))
+    if kinds != _INTEGERS:
+        if not kinds:
+            raise IndexError("A batch without indices cannot be collated.")
+        if kinds == {torch.Tensor}:
+            return _positions_of_one(torch.stack(indices))
+        if not all(_is_integer(member) for member in kinds):
+            raise TypeError(f"Cannot take {kinds} for indices.")
+    return torch.frombuffer(array("q", indices), dtype=torch.int64)
+
+
+def _positions_of_one(indices: Any) -> Any:
+    if type(indices) in _SEQUENCES:
+        return positions_of(list(indices))
+    if not _plain(indices):
+        raise TypeError(f"Cannot take a {type(indices).__name__} for indices.")
+    if len(indices) == 0:
+        raise IndexError("A batch without indices cannot be collated.")
+    # An array may be read-only: torch warns where it would share the memory of one.
+    return positions_of(indices.tolist()) if _is_array(indices) else indices
+
+
+def _is_integer(kind: type) -> bool:
+    numbers: Any = sys.modules.get("numpy")
+    signed = () if numbers is None else (numbers.int64, numbers.int32)
+    return kind is int or kind in signed
+
+
+def within(positions: Any, row_count: int) -> Any:
+    """Return `positions` with those counted from the end made plain.
+
+    Raises:
+        IndexError: one lies outside of `row_count` rows.
+    """
+    lowest, highest = (int(end) for end in positions.aminmax())
+    if lowest < -row_count or highest >= row_count:
+        raise IndexError(f"Index {highest if lowest >= 0 else lowest} of {row_count} rows.")
+    return positions if lowest >= 0 else positions + (positions < 0) * row_count
+
+
+def take(tensor: Any, positions: Any) -> Any:
+    """Return a fresh tensor of the rows of a CPU tensor, as `torch.stack` of them would be.
+
+    Raises:
+        IndexError: one lies outside.
+    """
+    try:
+        return tensor.index_select(0, positions)
+    except (IndexError, RuntimeError):  # cheaper than to look for negative ones each time
+        return tensor.index_select(0, within(positions, len(tensor)))
+
+
+def _translated(own: Any, indices: Any) -> Any:
+    """Return `own[i]` for each index of a batch."""
+    if type(own) in _SEQUENCES:
+        if type(indices) is not list:
+            indices = indices.tolist()
+        found = itemgetter(*indices)(own)
+        return list(found) if len(indices) > 1 else [found]
+    if not _plain(own):
+        raise TypeError(f"Cannot take a {type(own).__name__} for indices.")
+    positions = positions_of(indices)
+    if type(own) is _kinds().tensor:
+        return take(own, positions)
+    import torch
+
+    return torch.from_numpy(own[positions.numpy()])
+
+
+def locate(dataset: Any, indices: Any) -> list[Part]:
+    """Return which rows of which leaves make up a batch.
+
+    Args:
+        dataset: what `leaves` accepted.
+        indices: what `positions_of` takes.
+
+    Raises:
+        IndexError: one lies outside of a view.
+        TypeError: the indices are of another kind.
+    """
+    kinds = _kinds()
+    while type(dataset) is kinds.subset:
+        indices = _translated(dataset.indices, indices)
+        dataset = dataset.dataset
+    positions = positions_of(indices)
+    if type(dataset) is kinds.concat:
+        return _split(dataset, positions)
+    return [Part(dataset, positions, None)]
+
+
+def _split(concat: Any, positions: Any) -> list[Part]:
+    import torch
+
+    ends = concat.cumulative_sizes
+    positions = within(positions, ends[-1])
+    first, last = (bisect_right(ends, int(end)) for end in positions.aminmax())
+    if first == last:
+        return locate(concat.datasets[first], positions - (ends[first - 1] if first else 0))
+    found = []
+    owners = torch.bucketize(positions, torch.tensor(ends, device="cpu"), right=True)
+    for index in sorted(set(owners.tolist())):
+        places = (owners == index).nonzero().squeeze(1)
+        inside = positions[places] - (ends[index - 1] if index else 0)
+        for leaf, rows, within_part in locate(concat.datasets[index], inside):
+            found.append(Part(leaf, rows, places if within_part is None else places[within_part]))
+    return found
+
+
+def assemble(dataset: Any, indices: Any, rows: Callable[[Any, Any], Any]) -> Any:
+    """Return a batch that is read from the leaves below torch's views.
+
+    Args:
+        dataset: what `leaves` accepted.
+        indices: of the batch, as the sampler gave them.
+        rows: called with a leaf and the positions (1-D, int64, may be negative) of its rows:
+            returns them collated: tensors with one entry per row along dimension 0, in lists
+            and dicts. The same structure, dtypes and row shapes for all leaves.
+
+    Raises:
+        IndexError: an index lies outside.
+        TypeError: the indices, or what several leaves return, are not of one kind.
+    """
+    parts = locate(dataset, indices)
+    if len(parts) == 1:
+        return rows(parts[0].leaf, parts[0].positions)
+    import torch
+
+    order = torch.cat([part.places for part in parts]).argsort()
+    return _joined([rows(part.leaf, part.positions) for part in parts], order)
+
+
+def _joined(batches: list[Any], order: Any) -> Any:
+    import torch
+
+    first, kinds = batches[0], set(map(type, batches))
+    if kinds == {_kinds().tensor}:
+        if len({(batch.dtype, batch.shape[1:]) for batch in batches}) == 1:
+            return torch.cat(batches).index_select(0, order)
+    elif kinds == {dict}:
+        if all(list(batch) == list(first) for batch in batches):
+            return {key: _joined([batch[key] for batch in batches], order) for key in first}
+    elif kinds == {list} and len(set(map(len, batches))) == 1:
+        return [_joined(list(members), order) for members in zip(*batches, strict=True)]
+    raise TypeError("The concatenated datasets have rows of different kinds.")
