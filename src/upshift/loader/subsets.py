@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from functools import cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -131,8 +131,7 @@ def positions_of(indices: Any) -> Any:
     """
     import torch
 
-    kind = type(indices)
-    if kind is not list:
+    if type(indices) is not list:
         return _positions_of_one(indices)
     kinds = set(map(type, indices))
     if kinds != _INTEGERS:
@@ -225,21 +224,29 @@ def locate(dataset: Any, indices: Any) -> list[Part]:
 
 
 def _split(concat: Any, positions: Any) -> list[Part]:
-    import torch
-
     ends = concat.cumulative_sizes
-    positions = within(positions, ends[-1])
-    first, last = (bisect_right(ends, int(end)) for end in positions.aminmax())
-    if first == last:
-        return locate(concat.datasets[first], positions - (ends[first - 1] if first else 0))
-    found = []
-    owners = torch.bucketize(positions, torch.tensor(ends, device="cpu"), right=True)
-    for index in sorted(set(owners.tolist())):
-        places = (owners == index).nonzero().squeeze(1)
-        inside = positions[places] - (ends[index - 1] if index else 0)
-        for leaf, rows, within_part in locate(concat.datasets[index], inside):
-            found.append(Part(leaf, rows, places if within_part is None else places[within_part]))
+    ascending, order = positions.sort()  # then the rows of one member stand side by side
+    row_indices = ascending.tolist()
+    if row_indices[0] < 0 or row_indices[-1] >= ends[-1]:
+        return _split(concat, within(positions, ends[-1]))
+    member, last = bisect_right(ends, row_indices[0]), bisect_right(ends, row_indices[-1])
+    if member == last:
+        return locate(concat.datasets[member], positions - (ends[member - 1] if member else 0))
+    found: list[Part] = []
+    start, count = 0, len(row_indices)
+    while start < count:
+        member = bisect_right(ends, row_indices[start])
+        stop = bisect_left(row_indices, ends[member], start)
+        rows = ascending[start:stop] - (ends[member - 1] if member else 0)
+        places = order[start:stop]
+        for part in locate(concat.datasets[member], rows):
+            found.append(part._replace(places=_inside(places, part.places)))
+        start = stop
     return found
+
+
+def _inside(places: Any, inner: Any) -> Any:
+    return places if inner is None else places[inner]
 
 
 def assemble(dataset: Any, indices: Any, rows: Callable[[Any, Any], Any]) -> Any:

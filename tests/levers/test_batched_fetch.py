@@ -1,0 +1,78 @@
+"""batched_fetch: a table in memory is read by the batch; nothing but the time changes."""
+
+import pytest
+
+from upshift.lever import Scene
+from upshift.levers.batched_fetch import LEVER, OFFERS, pull
+from upshift.testing import LAPTOP
+
+
+def scene(**traits):
+    return Scene(machine=LAPTOP, traits={f"loader.{name}": v for name, v in traits.items()})
+
+
+@pytest.mark.parametrize("dataset", ["TensorDataset", "StackDataset", "Tensor"])
+def test_is_tried_for_tables_in_memory(dataset) -> None:
+    assert LEVER.settings(scene(map_style=True, dataset=dataset)) == (True,)
+
+
+def test_is_tried_where_the_dataset_is_unknown() -> None:
+    assert LEVER.settings(scene(map_style=True)) == (True,)
+
+
+@pytest.mark.parametrize(
+    ("traits", "why"),
+    [
+        ({}, "no DataLoader"),
+        ({"map_style": False}, "iterable"),
+        ({"map_style": True, "dataset": "ImageFolder"}, "code of ImageFolder"),
+    ],
+)
+def test_says_why_there_is_nothing_to_try(traits, why) -> None:
+    assert LEVER.settings(scene(**traits)) == ()
+    assert why in LEVER.why_not(scene(**traits))
+
+
+class Board:
+    """A training and its switchboard in one: notes who offers."""
+
+    def __init__(self):
+        self.offers = []
+
+    def on_loader(self, make):
+        return lambda: None
+
+    on_next = on_loader
+
+    def add(self, offer):
+        self.offers.append(offer)
+        return lambda: self.offers.remove(offer)
+
+
+def test_offers_its_sources_until_it_is_undone(monkeypatch) -> None:
+    board = Board()
+    monkeypatch.setattr("upshift.levers.batched_fetch.board_of", lambda training: board)
+    undo = pull(board, True)
+    assert board.offers == list(OFFERS)
+    undo()
+    assert board.offers == []
+
+
+PROGRAM = r"""
+stock = Run().train().close().bits()
+for name, switches in {
+    "from the start": {0: True}, "in mid-epoch": {3: True}, "and back": {3: True, 6: False},
+}.items():
+    run = Run()
+
+    def at(step):
+        if step in switches:
+            run.pulled.switch({"batched_fetch": True} if switches[step] else {})
+
+    facts[name] = run.train(at).close().bits() == stock
+"""
+
+
+@pytest.mark.child
+def test_trains_to_the_same_bits(training) -> None:
+    assert set(training(PROGRAM).values()) == {True}
