@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import exp
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from upshift.compare import Measure, Rule, compare, race
 from upshift.errors import UpshiftError
@@ -26,9 +26,14 @@ from upshift.records import (
     Plan,
     Pressure,
     Profile,
+    Step,
     Torch,
     Verdict,
 )
+
+if TYPE_CHECKING:
+    from upshift.launch.process import Isolation
+    from upshift.records import Workload
 
 LAPTOP = Machine(
     cpu=Cpu(model="Laptop 4-core", socket_count=1, core_count=4, thread_count=8,
@@ -159,6 +164,126 @@ class FakeBench:
             )
         seen = race(measure, rule=rule, coin=self._coin, clock=self.clock)
         return compare(baseline, candidate, seen.pairs, rule, self.spent_s - started_s)
+
+
+@dataclass(kw_only=True)
+class FakeScript:
+    """A script whose children take simulated time: give `arm` and `clock` to a real bench.
+
+    Attributes:
+        cost: seconds that a step computes under a plan.
+        start_s: seconds until a child stands before its first step.
+        fetch_s: seconds in which one process makes a batch.
+        worker_count: loader workers; with none a step waits for its batch.
+        prefetch_count: batches that each worker is asked for ahead.
+        noise: the log of a factor on the time of each step, and on that of each batch.
+        seed: of the noise.
+        spent_s: simulated seconds so far; `clock` tells them.
+        launch_count: children so far.
+    """
+
+    cost: Callable[[Plan], float]
+    start_s: float = 0.0
+    fetch_s: float = 0.0
+    worker_count: int = 0
+    prefetch_count: int = 2
+    noise: Noise = field(default_factory=lambda: steady(0.0))
+    seed: int = 0
+    spent_s: float = 0.0
+    launch_count: int = 0
+
+    def __post_init__(self) -> None:
+        self.factors = self.noise(random.Random(self.seed))
+
+    def clock(self) -> float:
+        """Return the simulated time."""
+        return self.spent_s
+
+    def arm(
+        self, workload: Workload, plan: Plan, *, isolation: Isolation, patience_s: float
+    ) -> Any:
+        """Stand in for `upshift.launch.arm.Arm`."""
+        self.launch_count += 1
+        return FakeArm(script=self, plan=plan)
+
+
+@dataclass(kw_only=True)
+class FakeArm:
+    """A child of a `FakeScript`; while it is parked its workers stand still, too.
+
+    The queue is that of torch's loader: batch n is made by worker n modulo k, and asked for when
+    batch n - k * prefetch is used.
+    """
+
+    script: FakeScript
+    plan: Plan
+    step_count: int = 0
+    first_step_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._plans: Sequence[Plan] = (self.plan,)
+        self._now_s = 0.0
+        self._free_s = [0.0] * self.script.worker_count
+        self._done_s = [self._fetched_s() for _ in range(self._ahead_count)]
+
+    @property
+    def _ahead_count(self) -> int:
+        return self.script.worker_count * self.script.prefetch_count
+
+    def _fetched_s(self) -> float:
+        """Ask the next worker in turn for a batch; return when it will be there."""
+        fetch_s = self.script.fetch_s * exp(next(self.script.factors))
+        free_s = max(self._now_s, self._free_s.pop(0)) + fetch_s
+        self._free_s.append(free_s)
+        return free_s
+
+    def _step(self, plan: Plan) -> Step:
+        script = self.script
+        wait_s = script.fetch_s
+        if script.worker_count:
+            wait_s = max(0.0, self._done_s.pop(0) - self._now_s)
+            self._now_s += wait_s
+            self._done_s.append(self._fetched_s())
+            self._now_s -= wait_s
+        compute_s = script.cost(plan) * exp(next(script.factors))
+        self._now_s += wait_s + compute_s
+        script.spent_s += wait_s + compute_s
+        self.step_count += 1
+        return Step(phase_ns={Phase.DATA: int(wait_s * 1e9), Phase.FORWARD: int(compute_s * 1e9)})
+
+    def begin(self) -> None:
+        """Go to the end of the first step."""
+        self.script.spent_s += self.script.start_s
+        self.first_step_s = self._step(self.plan).wall_s
+
+    def ask(self, message: Mapping[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
+        """Answer with facts, whatever was asked."""
+        traits = {"cycle_count": max(1, self._ahead_count)}
+        return {"kind": "facts", "traits": traits, "usage": {}, "unit": "samples"}
+
+    def switch(self, plans: Sequence[Plan]) -> None:
+        """Learn which plans the turns are about."""
+        self._plans = plans
+
+    def turns(
+        self, turns: Sequence[tuple[int, int, int, bool]], *, timeout_s: float | None = None
+    ) -> tuple[list[list[Step]], dict[str, float]]:
+        """Run turns of (plan index, steps not counted, steps counted, watched)."""
+        answer = []
+        for index, skip_count, block_count, _ in turns:
+            steps = [self._step(self._plans[index]) for _ in range(skip_count + block_count)]
+            answer.append(steps[skip_count:])
+        return answer, {"faults_count": 0.0, "cpu_s": self._now_s, "peak_rss_bytes": 1.0}
+
+    def park(self) -> None:
+        """Stand still; nothing is left to do."""
+
+    def resume(self) -> None:
+        """Go on; nothing is left to do."""
+
+    def close(self) -> None:
+        """End; nothing is left to do."""
 
 
 def sample_profile(

@@ -76,6 +76,7 @@ class Traits:
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {}
+        self._prefetch_count = 2
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
         """Note what kinds of layers a root module has."""
@@ -91,6 +92,8 @@ class Traits:
         """Note how the loader that feeds the loop is set."""
         if "loader.workers" not in self.found:
             self.found["loader.workers"] = int(iterator._num_workers)
+            # A loader without workers has no such number; None stands for torch's own, 2.
+            self._prefetch_count = int(getattr(iterator, "_prefetch_factor", None) or 2)
             self.found["loader.map_style"] = iterator._dataset_kind == 0
             self.found["loader.persistent"] = bool(iterator._persistent_workers)
 
@@ -116,8 +119,9 @@ class Traits:
         self.found["threads"] = torch.get_num_threads()
         self.found["interop_threads"] = torch.get_num_interop_threads()
         self.found["torch"] = torch.__version__
-        # Batches come in bursts of as many as there are workers.
-        self.found["cycle_count"] = max(1, 2 * self.found.get("loader.workers", 0))
+        # Batches come in bursts of as many as there are workers; so many are on their way at once.
+        workers_count = self.found.get("loader.workers", 0)
+        self.found["cycle_count"] = max(1, self._prefetch_count * workers_count)
         return self.found
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from upshift.errors import TooFewSteps
 from upshift.launch.arm import MORE_WORK, Arm, steps_said
-from upshift.launch.blocks import Waiting, both, can_take, cost_s, pair, settle_count
-from upshift.lever import lookup
-from upshift.records import Pair, Plan, Step, Switch
+from upshift.launch.blocks import Waiting, can_take, cost_s, pair, settle_count, shape_of
+from upshift.records import Pair, Plan, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from upshift.launch.blocks import Shape
     from upshift.launch.process import Isolation
     from upshift.records import Workload
 
@@ -25,6 +26,7 @@ _LONE_BLOCK_S = 3.0
 _TIMEOUT_FACTOR = 20.0
 _MEMORY_MARGIN_RATIO = 1.3
 _LEAST_ROOM_COUNT = 8
+_RECENT_COUNT = 3
 
 
 class Bench:
@@ -40,6 +42,8 @@ class Bench:
         patience_s: how long to wait for a first step.
         available_bytes: free memory, None if unknown; two children that do not fit take turns
             at living.
+        make_arm: makes a child; tests give one of arithmetic.
+        clock: seconds.
     """
 
     def __init__(
@@ -49,10 +53,11 @@ class Bench:
         isolation: Isolation,
         patience_s: float,
         available_bytes: int | None = None,
+        make_arm: Callable[..., Arm] = Arm,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.launch_count = 0
         self.step_s = 0.0
-        self.start_s = 0.0
         self.life_count: int | None = None
         self.cycle_count = 1
         self.lonely = False
@@ -60,6 +65,9 @@ class Bench:
         self._isolation = isolation
         self._patience_s = patience_s
         self._available_bytes = available_bytes
+        self._make_arm = make_arm
+        self._clock = clock
+        self._starts_s: list[float] = []
         self._seats: list[Arm | None] = [None, None]
         self._current: dict[int, tuple[Plan, ...]] = {}
 
@@ -106,12 +114,15 @@ class Bench:
         return arm
 
     def _start(self, plan: Plan, seat: int) -> Arm:
-        started_s = time.monotonic()
-        arm = Arm(self._workload, plan, isolation=self._isolation, patience_s=self._patience_s)
+        started_s = self._clock()
+        arm = self._make_arm(
+            self._workload, plan, isolation=self._isolation, patience_s=self._patience_s
+        )
         self.launch_count += 1
         self._seats[seat] = arm
         try:
             arm.begin()
+            self._starts_s.append(self._clock() - started_s)
             self.step_s = self.step_s or arm.first_step_s
             arm.switch((plan,))
             self._settle(arm, WARM_COUNT + self.cycle_count + settle_count(Plan(), plan))
@@ -119,7 +130,6 @@ class Bench:
             self._vacate(seat)
             raise
         self._current[seat] = (plan,)
-        self.start_s = max(self.start_s, time.monotonic() - started_s)
         return arm
 
     def _settle(self, arm: Arm, count: int) -> None:
@@ -157,6 +167,38 @@ class Bench:
         if self._available_bytes is not None:
             self.lonely = resident_bytes * _MEMORY_MARGIN_RATIO > self._available_bytes
 
+    # ---- how long it takes
+
+    @property
+    def start_s(self) -> float:
+        """Seconds from a launch to the first step; the very first one had to read the disk."""
+        return max(self._starts_s[1:][-_RECENT_COUNT:] or self._starts_s, default=0.0)
+
+    def launch_s(self, plan: Plan) -> float:
+        """Return about how long it takes until a new child is warm under `plan`."""
+        count = WARM_COUNT + self.cycle_count + settle_count(Plan(), plan)
+        return self.start_s + count * self.step_s
+
+    def prepare_s(self, baseline: Plan, candidate: Plan) -> float:
+        """Return about how long `prepare` takes with the children that live now."""
+        seats = self._seats_for(baseline, candidate)
+        if not self._shape(baseline, candidate, apart=False).relay:
+            seats = {self._seat_for(baseline): baseline}
+        return sum(
+            self.launch_s(plan)
+            if self._fits(plan, seat) <= 0
+            else settle_count(Plan(), plan) * self.step_s
+            for seat, plan in seats.items()
+        )
+
+    def pair_s(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> float:
+        """Return about how long a pair takes, with the launches that a short life costs."""
+        shape = self._shape(baseline, candidate, apart=apart)
+        launch_count = shape.step_count / max(1, self._left_count())
+        if shape.relay and self.lonely:
+            launch_count = 2
+        return shape.step_count * self.step_s + launch_count * self.launch_s(candidate)
+
     # ---- pairs
 
     def steps(self, plan: Plan, count: int) -> tuple[list[Step], dict[str, float]]:
@@ -185,77 +227,56 @@ class Bench:
         Raises:
             TooFewSteps: the script ends before a single pair is done.
         """
-        settle, block = self._shape(baseline, candidate, apart=apart)
-        if block:
-            return self._repeat(lambda: self._relay(baseline, candidate, coins, self._room(block)))
-        each_count = 2 * (settle + 1)
 
-        def alternate() -> list[Pair]:
-            room = self._room(each_count * len(coins)) // each_count
-            return self._alternate(baseline, candidate, coins[:room], settle)
+        def run() -> list[Pair]:
+            shape = self._shape(baseline, candidate, apart=apart)
+            if shape.relay:
+                self._room(shape.block_count)
+                return self._relay(baseline, candidate, coins, shape)
+            room = self._room(shape.step_count * len(coins)) // shape.step_count
+            return self._alternate(baseline, candidate, coins[:room], shape)
 
-        return self._repeat(alternate)
+        return self._repeat(run)
 
-    def prepare(self, baseline: Plan, candidate: Plan) -> None:
+    def prepare(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> None:
         """Bring the children of a comparison to life and settle them, outside every clock."""
-        if not self._shape(baseline, candidate, apart=False)[1]:
-            seat = self._seat_for(baseline)
-            self._repeat(lambda: self.arm(baseline, candidate, seat=seat))
-            return
 
         def sit() -> None:
+            if not self._shape(baseline, candidate, apart=apart).relay:
+                self.arm(baseline, candidate, seat=self._seat_for(baseline))
+                return
             for seat, plan in self._seats_for(baseline, candidate).items():
                 self.arm(plan, seat=seat)
 
         self._repeat(sit)
 
-    def pair_s(self, baseline: Plan, candidate: Plan) -> float:
-        """Return about how long a pair of these plans takes, without the switches."""
-        settle, block = self._shape(baseline, candidate, apart=False)
-        if not block:
-            return 2 * (settle + 1) * self.step_s
-        ahead_count = self._ahead_count(baseline) + self._ahead_count(candidate)
-        return (2 * block + ahead_count) * self.step_s
-
-    def _ahead_count(self, plan: Plan) -> int:
-        """Return the batches that workers may have fetched before a turn, for nothing.
-
-        Between the last step of a turn and the signal that stops them, and after the one that
-        lets them go, workers fetch while nobody counts. The steps that use these batches up
-        are not counted either.
-        """
-        longest = self._longest_cycle(plan)
-        return longest if longest > 1 else 0
-
-    def _longest_cycle(self, *plans: Plan) -> int:
-        """Return the steps after which the times repeat: of the script's loader, or of a lever."""
-        levers = [pulled for plan in plans for pulled in lookup(plan)]
-        return max([self.cycle_count, *(lever.cycle_count(setting) for lever, setting in levers)])
-
-    def _shape(self, baseline: Plan, candidate: Plan, *, apart: bool) -> tuple[int, int]:
-        """Return the steps that settle a switch inside one child, or the block of a relay."""
-        differing = baseline.differing(candidate)
-        levers = [lever for lever, _ in both(baseline, candidate) if lever.name in differing]
-        if differing and not apart and all(lever.switch is Switch.STEP for lever in levers):
-            return max(lever.settle_count for lever in levers), 0
-        least_s = _LONE_BLOCK_S if self.lonely else _LEAST_BLOCK_S
-        by_time = int(least_s / self.step_s + 1) if self.step_s else 1
-        return 0, max(by_time, self._longest_cycle(baseline, candidate))
+    def _shape(self, baseline: Plan, candidate: Plan, *, apart: bool) -> Shape:
+        return shape_of(
+            baseline,
+            candidate,
+            apart=apart,
+            cycle_count=self.cycle_count,
+            least_count=int((_LONE_BLOCK_S if self.lonely else _LEAST_BLOCK_S) / self.step_s + 1)
+            if self.step_s
+            else 1,
+            left_count=self._left_count(),
+        )
 
     def _alternate(
-        self, baseline: Plan, candidate: Plan, coins: Sequence[bool], settle: int
+        self, baseline: Plan, candidate: Plan, coins: Sequence[bool], shape: Shape
     ) -> list[Pair]:
         """Alternate inside one child."""
         seat = self._seat_for(baseline)
         plans = (baseline, candidate)
-        arm = self._with_life(plans, seat, 2 * len(coins) * (settle + 1))
+        count = shape.step_count * len(coins)
+        arm = self._with_life(plans, seat, count)
         turns = [
-            (index, settle, 1, True)
+            (index, shape.skip_counts[index], shape.block_count, True)
             for baseline_first in coins
             for index in ((0, 1) if baseline_first else (1, 0))
         ]
         waiting = Waiting()
-        answer, _ = arm.turns(turns, timeout_s=self._timeout_s(len(turns) * (settle + 1)))
+        answer, _ = arm.turns(turns, timeout_s=self._timeout_s(count))
         pressure = waiting.share_ratio()
         costs = [cost_s(steps) for steps in answer]
         return [
@@ -264,20 +285,20 @@ class Bench:
         ]
 
     def _relay(
-        self, baseline: Plan, candidate: Plan, coins: Sequence[bool], block: int
+        self, baseline: Plan, candidate: Plan, coins: Sequence[bool], shape: Shape
     ) -> list[Pair]:
         """Let two children take turns; the one that waits is stopped."""
         plans = self._seats_for(baseline, candidate)
-        seats = tuple(plans)
+        turns = tuple(zip(plans.items(), shape.skip_counts, strict=True))
         pairs = []
         for baseline_first in coins:
             waiting = Waiting()
             costs = []
-            for seat in seats if baseline_first else seats[::-1]:
-                skip = self._ahead_count(plans[seat])
-                arm = self._with_life((plans[seat],), seat, skip + block)
-                timeout_s = self._timeout_s(skip + block)
-                (steps,), _ = arm.turns([(0, skip, block, True)], timeout_s=timeout_s)
+            for (seat, plan), skip in turns if baseline_first else turns[::-1]:
+                count = skip + shape.block_count
+                arm = self._with_life((plan,), seat, count)
+                timeout_s = self._timeout_s(count)
+                (steps,), _ = arm.turns([(0, skip, shape.block_count, True)], timeout_s=timeout_s)
                 costs.append(cost_s(steps))
             pairs.append(pair(costs, baseline_first, waiting.share_ratio()))
         return pairs
@@ -313,16 +334,19 @@ class Bench:
         )
         return self.arm(*plans, seat=seat, fresh=spent)
 
+    def _left_count(self, spent_count: int = 0) -> int:
+        """Return the steps that one life of the script has left once it is warm."""
+        if self.life_count is None:
+            return sys.maxsize
+        return self.life_count - (1 + WARM_COUNT + self.cycle_count + spent_count)
+
     def _room(self, count: int, *, spent_count: int = 0) -> int:
         """Return how many of `count` steps one life of the script has room for."""
-        if self.life_count is None:
-            return count
-        warm_count = 1 + WARM_COUNT + self.cycle_count + spent_count
-        room = self.life_count - warm_count
-        if room < _LEAST_ROOM_COUNT:
+        room = self._left_count(spent_count)
+        if self.life_count is not None and room < _LEAST_ROOM_COUNT:
             raise TooFewSteps(
                 f"The script ended after {steps_said(self.life_count)}, and a measurement "
-                f"needs at least {warm_count + _LEAST_ROOM_COUNT}.",
+                f"needs at least {self.life_count - room + _LEAST_ROOM_COUNT}.",
                 remedy=MORE_WORK,
                 step_count=self.life_count,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from upshift.lever import lookup
@@ -15,6 +16,82 @@ if TYPE_CHECKING:
     from upshift.records import Setting
 
 _PRESSURE = "/proc/pressure/cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How the two turns of a pair are run.
+
+    Attributes:
+        relay: in two children, of which one is stopped; else both plans alternate inside one.
+        skip_counts: steps at the head of a turn that are not counted: the baseline's turn, then
+            the candidate's.
+        block_count: steps that are counted in each turn.
+    """
+
+    relay: bool
+    skip_counts: tuple[int, int]
+    block_count: int
+
+    @property
+    def step_count(self) -> int:
+        """Steps of a whole pair."""
+        return sum(self.skip_counts) + 2 * self.block_count
+
+
+def shape_of(
+    baseline: Plan,
+    candidate: Plan,
+    *,
+    apart: bool,
+    cycle_count: int,
+    least_count: int,
+    left_count: int,
+) -> Shape:
+    """Return how pairs are run: inside one child where all that differs switches there.
+
+    Without loader workers that is step by step, else in blocks of whole cycles, as in a relay.
+    Where one life of the script is too short for such a pair, two children share it.
+
+    Args:
+        baseline: one plan.
+        candidate: the other.
+        apart: in two children in any case.
+        cycle_count: steps after which the times of the script as it is repeat.
+        least_count: the shortest block that is worth a signal to stop.
+        left_count: steps that a warm child has before it.
+    """
+    cycle = _longest_cycle(cycle_count, baseline, candidate)
+    differing = baseline.differing(candidate)
+    levers = [lever for lever, _ in both(baseline, candidate) if lever.name in differing]
+    if differing and not apart and all(lever.switch is Switch.STEP for lever in levers):
+        settle = max(lever.settle_count for lever in levers)
+        skip = max(settle, _ahead_count(cycle_count, baseline, candidate))
+        shape = Shape(relay=False, skip_counts=(skip, skip), block_count=cycle)
+        if cycle == 1 or shape.step_count <= left_count:
+            return shape
+    block = max(1, min(max(least_count, cycle), left_count))
+    skips = (_ahead_count(cycle_count, baseline), _ahead_count(cycle_count, candidate))
+    return Shape(relay=True, skip_counts=skips, block_count=block)
+
+
+def _ahead_count(cycle_count: int, *plans: Plan) -> int:
+    """Return the batches that workers may have fetched before a turn, at another pace.
+
+    In a relay they are fetched for nothing: between the last step of a turn and the signal that
+    stops the workers, and after the one that lets them go, while nobody counts. Inside one child
+    nobody is stopped, and the queue was filled at the pace of the other plan. The number is the
+    same: a loader has asked for workers x prefetch batches ahead at any time, so after as many
+    steps each batch was asked for within this turn.
+    """
+    longest = _longest_cycle(cycle_count, *plans)
+    return longest if longest > 1 else 0
+
+
+def _longest_cycle(cycle_count: int, *plans: Plan) -> int:
+    """Return the steps after which the times repeat: of the script's loader, or of a lever."""
+    levers = [pulled for plan in plans for pulled in lookup(plan)]
+    return max([cycle_count, *(lever.cycle_count(setting) for lever, setting in levers)])
 
 
 class Waiting:
