@@ -188,8 +188,8 @@ def take(tensor: Any, positions: Any) -> Any:
 def _translated(own: Any, indices: Any) -> Any:
     """Return `own[i]` for each index of a batch."""
     if type(own) in _SEQUENCES:
-        if type(indices) is not list:
-            indices = indices.tolist()
+        if type(indices) not in _SEQUENCES:
+            indices = positions_of(indices).tolist()
         found = itemgetter(*indices)(own)
         return list(found) if len(indices) > 1 else [found]
     if not _plain(own):
