@@ -1,114 +1,150 @@
-"""Workers that stay between epochs, with the random stream of a loader that starts anew."""
+"""Worker processes that stay from pass to pass, and answer tasks in the order they were given."""
 
 from __future__ import annotations
 
 import weakref
-from types import ModuleType
+from collections import deque
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from upshift.loader.view import make_iterator
+from upshift.loader.fingerprint import fingerprint
+from upshift.loader.tasks import Report, Task, Worksite, as_it_is
+from upshift.loader.view import make_crew
 
 if TYPE_CHECKING:
-    from upshift.loader.view import Stream
-
-_DEEPEST = 3
-_LONGEST = 64
-_SAMPLE_COUNT = 4096
-_PLAIN = (int, float, str, bytes, bool, type(None))
+    from collections.abc import Iterator, Sequence
 
 
-def fingerprint(value: Any, depth: int = 0) -> Any:
-    """Return what a dataset looks like from here; workers that saw another one are stale.
+class _Feed:
+    """The row of tasks that torch's iterator takes its indices from; it ends only for a while."""
 
-    Plain attributes by value, everything else by identity, three levels deep; long containers
-    by the identity of their members, tensors by their count of writes, arrays by a sample. A
-    write deeper than that is not seen.
-    """
-    if isinstance(value, _PLAIN):
-        return value
-    if isinstance(value, (type, ModuleType)) or depth == _DEEPEST:
-        return id(value)
-    parts: Any = value
-    if type(value) is dict:
-        parts = [*value.keys(), *value.values()]
-    if type(parts) in (list, tuple, set):
-        if len(parts) > _LONGEST:
-            return id(value), len(parts), hash(tuple(map(id, parts)))
-        return id(value), tuple(fingerprint(part, depth + 1) for part in parts)
-    attributes = getattr(value, "__dict__", None) or {}
-    inside = [(name, fingerprint(part, depth + 1)) for name, part in sorted(attributes.items())]
-    return id(value), _writes(value), tuple(inside)
+    def __init__(self) -> None:
+        self.waiting: deque[Task] = deque()
 
-
-def _writes(value: Any) -> Any:
-    """Return what changes when a tensor or an array is written in place."""
-    kind = type(value)
-    try:
-        if hasattr(kind, "_version"):
-            return value._version
-        if hasattr(kind, "__array_interface__") and kind.__name__ != "memmap":
-            flat = value.reshape(-1)
-            return hash(flat[:: 1 + flat.size // _SAMPLE_COUNT].tobytes())
-    except Exception:  # an inference tensor counts no writes; arrays of strangers may refuse
-        return None
-    return None
-
-
-class Epoch:
-    """One pass over a kept pool, as the iterator that the script holds.
-
-    The pool is free again when the pass has ended or this object is gone (`break`). It holds
-    the loader too: `for batch in DataLoader(...)` would otherwise lose it at once.
-    """
-
-    def __init__(self, iterator: Any, loader: Any) -> None:
-        self.iterator = iterator
-        self.loader = loader
-        self.ended = False
-
-    def __iter__(self) -> Epoch:
+    def __iter__(self) -> Iterator[Task]:
         return self
 
-    def __next__(self) -> Any:
-        try:
-            return next(self.iterator)
-        except StopIteration:
-            self.ended = True
-            raise
+    def __next__(self) -> Task:
+        if not self.waiting:
+            raise StopIteration
+        return self.waiting.popleft()
 
     def __len__(self) -> int:
-        return len(self.iterator)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.iterator, name)
+        return len(self.waiting)
 
 
 class Pool:
-    """The kept workers of one loader."""
+    """The workers of one loader.
 
-    def __init__(self, worker_count: int) -> None:
-        self._count = worker_count
-        self._iterator: Any = None
-        self._seen: Any = None
-        self._epoch: weakref.ref[Epoch] | None = None
+    The processes, queues, pinning thread and watchdogs are those of torch's own iterator; it
+    is given tasks in place of indices, and never comes to the end of its sampler.
 
-    def begin(self, loader: Any, stream: Stream) -> Any:
-        """Start an epoch: with the kept workers where they are free and saw this dataset."""
-        epoch = self._epoch() if self._epoch is not None else None
-        if epoch is not None and not epoch.ended:  # two passes at the same time
-            return make_iterator(loader, self._count, stream)
-        carried = (loader.dataset, loader.collate_fn, loader.worker_init_fn)
-        seen = tuple(map(fingerprint, carried))
-        if self._iterator is None or seen != self._seen or self._broken():
-            self._iterator = make_iterator(loader, self._count, stream, kept=True)
-            self._seen = seen
-        else:
-            self._iterator._index_sampler = stream
-            self._iterator._reset(loader)
-        handle = Epoch(self._iterator, loader)
-        self._epoch = weakref.ref(handle)
-        return handle
+    Args:
+        loader: the script's loader.
+        source: what makes the batches in the workers; None is torch's own way.
+        count: worker processes.
+        ahead_count: tasks that each worker holds at most.
+        logical_count: workers that the script has.
+        timeout_s: how long to wait for a batch; 0 is for ever.
+        setups: what each worker does before its first batch.
+    """
 
-    def _broken(self) -> bool:
-        workers = self._iterator._workers
-        return bool(self._iterator._shutdown or not all(w.is_alive() for w in workers))
+    def __init__(
+        self,
+        loader: Any,
+        source: Any,
+        *,
+        count: int,
+        ahead_count: int,
+        logical_count: int,
+        timeout_s: float,
+        setups: Sequence[Any] = (),
+    ) -> None:
+        self.count = count
+        self.capacity = count * ahead_count
+        self.source = source
+        self.given: deque[Task] = deque()
+        self.setups = tuple(setups)
+        self._seen = looks(loader)
+        self._stale_count = 0
+        self._holder: weakref.ref[Any] | None = None
+        self._feed = _Feed()
+        site = Worksite(loader, source, logical_count=logical_count, setups=setups)
+        self._crew = make_crew(
+            loader,
+            count,
+            dataset=site,
+            collate_fn=as_it_is,
+            worker_init_fn=site.start,
+            prefetch_factor=ahead_count,
+            timeout=timeout_s,
+            _index_sampler=self._feed,
+        )
+
+    # ---- who uses it
+
+    def hold(self, holder: Any) -> None:
+        """Lend the workers to a pass; what an earlier one left behind will be thrown away."""
+        self._holder = weakref.ref(holder)
+        self.discard()
+        # As torch does at each pass: streams that go on from pass to pass stay where they are.
+        self._crew._worker_queue_idx_cycle = cycle(range(self.count))
+
+    def release(self, holder: Any) -> None:
+        """Take the workers back from a pass that has ended."""
+        if self._holder is not None and self._holder() is holder:
+            self._holder = None
+
+    def held_by(self, holder: Any) -> bool:
+        """Return whether this pass has the workers."""
+        return self._holder is not None and self._holder() is holder
+
+    @property
+    def free(self) -> bool:
+        """No living pass holds it."""
+        return self._holder is None or self._holder() is None
+
+    def fits(self, loader: Any, *, stale_too: bool = False) -> bool:
+        """Return whether all workers live and saw the loader as it is now."""
+        alive = not self._crew._shutdown and all(w.is_alive() for w in self._crew._workers)
+        return alive and (stale_too or looks(loader) == self._seen)
+
+    # ---- tasks
+
+    @property
+    def room(self) -> int:
+        """How many tasks it would take now."""
+        return self.capacity - len(self.given) - self._stale_count
+
+    def give(self, task: Task) -> None:
+        """Give a task to the next worker."""
+        self._feed.waiting.append(task)
+        self._crew._try_put_index()
+        self.given.append(task)
+
+    def take(self) -> tuple[Any, Report]:
+        """Wait for the batch of the oldest task.
+
+        Raises:
+            RuntimeError: a worker died, or the time-out passed (torch's own words).
+        """
+        while self._stale_count:
+            self._stale_count -= 1
+            self._crew._next_data()
+        self.given.popleft()
+        batch, report = self._crew._next_data()
+        return batch, report
+
+    def discard(self) -> None:
+        """Throw away the answers to all tasks that were given."""
+        self._stale_count += len(self.given)
+        self.given.clear()
+
+    def close(self) -> None:
+        """End the workers."""
+        self._crew._shutdown_workers()
+
+
+def looks(loader: Any) -> Any:
+    """Return what workers saw of a loader when they started, by `fingerprint`."""
+    return tuple(map(fingerprint, (loader.dataset, loader.collate_fn, loader.worker_init_fn)))

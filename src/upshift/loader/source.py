@@ -39,7 +39,7 @@ class Stock:
     name = "stock"
     pure = False
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, *, collate_fn: Any = None) -> None:
         from torch.utils.data import _DatasetKind
 
         create: Any = _DatasetKind.create_fetcher
@@ -47,7 +47,7 @@ class Stock:
             loader._dataset_kind,
             loader.dataset,
             loader._auto_collation,
-            loader.collate_fn,
+            collate_fn or loader.collate_fn,
             loader.drop_last,
         )
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any
 
 States = tuple[Any, ...]
 _DEEPEST = 5
@@ -20,12 +17,19 @@ def read() -> States:
 
     The states are plain bytes, numbers and tuples: they compare by value and travel by pickle.
     """
+    return (read_torch(), random.getstate(), read_numpy())
+
+
+def read_torch() -> bytes:
+    """Return the state of torch's generator on the CPU."""
     import torch
 
-    return (torch.get_rng_state().numpy().tobytes(), random.getstate(), _read_numpy())
+    state: bytes = torch.get_rng_state().numpy().tobytes()
+    return state
 
 
-def _read_numpy() -> Any:
+def read_numpy() -> Any:
+    """Return the state of NumPy's own generator, None where NumPy is not loaded."""
     module = sys.modules.get("numpy.random")
     if module is None:
         return None
@@ -55,7 +59,7 @@ def seed_as_worker(base_seed: int, worker_index: int) -> None:
     from torch.utils.data._utils import worker
 
     random.seed(base_seed + worker_index)
-    torch.manual_seed(base_seed + worker_index)
+    torch.default_generator.manual_seed(base_seed + worker_index)  # not those of accelerators
     if "numpy" in sys.modules:
         generate: Any = worker._generate_state
         sys.modules["numpy"].random.seed(generate(base_seed, worker_index))
@@ -69,7 +73,7 @@ class Private:
     """
 
     def __init__(self, *roots: Any) -> None:
-        self.found = list({id(found): found for found in _search(roots)}.values())
+        self.found = [value for value in reachable(*roots) if _is_generator(value)]
 
     def read(self) -> States:
         """Return the state of each generator that was found."""
@@ -95,20 +99,20 @@ def _is_generator(value: Any) -> bool:
     return module.startswith("numpy.random") and kind.__name__ in ("Generator", "RandomState")
 
 
-def _search(roots: tuple[Any, ...]) -> Iterator[Any]:
-    seen: set[int] = set()
+def reachable(*roots: Any) -> list[Any]:
+    """Return what the given objects hold, a few levels deep, each once; generators unopened."""
+    found: dict[int, Any] = {}
     layer = list(roots)
     for _ in range(_DEEPEST):
         below: list[Any] = []
         for value in layer:
-            if id(value) in seen or isinstance(value, (str, bytes, int, float, type(None))):
+            if id(value) in found or isinstance(value, (str, bytes, int, float, type(None))):
                 continue
-            seen.add(id(value))
-            if _is_generator(value):
-                yield value
-            else:
+            found[id(value)] = value
+            if not _is_generator(value):
                 below.extend(_members(value))
         layer = below
+    return list(found.values())
 
 
 def _members(value: Any) -> list[Any]:

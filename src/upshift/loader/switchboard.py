@@ -1,103 +1,176 @@
-"""Change the number of workers, also in the middle of an epoch: same samples, same order."""
+"""Stand between the script's iterators and whoever fetches for them."""
 
 from __future__ import annotations
 
 import weakref
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
-from upshift.loader.pool import Epoch, Pool
-from upshift.loader.view import begin_stream, let_flow, make_iterator, rest_of, steerable
+from upshift.loader.desk import Desk, Wish
+from upshift.loader.indices import begin_stream, fresh_seed, rest_of
+from upshift.loader.passes import Pass
+from upshift.loader.view import make_front, steerable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from upshift.loader.source import Source
 
     Offer = Callable[[Any], Source | str]
+    Undo = Callable[[], None]
 
 
 class Switchboard:
-    """Stand between the script's iterators and the workers that really fetch.
+    """What the levers want of all loaders of a script, and what was made of it.
 
-    The script's `for` loop holds torch's own iterator. When another number of workers is
-    wanted, that iterator is cut off from its index stream and drained: it returns what it had
-    already asked for, in order. Then a new one goes on with the rest of the stream, and the
-    script's iterator is answered from there.
+    The script's `for` loop holds an iterator of torch's own class. Where a lever wants
+    something, its `_next_data` is answered by a `Pass`; in the middle of a pass, torch's own
+    iterator is cut off from its indices first and gives what it had already asked for.
+
+    Attributes:
+        wish: the number of workers that a lever asks for.
+        offers: what may propose a source for a loader.
+        setups: what each worker process does at its start.
+        version: grows with every change of these.
     """
 
     def __init__(self) -> None:
-        self.wanted_count: int | None = None
+        self.wish = Wish()
         self.offers: list[Offer] = []
-        self._pools: WeakKeyDictionary[Any, Pool] = WeakKeyDictionary()
-        self._taken: WeakSet[Any] = WeakSet()
-        # All three by the iterator that the script holds.
-        self._loaders: WeakKeyDictionary[Any, Callable[[], Any]] = WeakKeyDictionary()
-        self._behind: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        self._rests: WeakKeyDictionary[Any, tuple[Any, Iterator[Any]]] = WeakKeyDictionary()
+        self.setups: list[Any] = []
+        self.version = 0
+        self._after: list[Callable[[Any, Any], Any]] = []
+        self._desks: WeakKeyDictionary[Any, Desk] = WeakKeyDictionary()
+        self._fronts: WeakKeyDictionary[Any, Callable[[], Any]] = WeakKeyDictionary()
 
-    def want(self, count: int | None) -> None:
-        """Ask for `count` workers from now on; None goes back to what the script says."""
-        self.wanted_count = count
-        self._pools.clear()
+    # ---- what levers ask for
 
-    def add(self, offer: Offer) -> Callable[[], None]:
+    def want(self, count: int | None, *, redraws: bool = False) -> None:
+        """Ask for `count` workers from now on; None goes back to what the script says.
+
+        Args:
+            count: worker processes.
+            redraws: they may draw random numbers of their own where the script's items draw.
+        """
+        self.wish = Wish(count, redraws)
+        self._changed()
+
+    def add(self, offer: Offer) -> Undo:
         """Let `offer(loader)` propose a source for each loader, until the result is called.
 
         It returns a `Source`, or one sentence why it has none for this loader.
         """
-        self.offers.append(offer)
-        return lambda: self.offers.remove(offer)
+        return self._with(self.offers, offer)
+
+    def in_workers(self, setup: Any) -> Undo:
+        """Let `setup` act in each worker process: `enter(worker_index)`, `first(fetch, indices)`.
+
+        It travels to the workers, so it must pickle where the script starts them by spawn.
+        """
+        return self._with(self.setups, setup)
+
+    def on_batch(self, after: Callable[[Any, Any], Any]) -> Undo:
+        """Pass each batch through `after(loader, batch)` before the script gets it."""
+        self._after.append(after)
+        return lambda: self._after.remove(after)
+
+    def _with(self, wanted: list[Any], item: Any) -> Undo:
+        wanted.append(item)
+        self._changed()
+
+        def undo() -> None:
+            wanted.remove(item)
+            self._changed()
+
+        return undo
+
+    def _changed(self) -> None:
+        self.version += 1
+        for front, loader_of in list(self._fronts.items()):
+            if "_next_data" not in front.__dict__ and (loader := loader_of()) is not None:
+                self._take_over(front, loader)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is asked for."""
+        return self.wish.count is None and not self.offers and not self.setups
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was not done for some loader, and why."""
+        return tuple(dict.fromkeys(note for desk in self._desks.values() for note in desk.notes))
+
+    # ---- what the script does
 
     def make(self, loader: Any, stock: Callable[[], Any]) -> Any:
-        """Return the iterator of a new epoch."""
+        """Return the iterator of a new pass."""
         if not steerable(loader):
             return stock()
-        # torch draws no base seed where the loader's own workers stayed from epoch to epoch.
+        desk = self._desks.setdefault(loader, Desk())
+        # torch draws no base seed where the loader's own workers stayed from pass to pass.
         stays = loader.persistent_workers and loader.num_workers > 0
-        resumed = stays and (loader._iterator is not None or loader in self._taken)
-        if self.wanted_count is None and not (resumed and loader._iterator is None):
-            iterator = stock()
-        else:
-            if stays:
-                self._taken.add(loader)
-            iterator = self._begin(loader, resumed=resumed)
-        inner = iterator.iterator if isinstance(iterator, Epoch) else iterator
-        if hasattr(inner, "_sampler_iter"):
-            # The loader, or its pool, may hold this iterator: then it must not hold the loader.
-            held = stays or inner is not iterator
-            self._loaders[inner] = weakref.ref(loader) if held else lambda: loader
-            self._behind.pop(inner, None)
-            self._rests.pop(inner, None)
-        return iterator
+        if self.idle and desk.kept_seed is None:
+            front = stock()
+            if hasattr(front, "_sampler_iter"):
+                front.__dict__.pop("_next_data", None)
+                # The loader holds this iterator then, and it must not hold the loader.
+                self._fronts[front] = weakref.ref(loader) if stays else lambda: loader
+            return front
+        resumed = stays and (desk.kept_seed is not None or loader._iterator is not None)
+        if resumed and desk.kept_seed is None:
+            desk.kept_seed = fresh_seed()
+        stream = begin_stream(loader, kept_seed=desk.kept_seed if resumed else None)
+        if stays:
+            desk.kept_seed = stream.seed
+        front = make_front(loader, stream)
+        front._next_data = Pass(self, desk, loader, stream, _pins(front)).next
+        self._fronts[front] = weakref.ref(loader)
+        return front
 
-    def _begin(self, loader: Any, *, resumed: bool) -> Any:
-        count = loader.num_workers if self.wanted_count is None else self.wanted_count
-        stream = begin_stream(loader, resumed=resumed)
-        if count == 0:
-            return make_iterator(loader, 0, stream)
-        return self._pools.setdefault(loader, Pool(count)).begin(loader, stream)
+    def _take_over(self, front: Any, loader: Any) -> None:
+        """Go on with what is left of a pass that torch's own iterator began."""
+        desk = self._desks.setdefault(loader, Desk())
+        stream = rest_of(loader, front._sampler_iter)
+        rest = Pass(self, desk, loader, stream, _pins(front))
+        front._sampler_iter = iter(())
+        itself = weakref.ref(front)  # what an iterator holds must not hold it
+        drained = False
+
+        def next_data() -> Any:
+            nonlocal drained
+            if not drained:
+                try:
+                    batch = type(front_of(itself))._next_data(front_of(itself))
+                except StopIteration:
+                    drained = True
+                else:
+                    stream.delivered()
+                    return batch
+            return rest.next()
+
+        front._next_data = next_data
 
     def advance(self, original: Callable[[Any], Any], iterator: Any) -> Any:
-        """Return the next batch of the script's `iterator`, from whoever fetches for it now."""
-        behind = self._behind.get(iterator, iterator)
-        loader = self._loaders.get(iterator, lambda: None)()
-        if loader is not None:
-            self._turn(iterator, behind, loader)
-        if iterator in self._rests:
-            try:
-                return original(behind)
-            except StopIteration:
-                loader, rest = self._rests.pop(iterator)
-                count = loader.num_workers if self.wanted_count is None else self.wanted_count
-                behind = make_iterator(loader, count, rest_of(loader, rest))
-                self._behind[iterator] = behind
-        return original(behind)
+        """Return the next batch of the script's `iterator`."""
+        batch = original(iterator)
+        if self._after:
+            loader = self._fronts.get(iterator, lambda: None)()
+            for after in self._after:
+                batch = after(loader, batch)
+        return batch
 
-    def _turn(self, iterator: Any, behind: Any, loader: Any) -> None:
-        """Let an iterator begin; cut it off from its indices where other workers are wanted."""
-        let_flow(behind)
-        count = loader.num_workers if self.wanted_count is None else self.wanted_count
-        if iterator not in self._rests and behind._num_workers != count:
-            self._rests[iterator] = loader, behind._sampler_iter
-            behind._sampler_iter = iter(())
+
+def front_of(itself: weakref.ref[Any]) -> Any:
+    """Return the iterator that is asking at this moment."""
+    return itself()
+
+
+def _pins(front: Any) -> Callable[[Any], Any]:
+    """Return what torch's own iterator does with a batch that this process made."""
+    if not front._pin_memory:
+        return lambda batch: batch
+    from torch.utils.data._utils import pin_memory
+
+    device: Any = front._pin_memory_device
+    copy: Any = pin_memory.pin_memory
+    return lambda batch: copy(batch, device)

@@ -1,0 +1,153 @@
+"""Whether a batch that another process made is the one that the script would have got."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from upshift.loader import states
+from upshift.loader.desk import LOOP_DRAWS
+from upshift.loader.observed import Moves, observe
+from upshift.loader.same import difference
+from upshift.loader.source import Stock
+from upshift.loader.tasks import Draws
+
+if TYPE_CHECKING:
+    from upshift.loader.passes import Pass
+    from upshift.loader.tasks import Report, Task
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdict:
+    """What the script gets for a task.
+
+    Attributes:
+        batch: the batch.
+        fetched_here: it was made in this process, and is not pinned yet.
+        error: what the script sees instead.
+        again: nothing yet; the task has been put back.
+    """
+
+    batch: Any = None
+    fetched_here: bool = False
+    error: Exception | None = None
+    again: bool = False
+
+
+def believe(going: Pass, task: Task, batch: Any, report: Report) -> Verdict:
+    """Decide about the answer to a task; set right what was assumed wrongly."""
+    if task.draws is Draws.CHAIN:
+        return _of_chain(going, task, batch, report)
+    if not going.loader.num_workers and task.draws is Draws.NONE:
+        return _of_none(going, task, batch, report)
+    return _of_workers(going, task, batch, report)
+
+
+# ---- the script has workers itself
+
+
+def _of_workers(going: Pass, task: Task, batch: Any, report: Report) -> Verdict:
+    desk = going.desk
+    if report.error is not None:
+        return Verdict(error=_raised(report.error))
+    if task.draws is Draws.NONE and (report.drew or report.changed or report.unequal):
+        # Nothing has been drawn before this batch, so the script's streams stand at their start.
+        desk.draws = True
+        going.abandon([task])
+        return Verdict(again=True)
+    if report.changed:
+        desk.changes_itself()
+    if task.hands_over:
+        going.resumes[task.number % going.loader.num_workers] = report.states
+        if desk.proved_clean(task.number, going.loader):
+            going.look_again()
+    return Verdict(batch=batch)
+
+
+def _raised(wrapped: Any) -> Exception:
+    try:
+        wrapped.reraise()
+    except Exception as error:
+        return error
+    raise AssertionError("an exception from a worker must raise")
+
+
+# ---- the script has none, and the items draw nothing
+
+
+def _of_none(going: Pass, task: Task, batch: Any, report: Report) -> Verdict:
+    doubtful = report.error is not None or report.drew or report.changed or report.unequal
+    if not doubtful and not task.checked:
+        return Verdict(batch=batch)
+    truth, moves = _truth(going, task)
+    if moves.drew and not isinstance(truth, Exception):
+        going.desk.draws = True
+        going.abandon([])
+    elif why := _why_not_elsewhere(truth, moves, batch, report):
+        going.abandon([])
+        going.give_up_workers(why)
+    return _here(truth)
+
+
+def _why_not_elsewhere(truth: Any, moves: Moves, batch: Any, report: Report) -> str:
+    """Say why a batch may not be made in another process; empty where it may."""
+    if isinstance(truth, Exception):
+        return "" if report.error is not None else "items raise here and not in another process"
+    if report.error is not None:
+        return f"an item cannot be made in another process ({_raised(report.error)})"
+    if report.drew:
+        return "items draw random numbers in another process only"
+    if report.changed or moves.changed:
+        return "the dataset changes while it is read"
+    if moves.seeked:
+        return "items are read from a file that is open already, whose position is shared"
+    found = report.unequal or difference(truth, batch)
+    return f"items made in another process, or twice, differ ({found})" if found else ""
+
+
+# ---- the script has none, and the items draw what the main process would have drawn
+
+
+def _of_chain(going: Pass, task: Task, batch: Any, report: Report) -> Verdict:
+    now = states.read()
+    before = task.states if task.states is not None else going.handed
+    if before != now:
+        # Where nobody else has drawn, the number of draws was foretold wrongly.
+        going.desk.missed(LOOP_DRAWS, foretold=going.handed == now)
+        truth, _ = _truth(going, task)
+        going.handed = states.read()
+        going.abandon([])
+        return _here(truth)
+    doubtful = report.error is not None or report.changed or report.unequal
+    if not doubtful and not task.checked:
+        states.restore(report.states)
+        going.handed = report.states
+        return Verdict(batch=batch)
+    truth, moves = _truth(going, task)
+    going.handed = states.read()
+    why = ""
+    if report.error is not None:
+        going.abandon([])
+    elif report.changed or moves.changed or moves.seeked:
+        why = "the dataset changes while it is read"
+    elif not isinstance(truth, Exception):
+        found = report.unequal or difference(truth, batch)
+        if not found and report.states != going.handed:
+            found = "the generators afterwards"
+        why = f"items made in another process differ ({found})" if found else ""
+    if why:
+        going.abandon([])
+        going.give_up_workers(why)
+    return _here(truth)
+
+
+def _truth(going: Pass, task: Task) -> tuple[Any, Moves]:
+    """Fetch a batch as torch does, here; return it, or what it raised, and what moved."""
+    fetch = Stock(going.loader).fetch
+    return observe(going.loader, lambda: fetch(task.indices))
+
+
+def _here(truth: Any) -> Verdict:
+    if isinstance(truth, Exception):
+        return Verdict(error=truth)
+    return Verdict(batch=truth, fetched_here=True)

@@ -1,0 +1,110 @@
+"""A faster source, believed only as long as it equals torch's own."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from upshift.loader import states
+from upshift.loader.same import difference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from upshift.loader.source import Source, Stock
+
+_TIMED_COUNT = 3
+_RARELY = 256
+
+
+def due(number: int) -> bool:
+    """Return whether the batch with this number is compared: the first, then ever more rarely.
+
+    >>> [number for number in range(600) if due(number)]
+    [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    """
+    return number & (number - 1) == 0 or number % _RARELY == 0
+
+
+class Checked:
+    """Fetch with a source, and compare it with torch's own way every now and then.
+
+    Where they differ in anything - bits, strides, types, the generators afterwards - or where
+    the source raises, the loader goes back to torch's own for good. What is delivered then is
+    torch's batch, so nobody has seen the other.
+
+    Args:
+        source: the faster way.
+        stock: torch's own.
+        on_end: told, in one sentence, why the source was given up.
+    """
+
+    def __init__(self, source: Source, stock: Stock, *, on_end: Callable[[str], None]) -> None:
+        self.source: Source | None = source
+        self.stock = stock
+        self.pure = source.pure
+        self.name = source.name
+        self._on_end = on_end
+        self._number = 0
+        self._stock_ns: list[int] = []
+        self._source_ns: list[int] = []
+
+    def fetch(self, indices: Sequence[int]) -> Any:
+        """Return the batch of `indices`."""
+        if self.source is None:
+            return self.stock.fetch(indices)
+        number, self._number = self._number, self._number + 1
+        if due(number):
+            return self._both(indices)
+        if self.pure:
+            return self._alone(indices)
+        before = states.read()
+        try:
+            return self.source.fetch(indices)
+        except Exception as error:
+            states.restore(before)
+            self._end(f"{self.name} raised {type(error).__name__}: {error}")
+            return self.stock.fetch(indices)
+
+    def _alone(self, indices: Sequence[int]) -> Any:
+        try:
+            return self.source.fetch(indices)  # type: ignore[union-attr]
+        except Exception as error:
+            self._end(f"{self.name} raised {type(error).__name__}: {error}")
+            return self.stock.fetch(indices)
+
+    def _both(self, indices: Sequence[int]) -> Any:
+        before = states.read()
+        start_ns = time.perf_counter_ns()
+        truth = self.stock.fetch(indices)  # what it raises is what the script would see
+        between_ns = time.perf_counter_ns()
+        after = states.read()
+        states.restore(before)
+        try:
+            began_ns = time.perf_counter_ns()
+            ours = self.source.fetch(indices)  # type: ignore[union-attr]
+            ended_ns = time.perf_counter_ns()
+            found = difference(truth, ours)
+            if not found and states.read() != after:
+                found = "the random generators afterwards"
+        except Exception as error:
+            found = f"it raised {type(error).__name__}: {error}"
+        states.restore(after)
+        if found:
+            self._end(f"{self.name} differs from torch's own batch: {found}")
+        else:
+            self._weigh(between_ns - start_ns, ended_ns - began_ns)
+        return truth
+
+    def _weigh(self, stock_ns: int, source_ns: int) -> None:
+        """Give the source up where it is not the faster one, by the first few batches."""
+        if not getattr(self.source, "light", False) or len(self._stock_ns) >= _TIMED_COUNT:
+            return
+        self._stock_ns.append(stock_ns)
+        self._source_ns.append(source_ns)
+        if len(self._stock_ns) == _TIMED_COUNT and min(self._source_ns) > min(self._stock_ns):
+            self._end(f"{self.name} is not faster than torch's own here")
+
+    def _end(self, why: str) -> None:
+        self.source = None
+        self._on_end(why)

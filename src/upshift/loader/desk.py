@@ -1,0 +1,349 @@
+"""What is known of one loader, and who fetches for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from upshift.loader import skip
+from upshift.loader.checked import Checked
+from upshift.loader.indices import foreseen
+from upshift.loader.observed import Moves, observe
+from upshift.loader.pool import Pool
+from upshift.loader.source import Stock
+from upshift.loader.states import States, reachable, read
+from upshift.loader.streams import Streams
+from upshift.loader.tasks import Draws
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from upshift.loader.passes import Pass
+
+LOOP_DRAWS = "the training loop draws random numbers between two batches"
+_PREFETCH_COUNT = 2
+_PATIENCE_S = 30.0
+_MOST_MISSES = 3
+_NOT_FORKED = (
+    "sqlite3", "h5py", "lmdb", "socket", "ssl", "asyncio", "concurrent", "multiprocessing.pool",
+    "grpc", "tensorflow", "jax", "psycopg2", "redis", "pymongo",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the levers ask for.
+
+    Attributes:
+        count: worker processes; None is the script's own number.
+        redraws: the workers may draw random numbers of their own.
+    """
+
+    count: int | None = None
+    redraws: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """Who fetches.
+
+    Attributes:
+        count: worker processes; 0 is the main process.
+        draws: whose random numbers the items draw.
+        logical_count: workers that the script has, or seems to have.
+        provisional: fewer processes will do as soon as it is known that items change nothing.
+    """
+
+    count: int
+    draws: Draws
+    logical_count: int
+    provisional: bool = False
+
+
+_HERE = Staff(0, Draws.NONE, 0)
+
+
+class Desk:
+    """Everything that is remembered of one loader from pass to pass.
+
+    Attributes:
+        notes: one sentence for each thing that was not done, and why.
+        draws: the items draw random numbers; None while nobody knows.
+        keeps: workers may stay from pass to pass.
+        kept_seed: the base seed of the script's own persistent workers.
+    """
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.draws: bool | None = None
+        self.keeps = True
+        self.kept_seed: int | None = None
+        self._pass_count = 0
+        self._workers_off = ""
+        self._clean = False
+        self._misses = 0
+        self._forecast: skip.Words | None = None
+        self._observations: list[tuple[int, Moves, int]] = []
+        self._settled = False
+        self._wants_workers = False
+        self._pools: dict[Staff, Pool] = {}
+        self._given_up: set[str] = set()
+        self._checked: tuple[str, Checked] | None = None
+        self._streams: Streams | None = None
+
+    def note(self, why: str) -> None:
+        """Remember why something is not done, once."""
+        if why not in self.notes:
+            self.notes.append(why)
+
+    def begin_pass(self, loader: Any) -> int:
+        """Count a pass; return what tells its random streams from those of other passes."""
+        self._pass_count += 1
+        stays = loader.persistent_workers and loader.num_workers > 0
+        return 0 if stays else self._pass_count
+
+    # ---- what turns out
+
+    def refuse_workers(self, why: str) -> None:
+        """Add no processes from now on."""
+        self._workers_off = why
+        self.note(f"no worker processes: {why}")
+        self.drop_pools()
+
+    def missed(self, why: str, *, foretold: bool) -> None:
+        """Note that random numbers were handed over in vain.
+
+        Args:
+            why: who drew.
+            foretold: nobody else; the number of draws was foretold wrongly.
+        """
+        self._misses += 1
+        if foretold:
+            self._forecast = None
+        elif self._misses >= _MOST_MISSES:
+            self.refuse_workers(why)
+
+    def changes_itself(self) -> None:
+        """Note that items change the dataset: each process has its own copy then."""
+        self.keeps = self._clean = False
+        self.note("workers do not stay: the dataset changes while it is read")
+
+    def proved_clean(self, number: int, loader: Any) -> bool:
+        """Return whether batch `number` proves that items leave the dataset alone."""
+        if self._clean or not self.keeps or number + 1 < 2 * int(loader.num_workers):
+            return False
+        self._clean = True
+        return True
+
+    @property
+    def curious(self) -> bool:
+        """The next batches should be observed, to know whether other processes may make them."""
+        return self._wants_workers and not self._settled and not self._workers_off
+
+    def observe(self, going: Pass, fetch: Callable[[], Any], count: int) -> Any:
+        """Fetch a batch here and learn from it.
+
+        Args:
+            going: the pass.
+            fetch: makes the batch.
+            count: its samples.
+        """
+        found, moves = observe(going.loader, fetch)
+        self._observations.append((going.key, moves, count))
+        if len(self._observations) > 1:
+            self._learn(going)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _learn(self, going: Pass) -> None:
+        (old_key, old, _), (key, new, _) = self._observations[-2:]
+        drew = [(m.before, m.after, count) for _, m, count in self._observations if m.drew]
+        self.draws = bool(drew)
+        if new.changed:  # what opens a file at its first item only is no harm
+            self.refuse_workers("the dataset changes while it is read")
+        elif new.seeked:
+            self.refuse_workers(
+                "items are read from a file that is open already, whose position is shared"
+            )
+        elif drew and key == old_key and old.after != new.before:
+            self.refuse_workers(LOOP_DRAWS)
+        elif not drew:
+            self._settled = True
+        elif len(drew) > 1:
+            self._settled = True
+            self._forecast = skip.learn(drew)
+        if not self.curious:
+            going.look_again()
+
+    def foresee(self, going: Pass, count: int) -> States | None:
+        """Return the states before the next batch, None where the one helper goes on itself.
+
+        Args:
+            going: the pass.
+            count: the samples of that batch.
+        """
+        if going.chain is None:
+            before = read()
+        elif self._forecast is None:
+            return None
+        else:
+            before = self._forecast.skip(*going.chain)
+        going.chain = before, count
+        return before
+
+    # ---- who fetches
+
+    def staff(self, loader: Any, wish: Wish, light: Checked | None) -> Staff:
+        """Decide who fetches for the loader now.
+
+        Args:
+            loader: the script's.
+            wish: what the levers ask for.
+            light: a source for the main process, where there is one.
+        """
+        own = int(loader.num_workers)
+        count = own if wish.count is None else wish.count
+        self._wants_workers = not own and count > 0 and light is None
+        if light is not None:
+            return _HERE if light.pure or not own else Staff(0, Draws.STREAM, own)
+        if wish.redraws and wish.count:
+            self._wants_workers = False
+            return Staff(count, Draws.STREAM, count)
+        if own:
+            return self._staff_of_workers(own, count)
+        if not count or self._unshareable(loader) or self.curious:
+            return _HERE
+        if self.draws:
+            return Staff(count if self._forecast is not None else 1, Draws.CHAIN, 0)
+        return Staff(count, Draws.NONE, 0)
+
+    def _staff_of_workers(self, own: int, count: int) -> Staff:
+        if count > own and not self.draws:
+            return Staff(count, Draws.NONE, own)
+        if count >= own or not self.keeps:
+            return Staff(own, Draws.STREAM, own)
+        if not self._clean:
+            return Staff(own, Draws.STREAM, own, provisional=True)
+        # Each process plays as many of the script's workers as the other ones do.
+        fitting = max((n for n in range(1, own + 1) if own % n == 0 and n <= count), default=1)
+        return Staff(fitting, Draws.STREAM, own)
+
+    def _unshareable(self, loader: Any) -> bool:
+        """Return whether the items must be made in the main process; says why, once."""
+        if not self._workers_off and not foreseen(loader):
+            self.refuse_workers(
+                f"the order comes from {type(_inner(loader)).__name__}, which may look at "
+                "anything between two batches"
+            )
+        if not self._workers_off and (handle := _handle(loader.dataset)):
+            self.refuse_workers(f"the dataset holds a {handle}, which processes cannot share")
+        return bool(self._workers_off)
+
+    # ---- with what
+
+    def source(
+        self, loader: Any, offers: Sequence[Callable[[Any], Any]], *, light: bool
+    ) -> Checked | None:
+        """Return the first source that is offered for the loader as it is now, checked.
+
+        Args:
+            loader: the script's loader.
+            offers: functions that propose a source, or say why not.
+            light: for the main process; False for workers, where light ones do not pay.
+        """
+        for offer in offers:
+            key = f"{offer.__module__}.{offer.__qualname__}"
+            if key in self._given_up:
+                continue
+            found = offer(loader)
+            if isinstance(found, str):
+                self.note(found)
+                continue
+            if getattr(found, "light", False) != light or not _drawable(found, loader):
+                continue
+            return self._trusted(key, found, loader)
+        return None
+
+    def _trusted(self, key: str, found: Any, loader: Any) -> Checked:
+        def give_up(why: str) -> None:
+            self._given_up.add(key)
+            self.note(why)
+
+        if self._checked is not None and self._checked[0] == key:
+            checked = self._checked[1]
+            checked.source, checked.stock = found, Stock(loader)
+            return checked
+        checked = Checked(found, Stock(loader), on_end=give_up)
+        self._checked = key, checked
+        return checked
+
+    def pool(
+        self, loader: Any, staff: Staff, source: Any, setups: Sequence[Any], holder: Any
+    ) -> Pool:
+        """Return workers for a pass: kept ones where they are free and saw this loader."""
+        kept = self._pools.get(staff)
+        stays = loader.persistent_workers and loader.num_workers > 0
+        if kept is not None and kept.free:
+            same = kept.setups == tuple(setups) and _kind(kept.source) == _kind(source)
+            if same and kept.fits(loader, stale_too=stays):
+                kept.hold(holder)
+                return kept
+            kept.close()
+            del self._pools[staff]
+        pool = Pool(
+            loader,
+            source,
+            count=staff.count,
+            ahead_count=_ahead_count(loader, staff.count),
+            logical_count=staff.logical_count,
+            timeout_s=loader.timeout if loader.num_workers else _PATIENCE_S,
+            setups=setups,
+        )
+        pool.hold(holder)
+        if staff not in self._pools:  # two passes at the same time: the second one's go with it
+            self._pools[staff] = pool
+        return pool
+
+    def streams_here(self, key: int, seed: int, logical_count: int) -> Streams:
+        """Return the random streams of the script's workers, for a pass in this process."""
+        if self._streams is None or self._streams.key != key or key:
+            self._streams = Streams(key, seed, logical_count)
+        return self._streams
+
+    def drop_pools(self) -> None:
+        """End all kept workers that no pass holds; the others go with their pass."""
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            if pool.free:
+                pool.close()
+
+
+def _ahead_count(loader: Any, count: int) -> int:
+    own = int(loader.num_workers)
+    if not own:
+        return _PREFETCH_COUNT
+    return max(1, own * int(loader.prefetch_factor) // count)
+
+
+def _drawable(source: Any, loader: Any) -> bool:
+    """Return whether the draws of a source can be replayed: what an init function seeds is not."""
+    own_init = loader.num_workers and loader.worker_init_fn is not None
+    return not (getattr(source, "light", False) and own_init and not source.pure)
+
+
+def _kind(source: Any) -> Any:
+    return None if source is None else source.name
+
+
+def _inner(loader: Any) -> Any:
+    return getattr(loader._index_sampler, "sampler", loader._index_sampler)
+
+
+def _handle(dataset: Any) -> str:
+    """Return the name of an open handle that the dataset holds and processes cannot share."""
+    for value in reachable(dataset):
+        module = type(value).__module__ or ""
+        if any(module == name or module.startswith(f"{name}.") for name in _NOT_FORKED):
+            return f"{module}.{type(value).__name__}"
+    return ""

@@ -1,0 +1,48 @@
+"""What a dataset looks like from outside: workers that saw another one are stale."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+_DEEPEST = 3
+_LONGEST = 64
+_SAMPLE_COUNT = 4096
+_PLAIN = (int, float, str, bytes, bool, type(None))
+
+
+def fingerprint(value: Any, depth: int = 0) -> Any:
+    """Return what a dataset looks like from here; workers that saw another one are stale.
+
+    Plain attributes by value, everything else by identity, three levels deep; long containers
+    by the identity of their members, tensors by their count of writes, arrays by a sample. A
+    write deeper than that is not seen.
+    """
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, (type, ModuleType)) or depth == _DEEPEST:
+        return id(value)
+    parts: Any = value
+    if type(value) is dict:
+        parts = [*value.keys(), *value.values()]
+    if type(parts) in (list, tuple, set):
+        if len(parts) > _LONGEST:
+            return id(value), len(parts), hash(tuple(map(id, parts)))
+        return id(value), tuple(fingerprint(part, depth + 1) for part in parts)
+    attributes = getattr(value, "__dict__", None) or {}
+    inside = [(name, fingerprint(part, depth + 1)) for name, part in sorted(attributes.items())]
+    return id(value), _writes(value), tuple(inside)
+
+
+def _writes(value: Any) -> Any:
+    """Return what changes when a tensor or an array is written in place."""
+    kind = type(value)
+    try:
+        if hasattr(kind, "_version"):
+            return value._version
+        if hasattr(kind, "__array_interface__") and kind.__name__ != "memmap":
+            flat = value.reshape(-1)
+            return hash(flat[:: 1 + flat.size // _SAMPLE_COUNT].tobytes())
+    except Exception:  # an inference tensor counts no writes; arrays of strangers may refuse
+        return None
+    return None

@@ -1,0 +1,163 @@
+"""The indices of one pass, pulled from the script's sampler when torch would pull them."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SERIAL = count(1)
+
+
+class Stream:
+    """The indices of one pass, and the random draws that belong to them.
+
+    A sampler may draw, count or look at the script's objects whenever it is asked. So it is
+    asked as torch asks: a loader without workers pulls the indices of a batch when that batch
+    is wanted, one with workers keeps `own_ahead_count` batches pulled. Only where nobody can
+    tell the difference (`foreseen_count`) more are pulled earlier.
+
+    Args:
+        pulls: the sampler's own iterator, or what is left of it.
+        sampler: where they come from, for the length.
+        seed: the base seed that torch gives to the workers of this pass.
+        own_ahead_count: batches that the script's own workers would have asked for.
+        foreseen_count: how many batches may be pulled before they are wanted.
+    """
+
+    def __init__(
+        self,
+        pulls: Iterator[Any],
+        sampler: Any,
+        *,
+        seed: int,
+        own_ahead_count: int = 0,
+        foreseen_count: int = 0,
+    ) -> None:
+        self.sampler = sampler
+        self.seed = seed
+        self.ended = False
+        self._pulls = pulls
+        self._own_ahead_count = own_ahead_count
+        self._foreseen_count = foreseen_count
+        self._pulled_count = 0
+        self._held: deque[Any] = deque()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._pulls
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    @property
+    def left_count(self) -> int:
+        """How many batches are left, as far as is known."""
+        return len(self._held) if self.ended else sys.maxsize
+
+    def prefill(self) -> None:
+        """Pull what the script's own workers would be given at the start."""
+        for _ in range(self._own_ahead_count):
+            self._pull()
+
+    def _pull(self) -> None:
+        if not self.ended:
+            try:
+                self._held.append(next(self._pulls))
+                self._pulled_count += 1
+            except StopIteration:
+                self.ended = True
+
+    def delivered(self) -> None:
+        """Note that a batch has come: the script's own workers would be given one more."""
+        if self._own_ahead_count:
+            self._pull()
+
+    def take(self, *, now: bool) -> Any:
+        """Return the indices of the next batch, or None where there are none (yet).
+
+        Args:
+            now: the script wants this very batch.
+        """
+        if not self._held:
+            foreseen = not self._own_ahead_count and self._pulled_count < self._foreseen_count
+            if now or (foreseen and self._pulled_count):
+                self._pull()
+        return self._held.popleft() if self._held else None
+
+
+def begin_stream(loader: Any, *, kept_seed: int | None = None) -> Stream:
+    """Start the sampler of `loader` with the random draws of its own iterator, in their order.
+
+    torch starts the sampler, draws a base seed, and with workers starts the sampler once more
+    and asks it for what they fetch ahead. Whoever fetches then must draw nothing.
+
+    Args:
+        loader: the script's loader.
+        kept_seed: of its own workers, where those stayed since an earlier pass: then torch
+            draws no base seed, and starts the sampler once.
+    """
+    import torch
+
+    sampler, own_count = loader._index_sampler, int(loader.num_workers)
+    pulls = iter(sampler)
+    if kept_seed is not None:
+        seed = kept_seed
+    else:
+        seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
+        if own_count:
+            pulls = iter(sampler)
+    stream = Stream(
+        pulls,
+        sampler,
+        seed=seed,
+        own_ahead_count=own_count * (loader.prefetch_factor or 0),
+        foreseen_count=foreseen(loader),
+    )
+    stream.prefill()
+    return stream
+
+
+def rest_of(loader: Any, pulls: Iterator[Any]) -> Stream:
+    """Return what is left of a pass that torch's own iterator began; nothing is drawn."""
+    return Stream(
+        pulls,
+        loader._index_sampler,
+        seed=fresh_seed(),
+        own_ahead_count=int(loader.num_workers) * (loader.prefetch_factor or 0),
+        foreseen_count=sys.maxsize,
+    )
+
+
+def fresh_seed() -> int:
+    """Return a seed that no earlier workers had, without a draw from the script's generators."""
+    import torch
+
+    return int(torch.initial_seed() + next(_SERIAL)) % (1 << 62)
+
+
+def foreseen(loader: Any) -> int:
+    """Return how many batches of a pass can be known early without anybody noticing.
+
+    All of them where torch's own samplers draw once, at the first one, and keep nothing. With
+    a generator of the script's own a shuffle draws again with the last batch: that one waits.
+    None for samplers of the script's own: they may look at anything.
+    """
+    from torch.utils.data import sampler as torchs
+    from torch.utils.data.distributed import DistributedSampler
+
+    chain, inner = [], loader._index_sampler
+    if type(inner) is torchs.BatchSampler:
+        chain.append(inner)
+        inner = inner.sampler
+    quiet = (torchs.SequentialSampler, torchs.SubsetRandomSampler, torchs.WeightedRandomSampler)
+    if type(inner) in (*quiet, DistributedSampler):
+        return sys.maxsize
+    if type(inner) is not torchs.RandomSampler:
+        return 0
+    if inner.generator is None:
+        return sys.maxsize
+    return 0 if inner.replacement else max(0, len(loader._index_sampler) - 1)

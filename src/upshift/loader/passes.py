@@ -1,0 +1,231 @@
+"""One pass over a loader: who fetches each batch."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from upshift.loader.belief import believe
+from upshift.loader.checked import due
+from upshift.loader.source import Stock
+from upshift.loader.tasks import Draws, Task
+
+if TYPE_CHECKING:
+    from upshift.loader import states
+    from upshift.loader.desk import Desk, Staff
+    from upshift.loader.indices import Stream
+    from upshift.loader.pool import Pool
+    from upshift.loader.streams import Streams
+    from upshift.loader.switchboard import Switchboard
+
+
+class Pass:
+    """The batches of one pass, in order.
+
+    Either the main process fetches, or a pool of workers does, ahead of use. Who it is can
+    change in the middle: what has been asked for is delivered first, and the rest of the
+    indices goes to the others.
+
+    Args:
+        board: says what the levers want, at any time.
+        desk: what is known of the loader.
+        loader: the script's.
+        stream: the indices of the batches.
+        pins: copies a batch into pinned memory where the script's loader would.
+
+    Attributes:
+        number: of the next batch that will be asked for.
+        chain: the states of the generators before the batch that was asked for last, where the
+            draws are handed over, and its samples; None until they are read.
+        handed: the states after the batch that was delivered last, there.
+        resumes: the states with which streams of the script's workers go on elsewhere.
+    """
+
+    def __init__(
+        self, board: Switchboard, desk: Desk, loader: Any, stream: Stream, pins: Any
+    ) -> None:
+        self.desk = desk
+        self.loader = loader
+        self.stream = stream
+        self.staff: Staff | None = None
+        self.number = 0
+        self.chain: tuple[states.States, int] | None = None
+        self.handed: states.States | None = None
+        self.resumes: dict[int, states.States] = {}
+        self.key = desk.begin_pass(loader)
+        self._board = board
+        self._pins = pins
+        self._backlog: deque[Any] = deque()
+        self._pool: Pool | None = None
+        self._here: Any = None
+        self._streams: Streams | None = None
+        self._version = -1
+
+    def next(self) -> Any:
+        """Return the next batch.
+
+        Raises:
+            StopIteration: the pass has ended.
+        """
+        while True:
+            if self._outdated:
+                self._restaff()
+            pool = self._pool
+            if pool is None:
+                return self._fetch_here()
+            self._fill(pool)
+            if pool.given:
+                found = self._collect(pool)
+                if found is not None:
+                    return found[0]
+            elif not self._outdated:
+                self._end(pool)
+
+    def _end(self, pool: Pool) -> None:
+        pool.release(self)
+        if not self.desk.keeps:
+            self.desk.drop_pools()
+        raise StopIteration
+
+    # ---- who fetches
+
+    @property
+    def _outdated(self) -> bool:
+        return self._version != self._board.version
+
+    def _restaff(self) -> None:
+        """Let those fetch whom the levers, and what is known by now, ask for."""
+        if self._pool is not None and self._pool.given:
+            return  # first what has been asked for
+        desk, loader = self.desk, self.loader
+        self._version = self._board.version
+        light = desk.source(loader, self._board.offers, light=True)
+        staff = desk.staff(loader, self._board.wish, light)
+        if staff == self.staff and self._pool is not None and self._pool.held_by(self):
+            return
+        if self._pool is not None:
+            self._pool.release(self)
+        self.staff, self._pool, self.chain, self._streams = staff, None, None, None
+        heavy = None if light else desk.source(loader, self._board.offers, light=False)
+        self._here = light or heavy or Stock(loader)
+        if staff.count:
+            try:
+                self._pool = desk.pool(loader, staff, heavy, self._board.setups, self)
+            except Exception as error:
+                if loader.num_workers:
+                    raise
+                self.give_up_workers(f"they could not be started ({said(error)})")
+        elif staff.logical_count:
+            self._streams = desk.streams_here(self.key, self.stream.seed, staff.logical_count)
+
+    def give_up_workers(self, why: str) -> None:
+        """Fetch in the main process from now on."""
+        self.desk.refuse_workers(why)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Decide anew who fetches, before the next batch."""
+        self._version = -1
+
+    def abandon(self, tasks: list[Task]) -> None:
+        """Throw away what the workers have fetched or will have for `tasks`; ask anew.
+
+        Args:
+            tasks: the oldest that were given and not delivered, in order.
+        """
+        pool = self._pool
+        rest = [] if pool is None else list(pool.given)
+        if pool is not None:
+            pool.discard()
+        again = [*tasks, *rest]
+        if again:
+            self.number = again[0].number
+            self._backlog.extendleft(task.indices for task in reversed(again))
+        self.chain = None
+        self.look_again()
+
+    # ---- tasks
+
+    def _fill(self, pool: Pool) -> None:
+        while pool.room > 0 and not self._outdated:
+            indices = self._take(now=not pool.given)
+            if indices is None:
+                return
+            pool.give(self._task(indices, pool))
+
+    def _take(self, *, now: bool) -> Any:
+        return self._backlog.popleft() if self._backlog else self.stream.take(now=now)
+
+    def _task(self, indices: Any, pool: Pool) -> Task:
+        assert self.staff is not None  # noqa: S101  # a pool has a staff
+        number, self.number = self.number, self.number + 1
+        draws, before = self.staff.draws, None
+        if draws is Draws.STREAM:
+            before = self.resumes.pop(number % self.staff.logical_count, None)
+        elif draws is Draws.CHAIN:
+            before = self.desk.foresee(self, sample_count(indices))
+        return Task(
+            number=number,
+            indices=indices,
+            draws=draws,
+            pass_key=self.key,
+            seed=self.stream.seed,
+            states=before,
+            hands_over=draws is Draws.CHAIN or self.staff.provisional,
+            checked=due(number) or self.staff.provisional or self.stream.left_count < pool.count,
+        )
+
+    # ---- batches
+
+    def _collect(self, pool: Pool) -> tuple[Any] | None:
+        """Return the oldest batch, or None where it must be asked for anew."""
+        task = pool.given[0]
+        try:
+            batch, report = pool.take()
+        except Exception as error:  # a worker died, a time-out, a full /dev/shm
+            self.desk.drop_pools()
+            if self.loader.num_workers:
+                self.stream.delivered()
+                self.look_again()
+                raise
+            rest = list(pool.given)
+            self._pool = None
+            pool.close()
+            self.abandon([task, *rest])
+            self.give_up_workers(f"a worker was lost ({said(error)})")
+            return None
+        verdict = believe(self, task, batch, report)
+        if verdict.again:
+            return None
+        self.stream.delivered()
+        if verdict.error is not None:
+            raise verdict.error
+        batch = verdict.batch
+        return (self._pins(batch) if verdict.fetched_here else batch,)
+
+    def _fetch_here(self) -> Any:
+        indices = self._take(now=True)
+        if indices is None:
+            raise StopIteration
+        number, self.number = self.number, self.number + 1
+        try:
+            if self._streams is not None:
+                with self._streams.entered(number):
+                    batch = self._here.fetch(indices)
+            elif self.desk.curious:
+                batch = self.desk.observe(self, lambda: self._here.fetch(indices), sample_count(indices))
+            else:
+                batch = self._here.fetch(indices)
+        finally:
+            self.stream.delivered()
+        return self._pins(batch)
+
+
+def sample_count(indices: Any) -> int:
+    """Return the samples of a batch: without automatic batching its index is a single one."""
+    return len(indices) if hasattr(indices, "__len__") else 1
+
+
+def said(error: Exception) -> str:
+    """Return the first line of what an exception says."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

@@ -1,0 +1,260 @@
+"""What a worker process is given, and what it answers: a batch, and how it came about."""
+
+from __future__ import annotations
+
+import sys
+import time
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from upshift.loader import states
+from upshift.loader.fingerprint import fingerprint
+from upshift.loader.same import difference
+from upshift.loader.source import Stock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Draws(Enum):
+    """Whose random numbers the items of a batch draw."""
+
+    NONE = "none"
+    """Nobody's: a batch that draws all the same is not delivered."""
+    STREAM = "stream"
+    """Those of one of the script's own workers, replayed."""
+    CHAIN = "chain"
+    """Those of the main process, handed over from batch to batch."""
+
+
+class Task(NamedTuple):
+    """One batch to fetch.
+
+    Attributes:
+        number: of the batch in its pass, from 0.
+        indices: of its samples.
+        draws: where its random numbers come from.
+        pass_key: tells one pass from another: streams start anew with each.
+        seed: the base seed of the pass.
+        states: of the generators before the batch, None to go on from the batch before.
+        hands_over: answer with the states of the generators after it.
+        checked: fetch it twice and compare; look at the dataset.
+    """
+
+    number: int
+    indices: Any
+    draws: Draws
+    pass_key: int
+    seed: int
+    states: states.States | None = None
+    hands_over: bool = False
+    checked: bool = False
+
+
+class Report(NamedTuple):
+    """How a batch came about.
+
+    Attributes:
+        fetch_ns: what it took.
+        drew: a generator moved.
+        changed: what the dataset holds has changed, or a generator of its own moved.
+        states: of the generators after the batch, where its draws are handed over.
+        unequal: in what two fetches of it differ.
+        error: what fetching it raised, as torch wraps it.
+    """
+
+    fetch_ns: int
+    drew: bool = False
+    changed: bool = False
+    states: Any = None
+    unequal: str = ""
+    error: Any = None
+
+
+def as_it_is(batch: Any) -> Any:
+    """Collate nothing: the batch is finished."""
+    return batch
+
+
+class Worksite:
+    """Stands where torch's worker expects the dataset, and answers tasks instead of indices.
+
+    Args:
+        loader: the script's loader; what fetching needs of it is kept, not the loader itself.
+        source: makes the batches; None is torch's own way.
+        logical_count: how many workers the script has: each is a stream of random numbers.
+        setups: objects with `enter(worker_index)` and `first(fetch, indices)`.
+    """
+
+    def __init__(
+        self, loader: Any, source: Any, *, logical_count: int, setups: Sequence[Any] = ()
+    ) -> None:
+        self.dataset = loader.dataset
+        self._own_init = loader.worker_init_fn
+        self._source = source or Stock(loader, collate_fn=_shared(loader, logical_count))
+        self._logical_count = logical_count
+        self._setups = tuple(setups)
+        self._streams: dict[int, states.States] = {}
+        self._key: Any = None
+        self._current: int | None = None
+        self._private: states.Private | None = None
+        self._seen: Any = None
+        self._begun = False
+
+    def start(self, worker_index: int) -> None:
+        """Begin in a new worker process; torch calls this before the first task."""
+        for setup in self._setups:
+            setup.enter(worker_index)
+        if not self._logical_count:
+            _say_worker(None)
+
+    def __getitems__(self, task: Task) -> tuple[Any, Report]:
+        """Fetch the batch of a task, with automatic batching."""
+        return self._answer(task)
+
+    def __getitem__(self, task: Task) -> tuple[Any, Report]:
+        """Fetch the batch of a task, without automatic batching."""
+        return self._answer(task)
+
+    def _answer(self, task: Task) -> tuple[Any, Report]:
+        index = task.number % self._logical_count if self._logical_count else 0
+        try:
+            if self._logical_count:
+                self._enter(task, index)
+            if task.draws is Draws.STREAM:
+                return self._plain(task)
+            return self._observed(task)
+        except Exception:
+            return None, Report(fetch_ns=0, error=_wrapped(index))
+
+    def _plain(self, task: Task) -> tuple[Any, Report]:
+        start_ns = time.perf_counter_ns()
+        batch = self._fetch(task.indices)
+        took_ns = time.perf_counter_ns() - start_ns
+        after = states.read() if task.hands_over else None
+        return batch, Report(took_ns, changed=task.checked and self._changed(), states=after)
+
+    def _observed(self, task: Task) -> tuple[Any, Report]:
+        if task.states is not None:
+            states.restore(task.states)
+        if self._private is None:
+            self._private = states.Private(self.dataset, self._source)
+            self._changed()
+        before, hidden = states.read(), self._private.read()
+        start_ns = time.perf_counter_ns()
+        batch = self._fetch(task.indices)
+        took_ns = time.perf_counter_ns() - start_ns
+        after = states.read()
+        unequal = ""
+        if task.checked:
+            states.restore(before)
+            unequal = difference(batch, self._fetch(task.indices))
+            states.restore(after)
+        moved = hidden != self._private.read()
+        report = Report(
+            fetch_ns=took_ns,
+            drew=before != after,
+            changed=moved or (task.checked and self._changed()),
+            states=after if task.hands_over else None,
+            unequal=unequal,
+        )
+        return batch, report
+
+    def _fetch(self, indices: Any) -> Any:
+        if self._begun or not self._setups:
+            return self._source.fetch(indices)
+        self._begun = True
+        fetch = self._source.fetch
+        for setup in self._setups:
+            fetch = _Through(setup, fetch)
+        return fetch(indices)
+
+    def _changed(self) -> bool:
+        """Return whether the dataset looks other than when this was last asked."""
+        seen = fingerprint(self.dataset)
+        changed = self._seen is not None and seen != self._seen
+        self._seen = seen
+        return changed
+
+    # ---- the streams of the script's own workers
+
+    def _enter(self, task: Task, index: int) -> None:
+        """Become worker `index` of the script, with its random numbers."""
+        if self._key != (task.pass_key, task.seed):
+            self._key = (task.pass_key, task.seed)
+            self._streams, self._current, self._seen = {}, None, None
+        if self._current == index and task.states is None:
+            return
+        if self._current is not None:
+            self._streams[self._current] = states.read()
+        self._current = index
+        _say_worker((index, self._logical_count, task.seed + index, self.dataset))
+        if task.states is not None:
+            states.restore(task.states)
+        elif index in self._streams:
+            states.restore(self._streams[index])
+        else:
+            states.seed_as_worker(task.seed, index)
+            if self._own_init is not None:
+                self._own_init(index)
+        if self._seen is None:
+            self._changed()
+
+
+def _wrapped(index: int) -> Any:
+    """Wrap the current exception as torch's workers do, without the frames of this file."""
+    from torch._utils import ExceptionWrapper
+
+    kind, error, trace = sys.exc_info()
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__ and trace.tb_next:
+        trace = trace.tb_next
+    wrapper: Any = ExceptionWrapper
+    return wrapper(exc_info=(kind, error, trace), where=f"in DataLoader worker process {index}")
+
+
+def _shared(loader: Any, logical_count: int) -> Any:
+    """Return a collate function that writes into memory that the main process will see.
+
+    torch's own does so where it finds itself in a worker. Without workers in the script
+    `get_worker_info()` says None to the items, but may say the truth to the collate function.
+    """
+    from torch.utils.data import default_collate
+
+    if logical_count or loader.collate_fn is not default_collate:
+        return loader.collate_fn
+    return _SharedCollate()
+
+
+class _SharedCollate:
+    """`default_collate` in a worker that the script does not know of."""
+
+    def __call__(self, samples: Any) -> Any:
+        from torch.utils.data import default_collate
+
+        _say_worker((0, 1, 0, None))
+        try:
+            return default_collate(samples)
+        finally:
+            _say_worker(None)
+
+
+class _Through:
+    """A fetch that goes through a worker setup's `first`."""
+
+    def __init__(self, setup: Any, fetch: Any) -> None:
+        self._setup = setup
+        self._inner = fetch
+
+    def __call__(self, indices: Any) -> Any:
+        return self._setup.first(self._inner, indices)
+
+
+def _say_worker(said: tuple[int, int, int, Any] | None) -> None:
+    """Let `get_worker_info()` say what it would say in the script's own process."""
+    from torch.utils.data._utils import worker
+
+    info = None
+    if said is not None:
+        index, count, seed, dataset = said
+        info = worker.WorkerInfo(id=index, num_workers=count, seed=seed, dataset=dataset)
+    worker._worker_info = info
