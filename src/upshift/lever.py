@@ -61,6 +61,13 @@ class Training(Protocol):
     def on_next(self, advance: Callable[[Any, Any], Any]) -> Callable[[], None]:
         """Let `advance(original, iterator)` fetch the next batch of each loader iterator."""
 
+    def on_transfer(self, convert: Callable[[Any, Any, Any, Any], Any]) -> Callable[[], None]:
+        """Let `convert(original, tensor, args, kwargs)` answer `Tensor.to` and `Tensor.cuda`.
+
+        It is asked for every tensor that the loop's thread moves or casts, and returns what
+        `original(tensor, *args, **kwargs)` would.
+        """
+
     def on_training(self, pull: Callable[[], Callable[[], None] | None]) -> Callable[[], None]:
         """Apply `pull` now, and again when training starts, after the script's own settings."""
 

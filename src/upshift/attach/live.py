@@ -56,6 +56,8 @@ class LiveTraining:
         self.converters: list[Callable[[Any, Any], Any]] = []
         self.makers: list[Callable[[Any, Callable[[], Any]], Any]] = []
         self.advancers: list[Callable[[Any, Any], Any]] = []
+        self.movers: list[Callable[[Any, Any, Any, Any], Any]] = []
+        self.movers_changed: Callable[[], None] = lambda: None
         self._settings: list[Callable[[], Undo | None]] = []
         self.begun = False
 
@@ -87,6 +89,23 @@ class LiveTraining:
         for advance in self.advancers:
             return advance(original, iterator)
         return original(iterator)
+
+    def on_transfer(self, convert: Callable[[Any, Any, Any, Any], Any]) -> Undo:
+        """Let `convert(original, tensor, args, kwargs)` answer `Tensor.to` and `Tensor.cuda`."""
+        self.movers.append(convert)
+        self.movers_changed()
+
+        def undo() -> None:
+            self.movers.remove(convert)
+            self.movers_changed()
+
+        return undo
+
+    def move(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
+        """Answer a `Tensor.to` or `Tensor.cuda`, by a lever where one wants to."""
+        for convert in self.movers:
+            return convert(original, tensor, args, kwargs)
+        return original(tensor, *args, **kwargs)
 
     def on_training(self, pull: Callable[[], Undo | None]) -> Undo:
         """Apply `pull` now, and again when training starts, after the script's own settings."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import wraps
 from threading import get_ident
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from upshift.attach.ledger import INDEX
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 _DATA, _BACKWARD = INDEX[Phase.DATA], INDEX[Phase.BACKWARD]
 _OPTIMIZER, _CHECKPOINT = INDEX[Phase.OPTIMIZER], INDEX[Phase.CHECKPOINT]
-_TRANSFER = INDEX[Phase.TRANSFER]
 
 
 @dataclass(slots=True)
@@ -137,17 +137,34 @@ def _constructor(watch: Watch) -> Callable[[Any], Any]:
     return make
 
 
+class _Guise:
+    """A method that is replaced for its instances; the class itself still shows the original.
+
+    Tensor subclasses look a method up by identity (`func in {torch.Tensor.to, ...}`, as
+    torchvision's do), with what torch hands to `__torch_function__`: the original.
+    """
+
+    __slots__ = ("_original", "_replacement")
+
+    def __init__(self, original: Any, replacement: Any) -> None:
+        self._original = original
+        self._replacement = replacement
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self._original if instance is None else MethodType(self._replacement, instance)
+
+
 def _transfer(watch: Watch) -> Callable[[Any], Any]:
-    timed = _timed(watch, _TRANSFER)
+    from torch.compiler import is_compiling
 
     def make(original: Any) -> Any:
-        moving = timed(original)
-
         @wraps(original)
         def move(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return (moving if self.is_cpu else original)(self, *args, **kwargs)
+            if is_compiling() or get_ident() != watch.thread:
+                return original(self, *args, **kwargs)
+            return watch.transfer(original, self, args, kwargs)
 
-        return move
+        return _Guise(original, move)
 
     return make
 
@@ -168,13 +185,17 @@ def watching(watch: Watch) -> tuple[Seam, ...]:
     """Return the further seams that only measuring needs."""
     import torch
 
-    timed = [
+    return (
         Seam(torch.autograd, "backward", _timed(watch, _BACKWARD, watch.backward_begins)),
         Seam(torch.autograd, "grad", _timed(watch, _BACKWARD, watch.backward_begins)),
         Seam(torch.optim.Optimizer, "__init__", _constructor(watch)),
         Seam(torch.optim.Optimizer, "zero_grad", _timed(watch, _OPTIMIZER)),
         Seam(torch, "save", _timed(watch, _CHECKPOINT)),
-    ]
-    if torch.accelerator.is_available() if hasattr(torch, "accelerator") else False:
-        timed += [Seam(torch.Tensor, name, _transfer(watch)) for name in ("to", "cuda")]
-    return tuple(timed)
+    )
+
+
+def moving(watch: Watch) -> tuple[Seam, ...]:
+    """Return the seams at which a tensor goes from one device to another."""
+    import torch
+
+    return tuple(Seam(torch.Tensor, name, _transfer(watch)) for name in ("to", "cuda"))

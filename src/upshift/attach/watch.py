@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _DATA, _FORWARD, _LOSS = INDEX[Phase.DATA], INDEX[Phase.FORWARD], INDEX[Phase.LOSS]
 _BACKWARD, _OPTIMIZER = INDEX[Phase.BACKWARD], INDEX[Phase.OPTIMIZER]
-_EVALUATION = INDEX[Phase.EVALUATION]
+_EVALUATION, _TRANSFER = INDEX[Phase.EVALUATION], INDEX[Phase.TRANSFER]
 _PATIENT_BACKWARD_COUNT = 64
 
 
@@ -35,6 +35,12 @@ def _in_loader_worker() -> bool:
     from torch.utils.data import get_worker_info
 
     return get_worker_info() is not None
+
+
+def _has_accelerator() -> bool:
+    import torch
+
+    return bool(torch.accelerator.is_available()) if hasattr(torch, "accelerator") else False
 
 
 class Watch:
@@ -70,6 +76,10 @@ class Watch:
         self._unstepped_count = 0
         self._steering = seams.steering(self)
         self._watching = seams.watching(self) if measuring else ()
+        self._moving = seams.moving(self)
+        self._times_transfers = measuring and _has_accelerator()
+        self._is_in = False
+        self.live.movers_changed = self._mind_transfers
         self._hooks: list[Any] = []
 
     # ---- in and out
@@ -97,11 +107,24 @@ class Watch:
     def _remove(self) -> None:
         for seam in (*self._steering, *self._watching):
             seam.remove()
+        self._is_in = False
+        self._mind_transfers()
 
     def resume(self) -> None:
         """Put the seams back in after `pause`."""
         for seam in (*self._steering, *self._watching):
             seam.install()
+        self._is_in = True
+        self._mind_transfers()
+
+    def _mind_transfers(self) -> None:
+        """Stand in the way of `Tensor.to` only where its time or a lever asks for it."""
+        wanted = self._is_in and (self._times_transfers or bool(self.live.movers))
+        for seam in self._moving:
+            if wanted:
+                seam.install()
+            else:
+                seam.remove()
 
     def _detach(self) -> None:
         self._remove()
@@ -236,6 +259,16 @@ class Watch:
             for observer in self.observers:
                 observer.loaded(iterator, batch)
         return batch
+
+    def transfer(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
+        """Move a tensor, by a lever where one wants to; the time of CPU tensors is TRANSFER."""
+        if not self.measuring or not tensor.is_cpu:
+            return self.live.move(original, tensor, args, kwargs)
+        self.ledger.enter(_TRANSFER)
+        try:
+            return self.live.move(original, tensor, args, kwargs)
+        finally:
+            self.ledger.leave()
 
     # ---- where a step ends
 
