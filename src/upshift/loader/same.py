@@ -51,7 +51,8 @@ def _tensors(ours: Any, theirs: Any, where: str) -> str | None:
 
 
 def _arrays(ours: Any, theirs: Any, where: str) -> str | None:
-    if not hasattr(type(ours), "__array_interface__"):
+    kind = type(ours)  # an image of Pillow's has the interface, but is no array
+    if not (hasattr(kind, "__array_interface__") and hasattr(kind, "strides")):
         return None
     for name in ("dtype", "shape", "strides"):
         if getattr(ours, name) != getattr(theirs, name):
