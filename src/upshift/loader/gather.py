@@ -46,6 +46,7 @@ class _Kinds(NamedTuple):
     tensors: Any
     stack: Any
     strided: Any
+    int64: Any
 
 
 @cache
@@ -53,7 +54,7 @@ def _kinds() -> _Kinds:
     import torch
     from torch.utils.data import StackDataset, TensorDataset
 
-    return _Kinds(torch.Tensor, TensorDataset, StackDataset, torch.strided)
+    return _Kinds(torch.Tensor, TensorDataset, StackDataset, torch.strided, torch.int64)
 
 
 def _rows(leaf: Any, positions: Any) -> Any:
@@ -164,4 +165,8 @@ def _form_of_tensor(tensor: Any) -> Any:
         raise _Unfit(why)
     if tensor.dim() == 0:
         raise _Unfit("a tensor without dimensions has no rows")
+    try:  # torch has it for some of the younger types, in some dimensions
+        tensor[:1].index_select(0, tensor.new_zeros(min(1, len(tensor)), dtype=_kinds().int64))
+    except RuntimeError:
+        raise _Unfit(f"torch cannot select rows of {tensor.dtype}") from None
     return tensor.dtype, tensor.shape[1:]
