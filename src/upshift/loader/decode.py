@@ -1,0 +1,349 @@
+"""One seam in Pillow's loading of JPEG files: pixels from elsewhere, the object as always.
+
+`PIL.ImageFile.ImageFile.load` reads, decodes and tidies up. Where a decoder can give the pixels
+of an untouched JPEG file, only the tidying up is left to do here. Everything else - other
+formats, `draft`, files that are damaged, half read, closed or not plain files - is Pillow's.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import io
+import statistics
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Decoder = Callable[["JpegFile"], Any]
+
+_CHECKED_COUNT, _CHECKED_EVERY = 8, 256
+_LEAST_RATIO = 1.02
+_MOST_BYTES = 1 << 28  # larger files are left to Pillow, which reads them piece by piece
+_CHANNELS = {"RGB": 3, "L": 1}
+_FILES = (io.BytesIO, io.BufferedReader)
+_HOOKS = {"load_read", "load_seek", "load_prepare", "load_end", "tile_prefix"}
+_START_OF_SCAN, _END = 0xDA, b"\xff\xd9"
+# A picture of 3 x 2 pixels, to see what loading leaves behind in this version of Pillow.
+_SPECIMEN = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAA0JCgsKCA0LCgsODg0PEyAVExISEyccHhcgLikxMC4pLSwzOko+MzZG"
+    "NywtQFdBRkxOUlNSMj5aYVpQYEpRUk//2wBDAQ4ODhMREyYVFSZPNS01T09PT09PT09PT09PT09PT09PT09PT09P"
+    "T09PT09PT09PT09PT09PT09PT09PT09PT0//wAARCAACAAMDASIAAhEBAxEB/8QAFQABAQAAAAAAAAAAAAAAAAAA"
+    "AAP/xAAcEAEAAgIDAQAAAAAAAAAAAAABAgMABCEiYYH/xAAVAQEBAAAAAAAAAAAAAAAAAAAEBf/EABkRAAIDAQAA"
+    "AAAAAAAAAAAAAAABAgMycf/aAAwDAQACEQMRAD8AhbRS7u6NNaR274x6nES2QB4AHzGMZRqxHiCS0z//2Q=="
+)
+
+
+class JpegFile:
+    """An open JPEG image before its pixels are there, as decoders see it.
+
+    Attributes:
+        image: the script's own object; a decoder leaves it alone.
+        path: of the file on disk, None where there is none or its name is unknown.
+    """
+
+    def __init__(self, image: Any, stock: Callable[[Any], Any]) -> None:
+        self.image = image
+        self.path = _path(image)
+        self._stock = stock
+        self._data: bytes | None = None
+
+    @property
+    def data(self) -> bytes:
+        """The whole file; it is read once."""
+        if self._data is None:
+            self.image.fp.seek(0)
+            self._data = self.image.fp.read(_MOST_BYTES + 1)
+            if len(self._data) > _MOST_BYTES:
+                raise ValueError("too large to be read at once")
+        return self._data
+
+    def decoded(self) -> Any:
+        """Return a twin of the image with the pixels that Pillow itself makes."""
+        twin = _twin(self.image, self.data)
+        self._stock(twin)
+        return twin
+
+
+def _path(image: Any) -> str | None:
+    name = image.filename or getattr(image.fp, "name", None)
+    return name if isinstance(name, str) else None
+
+
+def _twin(image: Any, data: bytes) -> Any:
+    twin = object.__new__(type(image))
+    vars(twin).update(vars(image), tile=list(image.tile), info=dict(image.info))
+    twin.fp, twin._exclusive_fp = io.BytesIO(data), False
+    return twin
+
+
+class _Seam:
+    """The one replacement of `ImageFile.load`, there as long as anyone has decoders in it."""
+
+    def __init__(self) -> None:
+        self.decoders: list[Decoder] = []
+        self._stock: Callable[[Any], Any] | None = None
+        self._ours: Callable[[Any], Any] | None = None
+        self._kind: Any = None
+        self._understood = False
+
+    def add(self, decoders: tuple[Decoder, ...]) -> None:
+        """Put `decoders` behind those that are there."""
+        self.decoders = [*self.decoders, *decoders]
+        if self._ours is None:
+            owner = importlib.import_module("PIL.ImageFile").ImageFile
+            stock = self._stock = owner.load
+
+            def load(image: Any) -> Any:
+                """Load image data based on tile list."""
+                return self.load(image, stock)
+
+            load.__wrapped__ = stock  # type: ignore[attr-defined]
+            self._ours = owner.load = load
+
+    def remove(self, decoders: tuple[Decoder, ...]) -> None:
+        """Take `decoders` out again; with the last one Pillow is as it was.
+
+        Where someone else replaced `load` over ours, ours stays below and passes through.
+        """
+        self.decoders = [one for one in self.decoders if one not in decoders]
+        owner = importlib.import_module("PIL.ImageFile").ImageFile
+        if not self.decoders and owner.load is self._ours:
+            owner.load = self._stock
+            self._ours = None
+
+    def load(self, image: Any, stock: Callable[[Any], Any]) -> Any:
+        """Load an image as Pillow does, with the pixels of the first decoder that has them."""
+        if not self.decoders or not _untouched(image):
+            return stock(image)
+        try:
+            made = self._made(image, stock)
+        except Exception:  # whatever it was, Pillow says it better
+            made = None
+        return stock(image) if made is None else _settle(image, *made)
+
+    def _made(self, image: Any, stock: Callable[[Any], Any]) -> tuple[Any, int] | None:
+        """Return the pixels, and where Pillow would have stopped reading."""
+        if type(image) is not self._kind:
+            self._understood = _leaves_the_same(type(image), stock)
+            self._kind = type(image)
+        if not self._understood:
+            return None
+        file = JpegFile(image, stock)
+        for decoder in self.decoders:
+            pixels = decoder(file)
+            if pixels is not None:
+                return core_of(image, pixels), 0 if _closes(image) else _read_until(file)
+        return None
+
+
+_SEAM = _Seam()
+
+
+def install(*decoders: Decoder) -> Callable[[], None]:
+    """Let `decoders` give the pixels of JPEG files, each asked in turn; return the undo.
+
+    A decoder is called with a `JpegFile` and returns a buffer - rows from the top, without
+    padding: one byte per pixel for "L", three or (the fourth is 255) four for "RGB" - or None
+    where it has nothing. What it raises means None, too.
+    """
+    _SEAM.add(decoders)
+    return lambda: _SEAM.remove(decoders)
+
+
+def installed() -> tuple[Decoder, ...]:
+    """Return the decoders that are in use in this process."""
+    return tuple(_SEAM.decoders)
+
+
+def _untouched(image: Any) -> bool:
+    """Return whether an image is a JPEG file as `Image.open` leaves it, in a plain file."""
+    kind, own = type(image), vars(image)
+    if (kind.__module__, kind.__name__) != ("PIL.JpegImagePlugin", "JpegImageFile"):
+        return False
+    tiles: Any = own.get("tile") or ()
+    fresh = own.get("_im", own.get("im", tiles)) is None and own.get("decoderconfig") == ()
+    if not fresh or len(tiles) != 1 or type(own.get("fp")) not in _FILES or _HOOKS & own.keys():
+        return False
+    width, height = image.size
+    whole = ("jpeg", (0, 0, width, height), 0, (image.mode, ""))
+    return image.mode in _CHANNELS and tuple(tiles[0]) == whole
+
+
+def _closes(image: Any) -> bool:
+    return bool(image._exclusive_fp and image._close_exclusive_fp_after_loading)
+
+
+def _read_until(file: JpegFile) -> int:
+    """Return where Pillow leaves a file that is not its own: it reads block by block.
+
+    Raises:
+        ValueError: the file goes on after the image, or may do so.
+    """
+    image = file.image
+    size = int(image.fp.seek(0, io.SEEK_END))
+    if size > image.decodermaxblock and file.data.find(_END, _scan(file.data)) + 2 != size:
+        raise ValueError("something follows the image")
+    return size
+
+
+def _scan(data: bytes) -> int:
+    """Return where the first scan begins, behind thumbnails with an end of their own."""
+    place = 2
+    while data[place + 1] != _START_OF_SCAN:
+        if data[place] != 0xFF or not 0xC0 <= data[place + 1] <= 0xFE:
+            raise ValueError("not a plain sequence of segments")
+        place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
+    return place
+
+
+def core_of(image: Any, pixels: Any) -> Any:
+    """Return Pillow's own memory, filled with `pixels` of the mode and size of `image`.
+
+    Raises:
+        ValueError: there are not as many as that.
+    """
+    pillow, (width, height) = sys.modules["PIL.Image"], image.size
+    channel_count = memoryview(pixels).nbytes / (width * height)
+    wide = image.mode == "RGB" and channel_count == 4
+    if not wide and channel_count != _CHANNELS[image.mode]:
+        raise ValueError(f"{channel_count} bytes per pixel of {image.mode}")
+    core = pillow.core.new(image.mode, image.size)
+    layout = ("RGBX" if wide else image.mode, 0, 1)
+    unpacker = pillow._getdecoder(image.mode, "raw", layout)
+    unpacker.setimage(core, (0, 0, width, height))
+    consumed, error = unpacker.decode(pixels)
+    if consumed >= 0 or error:
+        raise ValueError(f"{width} x {height} pixels could not be unpacked: {error}")
+    return core
+
+
+def _settle(image: Any, core: Any, position: int) -> Any:
+    """Leave image and file behind as `ImageFile.load` does."""
+    image.map = None
+    image.im = core
+    image.tile = []
+    image.readonly = 0
+    image.load_end()
+    if _closes(image):
+        image.fp.close()
+    else:
+        image.fp.seek(position)
+    image.fp = None
+    return sys.modules["PIL.Image"].Image.load(image)
+
+
+def _leaves_the_same(kind: Any, stock: Callable[[Any], Any]) -> bool:
+    """Return whether this Pillow leaves behind what `_settle` does, tried on a specimen."""
+    try:
+        theirs, ours = kind(io.BytesIO(_SPECIMEN)), kind(io.BytesIO(_SPECIMEN))
+        file = ours.fp
+        stock(theirs)
+        pixels = theirs.tobytes("raw", "RGBX")
+        if not _untouched(ours):
+            return False
+        _settle(ours, core_of(ours, pixels), _read_until(JpegFile(ours, stock)))
+    except Exception:
+        return False
+    same = _left(ours) == _left(theirs) and file.tell() == len(_SPECIMEN)
+    return bool(same and ours.tobytes("raw", "RGBX") == pixels)
+
+
+def _left(image: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(image).items() if name not in ("im", "_im")}
+
+
+class _Trial:
+    """What the comparison of one kind of files has shown so far."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.ratios: list[float] = []
+
+    @property
+    def due(self) -> bool:
+        return self.count <= _CHECKED_COUNT or self.count % _CHECKED_EVERY == 0
+
+    @property
+    def slower(self) -> bool:
+        seen = len(self.ratios) >= _CHECKED_COUNT
+        return seen and statistics.median(self.ratios) < _LEAST_RATIO
+
+
+class Turbo:
+    """Decode with simplejpeg, where it was the same and faster on the files at hand.
+
+    Files are told apart by what could make two decoders differ: mode, subsampling, progressive
+    or not, how the colours are coded. Of each kind the first eight are decoded both ways and
+    compared byte by byte, and then every 256th. A difference ends it in this process for good;
+    a kind that Pillow decodes as fast is left to it.
+
+    Attributes:
+        off: why it has stopped, "" while it works.
+    """
+
+    def __init__(self) -> None:
+        self.off = ""
+        self._library = importlib.import_module("simplejpeg")
+        self._trials: dict[Any, _Trial] = {}
+        self._scratch = threading.local()
+
+    def __call__(self, file: JpegFile) -> Any:
+        """Return the pixels of `file`, None where Pillow is to decode it."""
+        image = file.image
+        trial = self._trials.setdefault(_kind(image), _Trial())
+        if self.off or trial.slower:
+            return None
+        file.data  # noqa: B018  # reading is Pillow's work, too: it counts for neither
+        start_s = time.perf_counter()
+        pixels = self._decode(image, file.data)
+        trial.count += 1
+        if pixels is not None and trial.due:
+            core_of(image, pixels)
+            self._compare(file, pixels, trial, time.perf_counter() - start_s)
+        return None if self.off else pixels
+
+    def _decode(self, image: Any, data: bytes) -> Any:
+        """Return the pixels; None for a file that is damaged or odd, which is Pillow's to judge."""
+        width, height = image.size
+        space, channel_count = ("RGBX", 4) if image.mode == "RGB" else ("GRAY", 1)
+        needed_bytes = width * height * channel_count
+        scratch = getattr(self._scratch, "buffer", b"")
+        if len(scratch) < needed_bytes:  # the same pages for every image
+            scratch = self._scratch.buffer = bytearray(needed_bytes)
+        try:
+            pixels = self._library.decode_jpeg(data, space, buffer=scratch)
+        except ValueError:
+            return None
+        return pixels if pixels.shape == (height, width, channel_count) else None
+
+    def _compare(self, file: JpegFile, pixels: Any, trial: _Trial, took_s: float) -> None:
+        start_s = time.perf_counter()
+        stock = file.decoded()
+        trial.ratios.append((time.perf_counter() - start_s) / took_s)
+        layout = "RGBX" if stock.mode == "RGB" else stock.mode
+        if stock.tobytes("raw", layout) != pixels.tobytes():
+            self.off = f"a file decodes to other pixels than Pillow's: {file.path or 'in memory'}"
+
+
+def _kind(image: Any) -> Any:
+    layers = tuple(layer[:3] for layer in image.layer)
+    colours = image.info.get("adobe_transform"), "jfif" in image.info
+    return image.mode, layers, image.info.get("progressive"), *colours
+
+
+class TurboWorkers:
+    """Let a worker decode with simplejpeg that did not inherit it: one started by spawn."""
+
+    def enter(self, worker_index: int) -> None:
+        """Put the decoder in, unless the process was forked with one."""
+        if not any(isinstance(decoder, Turbo) for decoder in installed()):
+            install(Turbo())
+
+    def first(self, fetch: Callable[[Any], Any], indices: Any) -> Any:
+        """Fetch the first batch as all others."""
+        return fetch(indices)
