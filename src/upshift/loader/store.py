@@ -1,0 +1,276 @@
+"""Bytes by key in memory that the main process and its workers share, up to a budget."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import tempfile
+import threading
+import time
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_HEADER = struct.Struct("<5Q")  # next free byte, allocated up to, entries, hits, misses
+_SLOT = struct.Struct("<5Q")  # both halves of the key, offset, length, check
+_PAGE_BYTES = 4096
+_ALIGN_BYTES = 64
+_TYPICAL_ITEM_BYTES = 8192
+_ALLOCATE_BYTES = 4 << 20
+_LONGEST_PROBE = 64
+_PATIENCE_S = 0.05
+_FLUSH_COUNT = 512
+_WORD = (1 << 64) - 1
+_LEAST_BYTES = 1 << 16
+
+
+class Store:
+    """A cache that only grows; what is in it stays until the last process lets go.
+
+    The memory has no name, so nothing is left behind by a process that is killed, and the size
+    of /dev/shm does not limit it. Pages are taken when they are written. Readers take no lock:
+    an entry counts when its check word fits. A writer holds a record lock of the kernel, which
+    ends with its process, and gives up after 50 ms: a put may be refused, and never hangs.
+
+    Make it before the workers are forked. A spawned worker gets it by pickle.
+
+    Args:
+        budget_bytes: the most that it takes, its table included.
+        spill_dir: a folder on disk to hold it in a nameless file, in place of memory.
+
+    Raises:
+        OSError: the system gives no such memory.
+        ValueError: the budget is under 64 KiB.
+    """
+
+    def __init__(self, budget_bytes: int, *, spill_dir: str | None = None) -> None:
+        if budget_bytes < _LEAST_BYTES:
+            raise ValueError(f"{budget_bytes} bytes are too few for a store")
+        fd, is_file = _open_nameless(spill_dir)
+        try:
+            os.ftruncate(fd, budget_bytes)
+            self._adopt(fd, budget_bytes)
+            if is_file:  # a full disk must show here, not as a signal at the first write
+                os.posix_fallocate(fd, 0, self._arena)
+        except OSError:
+            os.close(fd)
+            raise
+        _HEADER.pack_into(self._map, 0, self._arena, self._arena, 0, 0, 0)
+
+    def _adopt(self, fd: int, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
+        self._fd = fd
+        self._map = mmap.mmap(fd, budget_bytes)
+        self._view = memoryview(self._map)
+        self._slot_count = max(64, budget_bytes // _TYPICAL_ITEM_BYTES)
+        table_bytes = self._slot_count * _SLOT.size
+        self._arena = _rounded(_PAGE_BYTES + table_bytes, _PAGE_BYTES)
+        self._threads = threading.Lock()
+        self._pid = os.getpid()
+        self._hit_count = self._miss_count = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (f"/proc/{os.getpid()}/fd/{self._fd}", self.budget_bytes)
+
+    def __del__(self) -> None:
+        fd, self._fd = getattr(self, "_fd", -1), -1
+        if fd >= 0:
+            os.close(fd)
+
+    def get(self, key: bytes | int) -> memoryview | None:
+        """Return the bytes of `key`, None where there are none.
+
+        The view is of the shared memory itself. It is writable only because torch warns of
+        views that are not: read it, and copy.
+        """
+        self._count_locally()
+        found = self._find(*_halves(key))
+        if found is None:
+            self._miss_count += 1
+            return None
+        self._hit_count += 1
+        _, offset, length = found
+        return self._view[offset : offset + length]
+
+    def put(self, key: bytes | int, *buffers: Any, replace: bool = False) -> bool:
+        """Take in the bytes of `buffers`, one after the other; return whether they are in.
+
+        Refused where the budget is spent, the key is there already, or others write for long.
+
+        Args:
+            key: what to find them by.
+            buffers: objects with the buffer protocol.
+            replace: let a key that is there stand for these bytes from now on. The old ones
+                stay in memory, for whoever reads them.
+        """
+        views = [memoryview(part) for part in buffers]
+        parts = [view.cast("B") for view in views if view.nbytes]
+        length = sum(part.nbytes for part in parts)
+        halves = _halves(key)
+        offset = self._locked(lambda: self._reserve(halves, length, replace=replace))
+        if not offset:
+            return False
+        at = offset
+        for part in parts:
+            self._view[at : at + part.nbytes] = part
+            at += part.nbytes
+        return bool(self._locked(lambda: self._publish(halves, offset, length, replace=replace)))
+
+    def has_room(self, count_bytes: int) -> bool:
+        """Return whether so many bytes still fit."""
+        start = _HEADER.unpack_from(self._map, 0)[0]
+        return int(start) + count_bytes <= self.budget_bytes
+
+    def counts(self) -> dict[str, int]:
+        """Return entries, bytes taken, and hits and misses of all processes, nearly up to date."""
+        self._locked(lambda: 1)
+        end, _, entry_count, hit_count, miss_count = _HEADER.unpack_from(self._map, 0)
+        taken_bytes = end - self._arena
+        return {
+            "entries": entry_count,
+            "bytes": taken_bytes,
+            "hits": hit_count,
+            "misses": miss_count,
+        }
+
+    # ---- the table
+
+    def _find(self, high: int, low: int) -> tuple[int, int, int] | None:
+        """Return slot, offset and length of a key."""
+        for slot in self._probe(low):
+            a, b, offset, length, check = _SLOT.unpack_from(self._map, slot)
+            if not (a or b or check):
+                return None
+            if a == high and b == low and check == _check(a, b, offset, length):
+                return slot, offset, length
+        return None
+
+    def _probe(self, low: int) -> list[int]:
+        first = low % self._slot_count
+        places = range(first, first + min(_LONGEST_PROBE, self._slot_count))
+        return [_PAGE_BYTES + _SLOT.size * (place % self._slot_count) for place in places]
+
+    def _free_slot(self, low: int) -> int | None:
+        """Return a slot that nobody finished to write: empty, or of a writer that was killed."""
+        for slot in self._probe(low):
+            a, b, offset, length, check = _SLOT.unpack_from(self._map, slot)
+            if check != _check(a, b, offset, length):
+                return slot
+        return None
+
+    # ---- under the lock
+
+    def _reserve(self, halves: tuple[int, int], length: int, *, replace: bool) -> int:
+        """Return where `length` bytes may be written, 0 for nowhere."""
+        found = self._find(*halves)
+        if (found and not replace) or not (found or self._free_slot(halves[1])):
+            return 0
+        start, allocated, *rest = _HEADER.unpack_from(self._map, 0)
+        end = _rounded(start + max(1, length), _ALIGN_BYTES)
+        if end > self.budget_bytes:
+            return 0
+        if end > allocated:
+            until = min(self.budget_bytes, _rounded(end, _ALLOCATE_BYTES))
+            try:
+                os.posix_fallocate(self._fd, allocated, until - allocated)
+            except OSError:
+                return 0
+            allocated = until
+        _HEADER.pack_into(self._map, 0, end, allocated, *rest)
+        return int(start)
+
+    def _publish(self, halves: tuple[int, int], offset: int, length: int, *, replace: bool) -> bool:
+        found = self._find(*halves)
+        if found and not replace:
+            return False
+        slot = found[0] if found else self._free_slot(halves[1])
+        if slot is None:
+            return False
+        high, low = halves
+        _SLOT.pack_into(
+            self._map, slot, high, low, offset, length, _check(high, low, offset, length)
+        )
+        start, allocated, entry_count, *rest = _HEADER.unpack_from(self._map, 0)
+        _HEADER.pack_into(self._map, 0, start, allocated, entry_count + (not found), *rest)
+        return True
+
+    def _locked(self, act: Callable[[], int]) -> int:
+        """Return what `act` returns while no other process and thread writes; 0 where one does.
+
+        A record lock belongs to the process and ends with it, also where it is killed.
+        """
+        if self._pid != os.getpid():  # forked: another thread may have held the lock just then
+            self._threads, self._pid = threading.Lock(), os.getpid()
+            self._hit_count = self._miss_count = 0
+        if not self._threads.acquire(timeout=_PATIENCE_S):
+            return 0
+        try:
+            if not self._lock_file():
+                return 0
+            try:
+                self._flush()
+                return act()
+            finally:
+                fcntl.lockf(self._fd, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
+
+    def _lock_file(self) -> bool:
+        until_s = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if time.monotonic() > until_s:
+                    return False
+                time.sleep(0.0005)
+            else:
+                return True
+
+    def _count_locally(self) -> None:
+        if self._pid != os.getpid() or self._hit_count + self._miss_count >= _FLUSH_COUNT:
+            self._locked(lambda: 1)
+
+    def _flush(self) -> None:
+        *rest, hit_count, miss_count = _HEADER.unpack_from(self._map, 0)
+        hit_count, miss_count = hit_count + self._hit_count, miss_count + self._miss_count
+        _HEADER.pack_into(self._map, 0, *rest, hit_count, miss_count)
+        self._hit_count = self._miss_count = 0
+
+
+def _open_nameless(spill_dir: str | None) -> tuple[int, bool]:
+    """Return a file that no folder lists, and whether it lies in a file system."""
+    if spill_dir is None and hasattr(os, "memfd_create"):
+        try:
+            return os.memfd_create("samples", os.MFD_CLOEXEC), False
+        except OSError:  # forbidden by a sandbox
+            pass
+    fd, path = tempfile.mkstemp(dir=spill_dir)
+    os.unlink(path)
+    return fd, True
+
+
+def _reopen(path: str, budget_bytes: int) -> Store:
+    store = Store.__new__(Store)
+    store._adopt(os.open(path, os.O_RDWR | os.O_CLOEXEC), budget_bytes)
+    return store
+
+
+def _halves(key: bytes | int) -> tuple[int, int]:
+    raw = b"i%d" % key if isinstance(key, int) else b"b" + key
+    digest = blake2b(raw, digest_size=16).digest()
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+
+
+def _check(high: int, low: int, offset: int, length: int) -> int:
+    """Return a word that a half-written slot will not have; never 0 for a real one."""
+    mixed = (high ^ (low * 3) ^ (offset * 0x9E3779B97F4A7C15) ^ (length * 0xC2B2AE3D27D4EB4F)) + 1
+    return (mixed & _WORD) or 1
+
+
+def _rounded(count_bytes: int, unit_bytes: int) -> int:
+    return -(-count_bytes // unit_bytes) * unit_bytes

@@ -1,0 +1,91 @@
+"""sample_cache: as much memory as the machine can spare, and the same bits."""
+
+from dataclasses import replace
+
+import pytest
+
+from upshift.errors import PlanError
+from upshift.lever import Scene
+from upshift.levers.sample_cache import LEVER, parse
+from upshift.records import Memory, Phase
+from upshift.testing import LAPTOP, SERVER, sample_profile
+
+
+def scene(machine=LAPTOP, data_ratio=0.5, **memory):
+    profile = sample_profile({Phase.DATA: data_ratio, Phase.FORWARD: 1 - data_ratio})
+    if memory:
+        machine = replace(machine, memory=Memory(**memory))
+    return Scene(machine=machine, baseline=profile, traits={"loader.map_style": True})
+
+
+def test_takes_at_most_half_of_what_is_free() -> None:
+    assert LEVER.settings(scene(LAPTOP)) == ("4GiB",)
+
+
+def test_takes_at_most_a_quarter_of_a_groups_limit() -> None:
+    assert LEVER.settings(scene(SERVER)) == ("16GiB",)
+    tight = scene(available_bytes=3 * 2**30, limit_bytes=3 * 2**30)
+    assert LEVER.settings(tight) == ("512MiB",)
+
+
+def test_says_why_there_is_nothing_to_try() -> None:
+    assert LEVER.why_not(Scene(machine=LAPTOP)) == "the loop takes its batches from no DataLoader"
+    iterable = Scene(machine=LAPTOP, traits={"loader.map_style": False})
+    assert LEVER.settings(iterable) == ()
+    assert "iterable" in LEVER.why_not(iterable)
+    small = scene(available_bytes=100 * 2**20)
+    assert LEVER.settings(small) == ()
+    assert "too little" in LEVER.why_not(small)
+    unknown = scene(total_bytes=2**30)
+    assert LEVER.settings(unknown) == ()
+    assert "unknown" in LEVER.why_not(unknown)
+
+
+def test_belongs_into_the_first_bundle_only_where_the_loop_waits_for_data() -> None:
+    assert LEVER.promising(scene(data_ratio=0.5))
+    assert not LEVER.promising(scene(data_ratio=0.02))
+    assert not LEVER.promising(Scene(machine=LAPTOP))
+
+
+def test_a_folder_in_the_setting_asks_for_disk() -> None:
+    assert parse("8GiB:/scratch") == (8 * 2**30, "/scratch")
+
+
+@pytest.mark.parametrize("setting", ["", "8", "8GB", "-1GiB", "8GiB:"])
+def test_a_setting_of_another_form_is_refused_with_a_remedy(setting) -> None:
+    with pytest.raises(PlanError, match="size of the sample cache"):
+        parse(setting)
+
+
+def test_the_card_says_that_the_first_pass_gains_nothing() -> None:
+    assert "from the second pass on" in LEVER.card
+
+
+PROGRAM = r"""
+class Costly(torch.utils.data.Dataset):
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, i):
+        x = torch.full((3, 8, 8), float(i))
+        for _ in range(200):
+            x = x.sin() + 1
+        return x, i % 3
+
+
+def run(setting, workers):
+    run = Run()
+    run.loader = DataLoader(Costly(), batch_size=4, shuffle=True, num_workers=workers)
+    if setting:
+        run.pulled.switch({"sample_cache": setting})
+    return run.train(count=18).close().bits()
+
+
+for workers in (0, 2):
+    facts[str(workers)] = run(None, workers) == run("1MiB", workers)
+"""
+
+
+@pytest.mark.child
+def test_trains_to_the_same_bits_with_and_without_workers(training) -> None:
+    assert set(training(PROGRAM).values()) == {True}
