@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench format clean
+.PHONY: demo test check bench bench-loader format clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -26,6 +26,9 @@ check: $(READY)
 bench: $(READY)
 	@test -n "$(CHECKOUTS)" || { echo "Say where the public scripts are: make bench CHECKOUTS=folder (see benchmarks/first_light.py)."; exit 2; }
 	$(BIN)/python benchmarks/first_light.py $(CHECKOUTS)
+
+bench-loader: $(READY)
+	$(BIN)/python benchmarks/loader.py $(ARGUMENTS)
 
 format: $(READY)
 	$(BIN)/ruff format .

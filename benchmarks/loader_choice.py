@@ -1,0 +1,223 @@
+"""How near the chosen number of workers comes to the best of a full sweep.
+
+Ten synthetic loaders, from 0.1 ms to 20 ms an item, some of which compute and some of which
+wait as storage does, each in front of a training step of the same length. The sweep times every
+count from 0 up; the choice sees what one pass without workers shows, and may ask for probes.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from loader_race import Arm, Failed, Living, living
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+NEAR_RATIO = 1.05
+LARGEST_COUNT = 6
+# (milliseconds that an item computes, milliseconds that it waits)
+LOADERS = (
+    (0.1, 0.0), (0.3, 0.0), (1.0, 0.0), (2.0, 0.0), (5.0, 0.0), (20.0, 0.0),
+    (0.1, 1.0), (0.2, 5.0), (1.0, 2.0), (0.5, 20.0),
+)  # fmt: skip
+
+SCRIPT = '''\
+import json
+import sys
+import time
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+LOADERS = %(loaders)r
+BATCH, STEP_MS = 8, 4.0
+
+
+def spin(count):
+    total = 0
+    for value in range(count):
+        total += value
+    return total
+
+
+def calibrate():
+    """Return how much spinning makes a millisecond: work, not time, so that contention counts."""
+    best_s = 1.0
+    for _ in range(20):
+        started_s = time.perf_counter()
+        spin(20_000)
+        best_s = min(best_s, time.perf_counter() - started_s)
+    return int(20_000 / best_s / 1000)
+
+
+class Synthetic(Dataset):
+    def __init__(self, busy_ms, waiting_ms, length, spins_per_ms):
+        self.spins = int(busy_ms * spins_per_ms)
+        self.waiting_s = waiting_ms / 1e3
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        spin(self.spins)
+        if self.waiting_s:
+            time.sleep(self.waiting_s)
+        return torch.full((64,), float(index))
+
+
+def run(loader, spins):
+    started_s, waited_s, busy_s, batch_count = time.perf_counter(), 0.0, 0.0, 0
+    batches = iter(loader)
+    while True:
+        asked_s, asked_cpu_s = time.perf_counter(), time.process_time()
+        batch = next(batches, None)
+        if batch is None:
+            break
+        waited_s += time.perf_counter() - asked_s
+        busy_s += time.process_time() - asked_cpu_s
+        batch_count += 1
+        spin(spins)
+    wall_s = time.perf_counter() - started_s
+    return {
+        "wall_s": wall_s / batch_count,
+        "fetch_s": waited_s / batch_count,
+        "fetch_cpu_s": busy_s / batch_count,
+        "step_s": (wall_s - waited_s) / batch_count,
+    }
+
+
+def main():
+    torch.set_num_threads(1)
+    spins_per_ms = calibrate()
+    place, loaders = None, {}
+    for line in sys.stdin:
+        words = [int(word) for word in line.split()]
+        if words[0] != place:
+            place, loaders = words[0], {}
+        if words[1] not in loaders:
+            busy_ms, waiting_ms = LOADERS[place]
+            step_ms = BATCH * (busy_ms + waiting_ms) + STEP_MS
+            batch_count = max(8, min(100, int(%(block_ms)d / step_ms)))
+            dataset = Synthetic(busy_ms, waiting_ms, BATCH * batch_count, spins_per_ms)
+            loaders[words[1]] = DataLoader(
+                dataset, BATCH, num_workers=words[1], persistent_workers=words[1] > 0
+            )
+            run(loaders[words[1]], 0)  # workers start
+        print(json.dumps(run(loaders[words[1]], int(STEP_MS * spins_per_ms))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopFacts:
+    """What one pass without workers shows of a loop.
+
+    Attributes:
+        fetch_s: seconds to make a batch.
+        fetch_cpu_s: seconds of them that a processor was busy.
+        step_s: seconds of the rest of a step.
+    """
+
+    fetch_s: float
+    fetch_cpu_s: float
+    step_s: float
+
+
+def chosen_count(facts: LoopFacts, probe: Callable[[int], float]) -> tuple[int, str]:
+    """Return the number of workers that upshift chooses, and who chose.
+
+    The one place that knows how the choice is called.
+
+    Args:
+        facts: of the loop without workers.
+        probe: seconds per step with so many workers.
+    """
+    try:
+        choice: Any = import_module("upshift.loader.choice")
+    except ImportError:
+        return _first_setting(facts), "loader_workers.settings, first"
+    return int(choice.choose(facts, probe)), "loader.choice"
+
+
+def _first_setting(facts: LoopFacts) -> int:
+    """Return what the lever would try first after the profile of this loop."""
+    from upshift import machine
+    from upshift.lever import Scene, discover
+    from upshift.records import Phase, Profile
+
+    step_s = facts.fetch_s + facts.step_s
+    profile = Profile(
+        step_s=step_s,
+        step_low_s=step_s,
+        step_high_s=step_s,
+        sample_unit="samples",
+        sample_count=8,
+        phase_s={Phase.DATA: facts.fetch_s, Phase.FORWARD: facts.step_s},
+        step_count=30,
+    )
+    traits = {"loader.workers": 0, "loader.map_style": True, "loader.persistent": False}
+    scene = Scene(machine=machine.read(probe=lambda: None), baseline=profile, traits=traits)
+    found = discover()["loader_workers"].settings(scene)
+    return int(found[0]) if found else 0  # type: ignore[call-overload]
+
+
+def measure(folder: Path, *, quick: bool) -> list[dict[str, Any]]:
+    """Return one row for each synthetic loader."""
+    script = Path(folder, "choice.py")
+    block_ms = 60 if quick else 300
+    script.write_text(SCRIPT % {"loaders": LOADERS, "block_ms": block_ms})
+    counts = (0, 1, 2, LARGEST_COUNT) if quick else tuple(range(LARGEST_COUNT + 1))
+    arm = Arm(name="choice", command=(sys.executable, str(script)))
+    places = range(0, len(LOADERS), 3) if quick else range(len(LOADERS))
+    with living(arm, folder) as process:
+        return [_row(process, place, counts, round_count=1 if quick else 2) for place in places]
+
+
+def _row(process: Living, place: int, counts: Sequence[int], *, round_count: int) -> dict[str, Any]:
+    busy_ms, waiting_ms = LOADERS[place]
+    row: dict[str, Any] = {"loader": f"{busy_ms:g} ms busy, {waiting_ms:g} ms waiting"}
+    try:
+        first = process.ask(f"{place} 0")
+        facts = LoopFacts(**{name: first[name] for name in LoopFacts.__annotations__})
+        chosen, by = chosen_count(facts, lambda count: _wall_s(process, place, count))
+        asked = sorted({*counts, chosen})
+        walls_s = _sweep(process, place, asked, round_count)
+        best = min(walls_s, key=lambda count: median(walls_s[count]))
+        near = 1.0 if chosen == best else _again(process, place, chosen, best, round_count)
+    except Failed as failure:
+        return {**row, "failed": str(failure)}
+    return {**row, "chosen": chosen, "best": best, "ratio": near, "by": by}
+
+
+def _wall_s(process: Living, place: int, count: int) -> float:
+    return float(process.ask(f"{place} {count}")["wall_s"])
+
+
+def _sweep(
+    process: Living, place: int, counts: Sequence[int], round_count: int
+) -> Mapping[int, list[float]]:
+    walls_s: dict[int, list[float]] = {count: [] for count in counts}
+    for _ in range(round_count):
+        for count in random.sample(counts, len(counts)):
+            walls_s[count].append(_wall_s(process, place, count))
+    return walls_s
+
+
+def _again(process: Living, place: int, chosen: int, best: int, round_count: int) -> float:
+    """Return chosen over best in fresh blocks: the least of a noisy sweep is too good."""
+    ratios = []
+    for _ in range(2 * round_count + 1):
+        pair = {n: _wall_s(process, place, n) for n in random.sample((chosen, best), 2)}
+        ratios.append(pair[chosen] / pair[best])
+    return median(ratios)

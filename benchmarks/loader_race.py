@@ -1,0 +1,209 @@
+"""Run the arms of a case in turn: living processes on a leash, or fresh ones for each block."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+SRC = Path(__file__).parents[1] / "src"
+BLOCK_LIMIT_S = 120.0
+FEWEST_PAIRS = 6  # below, the signed-rank interval excludes nothing
+
+
+class Failed(Exception):
+    """A process ended, hung or was left out; the message says what it said last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One way to run a script: its name in the tables and its command."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+class Living:
+    """One process that answers words, in a process group of its own.
+
+    Between its blocks the whole group is stopped, so that no worker of it fetches ahead, warms
+    up or spins while another one is measured.
+    """
+
+    def __init__(self, arm: Arm, folder: Path) -> None:
+        self._arm = arm
+        self._said = folder / f"{arm.name.replace('/', '-')}-{random.random()}.err"
+        with self._said.open("w") as errors:
+            self._process = subprocess.Popen(
+                arm.command,
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(SRC)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+
+    def ask(self, word: str) -> dict[str, Any]:
+        """Let the process go on, and return what it answers to `word`."""
+        assert self._process.stdin is not None  # noqa: S101  it is a pipe
+        self._signal(signal.SIGCONT)
+        watchdog = threading.Timer(BLOCK_LIMIT_S, self._signal, (signal.SIGKILL,))
+        watchdog.start()
+        try:
+            self._process.stdin.write(f"{word}\n")
+            self._process.stdin.flush()
+            answer = self._answer()
+        except BrokenPipeError:
+            raise Failed(self._last_words()) from None
+        finally:
+            watchdog.cancel()
+        self._signal(signal.SIGSTOP)
+        if "upshift: left out" in self._said.read_text(errors="replace"):
+            raise Failed(self._last_words())
+        return answer
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None  # noqa: S101  it is a pipe
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+        raise Failed(self._last_words())
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        lines = self._said.read_text(errors="replace").strip().splitlines()
+        return lines[-1][:160] if lines else f"exit code {self._process.poll()}"
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def end(self) -> None:
+        """Let the process end; one that does not is killed with all that it started."""
+        self._signal(signal.SIGCONT)
+        with contextlib.suppress(BrokenPipeError, ValueError, subprocess.TimeoutExpired):
+            self._process.communicate(timeout=20)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def living(arm: Arm, folder: Path) -> Iterator[Living]:
+    """Start a process, and end it."""
+    process = Living(arm, folder)
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+class Race:
+    """The blocks of several arms, in random order within each round.
+
+    Args:
+        folder: where the processes stand and write.
+        stays: processes live from round to round. Their first block is not counted.
+    """
+
+    def __init__(self, folder: Path, *, stays: bool) -> None:
+        self._folder = folder
+        self._stays = stays
+        self._alive: dict[str, Living] = {}
+        self._leases = contextlib.ExitStack()
+        self.walls_s: dict[str, list[float | None]] = {}
+        self.failures: dict[str, str] = {}
+
+    def __enter__(self) -> Race:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._leases.close()
+
+    def round(self, arms: Sequence[Arm]) -> dict[str, float]:
+        """Run one block of each arm; those that failed before are left out."""
+        walls = {}
+        for arm in random.sample(arms, len(arms)):
+            if arm.name in self.failures:
+                continue
+            try:
+                walls[arm.name] = self._block(arm)
+            except Failed as failure:
+                self.failures[arm.name] = str(failure)
+        for arm in arms:
+            self.walls_s.setdefault(arm.name, []).append(walls.get(arm.name))
+        return walls
+
+    def _block(self, arm: Arm) -> float:
+        if not self._stays:
+            with living(arm, self._folder) as process:
+                return float(process.ask("time")["wall_s"])
+        if arm.name not in self._alive:
+            self._alive[arm.name] = self._leases.enter_context(living(arm, self._folder))
+            self._alive[arm.name].ask("time")
+        return float(self._alive[arm.name].ask("time")["wall_s"])
+
+    def hashes(self, arm: Arm) -> dict[str, Any]:
+        """Return the hashes of an arm, from its living process where it has one."""
+        if arm.name in self._alive:
+            return self._alive[arm.name].ask("hash")
+        return hashes(arm, self._folder)
+
+    def logs(self, baseline: Arm, candidate: Arm) -> list[float]:
+        """Return the log of baseline over candidate of each round that has both."""
+        pairs = zip(
+            self.walls_s.get(baseline.name, []), self.walls_s.get(candidate.name, []), strict=False
+        )
+        return [log(one / other) for one, other in pairs if one and other]
+
+
+def hashes(arm: Arm, folder: Path) -> dict[str, Any]:
+    """Return the hashes of an arm, from a process of its own."""
+    with living(arm, folder) as process:
+        return process.ask("hash")
+
+
+def differ(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
+    """Say in what the hashes of two arms differ first, "" where all are equal.
+
+    >>> one = {"batches": ["a", "b"], "states": ["c", "d"], "weights": "e"}
+    >>> differ(one, {**one, "batches": ["a", "x"], "weights": "x"})
+    'batches of epoch 2'
+    """
+    for what in ("batches", "states"):
+        for epoch, (one, other) in enumerate(zip(baseline[what], candidate[what], strict=True), 1):
+            if one != other:
+                words = {"batches": "batches of", "states": "random state after"}[what]
+                return f"{words} epoch {epoch}"
+    return "" if baseline["weights"] == candidate["weights"] else "weights"
+
+
+def ratio(logs: Sequence[float]) -> dict[str, Any] | None:
+    """Return the ratio with its interval; the lowest and highest round below six of them."""
+    from math import exp
+
+    from upshift.compare import hodges_lehmann, signed_rank_interval
+
+    if not logs:
+        return None
+    if len(logs) < FEWEST_PAIRS:
+        low, mid, high = min(logs), hodges_lehmann(logs), max(logs)
+        found = {"low": exp(low), "mid": exp(mid), "high": exp(high), "is_range": True}
+    else:
+        seen = signed_rank_interval(logs)
+        found = {"low": seen.low_ratio, "mid": seen.mid_ratio, "high": seen.high_ratio}
+    return {**found, "rounds": [exp(value) for value in logs]}
