@@ -20,6 +20,7 @@ from torch.utils.data import (
 )
 
 from upshift.loader import states
+from upshift.loader import subsets as subset_module
 from upshift.loader.gather import Gather, offer
 from upshift.loader.same import difference
 from upshift.loader.source import Stock
@@ -101,14 +102,18 @@ def sources(dataset, **options):
     return Stock(loader), source
 
 
-@given(cases())
+@given(cases(), st.sampled_from([subset_module._GRAIN_COUNT, 0, 5, 12]))
 @settings(max_examples=200, deadline=None)
-def test_batches_are_those_of_torch_and_nothing_is_drawn(case) -> None:
+def test_batches_are_those_of_torch_and_nothing_is_drawn(case, grain_count) -> None:
     dataset, batches = case
     stock, source = sources(dataset)
     before = states.read()
     for indices in batches:
-        own, given_indices = source.fetch(indices), list(indices)
+        given_indices = list(indices)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(subset_module, "_GRAIN_COUNT", grain_count)
+            patched.setattr(torch, "get_num_threads", lambda: 2)
+            own = source.fetch(indices)
         assert difference(stock.fetch(indices), own) == ""
         assert indices == given_indices
     assert states.read() == before
@@ -124,7 +129,11 @@ def leaf_tensors(batch):
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
 @pytest.mark.parametrize("made_in", [torch.inference_mode, torch.no_grad])
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
-def test_what_else_can_be_asked_of_a_tensor_is_the_same(layout, made_in, mode) -> None:
+@pytest.mark.parametrize("grain_count", [subset_module._GRAIN_COUNT, 12])
+def test_what_else_can_be_asked_of_a_tensor_is_the_same(
+    layout, made_in, mode, grain_count, monkeypatch
+) -> None:
+    monkeypatch.setattr(subset_module, "_GRAIN_COUNT", grain_count)
     with made_in():
         table = TensorDataset(LAYOUTS[layout](6, torch.float32))
     halves = ConcatDataset([table, table])
@@ -144,7 +153,9 @@ def test_what_else_can_be_asked_of_a_tensor_is_the_same(layout, made_in, mode) -
             assert not ours._is_view()
 
 
-def test_conjugates_and_negatives_are_resolved_like_torch_does() -> None:
+@pytest.mark.parametrize("grain_count", [subset_module._GRAIN_COUNT, 4])
+def test_conjugates_and_negatives_are_resolved_like_torch_does(grain_count, monkeypatch) -> None:
+    monkeypatch.setattr(subset_module, "_GRAIN_COUNT", grain_count)
     lazy = torch.view_as_complex(torch.randn(6, 3, 2)).conj()
     for tensor in (lazy, lazy.imag):
         stock, source = sources(TensorDataset(tensor))
@@ -164,6 +175,13 @@ def test_rare_types_are_gathered_or_refused(dtype, shape) -> None:
         assert source == f"torch cannot select rows of {dtype}"
     else:
         assert difference(Stock(loader).fetch([5, -6]), source.fetch([5, -6])) == ""
+
+
+def test_wide_rows_are_copied_in_wide_numbers() -> None:
+    table = torch.randn(300, 40, 25)
+    stock, source = sources(TensorDataset(table, table[:, 1:, :24], table.transpose(1, 2)))
+    indices = torch.randint(-300, 300, (130,)).tolist()
+    assert difference(stock.fetch(indices), source.fetch(indices)) == ""
 
 
 def test_shared_tables_give_batches_of_private_memory() -> None:
