@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-CACHE_BYTES = 2 << 30
+CACHE = "2GiB"  # more than the pictures take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ CASES = (
         body=FILES,
         numbers={"ROWS": 64, "EPOCHS": 6, "TRAINS": 1},
         quick={"ROWS": 16},
-        levers={"sample_cache": CACHE_BYTES, "loader_workers": 2},
+        levers={"sample_cache": CACHE, "loader_workers": 2},
         target_ratio=5.0,
         has_peers=True,
         needs=("torchvision", "PIL"),
