@@ -1,5 +1,9 @@
 """worker_threads: one thread per library in each worker, where there are workers."""
 
+import os
+
+import pytest
+
 from upshift.lever import Scene
 from upshift.levers.worker_threads import LEVER
 from upshift.testing import LAPTOP, SERVER
@@ -20,3 +24,58 @@ def test_says_why_there_is_nothing_to_try() -> None:
     assert "no workers" in LEVER.why_not(scene(0))
     assert LEVER.settings(Scene(machine=LAPTOP)) == ()
     assert LEVER.why_not(Scene(machine=LAPTOP)) == "the loop takes its batches from no DataLoader"
+
+
+PROGRAM = r"""
+import os, random, tempfile
+import numpy as np
+from upshift.loader import threads
+
+folder = tempfile.TemporaryDirectory()
+notes = os.path.join(folder.name, "counts")
+
+
+class Products(torch.utils.data.Dataset):
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, n):
+        with open(notes, "a") as file:
+            file.write(f"{max(knob.read() for knob in threads._knobs())} ")
+        square = np.random.RandomState(n).rand(96, 96) + np.random.rand() + random.random()
+        return torch.from_numpy(square @ square) + torch.rand(())
+
+
+def batches():
+    open(notes, "w").close()
+    torch.manual_seed(5)
+    loader = DataLoader(Products(), batch_size=2, shuffle=True, num_workers=2)
+    found = [[hashed(batch) for batch in loader] for _ in range(2)]
+    counts = [int(count) for count in open(notes).read().split()]
+    return [found, hashed(torch.get_rng_state())], sorted(set(counts)), counts.count(1)
+
+
+watch = Watch(measuring=False)
+watch.install()
+pulled = Pulled(watch.live)
+stock, facts["own"], _ = batches()
+pulled.switch({"worker_threads": 1})
+ours, facts["under"], facts["limited"] = batches()
+pulled.switch({})
+again, facts["after"], _ = batches()
+facts["same"] = stock == ours == again
+"""
+
+
+@pytest.mark.child
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="libraries have one thread on one core",
+)
+def test_items_run_on_one_thread_after_the_first_batch_and_all_bits_stay(training) -> None:
+    found = training(PROGRAM)
+    assert found["same"]
+    assert min(found["own"]) > 1
+    assert min(found["under"]) == 1
+    assert found["limited"] >= 24
+    assert found["after"] == found["own"]

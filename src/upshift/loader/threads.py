@@ -177,35 +177,46 @@ class WorkerThreads:
         if "tokenizers" in sys.modules:
             os.environ.setdefault("RAYON_NUM_THREADS", str(self.count))
 
-    def first(self, fetch: Callable[[Sequence[int]], Any], indices: Sequence[int]) -> Any:
+    def first(
+        self, fetch: Callable[[Sequence[int]], Any], indices: Sequence[int], dataset: Any = None
+    ) -> Any:
         """Return the batch of `indices`; check the limit with it where a check is due.
 
         Due are the first batches until one could be checked, then every 256th, so this may
         stand for `fetch` at every batch.
+
+        Args:
+            fetch: makes a batch as the script has it.
+            indices: of the samples.
+            dataset: what `fetch` reads; None for that of `get_worker_info()`.
         """
         due = not self._lift or self._batch_count % _CHECKED_EVERY == 0
         self._batch_count += 1
         if self.refused or not due:
             return fetch(indices)
-        return self._checked(fetch, indices)
+        return self._checked(fetch, indices, dataset)
 
     def lift(self) -> None:
         """Give the libraries and the mask back as they were."""
         while self._lift:
             self._lift.pop()()
 
-    def _checked(self, fetch: Callable[[Sequence[int]], Any], indices: Sequence[int]) -> Any:
+    def _checked(
+        self, fetch: Callable[[Sequence[int]], Any], indices: Sequence[int], dataset: Any
+    ) -> Any:
         from torch.utils.data import IterableDataset, get_worker_info
 
         self.lift()
         info = get_worker_info()
-        if info is None or isinstance(info.dataset, IterableDataset) or _goes_on(info.dataset):
+        if dataset is None and info is not None:
+            dataset = info.dataset
+        if dataset is None or isinstance(dataset, IterableDataset) or _goes_on(dataset):
             self.refused = "fetching a batch twice may not be the same as once"
             return fetch(indices)
-        start, before = states.read(), _looks(info.dataset)
+        start, before = states.read(), _looks(dataset)
         batch = fetch(indices)
         end = states.read()
-        if before == _looks(info.dataset) and not _goes_on(info.dataset):
+        if before == _looks(dataset) and not _goes_on(dataset):
             try:
                 self.refused = self._differs(fetch, indices, batch, start, end)
             finally:
