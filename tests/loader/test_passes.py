@@ -148,9 +148,10 @@ facts["left over, kept by the script"] = [stock(kept_by_script), ours(kept_by_sc
 """
 
 KILLED = r"""
+main = os.getpid()
 class Deadly(Numbers):
     def __getitem__(self, i):
-        if i == 7 and get_worker_info() is not None:
+        if i == 7 and os.getpid() != main:
             os.kill(os.getpid(), signal.SIGKILL)
         return i
 

@@ -57,6 +57,9 @@ def _of_workers(going: Pass, task: Task, batch: Any, report: Report) -> Verdict:
         return Verdict(again=True)
     if report.changed:
         desk.changes_itself()
+        if going.shared:  # each of the script's workers would have a copy of its own
+            going.abandon([task])
+            return Verdict(again=True)
     if task.hands_over:
         going.resumes[task.number % going.loader.num_workers] = report.states
         if desk.proved_clean(task.number, going.loader):

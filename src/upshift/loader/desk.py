@@ -66,15 +66,17 @@ _HERE = Staff(0, Draws.NONE, 0)
 class Desk:
     """Everything that is remembered of one loader from pass to pass.
 
+    Args:
+        note: told, in one sentence, each thing that is not done, and why.
+
     Attributes:
-        notes: one sentence for each thing that was not done, and why.
         draws: the items draw random numbers; None while nobody knows.
         keeps: workers may stay from pass to pass.
         kept_seed: the base seed of the script's own persistent workers.
     """
 
-    def __init__(self) -> None:
-        self.notes: list[str] = []
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.note = note
         self.draws: bool | None = None
         self.keeps = True
         self.kept_seed: int | None = None
@@ -90,11 +92,6 @@ class Desk:
         self._given_up: set[str] = set()
         self._checked: tuple[str, Checked] | None = None
         self._streams: Streams | None = None
-
-    def note(self, why: str) -> None:
-        """Remember why something is not done, once."""
-        if why not in self.notes:
-            self.notes.append(why)
 
     def begin_pass(self, loader: Any) -> int:
         """Count a pass; return what tells its random streams from those of other passes."""
@@ -211,7 +208,8 @@ class Desk:
             self._wants_workers = False
             return Staff(count, Draws.STREAM, count)
         if own:
-            return self._staff_of_workers(own, count)
+            stay = bool(loader.persistent_workers)
+            return self._staff_of_workers(own, max(own, count) if stay else count)
         if not count or self._unshareable(loader) or self.curious:
             return _HERE
         if self.draws:
@@ -283,10 +281,10 @@ class Desk:
     ) -> Pool:
         """Return workers for a pass: kept ones where they are free and saw this loader."""
         kept = self._pools.get(staff)
-        stays = loader.persistent_workers and loader.num_workers > 0
+        own_stay = loader.persistent_workers and loader.num_workers > 0
         if kept is not None and kept.free:
             same = kept.setups == tuple(setups) and _kind(kept.source) == _kind(source)
-            if same and kept.fits(loader, stale_too=stays):
+            if same and (own_stay or self.keeps) and kept.fits(loader, stale_too=own_stay):
                 kept.hold(holder)
                 return kept
             kept.close()

@@ -11,12 +11,17 @@ _SAMPLE_COUNT = 4096
 _PLAIN = (int, float, str, bytes, bool, type(None))
 
 
-def fingerprint(value: Any, depth: int = 0) -> Any:
+def fingerprint(value: Any, depth: int = 0, *, brief: bool = False) -> Any:
     """Return what a dataset looks like from here; workers that saw another one are stale.
 
     Plain attributes by value, everything else by identity, three levels deep; long containers
     by the identity of their members, tensors by their count of writes, arrays by a sample. A
     write deeper than that is not seen.
+
+    Args:
+        value: the dataset, or a part of it.
+        depth: how deep that part lies.
+        brief: look at long containers and arrays only from outside, for a look at every batch.
     """
     if isinstance(value, _PLAIN):
         return value
@@ -27,20 +32,23 @@ def fingerprint(value: Any, depth: int = 0) -> Any:
         parts = [*value.keys(), *value.values()]
     if type(parts) in (list, tuple, set):
         if len(parts) > _LONGEST:
-            return id(value), len(parts), hash(tuple(map(id, parts)))
-        return id(value), tuple(fingerprint(part, depth + 1) for part in parts)
+            return id(value), len(parts), brief or hash(tuple(map(id, parts)))
+        return id(value), tuple(fingerprint(part, depth + 1, brief=brief) for part in parts)
     attributes = getattr(value, "__dict__", None) or {}
-    inside = [(name, fingerprint(part, depth + 1)) for name, part in sorted(attributes.items())]
-    return id(value), _writes(value), tuple(inside)
+    inside = [
+        (name, fingerprint(part, depth + 1, brief=brief))
+        for name, part in sorted(attributes.items())
+    ]
+    return id(value), _writes(value, brief=brief), tuple(inside)
 
 
-def _writes(value: Any) -> Any:
+def _writes(value: Any, *, brief: bool) -> Any:
     """Return what changes when a tensor or an array is written in place."""
     kind = type(value)
     try:
         if hasattr(kind, "_version"):
             return value._version
-        if hasattr(kind, "__array_interface__") and kind.__name__ != "memmap":
+        if not brief and hasattr(kind, "__array_interface__") and kind.__name__ != "memmap":
             flat = value.reshape(-1)
             return hash(flat[:: 1 + flat.size // _SAMPLE_COUNT].tobytes())
     except Exception:  # an inference tensor counts no writes; arrays of strangers may refuse

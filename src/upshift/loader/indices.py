@@ -53,10 +53,12 @@ class Stream:
     def __len__(self) -> int:
         return len(self.sampler)
 
-    @property
-    def left_count(self) -> int:
-        """How many batches are left, as far as is known."""
-        return len(self._held) if self.ended else sys.maxsize
+    def left_after(self, number: int) -> int:
+        """Return how many batches come after batch `number`, as far as is known."""
+        try:
+            return len(self.sampler) - number - 1
+        except (TypeError, NotImplementedError):
+            return len(self._held) if self.ended else sys.maxsize
 
     def prefill(self) -> None:
         """Pull what the script's own workers would be given at the start."""

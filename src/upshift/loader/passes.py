@@ -38,7 +38,7 @@ class Pass:
         chain: the states of the generators before the batch that was asked for last, where the
             draws are handed over, and its samples; None until they are read.
         handed: the states after the batch that was delivered last, there.
-        resumes: the states with which streams of the script's workers go on elsewhere.
+        resumes: the states with which streams of the script's workers would go on elsewhere.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Pass:
         self._backlog: deque[Any] = deque()
         self._pool: Pool | None = None
         self._here: Any = None
+        self._starts: dict[int, states.States] = {}
         self._streams: Streams | None = None
         self._version = -1
 
@@ -73,7 +74,7 @@ class Pass:
             pool = self._pool
             if pool is None:
                 return self._fetch_here()
-            self._fill(pool)
+            self._fill(pool, now=True)
             if pool.given:
                 found = self._collect(pool)
                 if found is not None:
@@ -83,11 +84,15 @@ class Pass:
 
     def _end(self, pool: Pool) -> None:
         pool.release(self)
-        if not self.desk.keeps:
-            self.desk.drop_pools()
         raise StopIteration
 
     # ---- who fetches
+
+    @property
+    def shared(self) -> bool:
+        """Some process plays several of the script's workers."""
+        staff = self.staff
+        return staff is not None and 0 < staff.count < staff.logical_count
 
     @property
     def _outdated(self) -> bool:
@@ -106,6 +111,7 @@ class Pass:
         if self._pool is not None:
             self._pool.release(self)
         self.staff, self._pool, self.chain, self._streams = staff, None, None, None
+        self._starts, self.resumes = self.resumes, {}
         heavy = None if light else desk.source(loader, self._board.offers, light=False)
         self._here = light or heavy or Stock(loader)
         if staff.count:
@@ -146,9 +152,9 @@ class Pass:
 
     # ---- tasks
 
-    def _fill(self, pool: Pool) -> None:
+    def _fill(self, pool: Pool, *, now: bool = False) -> None:
         while pool.room > 0 and not self._outdated:
-            indices = self._take(now=not pool.given)
+            indices = self._take(now=now and not pool.given)
             if indices is None:
                 return
             pool.give(self._task(indices, pool))
@@ -161,7 +167,7 @@ class Pass:
         number, self.number = self.number, self.number + 1
         draws, before = self.staff.draws, None
         if draws is Draws.STREAM:
-            before = self.resumes.pop(number % self.staff.logical_count, None)
+            before = self._starts.pop(number % self.staff.logical_count, None)
         elif draws is Draws.CHAIN:
             before = self.desk.foresee(self, sample_count(indices))
         return Task(
@@ -171,8 +177,8 @@ class Pass:
             pass_key=self.key,
             seed=self.stream.seed,
             states=before,
-            hands_over=draws is Draws.CHAIN or self.staff.provisional,
-            checked=due(number) or self.staff.provisional or self.stream.left_count < pool.count,
+            hands_over=draws is Draws.CHAIN or self.staff.provisional or self.shared,
+            checked=due(number) or self.staff.provisional or self.stream.left_after(number) < pool.count,
         )
 
     # ---- batches
@@ -198,6 +204,7 @@ class Pass:
         if verdict.again:
             return None
         self.stream.delivered()
+        self._fill(pool)
         if verdict.error is not None:
             raise verdict.error
         batch = verdict.batch

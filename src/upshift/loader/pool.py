@@ -114,10 +114,12 @@ class Pool:
     @property
     def room(self) -> int:
         """How many tasks it would take now."""
-        return self.capacity - len(self.given) - self._stale_count
+        return self.capacity - len(self.given)
 
     def give(self, task: Task) -> None:
         """Give a task to the next worker."""
+        while len(self.given) + self._stale_count >= self.capacity:
+            self._drop()
         self._feed.waiting.append(task)
         self._crew._try_put_index()
         self.given.append(task)
@@ -129,11 +131,14 @@ class Pool:
             RuntimeError: a worker died, or the time-out passed (torch's own words).
         """
         while self._stale_count:
-            self._stale_count -= 1
-            self._crew._next_data()
+            self._drop()
         self.given.popleft()
         batch, report = self._crew._next_data()
         return batch, report
+
+    def _drop(self) -> None:
+        self._stale_count -= 1
+        self._crew._next_data()
 
     def discard(self) -> None:
         """Throw away the answers to all tasks that were given."""

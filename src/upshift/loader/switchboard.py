@@ -32,6 +32,7 @@ class Switchboard:
         offers: what may propose a source for a loader.
         setups: what each worker process does at its start.
         version: grows with every change of these.
+        notes: what is not done for some loader, and why, one sentence each.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,7 @@ class Switchboard:
         self.offers: list[Offer] = []
         self.setups: list[Any] = []
         self.version = 0
+        self.notes: list[str] = []
         self._after: list[Callable[[Any, Any], Any]] = []
         self._desks: WeakKeyDictionary[Any, Desk] = WeakKeyDictionary()
         self._fronts: WeakKeyDictionary[Any, Callable[[], Any]] = WeakKeyDictionary()
@@ -95,10 +97,15 @@ class Switchboard:
         """Nothing is asked for."""
         return self.wish.count is None and not self.offers and not self.setups
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What was not done for some loader, and why."""
-        return tuple(dict.fromkeys(note for desk in self._desks.values() for note in desk.notes))
+    def _desk(self, loader: Any) -> Desk:
+        desk = self._desks.get(loader)
+        if desk is None:
+            desk = self._desks[loader] = Desk(self._note)
+        return desk
+
+    def _note(self, why: str) -> None:
+        if why not in self.notes:
+            self.notes.append(why)
 
     # ---- what the script does
 
@@ -106,7 +113,7 @@ class Switchboard:
         """Return the iterator of a new pass."""
         if not steerable(loader):
             return stock()
-        desk = self._desks.setdefault(loader, Desk())
+        desk = self._desk(loader)
         # torch draws no base seed where the loader's own workers stayed from pass to pass.
         stays = loader.persistent_workers and loader.num_workers > 0
         if self.idle and desk.kept_seed is None:
@@ -129,7 +136,7 @@ class Switchboard:
 
     def _take_over(self, front: Any, loader: Any) -> None:
         """Go on with what is left of a pass that torch's own iterator began."""
-        desk = self._desks.setdefault(loader, Desk())
+        desk = self._desk(loader)
         stream = rest_of(loader, front._sampler_iter)
         rest = Pass(self, desk, loader, stream, _pins(front))
         front._sampler_iter = iter(())

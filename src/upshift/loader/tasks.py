@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from upshift.loader import states
 from upshift.loader.fingerprint import fingerprint
+from upshift.loader.twice import tells_apart
 from upshift.loader.same import difference
 from upshift.loader.source import Stock
 
@@ -98,7 +99,7 @@ class Worksite:
         self._key: Any = None
         self._current: int | None = None
         self._private: states.Private | None = None
-        self._seen: Any = None
+        self._seen: dict[bool, Any] = {}
         self._begun = False
 
     def start(self, worker_index: int) -> None:
@@ -128,18 +129,20 @@ class Worksite:
             return None, Report(fetch_ns=0, error=_wrapped(index))
 
     def _plain(self, task: Task) -> tuple[Any, Report]:
+        hidden = task.checked and tells_apart(lambda: self._source.fetch(task.indices))
         start_ns = time.perf_counter_ns()
         batch = self._fetch(task.indices)
         took_ns = time.perf_counter_ns() - start_ns
         after = states.read() if task.hands_over else None
-        return batch, Report(took_ns, changed=task.checked and self._changed(), states=after)
+        changed = self._changed(brief=not task.checked) or hidden
+        return batch, Report(took_ns, changed=changed, states=after)
 
     def _observed(self, task: Task) -> tuple[Any, Report]:
         if task.states is not None:
             states.restore(task.states)
         if self._private is None:
             self._private = states.Private(self.dataset, self._source)
-            self._changed()
+            self._remember()
         before, hidden = states.read(), self._private.read()
         start_ns = time.perf_counter_ns()
         batch = self._fetch(task.indices)
@@ -154,7 +157,7 @@ class Worksite:
         report = Report(
             fetch_ns=took_ns,
             drew=before != after,
-            changed=moved or (task.checked and self._changed()),
+            changed=self._changed(brief=not task.checked) or moved,
             states=after if task.hands_over else None,
             unequal=unequal,
         )
@@ -169,12 +172,17 @@ class Worksite:
             fetch = _Through(setup, fetch)
         return fetch(indices)
 
-    def _changed(self) -> bool:
+    def _changed(self, *, brief: bool) -> bool:
         """Return whether the dataset looks other than when this was last asked."""
-        seen = fingerprint(self.dataset)
-        changed = self._seen is not None and seen != self._seen
-        self._seen = seen
-        return changed
+        seen, before = self._looks(brief=brief), self._seen[brief]
+        self._seen[brief] = seen
+        return before is not None and seen != before
+
+    def _looks(self, *, brief: bool) -> Any:
+        return fingerprint(self.dataset, brief=brief)
+
+    def _remember(self) -> None:
+        self._seen = {brief: self._looks(brief=brief) for brief in (True, False)}
 
     # ---- the streams of the script's own workers
 
@@ -182,23 +190,23 @@ class Worksite:
         """Become worker `index` of the script, with its random numbers."""
         if self._key != (task.pass_key, task.seed):
             self._key = (task.pass_key, task.seed)
-            self._streams, self._current, self._seen = {}, None, None
+            self._streams, self._current, self._seen = {}, None, {}
         if self._current == index and task.states is None:
             return
         if self._current is not None:
             self._streams[self._current] = states.read()
         self._current = index
         _say_worker((index, self._logical_count, task.seed + index, self.dataset))
-        if task.states is not None:
-            states.restore(task.states)
-        elif index in self._streams:
+        if index in self._streams:
             states.restore(self._streams[index])
         else:
             states.seed_as_worker(task.seed, index)
             if self._own_init is not None:
                 self._own_init(index)
-        if self._seen is None:
-            self._changed()
+        if task.states is not None:
+            states.restore(task.states)
+        if not self._seen:
+            self._remember()
 
 
 def _wrapped(index: int) -> Any:

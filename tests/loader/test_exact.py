@@ -1,0 +1,185 @@
+"""Every engine, dataset, number of workers and order: stock's batches, draws and streams."""
+
+import pytest
+
+pytestmark = pytest.mark.child
+
+DATASETS = r"""
+import numpy as np
+from itertools import count as counting
+
+class Torchs(Numbers):
+    def __getitem__(self, i):
+        return i, torch.rand(2)
+
+class Pythons(Numbers):
+    def __getitem__(self, i):
+        return i, random.random(), random.randint(0, 9) * 0
+
+class NumPys(Numbers):
+    def __getitem__(self, i):
+        return i, np.random.rand(3)
+
+class All(Numbers):
+    def __getitem__(self, i):
+        return i, torch.rand(1), random.random(), np.random.rand()
+
+class Rarely(Numbers):
+    def __getitem__(self, i):
+        return i, torch.rand(1).item() if i == 29 else 0.0
+
+class Unevenly(Numbers):
+    def __getitem__(self, i):
+        return i, torch.rand(1 + i % 3).sum()
+
+class Normals(Numbers):
+    def __getitem__(self, i):
+        return i, torch.randn(5)
+
+class Counts(Numbers):
+    def __init__(self, count):
+        super().__init__(count)
+        self.calls = 0
+    def __getitem__(self, i):
+        self.calls += 1
+        return i, self.calls
+
+class CountsRarely(Counts):
+    def __getitem__(self, i):
+        self.calls += i == 29
+        return i, self.calls
+
+class Holds(Numbers):
+    def __init__(self, count):
+        super().__init__(count)
+        self.own = np.random.default_rng(3)
+    def __getitem__(self, i):
+        return i, self.own.random()
+
+OUTSIDE = random.Random(5)
+class Names(Numbers):
+    def __getitem__(self, i):
+        return i, OUTSIDE.random()
+
+class Hides(Numbers):
+    def __init__(self, count):
+        super().__init__(count)
+        numbers = counting()
+        self.own = lambda: next(numbers)
+    def __getitem__(self, i):
+        return i, self.own()
+
+class Told(Numbers):
+    def __getitem__(self, i):
+        info = get_worker_info()
+        return i, -1 if info is None else info.id * 100 + info.num_workers
+
+class Summed(Numbers):
+    def __init__(self, count):
+        super().__init__(count)
+        self.pixels = torch.randn(3, 300_000, generator=torch.Generator().manual_seed(0))
+    def __getitem__(self, i):
+        return i, (self.pixels * (i + 1)).mean()
+
+def seeds(index):
+    np.random.seed(torch.initial_seed() % 2**32 + 1)
+    random.seed(index)
+
+class Some(RandomSampler):
+    def __iter__(self):
+        for i in super().__iter__():
+            yield i if random.random() < 0.9 else 0
+
+data = {kind.__name__: kind for kind in (
+    Numbers, Torchs, Pythons, NumPys, All, Rarely, Unevenly, Normals, Counts, CountsRarely,
+    Holds, Names, Hides, Told, Summed)}
+orders = {
+    "shuffle": lambda data: dict(shuffle=True),
+    "in_order": lambda data: {},
+    "generator": lambda data: dict(shuffle=True, generator=torch.Generator().manual_seed(3)),
+    "sampler": lambda data: dict(sampler=Some(data)),
+}
+
+def everything():
+    parts = (torch.get_rng_state().numpy().tobytes(), random.getstate(), np.random.get_state())
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
+
+def spelled(value):
+    if isinstance(value, (list, tuple)):
+        return [spelled(part) for part in value]
+    return repr(value.tolist()) if isinstance(value, torch.Tensor) else repr(value)
+
+def run(make, order, workers, loop_draws=False, breaks=False, count=40, **more):
+    torch.manual_seed(7), random.seed(7), np.random.seed(7), OUTSIDE.seed(5)
+    dataset = make(count)
+    loader = DataLoader(dataset, batch_size=4, num_workers=workers, **orders[order](dataset), **more)
+    seen, weights = [], torch.zeros(3)
+    for epoch in range(3):
+        for number, batch in enumerate(loader):
+            seen.append(spelled(batch))
+            if loop_draws:
+                weights += torch.rand(3)
+            if breaks and number == 5 + epoch:
+                break
+        seen.append(everything())
+    return [*seen, weights.tolist()]
+
+def compare(name, wanted_counts, *args, **more):
+    torch.set_num_threads(2)
+    before = stock(lambda: run(*args, **more))
+    for wanted in wanted_counts:
+        after = ours(lambda: run(*args, **more), wanted)
+        if before == after:
+            facts[f"{name}, wanted {wanted}"] = True
+        else:
+            place = next(i for i, (b, a) in enumerate(zip(before, after)) if b != a)
+            facts[f"{name}, wanted {wanted}"] = (
+                f"at {place}: stock {before[place]} and now {after[place]}")
+"""
+
+KINDS = (
+    "Numbers", "Torchs", "Pythons", "NumPys", "All", "Rarely", "Unevenly", "Normals", "Counts",
+    "CountsRarely", "Holds", "Names", "Hides", "Told", "Summed",
+)  # fmt: skip
+
+MATRIX = (
+    DATASETS
+    + r"""
+for kind in KINDS:
+    for own in (0, 1, 2, 4):
+        for order in (orders if own in (0, 2) else ["shuffle"]):
+            compare(f"{kind} {order} {own}", (1, 2, 3) if own != 4 else (1, 2),
+                    data[kind], order, own)
+facts["notes"] = board.notes
+"""
+)
+
+HABITS = (
+    DATASETS
+    + r"""
+for kind in ("Numbers", "Torchs", "All", "Rarely", "Unevenly", "Counts"):
+    for own in (0, 2):
+        more = dict(worker_init_fn=seeds) if own else {}
+        compare(f"loop draws {kind} {own}", (1, 2), data[kind], "shuffle", own, loop_draws=True)
+        compare(f"breaks {kind} {own}", (1, 2), data[kind], "shuffle", own, breaks=True)
+        compare(f"init {kind} {own}", (1, 2), data[kind], "shuffle", own, **more)
+    compare(f"persistent {kind} 2", (1, 2, 3), data[kind], "shuffle", 2, persistent_workers=True)
+    compare(f"persistent breaks {kind} 2", (1, 2), data[kind], "shuffle", 2,
+            persistent_workers=True, breaks=True)
+    compare(f"prefetch {kind} 2", (1, 2), data[kind], "shuffle", 2, prefetch_factor=5)
+    compare(f"one batch {kind} 0", (1, 2), data[kind], "shuffle", 0, count=3)
+"""
+)
+
+
+@pytest.mark.parametrize("kinds", [KINDS[:4], KINDS[4:8], KINDS[8:12], KINDS[12:]], ids=str)
+def test_no_number_of_workers_changes_a_batch_or_a_draw(loaders, kinds) -> None:
+    facts = loaders(f"KINDS = {kinds!r}\n{MATRIX}", timeout_s=600)
+    assert {name: found for name, found in facts.items() if found is not True} == {
+        "notes": facts["notes"]
+    }
+
+
+def test_nor_do_the_habits_of_scripts(loaders) -> None:
+    facts = loaders(HABITS, timeout_s=600)
+    assert {name: found for name, found in facts.items() if found is not True} == {}
