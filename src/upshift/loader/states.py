@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from importlib import import_module
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -48,9 +49,9 @@ def restore(states: States) -> None:
     torch.set_rng_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))
     random.setstate(python_state)
     if numpy_state is not None:
-        numpy = sys.modules["numpy"]
+        module = import_module("numpy.random")  # a worker may have been the first to import it
         name, keys, *rest = numpy_state
-        sys.modules["numpy.random"].set_state((name, numpy.frombuffer(keys, "uint32"), *rest))
+        module.set_state((name, sys.modules["numpy"].frombuffer(keys, "uint32"), *rest))
 
 
 def seed_as_worker(base_seed: int, worker_index: int) -> None:
