@@ -53,6 +53,12 @@ _SHAPES = {
 }
 
 
+NAMES = frozenset(
+    {"CIFAR10", "CIFAR100", "EMNIST", "FashionMNIST", "KMNIST", "MNIST", "QMNIST", "SEMEION"}
+    | {"STL10", "SVHN", "USPS"}
+)
+"""Data sets that torchvision makes in these shapes; a subclass has a name of its own."""
+
 _READ = ("data", "targets", "labels", "transform", "target_transform", "compat")
 _CHANNEL_COUNT = 3
 
