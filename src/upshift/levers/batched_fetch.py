@@ -1,7 +1,8 @@
 """batched_fetch: read all rows of a batch at once where the dataset is a table in memory.
 
 Helps: `TensorDataset` and its kin (`Subset`, `random_split`, `ConcatDataset`, `StackDataset`),
-    where Python takes the table apart row by row and collates it again; small rows most.
+    where Python takes the table apart row by row and collates it again; small rows most. And
+    torchvision's MNIST, CIFAR, SVHN and their kin, with ToTensor, Normalize, crops and flips.
 Hurts: nothing is known. A loader whose batches are not the same to the bit keeps torch's way.
 Maths: exact. The same numbers are copied into fresh memory of the same layout.
 Source: https://github.com/pytorch/pytorch/issues/106704
@@ -12,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from upshift.lever import Lever
-from upshift.loader import board_of, gather
+from upshift.loader import arrays, board_of, gather
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from upshift.lever import Scene, Training
 
 # Asked in this order for each loader; the first that returns a source has it.
-OFFERS = (gather.offer,)
+OFFERS = (gather.offer, arrays.offer)
 # Names of datasets, below `Subset` and `ConcatDataset`, that some offer can read.
-DATASETS = frozenset({"Tensor", "TensorDataset", "StackDataset"})
+DATASETS = arrays.NAMES | {"Tensor", "TensorDataset", "StackDataset"}
 
 
 def settings(scene: Scene) -> tuple[bool, ...]:
