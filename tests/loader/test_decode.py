@@ -387,6 +387,18 @@ def test_a_pillow_that_leaves_other_things_behind_is_not_touched(turbo, monkeypa
     assert turbo.given == 0
 
 
+def test_a_library_that_does_not_import_leaves_pillow_alone(monkeypatch) -> None:
+    def fails(name):
+        raise ValueError("built for another NumPy")
+
+    original = ImageFile.ImageFile.load
+    monkeypatch.setattr(decode.importlib, "import_module", fails)
+    undo = decode.install_turbo()
+    assert decode.installed() == ()
+    assert ImageFile.ImageFile.load is original
+    undo()
+
+
 def test_a_spawned_worker_gets_a_decoder_and_a_forked_one_keeps_its_own() -> None:
     setup = pickle.loads(pickle.dumps(decode.TurboWorkers()))
     try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from upshift.lever import Lever
 from upshift.loader import board_of
-from upshift.loader.decode import Turbo, TurboWorkers, install
+from upshift.loader.decode import TurboWorkers, install_turbo
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def pull(training: Training, setting: bool) -> Callable[[], None]:
     """Put the decoder into this process, and into workers that start from now on."""
     if _missing():
         return lambda: None
-    undos = [install(Turbo()), board_of(training).in_workers(TurboWorkers())]
+    undos = [install_turbo(), board_of(training).in_workers(TurboWorkers())]
 
     def undo() -> None:
         for put_back in undos:

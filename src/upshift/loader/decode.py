@@ -97,9 +97,9 @@ class _Seam:
 
     def add(self, decoders: tuple[Decoder, ...]) -> None:
         """Put `decoders` behind those that are there."""
+        owner = importlib.import_module("PIL.ImageFile").ImageFile
         self.decoders = [*self.decoders, *decoders]
         if self._ours is None:
-            owner = importlib.import_module("PIL.ImageFile").ImageFile
             stock = self._stock = owner.load
 
             def load(image: Any) -> Any:
@@ -355,13 +355,24 @@ def _kind(image: Any) -> Any:
     return image.mode, layers, image.info.get("progressive"), *colours
 
 
+def install_turbo() -> Callable[[], None]:
+    """Install a `Turbo`, or nothing where Pillow or simplejpeg do not import: return the undo.
+
+    A simplejpeg that was built for another NumPy raises something else than ImportError.
+    """
+    try:
+        return install(Turbo())
+    except Exception:
+        return lambda: None
+
+
 class TurboWorkers:
     """Let a worker decode with simplejpeg that did not inherit it: one started by spawn."""
 
     def enter(self, worker_index: int) -> None:
         """Put the decoder in, unless the process was forked with one."""
         if not any(isinstance(decoder, Turbo) for decoder in installed()):
-            install(Turbo())
+            install_turbo()
 
     def first(self, fetch: Callable[[Any], Any], indices: Any) -> Any:
         """Fetch the first batch as all others."""
