@@ -1,7 +1,10 @@
 """batched_fetch: a table in memory is read by the batch; nothing but the time changes."""
 
 import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
+from upshift.attach.facts import Traits
 from upshift.lever import Scene
 from upshift.levers.batched_fetch import LEVER, OFFERS, pull
 from upshift.testing import LAPTOP
@@ -31,6 +34,10 @@ def test_is_tried_where_the_dataset_is_unknown() -> None:
 def test_says_why_there_is_nothing_to_try(traits, why) -> None:
     assert LEVER.settings(scene(**traits)) == ()
     assert why in LEVER.why_not(scene(**traits))
+
+
+class Picky(Subset):
+    """A script's own view, which may do anything."""
 
 
 class Board:
@@ -71,6 +78,20 @@ for name, switches in {
 
     facts[name] = run.train(at).close().bits() == stock
 """
+
+
+@pytest.mark.parametrize(
+    ("views", "name"),
+    [
+        (lambda table: table, "TensorDataset"),
+        (lambda table: Subset(ConcatDataset([Subset(table, [0])]), [0]), "TensorDataset"),
+        (lambda table: Picky(table, [0]), "Picky"),
+    ],
+)
+def test_a_child_tells_which_dataset_lies_below_the_views_of_torch(views, name) -> None:
+    traits = Traits()
+    traits.loaded(iter(DataLoader(views(TensorDataset(torch.ones(2))))), None)
+    assert traits.found["loader.dataset"] == name
 
 
 @pytest.mark.child

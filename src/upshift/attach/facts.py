@@ -7,6 +7,8 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from upshift.attach.draws import DrawWatch
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -71,11 +73,27 @@ def peaks() -> dict[str, float]:
         }
 
 
+def _name_below_views(dataset: Any) -> str:
+    """Return the name of a dataset's class, seen through torch's `Subset` and `ConcatDataset`."""
+    from torch.utils.data import ConcatDataset, Subset
+
+    while type(dataset) in (Subset, ConcatDataset):
+        dataset = dataset.dataset if type(dataset) is Subset else dataset.datasets[0]
+    return type(dataset).__name__
+
+
+def _own_order(sampler: Any) -> bool:
+    """Return whether the order of samples comes from a class of the script's own."""
+    kinds = {type(sampler), type(getattr(sampler, "sampler", sampler))}
+    return not all(kind.__module__.startswith("torch.utils.data") for kind in kinds)
+
+
 class Traits:
     """An observer that notes what the script is made of, for the levers' `settings`."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {}
+        self._draws = DrawWatch()
         self._prefetch_count = 2
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
@@ -88,14 +106,21 @@ class Traits:
         self.found["model.conv"] = any(isinstance(m, convolutions) for m in module.modules())
         self.found["model.parameter_count"] = sum(p.numel() for p in module.parameters())
 
+    def loading(self) -> None:
+        """Look at the generators before a batch is fetched."""
+        self._draws.loading()
+
     def loaded(self, iterator: Any, batch: Any) -> None:
-        """Note how the loader that feeds the loop is set."""
+        """Note how the loader that feeds the loop is set, and who draws random numbers."""
+        self._draws.loaded()
         if "loader.workers" not in self.found:
             self.found["loader.workers"] = int(iterator._num_workers)
             # A loader without workers has no such number; None stands for torch's own, 2.
             self._prefetch_count = int(getattr(iterator, "_prefetch_factor", None) or 2)
             self.found["loader.map_style"] = iterator._dataset_kind == 0
             self.found["loader.persistent"] = bool(iterator._persistent_workers)
+            self.found["loader.own_order"] = _own_order(iterator._index_sampler)
+            self.found["loader.dataset"] = _name_below_views(iterator._dataset)
 
     def backward(self, tensors: Any) -> None:
         """Nothing to note of a loss."""
@@ -119,6 +144,10 @@ class Traits:
         self.found["threads"] = torch.get_num_threads()
         self.found["interop_threads"] = torch.get_num_interop_threads()
         self.found["torch"] = torch.__version__
+        if self._draws.items is not None and not self.found.get("loader.workers"):
+            self.found["loader.draws"] = self._draws.items
+        if self._draws.loop is not None:
+            self.found["loop.draws"] = self._draws.loop
         # Batches come in bursts of as many as there are workers; so many are on their way at once.
         workers_count = self.found.get("loader.workers", 0)
         self.found["cycle_count"] = max(1, self._prefetch_count * workers_count)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 # Asked in this order for each loader; the first that returns a source has it.
 OFFERS = (gather.offer, arrays.offer)
-# Names of datasets, below `Subset` and `ConcatDataset`, that some offer can read.
+# Names of datasets, below `Subset` and `ConcatDataset`, that some offer may read: the trait
+# `loader.dataset`. Others need no trial.
 DATASETS = arrays.NAMES | {"Tensor", "TensorDataset", "StackDataset"}
 
 
