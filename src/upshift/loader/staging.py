@@ -58,7 +58,8 @@ def is_plain(tensor: Any) -> bool:
 
     return (
         tensor.layout is torch.strided
-        and not (tensor.requires_grad or tensor.is_quantized or tensor.has_names())
+        and not (tensor.requires_grad or tensor.is_quantized)
+        and not any(getattr(tensor, "names", ()))
         and not (tensor.is_conj() or tensor.is_neg())
         and tensor.numel() > 0
         and is_dense(tensor.size(), tensor.stride())
