@@ -290,3 +290,53 @@ def test_what_is_not_known_is_refused_with_the_reason() -> None:
     assert "may do anything" in refusal([1, 2, 3])
     assert "collate_fn" in refusal(cifar(), collate_fn=own)
     assert "batch_size=None" in refusal(cifar(), batch_size=None)
+
+
+PROGRAM = r"""
+import numpy as np
+from torchvision import datasets, transforms as T
+from upshift.loader import arrays
+
+
+def cifar():
+    made = datasets.CIFAR10.__new__(datasets.CIFAR10)
+    pixels = np.random.default_rng(3).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    chain = T.Compose([
+        T.RandomCrop(8, padding=2), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(0.5, 0.2),
+    ])
+    vars(made).update(data=pixels, targets=[i % 10 for i in range(40)], transform=chain,
+                      target_transform=None)
+    return made
+
+
+def run(workers):
+    loader = DataLoader(cifar(), batch_size=6, shuffle=True, num_workers=workers)
+    seen = []
+    for _ in range(3):
+        for images, labels in loader:
+            told = hashlib.sha256(images.numpy().tobytes()).hexdigest(), labels.tolist()
+            seen.append((*told, images.stride(), rng()))
+    return seen
+
+
+fetched = []
+fetch = arrays.Arrays.fetch
+arrays.Arrays.fetch = lambda self, indices: fetched.append(1) or fetch(self, indices)
+for workers in (0, 2):
+    before = stock(lambda: run(workers))
+    undo = board.add(arrays.offer)
+    facts[f"same with {workers} workers"] = freely(lambda: run(workers)) == before
+    undo()
+facts["used"] = len(fetched) >= 20
+"""
+FREE = """
+def freely(run):
+    torch.manual_seed(7)
+    return run()
+"""
+
+
+@pytest.mark.child
+def test_three_passes_of_a_drawing_loader_are_those_of_torch(loaders) -> None:
+    found = loaders(FREE + PROGRAM)
+    assert found == {"same with 0 workers": True, "same with 2 workers": True, "used": True}

@@ -239,7 +239,7 @@ def _images(leaf: Any, shape: Shape) -> Any:
     # One row of a tensor or of an array: torchvision's code takes it for this or that.
     if type(data) is torch.Tensor and shape.axes == "YX" and data.is_cpu:
         data = data.numpy() if data.dtype is torch.uint8 else data
-    if type(data) not in (numpy.ndarray, numpy.memmap) or data.dtype != "uint8":
+    if type(data) not in (numpy.ndarray, numpy.memmap) or data.dtype.char != "B":
         raise Refused("its images are no array of bytes")
     if data.ndim != len(shape.axes) + 1 or not all(data.shape[1:]):
         raise Refused(f"its images have the shape {data.shape[1:]}")
