@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from upshift.compare.interval import signed_rank_interval
-from upshift.compare.race import Measure, means_ratio
+from upshift.compare.race import Measure, means_ratio, run_chunk
 from upshift.records import Interval, Pair, Verdict
 
 if TYPE_CHECKING:
@@ -64,13 +64,10 @@ def confirm(
     pairs: list[Pair] = []
     while len(pairs) < pair_count:
         size = min(_CHUNK, pair_count - len(pairs))
-        answer = measure([coin.random() < 0.5 for _ in range(size)])
+        answer = run_chunk(measure, size, coin=coin, on_pair=on_pair)
         if not answer:
             break
-        for pair in answer:
-            pairs.append(pair)
-            if on_pair is not None:
-                on_pair(pair)
+        pairs += answer
     return settle(pairs, wall_s=clock() - started_s)
 
 

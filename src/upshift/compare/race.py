@@ -120,15 +120,23 @@ def race(
     verdict = Verdict.UNDECIDED
     while verdict is Verdict.UNDECIDED:
         size = _chunk(len(pairs), rule, spent_s=clock() - started_s)
-        answer = measure([coin.random() < 0.5 for _ in range(size)]) if size else ()
+        answer = run_chunk(measure, size, coin=coin, on_pair=on_pair)
         if not answer:
             break
-        for pair in answer:
-            pairs.append(pair)
-            if on_pair is not None:
-                on_pair(pair)
+        pairs += answer
         verdict = judge(pairs, rule)
     return Race(verdict=verdict, pairs=tuple(pairs), wall_s=clock() - started_s)
+
+
+def run_chunk(
+    measure: Measure, size: int, *, coin: random.Random, on_pair: Callable[[Pair], None] | None
+) -> Sequence[Pair]:
+    """Measure some pairs, the order of each by the coin, and tell of each; none once it ended."""
+    answer = measure([coin.random() < 0.5 for _ in range(size)]) if size else ()
+    if on_pair is not None:
+        for pair in answer:
+            on_pair(pair)
+    return answer
 
 
 def _chunk(done: int, rule: Rule, *, spent_s: float) -> int:
