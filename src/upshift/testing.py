@@ -14,7 +14,7 @@ from math import exp
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from upshift.compare import Measure, Rule, compare, race
-from upshift.errors import UpshiftError
+from upshift.errors import TooFewSteps, UpshiftError
 from upshift.records import (
     Budget,
     Comparison,
@@ -176,6 +176,7 @@ class FakeScript:
         fetch_s: seconds in which one process makes a batch.
         worker_count: loader workers; with none a step waits for its batch.
         prefetch_count: batches that each worker is asked for ahead.
+        life_count: steps after which it ends; None for never.
         noise: the log of a factor on the time of each step, and on that of each batch.
         seed: of the noise.
         spent_s: simulated seconds so far; `clock` tells them.
@@ -187,6 +188,7 @@ class FakeScript:
     fetch_s: float = 0.0
     worker_count: int = 0
     prefetch_count: int = 2
+    life_count: int | None = None
     noise: Noise = field(default_factory=lambda: steady(0.0))
     seed: int = 0
     spent_s: float = 0.0
@@ -240,6 +242,8 @@ class FakeArm:
 
     def _step(self, plan: Plan) -> Step:
         script = self.script
+        if self.step_count == script.life_count:
+            raise TooFewSteps("It ended.", remedy="Go on.", step_count=self.step_count)
         wait_s = script.fetch_s
         if script.worker_count:
             wait_s = max(0.0, self._done_s.pop(0) - self._now_s)

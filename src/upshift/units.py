@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import ceil
 
 from upshift.errors import UsageError
 
@@ -43,6 +44,15 @@ def duration(seconds: float) -> str:
         if seconds * factor >= 1 or unit == "us":
             return f"{seconds * factor:.3g} {unit}"
     raise AssertionError
+
+
+def whole_minutes(seconds: float) -> str:
+    """Return a duration as an option takes it, rounded up.
+
+    >>> whole_minutes(190), whole_minutes(60)
+    ('4m', '1m')
+    """
+    return f"{ceil(seconds / _SECONDS['m'])}m"
 
 
 def size(count_bytes: float) -> str:

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 from upshift import compare
 from upshift.errors import ScriptFailed, UpshiftError
 from upshift.records import Phase, Profile
+from upshift.session.costs import GLANCE_COUNT, probe_count, watch_count
 
 if TYPE_CHECKING:
     from upshift.launch.bench import Bench
     from upshift.records import Plan, Step
 
-_PROBE_COUNT = 8
-_FEWEST_COUNT, _MOST_COUNT = 16, 400
-_WATCH_S = 6.0
 _OVERHEAD_S = 8.0
 _OVERHEAD_LEAST_COUNT = 12
 _OVERHEAD_MOST_COUNT = 120
@@ -30,10 +28,12 @@ def observe(bench: Bench, plan: Plan, *, step_count: int | None = None) -> Profi
         plan: the empty plan for the script as it is.
         step_count: steps to watch; None watches for some seconds.
     """
-    bench.steps(plan, _PROBE_COUNT)
+    bench.steps(plan, GLANCE_COUNT)
+    bench.facts(plan)
+    if count := probe_count(bench.step_s, cycle_count=bench.cycle_count):
+        bench.steps(plan, count)
     if step_count is None:
-        by_time = int(_WATCH_S / max(1e-6, bench.step_s))
-        step_count = max(_FEWEST_COUNT, min(by_time, _MOST_COUNT))
+        step_count = watch_count(bench.step_s, cycle_count=bench.cycle_count)
         if bench.life_count is not None:
             step_count = max(2, min(step_count, bench.life_count // 2))
     steps, used = bench.steps(plan, step_count)

@@ -12,6 +12,7 @@ from upshift.errors import ScriptFailed
 from upshift.launch.verification import recorded
 from upshift.lever import lookup
 from upshift.records import Effect, Gate, Plan, Proof
+from upshift.session.costs import recorded_count
 from upshift.verify import gates
 from upshift.verify.evidence import Evidence, read_evidence
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from upshift.launch.process import Isolation
     from upshift.records import Workload
 
-STEP_COUNT, SLOW_STEP_COUNT = 32, 16
-_SLOW_STEP_S = 5.0
 _FLOOR_SEEDS = (1, 2)
 _AT_ONCE_COUNT = 2
 _FORCED_LEAST_COUNT, _FORCED_MOST_COUNT = 2, 8
@@ -31,7 +30,12 @@ _TAUGHT_BYTES = 1 << 28
 
 def declared_effect(plan: Plan) -> Effect:
     """Return the most that the levers of a plan say they do."""
-    return Effect.worst(*(lever.effect for lever, _ in lookup(plan)))
+    return Effect.worst(*effects(plan))
+
+
+def effects(plan: Plan) -> frozenset[Effect]:
+    """Return what the levers of a plan say they do, each."""
+    return frozenset(lever.effect for lever, _ in lookup(plan))
 
 
 class Prover:
@@ -56,7 +60,7 @@ class Prover:
         self.launch_count = 0
         self._workload = workload
         self._isolation = isolation
-        self._step_count = STEP_COUNT if step_s < _SLOW_STEP_S else SLOW_STEP_COUNT
+        self._step_count = recorded_count(step_s)
         # Two runs share the cores, and every step is hashed: be generous.
         self._patience_s = patience_s + 4 * start_s + 10 * self._step_count * step_s
         fitting = _TAUGHT_BYTES // (4 * max(1, parameter_count))

@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING
 from upshift import compare
 from upshift.errors import ScriptFailed
 from upshift.records import Comparison, Noise, Plan, Verdict
+from upshift.session.costs import (
+    CONFIRM_LEAST_S,
+    CONFIRM_ROUNDS,
+    CONFIRM_TRIAL_COUNT,
+    NOISE_LEAST_COUNT,
+    NOISE_LEAST_S,
+)
 from upshift.units import duration, percent, times
 
 if TYPE_CHECKING:
@@ -23,10 +30,9 @@ if TYPE_CHECKING:
 
 LEAST_RATIO, COARSEST_RATIO = 0.02, 0.05
 _COIN_SEED = 20_240_601
-_NOISE_SHARE, _NOISE_LEAST_S, _NOISE_MOST_S = 0.05, 3.0, 12.0
-_NOISE_LEAST_COUNT, _NOISE_MOST_COUNT = 8, 60
+_NOISE_SHARE, _NOISE_MOST_S, _NOISE_MOST_COUNT = 0.05, 12.0, 60
 _CONFIRM_SHARE, _CONFIRM_LEAST_S, _CONFIRM_MOST_S = 0.2, 8.0, 60.0
-_CONFIRM_WANTED_S, _CONFIRM_ROUNDS = 30.0, 2
+_CONFIRM_WANTED_S = 30.0
 _SHOWN_COUNT = 200
 _RACE_LEAST_COUNT, _RACE_USUAL_COUNT, _RACE_USUAL_S = 8, 16, 8.0
 
@@ -39,17 +45,25 @@ class Races:
         least_ratio: the gain that is worth a lever here: 2 %, or what can be resolved.
     """
 
-    def __init__(self, bench: Bench, options: Options, view: Watcher) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        options: Options,
+        view: Watcher,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.noise: Noise | None = None
         self.least_ratio = LEAST_RATIO
         self._bench = bench
         self._options = options
         self._view = view
+        self._clock = clock
         self._coin = random.Random(_COIN_SEED)
 
     @property
     def confirm_s(self) -> float:
-        """Seconds that the confirmation may take at least."""
+        """Seconds of pairs that a confirmation should have."""
         share_s = _CONFIRM_SHARE * self._options.budget_s
         return min(max(_CONFIRM_LEAST_S, share_s), _CONFIRM_MOST_S)
 
@@ -63,14 +77,14 @@ class Races:
         """Race the script against itself: what can be told apart here at all?"""
         plan = self._options.pulled
         measure = self._measure(plan, plan)
-        measure([True, False])  # two children come to life
-        seconds = min(max(_NOISE_LEAST_S, _NOISE_SHARE * self._options.budget_s), _NOISE_MOST_S)
-        started_s = time.monotonic()
+        self._bench.prepare(self.with_pulled(plan), self.with_pulled(plan))
+        seconds = min(max(NOISE_LEAST_S, _NOISE_SHARE * self._options.budget_s), _NOISE_MOST_S)
+        started_s = self._clock()
         pairs = list(measure([True, False]))
-        pair_s = (time.monotonic() - started_s) / len(pairs)
-        count = max(_NOISE_LEAST_COUNT, min(int(seconds / pair_s), _NOISE_MOST_COUNT))
-        pairs += measure([self._coin.random() < 0.5 for _ in range(count)])
-        pair_s = (time.monotonic() - started_s) / len(pairs)
+        pair_s = (self._clock() - started_s) / len(pairs)
+        count = max(NOISE_LEAST_COUNT, min(int(seconds / pair_s), _NOISE_MOST_COUNT))
+        pairs += measure([self._coin.random() < 0.5 for _ in range(count - len(pairs))])
+        pair_s = (self._clock() - started_s) / len(pairs)
         noise = compare.measure_noise(pairs, pair_s=pair_s, budget_s=self.confirm_s)
         self.noise = noise
         launches_ratio = abs(math.log(noise.bias.mid_ratio))
@@ -83,26 +97,38 @@ class Races:
         return noise
 
     def least_s(self, proposal: search.Proposal) -> float:
-        """Return the seconds below which a race cannot decide anything."""
+        """Return the seconds of pairs below which a race cannot decide anything."""
         own, other = (self.with_pulled(p) for p in (proposal.baseline, proposal.candidate))
         return _RACE_LEAST_COUNT * self._bench.pair_s(own, other)
 
-    def race(self, proposal: search.Proposal, budget_s: float) -> Comparison:
-        """Race a candidate; a script that breaks under it is a result, too."""
+    def prepare_s(self, proposal: search.Proposal) -> float:
+        """Return the seconds that go by before the first pair of a race."""
+        own, other = (self.with_pulled(p) for p in (proposal.baseline, proposal.candidate))
+        return self._bench.prepare_s(own, other)
+
+    def race(self, proposal: search.Proposal, share_s: float, *, most_s: float) -> Comparison:
+        """Race a candidate; a script that breaks under it is a result, too.
+
+        Args:
+            proposal: what to race.
+            share_s: seconds of pairs that this race may take.
+            most_s: seconds of pairs that are left for all races.
+        """
         assert self.noise is not None  # noqa: S101  # measured before the search
         baseline, candidate = proposal.baseline, proposal.candidate
         own, other = self.with_pulled(baseline), self.with_pulled(candidate)
         noise = replace(self.noise, pair_s=max(1e-3, self._bench.pair_s(own, other)))
         usual_s = min(_RACE_USUAL_COUNT * noise.pair_s, _RACE_USUAL_S)
-        seconds = max(budget_s, usual_s, self.least_s(proposal))
+        seconds = max(min(max(share_s, usual_s), most_s), self.least_s(proposal))
         rule = compare.rule_for(noise, budget_s=seconds, least_ratio=LEAST_RATIO)
-        started_s = time.monotonic()
+        started_s = self._clock()
         try:
             self._bench.prepare(own, other)
             seen = compare.race(
                 self._measure(baseline, candidate),
                 rule=rule,
                 coin=self._coin,
+                clock=self._clock,
                 on_pair=self._shower(baseline, candidate),
             )
         except ScriptFailed as failure:
@@ -112,7 +138,7 @@ class Races:
                 candidate=candidate,
                 verdict=Verdict.FAIL,
                 failure=failure.problem,
-                wall_s=time.monotonic() - started_s,
+                wall_s=self._clock() - started_s,
             )
         result = compare.compare(baseline, candidate, seen.pairs, rule, seen.wall_s)
         if result.speedup is not None:
@@ -121,33 +147,44 @@ class Races:
             self._view.known(f"{change}: {times(result.speedup.mid_ratio)}, {word}")
         return result
 
-    def confirm(self, plan: Plan, *, left_s: float) -> compare.Confirmation:
+    def confirm(self, plan: Plan, *, until_s: float) -> compare.Confirmation:
         """Race a plan against the script on fresh launches, twice; this figure is published.
 
         Args:
             plan: what the search chose.
-            left_s: seconds that are left of the budget.
+            until_s: when it should be over, by the clock; at least six pairs are run each time.
         """
-        starts_s = 2 * _CONFIRM_ROUNDS * self._bench.start_s
-        seconds = min(max(self.confirm_s, left_s - starts_s), _CONFIRM_MOST_S) / _CONFIRM_ROUNDS
-        return compare.span([self._confirm_once(plan, seconds) for _ in range(_CONFIRM_ROUNDS)])
+        rounds = []
+        launches_s = self._bench.launch_s(self._options.pulled)
+        launches_s += self._bench.launch_s(self.with_pulled(plan))
+        for left_count in range(CONFIRM_ROUNDS, 0, -1):
+            left_s = (until_s - self._clock()) / left_count - launches_s
+            seconds = max(CONFIRM_LEAST_S, min(left_s, _CONFIRM_MOST_S / CONFIRM_ROUNDS))
+            rounds.append(self._confirm_once(plan, seconds))
+        return compare.span(rounds)
 
     def _confirm_once(self, plan: Plan, seconds: float) -> compare.Confirmation:
         assert self.noise is not None  # noqa: S101
         self._bench.clear()
+        own, other = self.with_pulled(Plan()), self.with_pulled(plan)
+        self._bench.prepare(own, other, apart=True)
         measure = self._measure(Plan(), plan, apart=True)
+        started_s = self._clock()
         measure([True, False])
-        started_s = time.monotonic()
-        measure([True, False])
-        noise = replace(self.noise, pair_s=(time.monotonic() - started_s) / 2)
+        spent_s = self._clock() - started_s
+        left_s = max(0.0, seconds - spent_s)
         count = compare.confirming_pairs(
-            noise,
+            replace(self.noise, pair_s=max(1e-6, spent_s / CONFIRM_TRIAL_COUNT)),
             wanted_ratio=LEAST_RATIO,
-            budget_s=seconds,
-            least_s=min(seconds, _CONFIRM_WANTED_S / _CONFIRM_ROUNDS),
+            budget_s=left_s,
+            least_s=min(left_s, _CONFIRM_WANTED_S / CONFIRM_ROUNDS),
         )
         return compare.confirm(
-            measure, pair_count=count, coin=self._coin, on_pair=self._shower(Plan(), plan)
+            measure,
+            pair_count=count,
+            coin=self._coin,
+            clock=self._clock,
+            on_pair=self._shower(Plan(), plan),
         )
 
     def _measure(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> compare.Measure:

@@ -14,31 +14,44 @@ from typing import TYPE_CHECKING
 from upshift import compare, search, session
 from upshift.lever import Scene, discover, lookup
 from upshift.records import Cost, Effect, LeverReport, Plan, Profile, Proof, Tuning
+from upshift.session.costs import Costs, costs_of
 from upshift.session.knobs import find_knobs
 from upshift.session.observe import observe
-from upshift.session.proof import Prover, declared_effect
+from upshift.session.proof import Prover, declared_effect, effects
 from upshift.session.races import LEAST_RATIO, Races
-from upshift.units import duration, percent, times
+from upshift.units import duration, percent, times, whole_minutes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from upshift.records import Interval, Workload
     from upshift.session import Options, Watcher
 
 MOST_LAUNCHES_COUNT = 25
 _LEAST_RACE_S = 2.0
-_PROOF_ROUNDS, _PROOF_STEPS = 3, 40
-_LEAST_RESERVE, _MOST_RESERVE = 0.2, 0.6
 _RACES_PER_KNOB = 3
+_CONFIRM_SHARE = 0.25
+_LATE_RATIO = 0.1
 
 
 class Tuner:
     """The state of one tuning; `tune` runs it once."""
 
-    def __init__(self, workload: Workload, options: Options, view: Watcher) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        options: Options,
+        view: Watcher,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._workload = workload
         self._options = options
         self._view = view
-        self._started_s = time.monotonic()
+        self._clock = clock
+        self._started_s = clock()
+        self._end_s = self._started_s + options.budget_s
+        self._short = False
         self._notes: list[str] = []
         self._rows: list[LeverReport] = []
         self._proof_launches_count = 0
@@ -61,7 +74,7 @@ class Tuner:
             self._scene = Scene(machine=self._machine, baseline=self._baseline, traits=traits)
             self._knobs, rows = find_knobs(self._scene, self._options, least_ratio=LEAST_RATIO)
             self._rows += rows
-            self._races = Races(bench, self._options, self._view)
+            self._races = Races(bench, self._options, self._view, clock=self._clock)
             if not self._knobs:
                 self._notes.append("No lever can reach 2 % here: see why each was left out.")
                 return self._result(Plan(), Proof(effect=Effect.EXACT))
@@ -69,6 +82,7 @@ class Tuner:
 
     def _story(self) -> Tuning:
         journal = _open_journal(self._workload, self._fingerprint())
+        self._warn_of_a_short_budget(journal)
         try:
             self._view.stage("noise", "the script against itself")
             self._races.measure_noise()
@@ -127,27 +141,33 @@ class Tuner:
     def _search(self, journal: search.Journal) -> None:
         if journal.resumed_count:
             self._view.known(f"{journal.resumed_count} races are known from an earlier start")
-        end_s = self._started_s + self._options.budget_s
         races = _RACES_PER_KNOB * len(self._knobs)
-        while True:
-            proposal = search.propose(
-                self._knobs,
-                journal.history,
-                least_ratio=self._races.least_ratio,
-                launches_left=max(0, MOST_LAUNCHES_COUNT - self._bench.launch_count),
-            )
-            if proposal is None:
-                return
-            left_s = end_s - self._reserve_s(self._best(journal)) - time.monotonic()
-            if left_s < self._races.least_s(proposal) and journal.history:
+        best = self._best(journal)
+        spare_s = self._end_s - self._clock() - self._costs(best).answer_s(effects(best))
+        confirm_s = min(self._races.confirm_s, max(0.0, _CONFIRM_SHARE * spare_s))
+        while proposal := self._propose(journal):
+            best = self._best(journal)
+            after_s = self._after_s(proposal.candidate, best, confirm_s=confirm_s)
+            prepare_s, least_s = self._races.prepare_s(proposal), self._races.least_s(proposal)
+            left_s = self._left_s(best, after_s=after_s) - prepare_s
+            if left_s < least_s and journal.history:
+                needed_s = self._spent_s() + prepare_s + least_s + after_s
                 self._notes.append(
                     "The budget ended the search before every lever was tried alone: "
-                    "a longer --budget may find more."
+                    f"--budget {whole_minutes(needed_s)} or longer may find more."
                 )
                 return
             self._view.stage("search", f"{proposal.kind}: {proposal.candidate}")
-            share_s = 2 * left_s / max(2, races - len(journal.history))
-            journal.append(self._races.race(proposal, max(_LEAST_RACE_S, share_s)))
+            share_s = max(_LEAST_RACE_S, 2 * left_s / max(2, races - len(journal.history)))
+            journal.append(self._races.race(proposal, share_s, most_s=left_s))
+
+    def _propose(self, journal: search.Journal) -> search.Proposal | None:
+        return search.propose(
+            self._knobs,
+            journal.history,
+            least_ratio=self._races.least_ratio,
+            launches_left=max(0, MOST_LAUNCHES_COUNT - self._bench.launch_count),
+        )
 
     def _prove(self, plan: Plan) -> tuple[Plan, Proof]:
         """Run the gates; a plan that fails them loses its strongest lever and is tried again."""
@@ -181,8 +201,8 @@ class Tuner:
     def _confirm(self, plan: Plan) -> compare.Confirmation | None:
         """Race the plan on fresh launches; None where no gain is seen."""
         self._view.stage("confirmation", f"fresh launches: the script against {plan}")
-        left_s = self._started_s + self._options.budget_s - time.monotonic()
-        seen = self._races.confirm(plan, left_s=left_s)
+        until_s = self._end_s - self._costs(plan).observe_s
+        seen = self._races.confirm(plan, until_s=until_s)
         if seen.speedup.is_gain:
             self._say_what_it_saves(seen.speedup)
             return seen
@@ -194,22 +214,21 @@ class Tuner:
 
     def _proven_part(self, plan: Plan) -> Plan:
         """Return the levers that won a race of their own; none if all did, or if it is late."""
-        if time.monotonic() - self._started_s > self._options.budget_s:
-            return Plan()
         won = frozenset(
             row.lever
             for row in self._rows
             if row.outcome == "kept" and row.speedup is not None and row.speedup.is_gain
         )
         rest = plan.only(won)
-        return rest if rest != plan else Plan()
+        answer_s = self._costs(rest).answer_s(effects(rest))
+        return rest if rest != plan and self._clock() + answer_s <= self._end_s else Plan()
 
     def _say_what_it_saves(self, speedup: Interval) -> None:
         """Weigh the gain against the search, where the user said how long the training runs."""
         if self._options.training_s is None:
             return
         saved_s = self._options.training_s * (1 - 1 / speedup.mid_ratio)
-        spent_s = time.monotonic() - self._started_s
+        spent_s = self._spent_s()
         self._notes.append(
             f"Of {duration(self._options.training_s)} of training the plan saves about "
             f"{duration(saved_s)}; the search took {duration(spent_s)}."
@@ -223,18 +242,63 @@ class Tuner:
 
     # ---- small things
 
-    def _reserve_s(self, plan: Plan) -> float:
-        """Seconds to keep for the proof and the confirmation of the best plan so far.
+    def _costs(self, plan: Plan) -> Costs:
+        """Return what the parts of this tuning take, with `plan` as the one that is proved."""
+        return costs_of(
+            self._bench,
+            self._baseline,
+            self._machine,
+            baseline=self._options.pulled,
+            candidate=self._races.with_pulled(plan),
+        )
 
-        While there is none the search goes on: an answer that looked at half of the levers is
-        worth less than one that comes late.
+    def _after_s(self, candidate: Plan, best: Plan, *, confirm_s: float) -> float:
+        """Return the seconds that come after a race, whoever wins it.
+
+        Args:
+            candidate: the plan that is raced.
+            best: the best plan so far.
+            confirm_s: seconds of pairs that the confirmation should have.
         """
-        if not plan.settings:
-            return _LEAST_RESERVE * self._options.budget_s
-        start_s, step_s = self._bench.start_s, self._baseline.step_s
-        proof_s = _PROOF_ROUNDS * (1.5 * start_s + _PROOF_STEPS * step_s)
-        reserve_s = proof_s + self._races.confirm_s + 4 * start_s
-        return min(reserve_s, _MOST_RESERVE * self._options.budget_s)
+        costs = self._costs(candidate)
+        answers_s = [costs.answer_s(effects(candidate))]
+        if best.settings:
+            answers_s.append(self._costs(best).answer_s(effects(best)))
+        return max(answers_s) + max(0.0, confirm_s - costs.confirm_pairs_s)
+
+    def _left_s(self, best: Plan, *, after_s: float) -> float:
+        """Return the seconds that the search has left, by the best plan that it has found.
+
+        While there is none it goes on for a bit longer: an answer that looked at half of the
+        levers is worth less than one that comes late by a tenth.
+        """
+        if self._short:  # the proof comes late in any case; that has been said
+            return 0.0 if best.settings else self._options.budget_s - self._spent_s()
+        late_s = 0.0 if best.settings else _LATE_RATIO * self._options.budget_s
+        return self._options.budget_s + late_s - self._spent_s() - after_s
+
+    def _spent_s(self) -> float:
+        return self._clock() - self._started_s
+
+    def _warn_of_a_short_budget(self, journal: search.Journal) -> None:
+        """Say at the beginning that the budget cannot hold a proof, and what could."""
+        proposal = self._propose(journal)
+        first_s, candidate = 0.0, self._best(journal)
+        if proposal is not None and not journal.history:
+            first_s = self._races.prepare_s(proposal) + self._races.least_s(proposal)
+            candidate = proposal.candidate
+        costs = self._costs(candidate)
+        needed_s = self._spent_s() + costs.noise_s + first_s
+        needed_s += costs.answer_s(effects(candidate))
+        if needed_s > self._options.budget_s:
+            self._short, self._end_s = True, self._started_s + needed_s
+            said = (
+                f"A proved answer for this script needs about {duration(needed_s)}, more than the "
+                f"budget of {duration(self._options.budget_s)}: the search stops at the first "
+                "gain, and its proof comes late."
+            )
+            self._view.note(said)
+            self._notes.append(said)
 
     def _say_baseline(self) -> None:
         seen = self._baseline
@@ -276,7 +340,7 @@ class Tuner:
             plan=self._races.with_pulled(plan),
             proof=proof,
             cost=Cost(
-                wall_s=time.monotonic() - self._started_s,
+                wall_s=self._spent_s(),
                 launch_count=self._bench.launch_count + self._proof_launches_count,
             ),
             tuned=tuned,

@@ -1,0 +1,158 @@
+"""How long the parts of a tuning take: one estimate, made of what was measured.
+
+A budget is kept by stopping the search in time, so everything that comes after the search must
+be known before it: the proof, the confirmation, a last look at the script under its plan. Each
+function here counts the launches, steps and pairs that its part cannot do without.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from upshift.records import Effect
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from upshift.launch.bench import Bench
+    from upshift.records import Machine, Plan, Profile
+
+NOISE_LEAST_COUNT, NOISE_LEAST_S = 8, 3.0
+CONFIRM_ROUNDS, CONFIRM_TRIAL_COUNT, CONFIRM_LEAST_COUNT = 2, 2, 6
+CONFIRM_LEAST_S = 3.0
+GLANCE_COUNT, PROBE_COUNT, PROBE_S = 2, 8, 4.0
+WATCH_LEAST_COUNT, WATCH_MOST_COUNT, WATCH_S = 8, 400, 6.0
+RECORDED_COUNT, SLOW_RECORDED_COUNT = 32, 16
+_SLOW_STEP_S = 5.0
+# Runs of a proof go two at a time: they read the disk together, and hash every step.
+_TOGETHER_RATIO, _HASHED_RATIO = 1.5, 1.25
+_BUSY_RATIO = 1.5
+
+
+def probe_count(step_s: float, *, cycle_count: int = 1) -> int:
+    """Return the steps that tell the pace of a script after a glance; none where they are slow.
+
+    Args:
+        step_s: seconds of a step, of the two of the glance.
+        cycle_count: steps after which the times repeat; two of a burst tell nothing.
+
+    >>> probe_count(0.01), probe_count(2.0), probe_count(2.0, cycle_count=4)
+    (8, 0, 8)
+    """
+    slow = PROBE_COUNT * step_s > PROBE_S
+    return 0 if slow and cycle_count == 1 else max(PROBE_COUNT, cycle_count)
+
+
+def watch_count(step_s: float, *, cycle_count: int = 1) -> int:
+    """Return the steps of a profile: six seconds of them.
+
+    >>> watch_count(0.01), watch_count(0.3), watch_count(2.0)
+    (400, 20, 8)
+    """
+    return max(WATCH_LEAST_COUNT, cycle_count, min(WATCH_MOST_COUNT, _count(WATCH_S, step_s)))
+
+
+def recorded_count(step_s: float) -> int:
+    """Return the steps that each run of a proof records."""
+    return RECORDED_COUNT if step_s < _SLOW_STEP_S else SLOW_RECORDED_COUNT
+
+
+def _count(seconds: float, step_s: float) -> int:
+    return int(seconds / max(1e-6, step_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """The least that each part of a tuning takes.
+
+    Attributes:
+        step_s: seconds of a step.
+        start_s: seconds from a launch to the first step.
+        launch_s: seconds from a launch until the child is warm.
+        pair_s: seconds of a pair in two children.
+        cycle_count: steps after which the times repeat: loader workers x prefetch.
+        busy_ratio: how much longer a step takes while another run goes on, 1 to 2.
+    """
+
+    step_s: float
+    start_s: float
+    launch_s: float
+    pair_s: float
+    cycle_count: int = 1
+    busy_ratio: float = _BUSY_RATIO
+
+    @property
+    def noise_s(self) -> float:
+        """Seconds of the A/A run: a second child, then pairs."""
+        return self.launch_s + max(NOISE_LEAST_S, NOISE_LEAST_COUNT * self.pair_s)
+
+    @property
+    def observe_s(self) -> float:
+        """Seconds of a profile in a child that is warm; one step goes by before each part.
+
+        >>> Costs(step_s=2.0, start_s=3.0, launch_s=11.0, pair_s=4.0).observe_s
+        24.0
+        """
+        probe = probe_count(self.step_s, cycle_count=self.cycle_count)
+        watch = watch_count(self.step_s, cycle_count=self.cycle_count)
+        parts = [GLANCE_COUNT, probe, watch]
+        return sum(1 + count for count in parts if count) * self.step_s
+
+    @property
+    def confirm_pairs_s(self) -> float:
+        """Seconds of the fewest pairs of a confirmation: two that tell their length, then six."""
+        pairs_s = (CONFIRM_TRIAL_COUNT + CONFIRM_LEAST_COUNT) * self.pair_s
+        return CONFIRM_ROUNDS * max(CONFIRM_LEAST_S, pairs_s)
+
+    @property
+    def confirm_s(self) -> float:
+        """Seconds of the shortest confirmation: two rounds of two launches each."""
+        return CONFIRM_ROUNDS * 2 * self.launch_s + self.confirm_pairs_s
+
+    def proof_s(self, effects: Collection[Effect]) -> float:
+        """Return the seconds of a proof that needs no second attempt.
+
+        Runs go two at a time, in waves: the script twice, then the plan beside the script with
+        one bit changed. What rounds needs another bit changed; what also redraws is recorded once
+        more without that.
+
+        Args:
+            effects: those of the levers in the plan.
+        """
+        waves = 2
+        if set(effects) - {Effect.EXACT, Effect.REDRAW}:
+            waves += 1
+        if Effect.REDRAW in effects and set(effects) != {Effect.REDRAW}:
+            waves += 1
+        steps_s = recorded_count(self.step_s) * self.step_s * _HASHED_RATIO * self.busy_ratio
+        return waves * (_TOGETHER_RATIO * self.start_s + steps_s)
+
+    def answer_s(self, effects: Collection[Effect]) -> float:
+        """Return what comes after the search at least: proof, confirmation, a last profile."""
+        return self.proof_s(effects) + self.confirm_s + self.observe_s
+
+
+def costs_of(
+    bench: Bench, seen: Profile, machine: Machine, *, baseline: Plan, candidate: Plan
+) -> Costs:
+    """Return the costs of a script as the bench and its profile have measured it so far.
+
+    Args:
+        bench: where it runs.
+        seen: its profile.
+        machine: this machine; its cores decide how much two runs are in each other's way.
+        baseline: what the user pulled.
+        candidate: the plan that is to be proved.
+    """
+    busy_ratio = _BUSY_RATIO
+    if seen.cores_ratio is not None:
+        busy_ratio = min(2.0, max(1.0, 2 * seen.cores_ratio / machine.budget.core_count))
+    return Costs(
+        step_s=bench.step_s,
+        start_s=bench.start_s,
+        launch_s=(bench.launch_s(baseline) + bench.launch_s(candidate)) / 2,
+        pair_s=bench.pair_s(baseline, candidate, apart=True),
+        cycle_count=bench.cycle_count,
+        busy_ratio=busy_ratio,
+    )

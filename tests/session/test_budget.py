@@ -1,0 +1,235 @@
+"""A budget is kept: whole tunings of scripts of arithmetic, in simulated time."""
+
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+import upshift.lever
+from upshift import session
+from upshift.launch.bench import Bench
+from upshift.launch.process import Isolation
+from upshift.lever import Lever
+from upshift.records import Effect, Entry, Gate, Phase, Proof, Switch, Tuning, Workload
+from upshift.session import Options, knobs, tuner
+from upshift.session.costs import recorded_count
+from upshift.testing import LAPTOP, FakeScript, steady
+from upshift.units import parse_duration
+
+LATE_RATIO = 1.15
+WORKLOAD = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd="/nowhere", python="python")
+DOCTOR_S = 3.0
+
+
+BUNDLED = {"first": True}
+
+
+def lever(name, switch, effect=Effect.EXACT, **details):
+    return Lever(
+        name=name, phases=frozenset({Phase.FORWARD}), effect=effect, switch=switch,
+        settings=lambda scene: (True,), gain_ratio=2.0, lines=lambda setting: name,
+        why_not=lambda scene: "it cannot help", promising=lambda scene: BUNDLED["first"], **details,
+    )  # fmt: skip
+
+
+LEVERS = {
+    item.name: item
+    for item in (
+        lever("amiss", Switch.STEP, settle_count=1),
+        lever("brisk", Switch.STEP, Effect.ROUNDING),
+        lever("crowd", Switch.CHILD, Effect.REDRAW, settle_count=4),
+        lever("dawdle", Switch.LAUNCH),
+        lever("early", Switch.LAUNCH),
+    )
+}
+FASTER = {"amiss": 0.9, "brisk": 1.15, "crowd": 1.2, "dawdle": 1.0, "early": 1.05}
+
+
+@dataclass
+class Silent:
+    """A watcher that keeps what was said."""
+
+    said: list[str] = field(default_factory=list)
+
+    def stage(self, name, detail="") -> None: ...
+    def evidence(self, baseline, candidate, pair_count, mid_ratio) -> None: ...
+    def known(self, text) -> None: ...
+    def note(self, text) -> None:
+        self.said.append(text)
+
+
+def make_prover(script, *, slower_ratio, rejected):
+    """Return a prover whose runs take simulated time: two at once, in waves."""
+
+    class FakeProver:
+        def __init__(self, workload, *, step_s, start_s, **rest) -> None:
+            self.launch_count = 0
+            self.run_s = slower_ratio * (script.start_s + recorded_count(step_s) * step_s)
+            self.waves = 2
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *raised) -> None: ...
+
+        def prove(self, plan) -> Proof:
+            if not plan.settings:
+                return Proof(effect=Effect.EXACT)
+            exact = {LEVERS[name].effect for name, _ in plan.settings} == {Effect.EXACT}
+            waves, self.waves = self.waves + (0 if exact else 1), 1
+            self.launch_count += 2 * waves
+            script.spent_s += waves * self.run_s
+            bad = bool(rejected & dict(plan.settings).keys())
+            gates = (Gate(name="G3 rounding", passed=not bad, says="it differs"),)
+            return Proof(effect=Effect.ROUNDING, gates=gates)
+
+    return FakeProver
+
+
+@dataclass
+class Tuned:
+    """How a simulated tuning ended."""
+
+    tuning: Tuning
+    late_ratio: float
+    said: list[str]
+    tried: set[str]
+
+
+@pytest.fixture
+def tuned(monkeypatch, tmp_path):
+    """Tune a simulated script."""
+    monkeypatch.setattr("upshift.lever.discover", lambda: LEVERS)
+    monkeypatch.setattr(tuner, "discover", lambda: LEVERS)
+    monkeypatch.setattr(knobs, "discover", lambda: LEVERS)
+    monkeypatch.setattr("upshift.launch.process.best_isolation", lambda: Isolation.NONE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert upshift.lever.discover() == LEVERS
+
+    def run(
+        budget_s, *, step_s, start_s, slower_ratio=1.3, rejected=frozenset(), gains=FASTER,
+        **details,
+    ) -> Tuned:  # fmt: skip
+        def cost(plan):
+            seconds = step_s
+            for name, _ in plan.settings:
+                seconds /= gains[name]
+            return seconds
+
+        script = FakeScript(cost=cost, start_s=start_s, noise=steady(0.02), **details)
+
+        def doctor(python):
+            script.spent_s += DOCTOR_S
+            return LAPTOP
+
+        @contextmanager
+        def open_bench(workload, options, facts):
+            with Bench(
+                workload, isolation=Isolation.NONE, patience_s=60.0, make_arm=script.arm,
+                clock=script.clock,
+            ) as bench:  # fmt: skip
+                yield bench
+
+        monkeypatch.setattr(session, "doctor", doctor)
+        monkeypatch.setattr(session, "open_bench", open_bench)
+        prover = make_prover(script, slower_ratio=slower_ratio, rejected=rejected)
+        monkeypatch.setattr(tuner, "Prover", prover)
+        view = Silent()
+        own = tuner.Tuner(WORKLOAD, Options(budget_s=budget_s), view, clock=script.clock)
+        tuning = own.tune()
+        tried = {row.lever for row in tuning.levers if row.outcome != "skipped"}
+        late_ratio = script.spent_s / budget_s
+        return Tuned(tuning, late_ratio, view.said, tried)
+
+    return run
+
+
+STEPS_S = (0.005, 0.1, 0.5, 2.0)
+STARTS_S = (2.0, 20.0)
+BUDGETS_S = (60.0, 300.0, 600.0)
+ENDED = "The budget ended the search"
+
+
+@pytest.fixture
+def one_by_one(monkeypatch) -> None:
+    """Levers that are not tried together first."""
+    monkeypatch.setitem(BUNDLED, "first", False)
+
+
+def kept(seen) -> bool:
+    """Whether the budget was kept, or it was said at once that it cannot be."""
+    return "needs about" in seen.said[0] if seen.said else seen.late_ratio <= LATE_RATIO
+
+
+@pytest.mark.parametrize("step_s", STEPS_S)
+@pytest.mark.parametrize("start_s", STARTS_S)
+@pytest.mark.parametrize("budget_s", BUDGETS_S)
+def test_a_budget_is_kept_and_holds_a_proved_answer(tuned, step_s, start_s, budget_s) -> None:
+    seen = tuned(budget_s, step_s=step_s, start_s=start_s)
+    assert kept(seen)
+    assert seen.tried == set(LEVERS)
+    assert seen.tuning.speedup.is_gain
+
+
+@pytest.mark.parametrize("step_s", STEPS_S)
+@pytest.mark.parametrize("start_s", STARTS_S)
+@pytest.mark.parametrize("budget_s", BUDGETS_S)
+@pytest.mark.usefixtures("one_by_one")
+def test_a_budget_is_kept_with_workers_and_levers_tried_one_by_one(
+    tuned, step_s, start_s, budget_s
+) -> None:
+    seen = tuned(budget_s, step_s=step_s, start_s=start_s, worker_count=2, fetch_s=step_s / 4)
+    assert kept(seen)
+    assert seen.tuning.speedup or any(ENDED in note for note in seen.tuning.notes)
+
+
+@pytest.mark.parametrize("step_s", STEPS_S)
+def test_the_budget_that_was_called_for_is_enough(tuned, step_s) -> None:
+    short = tuned(30.0, step_s=step_s, start_s=7.0)
+    told = re.search(r"needs about (.+), more than", short.said[0])
+    assert short.said[0] in short.tuning.notes
+    needed_s = parse_duration(told.group(1))
+    enough = tuned(1.02 * needed_s, step_s=step_s, start_s=7.0)
+    assert not enough.said
+    assert enough.late_ratio <= LATE_RATIO
+    assert enough.tuning.speedup.is_gain
+    assert short.late_ratio * 30.0 <= LATE_RATIO * needed_s
+
+
+@pytest.mark.parametrize("step_s", [0.1, 1.0])
+@pytest.mark.usefixtures("one_by_one")
+def test_with_time_enough_every_lever_is_tried(tuned, step_s) -> None:
+    seen = tuned(900.0, step_s=step_s, start_s=5.0)
+    assert seen.tried == set(LEVERS)
+    assert not any(ENDED in note for note in seen.tuning.notes)
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_a_budget_that_ended_the_search_says_which_one_goes_further(tuned) -> None:
+    first = tuned(300.0, step_s=1.0, start_s=5.0)
+    note = next(note for note in first.tuning.notes if ENDED in note)
+    longer_s = parse_duration(re.search(r"--budget (\w+) or longer", note).group(1))
+    assert longer_s > 300.0
+    assert len(tuned(longer_s, step_s=1.0, start_s=5.0).tried) > len(first.tried)
+
+
+@pytest.mark.parametrize("start_s", STARTS_S)
+@pytest.mark.parametrize("step_s", [0.1, 0.5])
+def test_where_a_lever_is_rejected_the_rest_is_proved_in_time(tuned, step_s, start_s) -> None:
+    seen = tuned(600.0, step_s=step_s, start_s=start_s, rejected={"brisk"})
+    assert kept(seen)
+    assert "brisk" not in dict(seen.tuning.plan.settings)
+
+
+@pytest.mark.parametrize("step_s", STEPS_S)
+def test_a_search_that_finds_nothing_keeps_the_budget_too(tuned, step_s) -> None:
+    seen = tuned(300.0, step_s=step_s, start_s=2.0, gains=dict.fromkeys(LEVERS, 0.97))
+    assert not seen.tuning.plan.settings
+    assert seen.late_ratio <= LATE_RATIO
+
+
+def test_a_script_that_ends_early_keeps_the_budget_too(tuned) -> None:
+    seen = tuned(300.0, step_s=0.05, start_s=4.0, life_count=120)
+    assert kept(seen)
+    assert seen.tuning.speedup.is_gain
