@@ -67,7 +67,7 @@ class Cache:
         if entry is not None and entry[0]() is dataset:
             _, memo, seen, drop_count = entry
             same = len(memo.roots) == len(roots) and all(map(_is, memo.roots, roots))
-            if same and memo.look() == seen:
+            if same and (memo.why_not or memo.look() == seen):
                 return memo
             drop_count += 1
             self._store = None

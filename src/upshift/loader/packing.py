@@ -5,6 +5,7 @@ from __future__ import annotations
 import marshal
 import struct
 import sys
+from math import prod
 from typing import Any
 
 _ALIGN_BYTES = 64
@@ -86,7 +87,8 @@ def places(value: Any) -> list[int]:
     if kind is dict:
         return [id(value)] + [place for part in value.values() for place in places(part)]
     if isinstance(value, torch.Tensor):
-        return [value.untyped_storage().data_ptr()] if value.numel() else []
+        plain = value.layout == torch.strided
+        return [value.untyped_storage().data_ptr()] if plain and value.numel() else []
     if hasattr(kind, "__array_interface__") and hasattr(kind, "strides"):
         return [value.__array_interface__["data"][0]] if value.size and value.shape else []
     return [] if kind in _PLAIN else [id(value)]
@@ -156,10 +158,12 @@ def _describe_array(value: Any, buffers: list[Any]) -> tuple[Any, ...]:
         raise Strange(f"an array of {dtype}")
     permuted = value.transpose(order)
     again = numpy.empty(permuted.shape, dtype).transpose(_inverse(order))
-    if again.strides != value.strides:
+    pairs = zip(value.shape, value.strides, again.strides, strict=True)
+    if value.size and any(length > 1 and old != new for length, old, new in pairs):
         raise Strange("an array with gaps")
     buffers.append(permuted.tobytes())
-    return ("array", dtype.str, permuted.shape, order, value.flags.writeable, value.nbytes)
+    flags = value.flags.writeable, value.strides
+    return ("array", dtype.str, permuted.shape, order, flags, value.nbytes)
 
 
 def _describe_image(value: Any, buffers: list[Any]) -> tuple[Any, ...]:
@@ -235,14 +239,16 @@ class _Builder:
             permuted.copy_(raw.view(dtype).view(permuted.shape))
         return value
 
-    def _array(self, dtype: str, shape: Any, order: Any, writeable: bool, length: int) -> Any:
-        numpy = sys.modules["numpy"]
+    def _array(self, dtype: str, shape: Any, order: Any, flags: Any, length: int) -> Any:
+        numpy: Any = sys.modules["numpy"]
         start = self._next(length)
-        value = numpy.empty(shape, dtype)
+        flat = numpy.empty(prod(shape), dtype)
         if length:
-            raw = numpy.frombuffer(self._packed[start : start + length], dtype)
-            value[...] = raw.reshape(shape)
-        value = value.transpose(_inverse(order))
+            flat[...] = numpy.frombuffer(self._packed[start : start + length], dtype)
+        value = flat.reshape(shape).transpose(_inverse(order))
+        writeable, strides = flags
+        if value.strides != strides:  # `x[None]` has an axis of one element and a stride of 0
+            value = numpy.ndarray(value.shape, dtype, flat, 0, strides)
         value.flags.writeable = writeable
         return value
 

@@ -1,0 +1,273 @@
+"""The store: bytes by key, shared by processes, up to a budget, and never a wrong byte."""
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from upshift.loader import store as module
+from upshift.loader.store import Store
+
+KEYS = st.one_of(st.integers(-(2**70), 2**70), st.binary(max_size=12))
+
+
+def read(store, key):
+    found = store.get(key)
+    return None if found is None else bytes(found)
+
+
+def in_child(act):
+    """Run `act` in a forked process; return whether it was true."""
+    pid = os.fork()
+    if pid == 0:
+        status = 2
+        with contextlib.suppress(BaseException):
+            status = 0 if act() else 1
+        os._exit(status)
+    return pid
+
+
+def ended(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(KEYS, st.binary(max_size=300), st.booleans()), max_size=60))
+def test_gives_back_what_was_put(entries) -> None:
+    store, expected = Store(1 << 17), {}
+    for key, value, replace in entries:
+        known = key in expected
+        assert store.put(key, value[:5], value[5:], replace=replace) == (replace or not known)
+        if replace or not known:
+            expected[key] = value
+    for key, value in expected.items():
+        assert read(store, key) == value
+
+
+def test_a_key_that_is_there_keeps_its_bytes_unless_they_are_replaced() -> None:
+    store = Store(1 << 17)
+    assert store.put(1, b"old")
+    assert not store.put(1, b"new")
+    old = store.get(1)
+    assert store.put(1, b"new", replace=True)
+    assert read(store, 1) == b"new"
+    assert bytes(old) == b"old"
+    assert store.counts()["entries"] == 1
+
+
+def test_numbers_and_bytes_are_different_keys() -> None:
+    store = Store(1 << 17)
+    store.put(1, b"number")
+    store.put(b"1", b"bytes")
+    assert (read(store, 1), read(store, b"1"), read(store, 2)) == (b"number", b"bytes", None)
+
+
+def test_refuses_when_it_is_full_and_goes_on_giving() -> None:
+    store = Store(1 << 17)
+    taken = [store.put(key, bytes([key]) * 5000) for key in range(60)]
+    assert taken.count(True) == taken.index(False) > 10
+    assert not store.has_room(5000)
+    for key in range(taken.index(False)):
+        assert read(store, key) == bytes([key]) * 5000
+    assert store.put(1000, b"small")
+
+
+def test_refuses_when_its_table_is_full() -> None:
+    store = Store(1 << 16)
+    taken = sum(store.put(key, b"") for key in range(200))
+    assert taken == 64
+    assert read(store, 1000) is None
+
+
+def test_a_budget_that_holds_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="too few"):
+        Store(1000)
+
+
+def test_takes_memory_only_for_what_is_put() -> None:
+    store = Store(1 << 40 if sys.maxsize > 2**32 else 1 << 28)
+    store.put(1, b"x")
+    assert os.fstat(store._fd).st_blocks * 512 < 1 << 24
+
+
+def test_bytes_begin_where_vectors_may() -> None:
+    store = Store(1 << 17)
+    for key in range(5):
+        store.put(key, bytes(key + 1))
+    starts = [store._find(*module._halves(key))[1] for key in range(5)]
+    assert [start % 64 for start in starts] == [0] * 5
+
+
+def test_holds_its_bytes_on_disk_on_request_and_leaves_no_file(tmp_path) -> None:
+    store = Store(1 << 17, spill_dir=str(tmp_path))
+    store.put(1, b"x" * 1000)
+    assert read(store, 1) == b"x" * 1000
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        Store(1 << 17, spill_dir=str(tmp_path / "nowhere"))
+
+
+def test_a_full_disk_refuses_and_kills_nobody(monkeypatch) -> None:
+    store = Store(1 << 17)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert not store.put(1, b"x")
+
+
+def test_lives_in_a_file_where_nameless_memory_is_forbidden(monkeypatch) -> None:
+    def forbidden(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "memfd_create", forbidden)
+    store = Store(1 << 17)
+    assert store.put(1, b"x")
+    assert read(store, 1) == b"x"
+
+
+def test_gives_its_memory_back_when_nobody_holds_it() -> None:
+    store = Store(1 << 17)
+    fd = store._fd
+    view = store.get(1) or (store.put(1, b"kept") and store.get(1))
+    del store
+    assert bytes(view) == b"kept"
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(fd)
+
+
+def test_threads_of_one_process_write_without_loss() -> None:
+    store = Store(1 << 22)
+
+    def write(part):
+        for key in range(part, 200, 4):
+            until = time.monotonic() + 30
+            while not store.put(key, b"%d" % key * 50) and time.monotonic() < until:
+                pass
+
+    threads = [threading.Thread(target=write, args=(part,)) for part in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    missing = [key for key in range(200) if read(store, key) != b"%d" % key * 50]
+    assert missing == []
+
+
+@pytest.mark.child
+def test_forked_processes_write_and_read_what_the_others_wrote() -> None:
+    store = Store(1 << 22)
+
+    def value(key):
+        return b"%d" % key * (key % 50 + 1)
+
+    def work(part):
+        for key in range(300):
+            if key % 3 == part or key % 7 == 0:
+                store.put(key, value(key))
+            for other in range(0, 300, 17):
+                if (found := read(store, other)) is not None and found != value(other):
+                    return False
+        return True
+
+    pids = [in_child(lambda part=part: work(part)) for part in range(3)]
+    assert [ended(pid) for pid in pids] == [0, 0, 0]
+    there = [key for key in range(300) if read(store, key) == value(key)]
+    wrong = [key for key in range(300) if read(store, key) not in (None, value(key))]
+    assert wrong == []
+    assert len(there) > 250  # a put may give way to another writer
+
+
+@pytest.mark.child
+def test_what_forked_processes_counted_adds_up() -> None:
+    store = Store(1 << 20)
+    store.put(1, b"x")
+
+    def work():
+        for key in (1, 1, 2):
+            store.get(key)
+        return store.put(os.getpid(), b"y")
+
+    assert [ended(in_child(work)) for _ in range(2)] == [0, 0]
+    counts = store.counts()
+    assert (counts["hits"], counts["misses"], counts["entries"]) == (4, 2, 3)
+
+
+@pytest.mark.child
+def test_a_writer_that_is_killed_while_it_holds_the_lock_stops_nobody() -> None:
+    store = Store(1 << 20)
+    ready, told = os.pipe()
+
+    def hold():
+        store._locked(lambda: os.write(told, b"x") and time.sleep(60))
+
+    pid = in_child(hold)
+    assert os.read(ready, 1) == b"x"
+    assert not store.put(1, b"refused while it is alive")
+    os.kill(pid, signal.SIGKILL)
+    assert ended(pid) == -signal.SIGKILL
+    assert store.put(1, b"taken")
+    assert read(store, 1) == b"taken"
+    os.close(ready)
+    os.close(told)
+
+
+@pytest.mark.child
+def test_a_writer_that_is_killed_in_the_middle_leaves_no_half_entry() -> None:
+    store = Store(1 << 24)
+    large = bytes(range(256)) * 400
+
+    def write():
+        key = 0
+        while True:
+            store.put(key % 40, large, replace=True)
+            key += 1
+
+    for _ in range(15):
+        pid = in_child(write)
+        time.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+        ended(pid)
+        assert {read(store, key) for key in range(40)} <= {None, large}
+    assert store.put(b"after", b"x") or not store.has_room(1)
+
+
+def test_a_slot_that_was_never_finished_is_not_read_and_is_used_again() -> None:
+    store = Store(1 << 17)
+    high, low = module._halves(1)
+    slot = store._probe(low)[0]
+    module._SLOT.pack_into(store._map, slot, high, low, store._arena, 4, 12345)
+    assert read(store, 1) is None
+    assert store.put(1, b"whole")
+    assert read(store, 1) == b"whole"
+
+
+SPAWNED = """
+import pickle, sys
+store = pickle.loads(bytes.fromhex(sys.argv[1]))
+assert bytes(store.get(1)) == b"from the parent"
+assert store.put(2, b"from the child")
+"""
+
+
+@pytest.mark.child
+def test_a_spawned_process_gets_the_same_memory_by_pickle() -> None:
+    store = Store(1 << 17)
+    store.put(1, b"from the parent")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", SPAWNED, pickle.dumps(store).hex()]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert read(store, 2) == b"from the child"
