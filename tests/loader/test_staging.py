@@ -301,6 +301,13 @@ def test_all_spellings_of_a_move_are_understood() -> None:
     assert target_of("cuda", x, (), {"nonsense": 1}) is None
 
 
+def test_a_batch_of_a_loader_that_is_not_known_is_copied_when_it_is_moved(scene) -> None:
+    x = scene.staging.arrived(None, [values()])[0]
+    assert scene.to(x).equal(x)
+    assert scene.stock_count == 0
+    assert not scene.staging._retired
+
+
 def test_before_training_begins_nothing_is_answered() -> None:
     scene = Scene(begun=False)
     scene.to(values())

@@ -202,7 +202,7 @@ class Staging:
         """Take note of a batch that the script will get; the earlier the better.
 
         Args:
-            loader: it comes from.
+            loader: it comes from; None where that is not known.
             batch: the very object that the script will get.
 
         Returns:
@@ -216,7 +216,7 @@ class Staging:
         return batch
 
     def _note(self, loader: Any, batch: Any) -> None:
-        aims = self._aims.setdefault(loader, {})
+        aims = {} if loader is None else self._aims.setdefault(loader, {})
         for place, tensor in islice(leaves(batch), _MOST_LEAVES):
             self._staged.pop(tensor, None)  # a data set may hand out the same tensor again
             self._seats[tensor] = _Seat(aims, place, written_count(tensor))

@@ -1,0 +1,176 @@
+"""device_copies: offered where there is a device; what it attaches it takes away again."""
+
+from dataclasses import replace
+
+import pytest
+
+from upshift.lever import Scene
+from upshift.levers.device_copies import LEVER
+from upshift.records import Phase, Torch
+from upshift.testing import LAPTOP, SERVER, sample_profile
+
+
+def moving(transfer_s):
+    return sample_profile({Phase.TRANSFER: transfer_s, Phase.FORWARD: 0.02})
+
+
+def test_is_offered_where_the_loop_moves_tensors_to_a_device() -> None:
+    assert LEVER.settings(Scene(machine=SERVER)) == ("call", "arrival")
+    assert LEVER.settings(Scene(machine=SERVER, baseline=moving(0.01))) == ("call", "arrival")
+
+
+def test_says_why_it_is_not() -> None:
+    other = replace(SERVER, torch=Torch(version="2.5.0", accelerators=("Another make",)))
+    for scene, why in [
+        (Scene(machine=LAPTOP), "no accelerator"),
+        (Scene(machine=replace(LAPTOP, torch=None)), "no accelerator"),
+        (Scene(machine=other), "only CUDA"),
+        (Scene(machine=SERVER, baseline=moving(0.0)), "moves no tensor"),
+    ]:
+        assert LEVER.settings(scene) == ()
+        assert why in LEVER.why_not(scene)
+
+
+PROGRAM = r"""
+from upshift.levers import device_copies
+from upshift.loader.staging import Staging
+
+
+class Board:
+    def __init__(self):
+        self.after = []
+
+    def on_batch(self, after):
+        self.after.append(after)
+        return lambda: self.after.remove(after)
+
+
+class Played:  # its copies are made at once
+    def __init__(self):
+        self.count = 0
+
+    def pinned_empty(self, size_bytes):
+        return torch.empty(size_bytes, dtype=torch.uint8)
+
+    def is_ready(self):
+        return True
+
+    def copy(self, source):
+        self.count += 1
+        return source.clone()
+
+    def event(self):
+        return self.count
+
+    def has_come(self, event):
+        return True
+
+    def finish(self, event):
+        pass
+
+    def hand_over(self, target):
+        pass
+
+
+def run(ahead):
+    run, board, device = Run(), Board(), Played()
+    staging = Staging(lambda target: device, ahead=ahead)
+    undo = device_copies.attach(run.watch.live, board, staging)
+    place = torch.device("cuda:0")  # where nothing but the lever can move a tensor to
+
+    def step(x, y):
+        x, y = x.to(place), y.cuda(0, non_blocking=True)
+        run.optimizer.zero_grad()
+        nn.functional.cross_entropy(run.net(x), y).backward()
+        run.optimizer.step()
+
+    first = True
+    for _ in range(2):
+        for batch in run.loader:
+            for after in board.after:
+                batch = after(run.loader, batch)
+            if first:
+                staging.begin()
+                first = False
+            step(*batch)
+    undo()
+    gone = not board.after and not run.watch.live.movers
+    run.close()
+    return run.bits(), device.count, gone, "to" in vars(torch.Tensor)
+
+
+own = Run().train(count=16).close().bits()
+for name, ahead in ("call", False), ("arrival", True):
+    bits, count, gone, _ = run(ahead)
+    facts[name] = [bits == own, count, gone]
+
+run = Run()
+run.pulled.switch({"device_copies": "call"})
+facts["without a device"] = run.train().close().bits() == Run().train().close().bits()
+facts["left alone"] = not run.watch.live.movers
+"""
+
+
+@pytest.fixture(scope="module")
+def copies(training):
+    return training(PROGRAM)
+
+
+@pytest.mark.child
+@pytest.mark.parametrize("name", ["call", "arrival"])
+def test_a_training_on_a_played_device_has_the_same_bits(name, copies) -> None:
+    same, count, gone = copies[name]
+    assert same
+    assert count == 2 * 16, "each tensor of each batch was copied once"
+    assert gone
+
+
+@pytest.mark.child
+def test_on_a_torch_without_cuda_it_does_nothing(copies) -> None:
+    assert copies["without a device"]
+    assert copies["left alone"]
+
+
+REAL = r"""
+place = torch.device("cuda")
+
+
+def train(plan, workers, pin):
+    run = Run()
+    run.net.to(place)
+    run.optimizer = torch.optim.Adam(run.net.parameters(), lr=0.01)
+    run.loader = DataLoader(run.loader.dataset, 4, num_workers=workers, pin_memory=pin)
+    run.pulled.switch(plan)
+    seen = []
+    for _ in range(3):
+        for x, y in run.loader:
+            far, label = x.to(place), y.cuda()
+            x.zero_()  # what was handed out must not see this
+            again = y.to(place)
+            y.numpy()[:] = 0
+            seen += [hashed(far.cpu()), hashed(again.cpu()), far.stride(), x.is_pinned()]
+            run.optimizer.zero_grad()
+            nn.functional.cross_entropy(run.net(far), label).backward()
+            run.optimizer.step()
+    run.close()
+    return seen, hashed({k: v.cpu() for k, v in run.net.state_dict().items()})
+
+
+torch.backends.cudnn.deterministic = True
+for workers in (0, 2):
+    for pin in (False, True):
+        own = train({}, workers, pin)
+        for setting in ("call", "arrival"):
+            ours = train({"device_copies": setting}, workers, pin)
+            facts[f"{setting} {workers} {pin}"] = ours == own
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.child
+def test_a_training_on_a_real_device_has_the_same_bits(training) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    facts = training(REAL, timeout_s=300)
+    assert {name for name, same in facts.items() if not same} == set()
