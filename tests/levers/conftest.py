@@ -15,6 +15,10 @@ TRAITS = {
         "model.conv": False, "optimizer.name": "AdamW", "optimizer.fused": True, "threads": 64,
         "loader.workers": 2, "loader.map_style": False, "loader.persistent": False,
     },
+    "dropout": {
+        "optimizer.name": "SGD", "loader.workers": 0, "loader.map_style": True,
+        "loader.persistent": False, "loader.draws": True, "loop.draws": True, "threads": 4,
+    },
     "by hand": {"model.conv": False, "threads": 1},
     "kept": {
         "optimizer.name": "RMSprop", "loader.workers": 2, "loader.map_style": True,

@@ -42,6 +42,16 @@ def test_says_why_there_is_nothing_to_try() -> None:
     assert "no profile" in LEVER.why_not(unseen)
 
 
+def test_proposes_only_numbers_whose_batches_are_the_script_s_own() -> None:
+    in_turn = scene(0.7, draws=True, own_order=False)
+    assert LEVER.settings(in_turn)
+    in_turn.traits["loop.draws"] = True
+    assert LEVER.settings(in_turn) == ()
+    assert "in turn with the loop" in LEVER.why_not(in_turn)
+    assert LEVER.settings(scene(0.7, own_order=True)) == ()
+    assert max(LEVER.settings(scene(0.7, workers=2, draws=True))) == 2
+
+
 PROGRAM = r"""
 stock = Run().train().close().bits()
 for name, switches in {

@@ -250,6 +250,9 @@ class Watch:
         if self._evaluating:  # metrics of the batch before
             ledger.commit_as_evaluation()
             self._evaluating = False
+        if self.measuring and not nested:
+            for observer in self.observers:
+                observer.loading()
         try:
             batch = self.live.advance(original, iterator)
         finally:

@@ -2,19 +2,19 @@
 
 Helps: loops that wait for data: decoding, augmentation, slow storage; many short epochs.
 Hurts: cheap datasets, where sending a batch costs more than making it; memory, one copy each.
-Maths: redraw. The samples and the law of their order stay. A dataset that draws random numbers
-    draws others, and where it drew in the main process, later passes are shuffled otherwise. A
-    dataset that draws nothing gives the same bits, which the proof then says.
+Maths: exact. Items that draw nothing are made anywhere; items that draw get the numbers that
+    the script's own workers, or its main process, would have drawn, and each batch is checked
+    for it. Where that cannot be had the loader stays as it is.
 Source: https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
 """
 
 from __future__ import annotations
 
-from math import ceil
 from typing import TYPE_CHECKING
 
 from upshift.lever import Lever
 from upshift.loader import board_of
+from upshift.loader.choice import counts, replayable, why_none
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
@@ -24,52 +24,34 @@ if TYPE_CHECKING:
 
 
 def settings(scene: Scene) -> tuple[int, ...]:
-    """Return the number that would hide the fetching behind the rest of the step, and others.
-
-    A batch takes `data` seconds to fetch and the rest of the step `rest`: with all else equal
-    n = data / rest workers keep up. The script's own number stands in too, where it has
-    workers: they are then kept between epochs.
-    """
-    own = scene.traits.get("loader.workers")
-    if own is None or not scene.traits.get("loader.map_style") or scene.baseline is None:
-        return ()
-    cores = scene.machine.budget.core_count
-    waiting = scene.baseline.share_ratio(Phase.DATA) * max(1, int(own))
-    hiding = ceil(waiting / max(1e-3, 1 - scene.baseline.share_ratio(Phase.DATA)))
-    best = max(1, min(hiding, cores))
-    ladder = (best, cores, 2 * best, max(1, best // 2), int(own))
-    kept = bool(scene.traits.get("loader.persistent"))
-    return tuple(dict.fromkeys(n for n in ladder if 0 < n <= 2 * cores and not (kept and n == own)))
+    """Return the numbers that can make the script's own batches."""
+    return tuple(count for count in counts(scene) if replayable(scene, count))
 
 
 def why_not(scene: Scene) -> str:
     """Say why there is nothing to try."""
-    if "loader.workers" not in scene.traits:
-        return "the loop takes its batches from no DataLoader"
-    if scene.baseline is None:
-        return "there is no profile yet that says how long a batch takes"
-    if not scene.traits.get("loader.map_style"):
-        return "an iterable dataset splits its stream by worker: its samples would change"
-    return "the script's own number of workers is the only one that fits this machine"
+    if not counts(scene):
+        return why_none(scene)
+    if scene.traits.get("loader.own_order"):
+        return "the script's own sampler may look at anything between two batches"
+    return "the items draw random numbers in turn with the loop, which no process can foresee"
 
 
 def pull(training: Training, count: int) -> Callable[[], None]:
     """Take every map-style loader over; batches that were asked for are drained first."""
-    board = board_of(training)
-    board.want(count)
-    return lambda: board.want(None)
+    return board_of(training).want(count)
 
 
 LEVER = Lever(
     name="loader_workers",
     phases=frozenset({Phase.DATA}),
-    effect=Effect.REDRAW,
+    effect=Effect.EXACT,
     switch=Switch.CHILD,
     settings=settings,
     gain_ratio=50.0,
     why_not=why_not,
     lines=lambda count: f"DataLoader(..., num_workers={count}, persistent_workers=True)",
-    settle_count=4,
+    settle_count=6,
     cycle_count=lambda count: 2 * count,
     pull=pull,
 )

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from upshift.loader import states
+from upshift.loader.indices import listed
 from upshift.loader.same import difference
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Checked:
     def fetch(self, indices: Sequence[int]) -> Any:
         """Return the batch of `indices`."""
         if self.source is None:
-            return self.stock.fetch(indices)
+            return self.stock.fetch(listed(indices))
         number, self._number = self._number, self._number + 1
         if due(number):
             return self._both(indices)
@@ -64,19 +65,19 @@ class Checked:
         except Exception as error:
             states.restore(before)
             self._end(f"{self.name} raised {type(error).__name__}: {error}")
-            return self.stock.fetch(indices)
+            return self.stock.fetch(listed(indices))
 
     def _alone(self, indices: Sequence[int]) -> Any:
         try:
             return self.source.fetch(indices)  # type: ignore[union-attr]
         except Exception as error:
             self._end(f"{self.name} raised {type(error).__name__}: {error}")
-            return self.stock.fetch(indices)
+            return self.stock.fetch(listed(indices))
 
     def _both(self, indices: Sequence[int]) -> Any:
         before = states.read()
         start_ns = time.perf_counter_ns()
-        truth = self.stock.fetch(indices)  # what it raises is what the script would see
+        truth = self.stock.fetch(listed(indices))  # what it raises is what the script would see
         between_ns = time.perf_counter_ns()
         after = states.read()
         states.restore(before)

@@ -7,6 +7,8 @@ from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from upshift.loader.orders import fast_indices
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -91,7 +93,7 @@ class Stream:
         return self._held.popleft() if self._held else None
 
 
-def begin_stream(loader: Any, *, kept_seed: int | None = None) -> Stream:
+def begin_stream(loader: Any, *, kept_seed: int | None = None, fast: bool = False) -> Stream:
     """Start the sampler of `loader` with the random draws of its own iterator, in their order.
 
     torch starts the sampler, draws a base seed, and with workers starts the sampler once more
@@ -101,17 +103,18 @@ def begin_stream(loader: Any, *, kept_seed: int | None = None) -> Stream:
         loader: the script's loader.
         kept_seed: of its own workers, where those stayed since an earlier pass: then torch
             draws no base seed, and starts the sampler once.
+        fast: batches of indices may come as tensors; `listed` turns them into torch's lists.
     """
     import torch
 
     sampler, own_count = loader._index_sampler, int(loader.num_workers)
-    pulls = iter(sampler)
+    pulls = _begin(sampler, fast=fast)
     if kept_seed is not None:
         seed = kept_seed
     else:
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
         if own_count:
-            pulls = iter(sampler)
+            pulls = _begin(sampler, fast=fast)
     stream = Stream(
         pulls,
         sampler,
@@ -121,6 +124,16 @@ def begin_stream(loader: Any, *, kept_seed: int | None = None) -> Stream:
     )
     stream.prefill()
     return stream
+
+
+def _begin(sampler: Any, *, fast: bool) -> Iterator[Any]:
+    found = fast_indices(sampler) if fast else None
+    return iter(sampler) if found is None else found
+
+
+def listed(indices: Any) -> Any:
+    """Return the indices of a batch as torch's samplers give them."""
+    return indices.tolist() if hasattr(indices, "tolist") else indices
 
 
 def rest_of(loader: Any, pulls: Iterator[Any]) -> Stream:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.loader.belief import believe
 from upshift.loader.checked import due
+from upshift.loader.indices import listed
 from upshift.loader.source import Stock
 from upshift.loader.tasks import Draws, Task
 
@@ -58,6 +59,7 @@ class Pass:
         self._backlog: deque[Any] = deque()
         self._pool: Pool | None = None
         self._here: Any = None
+        self._light = False
         self._starts: dict[int, states.States] = {}
         self._streams: Streams | None = None
         self._version = -1
@@ -113,7 +115,7 @@ class Pass:
         self.staff, self._pool, self.chain, self._streams = staff, None, None, None
         self._starts, self.resumes = self.resumes, {}
         heavy = None if light else desk.source(loader, self._board.offers, light=False)
-        self._here = light or heavy or Stock(loader)
+        self._here, self._light = light or heavy or Stock(loader), light is not None
         if staff.count:
             try:
                 self._pool = desk.pool(loader, staff, heavy, self._board.setups, self)
@@ -160,7 +162,8 @@ class Pass:
             pool.give(self._task(indices, pool))
 
     def _take(self, *, now: bool) -> Any:
-        return self._backlog.popleft() if self._backlog else self.stream.take(now=now)
+        indices = self._backlog.popleft() if self._backlog else self.stream.take(now=now)
+        return indices if self._light else listed(indices)
 
     def _task(self, indices: Any, pool: Pool) -> Task:
         assert self.staff is not None  # noqa: S101  # a pool has a staff
@@ -178,7 +181,9 @@ class Pass:
             seed=self.stream.seed,
             states=before,
             hands_over=draws is Draws.CHAIN or self.staff.provisional or self.shared,
-            checked=due(number) or self.staff.provisional or self.stream.left_after(number) < pool.count,
+            checked=due(number)
+            or self.staff.provisional
+            or self.stream.left_after(number) < pool.count,
         )
 
     # ---- batches
@@ -220,7 +225,9 @@ class Pass:
                 with self._streams.entered(number):
                     batch = self._here.fetch(indices)
             elif self.desk.curious:
-                batch = self.desk.observe(self, lambda: self._here.fetch(indices), sample_count(indices))
+                batch = self.desk.observe(
+                    self, lambda: self._here.fetch(indices), sample_count(indices)
+                )
             else:
                 batch = self._here.fetch(indices)
         finally:

@@ -47,14 +47,19 @@ class Switchboard:
 
     # ---- what levers ask for
 
-    def want(self, count: int | None, *, redraws: bool = False) -> None:
-        """Ask for `count` workers from now on; None goes back to what the script says.
+    def want(self, count: int | None, *, redraws: bool = False) -> Undo:
+        """Ask for `count` workers from now on; None, or the result, is the script's own again.
 
         Args:
             count: worker processes.
             redraws: they may draw random numbers of their own where the script's items draw.
         """
         self.wish = Wish(count, redraws)
+        self._changed()
+        return self._unwish
+
+    def _unwish(self) -> None:
+        self.wish = Wish()
         self._changed()
 
     def add(self, offer: Offer) -> Undo:
@@ -65,9 +70,10 @@ class Switchboard:
         return self._with(self.offers, offer)
 
     def in_workers(self, setup: Any) -> Undo:
-        """Let `setup` act in each worker process: `enter(worker_index)`, `first(fetch, indices)`.
+        """Let `setup` act in each worker process.
 
-        It travels to the workers, so it must pickle where the script starts them by spawn.
+        It has `enter(worker_index)` for its start and `first(fetch, indices, dataset)`, which
+        makes each batch. It travels to the workers, so it must pickle where the script starts them by spawn.
         """
         return self._with(self.setups, setup)
 
@@ -126,7 +132,9 @@ class Switchboard:
         resumed = stays and (desk.kept_seed is not None or loader._iterator is not None)
         if resumed and desk.kept_seed is None:
             desk.kept_seed = fresh_seed()
-        stream = begin_stream(loader, kept_seed=desk.kept_seed if resumed else None)
+        stream = begin_stream(
+            loader, kept_seed=desk.kept_seed if resumed else None, fast=bool(self.offers)
+        )
         if stays:
             desk.kept_seed = stream.seed
         front = make_front(loader, stream)

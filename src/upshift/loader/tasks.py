@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from upshift.loader import states
 from upshift.loader.fingerprint import fingerprint
-from upshift.loader.twice import tells_apart
 from upshift.loader.same import difference
 from upshift.loader.source import Stock
+from upshift.loader.twice import tells_apart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +84,7 @@ class Worksite:
         loader: the script's loader; what fetching needs of it is kept, not the loader itself.
         source: makes the batches; None is torch's own way.
         logical_count: how many workers the script has: each is a stream of random numbers.
-        setups: objects with `enter(worker_index)` and `first(fetch, indices)`.
+        setups: objects with `enter(worker_index)` and `first(fetch, indices, dataset)`.
     """
 
     def __init__(
@@ -100,7 +100,6 @@ class Worksite:
         self._current: int | None = None
         self._private: states.Private | None = None
         self._seen: dict[bool, Any] = {}
-        self._begun = False
 
     def start(self, worker_index: int) -> None:
         """Begin in a new worker process; torch calls this before the first task."""
@@ -164,12 +163,9 @@ class Worksite:
         return batch, report
 
     def _fetch(self, indices: Any) -> Any:
-        if self._begun or not self._setups:
-            return self._source.fetch(indices)
-        self._begun = True
         fetch = self._source.fetch
         for setup in self._setups:
-            fetch = _Through(setup, fetch)
+            fetch = _Through(setup, fetch, self.dataset)
         return fetch(indices)
 
     def _changed(self, *, brief: bool) -> bool:
@@ -247,14 +243,15 @@ class _SharedCollate:
 
 
 class _Through:
-    """A fetch that goes through a worker setup's `first`."""
+    """A fetch that a worker setup may look at."""
 
-    def __init__(self, setup: Any, fetch: Any) -> None:
+    def __init__(self, setup: Any, fetch: Any, dataset: Any) -> None:
         self._setup = setup
         self._inner = fetch
+        self._dataset = dataset
 
     def __call__(self, indices: Any) -> Any:
-        return self._setup.first(self._inner, indices)
+        return self._setup.first(self._inner, indices, self._dataset)
 
 
 def _say_worker(said: tuple[int, int, int, Any] | None) -> None:

@@ -98,6 +98,9 @@ class Recorder:
 
     # ---- what the watch reports
 
+    def loading(self) -> None:
+        """Nothing to keep before a batch is there."""
+
     def loaded(self, iterator: Any, batch: Any) -> None:
         """Keep the content of a batch."""
         self._batches.append(content_hash(batch))

@@ -1,0 +1,62 @@
+"""redrawing_workers: proposed only where nobody can replay the script's own draws."""
+
+import pytest
+
+from upshift.lever import Scene
+from upshift.levers.redrawing_workers import LEVER
+from upshift.records import Phase
+from upshift.testing import LAPTOP, SERVER, sample_profile
+
+
+def scene(**more):
+    traits = {"loader.workers": 0, "loader.map_style": True, "loader.persistent": False, **more}
+    profile = sample_profile({Phase.DATA: 0.7, Phase.FORWARD: 0.3})
+    return Scene(machine=SERVER, baseline=profile, traits=traits)
+
+
+@pytest.mark.parametrize(
+    "traits", [{"loader.draws": True, "loop.draws": True}, {"loader.own_order": True}], ids=str
+)
+def test_is_proposed_where_the_batches_cannot_be_the_script_s_own(traits) -> None:
+    assert LEVER.settings(scene(**traits))[0] == 3
+
+
+def test_is_not_proposed_where_they_can() -> None:
+    assert LEVER.settings(scene(**{"loader.draws": True, "loop.draws": False})) == ()
+    assert "the script's own batches" in LEVER.why_not(scene())
+    assert LEVER.why_not(Scene(machine=LAPTOP)) == "the loop takes its batches from no DataLoader"
+
+
+PROGRAM = r"""
+import random
+from torch.utils.data import Dataset
+
+class Noisy(Dataset):
+    def __len__(self):
+        return 32
+    def __getitem__(self, i):
+        return torch.randn(3, 8, 8), i % 3
+
+def seen(settings):
+    run = Run()
+    run.loader = DataLoader(Noisy(), batch_size=4, shuffle=True)
+    labels = []
+    loader, run.loader = run.loader, []
+    run.pulled.switch(settings)
+    for x, y in loader:
+        labels.append(y.tolist())
+        run.optimizer.zero_grad()
+        nn.functional.cross_entropy(run.net(x), y).backward()
+        run.optimizer.step()
+    run.close()
+    return labels, hashed([p for p in run.net.parameters()])
+
+stock, other = seen({}), seen({"redrawing_workers": 2})
+facts["samples"] = stock[0] == other[0]
+facts["draws"] = stock[1] != other[1]
+"""
+
+
+@pytest.mark.child
+def test_the_samples_and_their_order_stay_and_the_draws_are_others(training) -> None:
+    assert training(PROGRAM) == {"samples": True, "draws": True}
