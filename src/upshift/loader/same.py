@@ -45,9 +45,15 @@ def _tensors(ours: Any, theirs: Any, where: str) -> str | None:
         ours, theirs = ours.cpu(), theirs.cpu()
     elif ours.is_pinned() != theirs.is_pinned():
         return f"{where}: pinned memory in one of them"
-    left, right = ours.detach().contiguous(), theirs.detach().contiguous()
-    equal = torch.equal(left.flatten().view(torch.uint8), right.flatten().view(torch.uint8))
-    return "" if equal else f"{where}: other values"
+    return "" if torch.equal(_bits(ours), _bits(theirs)) else f"{where}: other values"
+
+
+def _bits(tensor: Any) -> Any:
+    """Return the bytes of a tensor; an axis of one element may have any stride, even flat."""
+    import torch
+
+    flat = tensor.detach().contiguous().as_strided((tensor.numel(),), (1,))
+    return flat.view(torch.uint8)
 
 
 def _arrays(ours: Any, theirs: Any, where: str) -> str | None:
