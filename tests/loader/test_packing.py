@@ -96,6 +96,12 @@ def test_numpy_scalars_stay_numpy_scalars(kind) -> None:
     assert type(again(kind(1))) is kind
 
 
+def test_an_axis_of_one_element_may_have_any_stride() -> None:
+    for strides in ((2, 2), (0, 7), (1, 1)):
+        value = torch.arange(9.0).as_strided((1, 1), strides)
+        assert difference(again(value), value) == ""
+
+
 def test_the_note_is_read_without_the_rest() -> None:
     packed = Packed(bytearray(b"".join(pack([1, 2], note=(("a", 1),)))))
     assert packed.note == (("a", 1),)

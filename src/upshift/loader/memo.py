@@ -217,7 +217,7 @@ class Memo:
     ) -> str:
         try:
             parts = packing.pack(value, tuple(opened.stamps.values()))
-        except packing.Strange as error:
+        except Exception as error:  # an object of somebody else's may raise anything
             return f"a sample holds {error}"
         if self._keep_count < _DOUBLE_COUNT:
             self._compare_copy(value, parts, live_ns)

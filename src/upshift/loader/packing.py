@@ -146,7 +146,8 @@ def _describe_tensor(value: Any, buffers: list[Any]) -> tuple[Any, ...]:
         raise Strange("a tensor that is not plain memory of its own")
     permuted = value.permute(order).contiguous()
     name = str(value.dtype).removeprefix("torch.")
-    buffers.append(memoryview(permuted.reshape(-1).view(torch.uint8).numpy()))
+    flat = permuted.as_strided((value.numel(),), (1,))  # an axis of one may have any stride
+    buffers.append(memoryview(flat.view(torch.uint8).numpy()))
     return ("tensor", name, tuple(value.shape), value.stride(), order, value.nbytes)
 
 
