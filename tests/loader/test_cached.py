@@ -174,6 +174,16 @@ def test_says_in_the_next_pass_why_it_gave_up() -> None:
     assert why == "its samples change the dataset"
 
 
+def test_workers_that_stay_keep_their_source_when_it_gave_up() -> None:
+    dataset = whole(lambda self, index: {1, index})
+    cache, why = passes(dataset, collate_fn=list, count=5)
+    assert isinstance(why, str)
+    loader = DataLoader(dataset, collate_fn=list, num_workers=1, persistent_workers=True)
+    source = cache.offer(loader)
+    assert source.fetch([3]) == [{1, 3}]
+    assert source._memo.off == why
+
+
 def test_samples_that_are_the_datasets_own_memory_are_not_kept() -> None:
     rows = torch.rand(24, 50)
     dataset = whole(lambda self, index: rows[index])

@@ -51,8 +51,12 @@ class Cache:
             memo = self._memo_of(dataset, recipe.roots)
         except OSError as error:
             return f"no memory to share: {error.strerror or error}"
-        if memo.why_not:
-            return memo.why_not
+        if why := memo.why_not:
+            stays = loader.num_workers and loader.persistent_workers
+            if memo.is_forbidden or not stays:
+                return why
+            # Without a source these workers would start anew, and so would their random streams.
+            memo.off = why
         recipe.settle(memo)
         return Source(loader, recipe, memo)
 

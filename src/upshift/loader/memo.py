@@ -77,6 +77,11 @@ class Memo:
         return self._code.why_not or self.off or (bytes(found).decode() if found else "")
 
     @property
+    def is_forbidden(self) -> bool:
+        """Whether the code alone speaks against it, so that nothing was ever kept."""
+        return bool(self._code.why_not)
+
+    @property
     def draws_privately(self) -> bool:
         """Whether the roots hold generators of their own, whose draws cannot be taken back."""
         return bool(states.Private(*self.roots).found)
