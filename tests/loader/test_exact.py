@@ -148,7 +148,7 @@ MATRIX = (
 for kind in KINDS:
     for own in (0, 1, 2, 4):
         for order in (orders if own in (0, 2) else ["shuffle"]):
-            compare(f"{kind} {order} {own}", (1, 2, 3) if own != 4 else (1, 2),
+            compare(f"{kind} {order} {own}", (0, 1, 2, 3) if own != 4 else (0, 1, 2),
                     data[kind], order, own)
 facts["notes"] = board.notes
 """
@@ -160,10 +160,10 @@ HABITS = (
 for kind in ("Numbers", "Torchs", "All", "Rarely", "Unevenly", "Counts"):
     for own in (0, 2):
         more = dict(worker_init_fn=seeds) if own else {}
-        compare(f"loop draws {kind} {own}", (1, 2), data[kind], "shuffle", own, loop_draws=True)
-        compare(f"breaks {kind} {own}", (1, 2), data[kind], "shuffle", own, breaks=True)
-        compare(f"init {kind} {own}", (1, 2), data[kind], "shuffle", own, **more)
-    compare(f"persistent {kind} 2", (1, 2, 3), data[kind], "shuffle", 2, persistent_workers=True)
+        compare(f"loop draws {kind} {own}", (0, 1, 2), data[kind], "shuffle", own, loop_draws=True)
+        compare(f"breaks {kind} {own}", (0, 1, 2), data[kind], "shuffle", own, breaks=True)
+        compare(f"init {kind} {own}", (0, 1, 2), data[kind], "shuffle", own, **more)
+    compare(f"persistent {kind} 2", (0, 1, 2, 3), data[kind], "shuffle", 2, persistent_workers=True)
     compare(f"persistent breaks {kind} 2", (1, 2), data[kind], "shuffle", 2,
             persistent_workers=True, breaks=True)
     compare(f"prefetch {kind} 2", (1, 2), data[kind], "shuffle", 2, prefetch_factor=5)

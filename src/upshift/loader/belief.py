@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from upshift.loader import states
-from upshift.loader.desk import LOOP_DRAWS
+from upshift.loader.desk import LOOP_DRAWS, stock_of
 from upshift.loader.observed import Moves, observe
 from upshift.loader.same import difference
 from upshift.loader.source import Stock
+from upshift.loader.streams import Streams
 from upshift.loader.tasks import Draws
 
 if TYPE_CHECKING:
@@ -50,21 +51,49 @@ def _of_workers(going: Pass, task: Task, batch: Any, report: Report) -> Verdict:
     desk = going.desk
     if report.error is not None:
         return Verdict(error=_raised(report.error))
-    if task.draws is Draws.NONE and (report.drew or report.changed or report.unequal):
-        # Nothing has been drawn before this batch, so the script's streams stand at their start.
+    if task.draws is Draws.NONE:
+        if not (report.drew or report.changed or report.unequal):
+            return Verdict(batch=batch)
+        # Nothing was drawn before this batch: the script's streams stand at their start.
         desk.draws = True
-        going.abandon([task])
+        changes = bool(report.changed or report.unequal)
+        if changes:
+            desk.changes_itself()
+        going.abandon([task], dismiss=changes)
         return Verdict(again=True)
     if report.changed:
         desk.changes_itself()
         if going.shared:  # each of the script's workers would have a copy of its own
-            going.abandon([task])
+            going.abandon([task], dismiss=True)
             return Verdict(again=True)
-    if task.hands_over:
-        going.resumes[task.number % going.loader.num_workers] = report.states
-        if desk.proved_clean(task.number, going.loader):
-            going.look_again()
+    _learn(going, task, batch, report)
     return Verdict(batch=batch)
+
+
+def _learn(going: Pass, task: Task, batch: Any, report: Report) -> None:
+    """Learn from a batch of the script's own workers whether others could make it."""
+    if not task.hands_over:
+        return
+    if going.desk.draws is None and not report.changed:
+        _try_here(going, task, batch, report)
+        going.desk.learn_of_workers(going, drew=report.drew)
+    going.resumes[task.number % going.loader.num_workers] = report.states
+
+
+def _try_here(going: Pass, task: Task, batch: Any, report: Report) -> None:
+    """Make a batch in this process, too, where the script's workers may be done without."""
+    desk, index = going.desk, task.number % going.loader.num_workers
+    if not desk.may_go_without or index not in going.resumes:
+        return
+    loader = going.loader
+    streams = Streams(0, going.stream.seed, loader.num_workers, loader.dataset, quiet=False)
+    streams.starts[index] = going.resumes[index]
+    fetch = stock_of(loader).fetch
+    found, moves = observe(loader, lambda: streams.fetch(task.number, lambda: fetch(task.indices)))
+    if isinstance(found, Exception) or moves.changed or moves.seeked:
+        desk.refuse_here("items change something when they are made in the main process")
+    elif streams.starts[index] != report.states or difference(found, batch):
+        desk.refuse_here("items made in the main process differ")
 
 
 def _raised(wrapped: Any) -> Exception:

@@ -100,10 +100,10 @@ class Source:
         from torch.utils.data import default_collate
 
         self._dataset = loader.dataset
-        self._collate = loader.collate_fn
+        self.collate_fn = loader.collate_fn  # a worker puts its own there
         self._recipe = recipe
         self._memo = memo
-        self.pure = recipe.is_known_pure and self._collate is default_collate
+        self.pure = recipe.is_known_pure and self.collate_fn is default_collate
 
     def fetch(self, indices: Sequence[int]) -> Any:
         """Return the batch of `indices`."""
@@ -111,7 +111,7 @@ class Source:
         self._recipe.begin_batch()
         samples = [self._recipe.fetch(self._resolve(index)) for index in indices]
         self._memo.end_batch()
-        return self._collate(samples)
+        return self.collate_fn(samples)
 
     def warm(self, indices: Sequence[int]) -> int:
         """Make the kept part of samples ahead of their use; return how many were made.

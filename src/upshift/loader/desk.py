@@ -14,6 +14,7 @@ from upshift.loader.source import Stock
 from upshift.loader.states import States, reachable, read
 from upshift.loader.streams import Streams
 from upshift.loader.tasks import Draws
+from upshift.loader.worker_info import collate_in_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,13 +83,15 @@ class Desk:
         self.kept_seed: int | None = None
         self._pass_count = 0
         self._workers_off = ""
-        self._clean = False
+        self._here_off = ""
+        self._drew = self._whole = False
+        self._proof_count = 0
         self._misses = 0
         self._forecast: skip.Words | None = None
         self._observations: list[tuple[int, Moves, int]] = []
         self._settled = False
-        self._wants_workers = False
-        self._pools: dict[Staff, Pool] = {}
+        self._wants_workers = self._wants_none = False
+        self._pools: dict[tuple[int, int], Pool] = {}
         self._given_up: set[str] = set()
         self._checked: tuple[str, Checked] | None = None
         self._streams: Streams | None = None
@@ -98,6 +101,10 @@ class Desk:
         self._pass_count += 1
         stays = loader.persistent_workers and loader.num_workers > 0
         return 0 if stays else self._pass_count
+
+    def end_pass(self) -> None:
+        """Note that workers have made a pass to its end."""
+        self._whole = True
 
     # ---- what turns out
 
@@ -122,15 +129,30 @@ class Desk:
 
     def changes_itself(self) -> None:
         """Note that items change the dataset: each process has its own copy then."""
-        self.keeps = self._clean = False
+        self.keeps = False
         self.note("workers do not stay: the dataset changes while it is read")
 
-    def proved_clean(self, number: int, loader: Any) -> bool:
-        """Return whether batch `number` proves that items leave the dataset alone."""
-        if self._clean or not self.keeps or number + 1 < 2 * int(loader.num_workers):
-            return False
-        self._clean = True
-        return True
+    def refuse_here(self, why: str) -> None:
+        """Let workers make the items of a loader that has some."""
+        self._here_off = why
+        self.note(f"not without workers: {why}")
+
+    @property
+    def may_go_without(self) -> bool:
+        """The main process should make the items of a loader that has workers, if it can."""
+        return self._wants_none and not self._here_off
+
+    def learn_of_workers(self, going: Pass, *, drew: bool) -> None:
+        """Note a batch of the script's own workers that left the dataset alone."""
+        self._drew = self._drew or drew
+        self._proof_count += 1
+        if (
+            self.keeps
+            and self.draws is None
+            and self._proof_count >= 2 * int(going.loader.num_workers)
+        ):
+            self.draws = self._drew
+            going.look_again()
 
     @property
     def curious(self) -> bool:
@@ -202,27 +224,39 @@ class Desk:
         own = int(loader.num_workers)
         count = own if wish.count is None else wish.count
         self._wants_workers = not own and count > 0 and light is None
+        self._wants_none = own > 0 and count == 0
+        if self._wants_none and loader.worker_init_fn is not None and not self._here_off:
+            self.refuse_here("each of its workers is set up by a function of the script's")
         if light is not None:
             return _HERE if light.pure or not own else Staff(0, Draws.STREAM, own)
         if wish.redraws and wish.count:
             self._wants_workers = False
             return Staff(count, Draws.STREAM, count)
         if own:
-            stay = bool(loader.persistent_workers)
-            return self._staff_of_workers(own, max(own, count) if stay else count)
+            return self._staff_of_workers(own, count, fixed=bool(loader.persistent_workers))
         if not count or self._unshareable(loader) or self.curious:
             return _HERE
         if self.draws:
             return Staff(count if self._forecast is not None else 1, Draws.CHAIN, 0)
         return Staff(count, Draws.NONE, 0)
 
-    def _staff_of_workers(self, own: int, count: int) -> Staff:
-        if count > own and not self.draws:
-            return Staff(count, Draws.NONE, own)
-        if count >= own or not self.keeps:
+    def _staff_of_workers(self, own: int, count: int, *, fixed: bool) -> Staff:
+        """Decide for a loader of which the script says that it has `own` workers.
+
+        Until the first batches have shown that items leave the dataset alone, each of the
+        script's workers has a process of its own; only a whole pass lets the main process, which
+        has the script's own copy, make them. `fixed`: these stay as they are.
+        """
+        if not self.keeps or (fixed and count <= own):
             return Staff(own, Draws.STREAM, own)
-        if not self._clean:
+        if self.draws is None:
+            if count > own:
+                return Staff(count, Draws.NONE, own)
             return Staff(own, Draws.STREAM, own, provisional=True)
+        if not count and not self._here_off and self._whole:
+            return Staff(0, Draws.STREAM, own)
+        if not self.draws:
+            return Staff(max(1, count), Draws.NONE, own)
         # Each process plays as many of the script's workers as the other ones do.
         fitting = max((n for n in range(1, own + 1) if own % n == 0 and n <= count), default=1)
         return Staff(fitting, Draws.STREAM, own)
@@ -270,9 +304,9 @@ class Desk:
 
         if self._checked is not None and self._checked[0] == key:
             checked = self._checked[1]
-            checked.source, checked.stock = found, Stock(loader)
+            checked.source, checked.stock = found, stock_of(loader)
             return checked
-        checked = Checked(found, Stock(loader), on_end=give_up)
+        checked = Checked(found, stock_of(loader), on_end=give_up)
         self._checked = key, checked
         return checked
 
@@ -280,15 +314,17 @@ class Desk:
         self, loader: Any, staff: Staff, source: Any, setups: Sequence[Any], holder: Any
     ) -> Pool:
         """Return workers for a pass: kept ones where they are free and saw this loader."""
-        kept = self._pools.get(staff)
+        key = (staff.count, staff.logical_count)
+        kept = self._pools.get(key)
         own_stay = loader.persistent_workers and loader.num_workers > 0
         if kept is not None and kept.free:
-            same = kept.setups == tuple(setups) and _kind(kept.source) == _kind(source)
-            if same and (own_stay or self.keeps) and kept.fits(loader, stale_too=own_stay):
+            same = kept.serves(staff, source, setups)
+            # The streams of the script's own persistent workers go on in theirs.
+            if (own_stay or (same and self.keeps)) and kept.fits(loader, stale_too=own_stay):
                 kept.hold(holder)
                 return kept
             kept.close()
-            del self._pools[staff]
+            del self._pools[key]
         pool = Pool(
             loader,
             source,
@@ -299,14 +335,20 @@ class Desk:
             setups=setups,
         )
         pool.hold(holder)
-        if staff not in self._pools:  # two passes at the same time: the second one's go with it
-            self._pools[staff] = pool
+        if key not in self._pools:  # two passes at the same time: the second one's go with it
+            self._pools[key] = pool
         return pool
 
-    def streams_here(self, key: int, seed: int, logical_count: int) -> Streams:
+    def streams_here(self, going: Pass, logical_count: int) -> Streams:
         """Return the random streams of the script's workers, for a pass in this process."""
-        if self._streams is None or self._streams.key != key or key:
-            self._streams = Streams(key, seed, logical_count)
+        if self._streams is None or self._streams.key != going.key or going.key:
+            self._streams = Streams(
+                going.key,
+                going.stream.seed,
+                logical_count,
+                going.loader.dataset,
+                quiet=self.draws is False,
+            )
         return self._streams
 
     def drop_pools(self) -> None:
@@ -324,14 +366,15 @@ def _ahead_count(loader: Any, count: int) -> int:
     return max(1, own * int(loader.prefetch_factor) // count)
 
 
+def stock_of(loader: Any) -> Stock:
+    """Return torch's own way to make the batches of a loader, layouts included."""
+    return Stock(loader, collate_fn=collate_in_worker(loader) if loader.num_workers else None)
+
+
 def _drawable(source: Any, loader: Any) -> bool:
     """Return whether the draws of a source can be replayed: what an init function seeds is not."""
     own_init = loader.num_workers and loader.worker_init_fn is not None
     return not (getattr(source, "light", False) and own_init and not source.pure)
-
-
-def _kind(source: Any) -> Any:
-    return None if source is None else source.name
 
 
 def _inner(loader: Any) -> Any:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.loader.belief import believe
 from upshift.loader.checked import due
+from upshift.loader.desk import stock_of
 from upshift.loader.indices import listed
-from upshift.loader.source import Stock
+from upshift.loader.observed import observe
 from upshift.loader.tasks import Draws, Task
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Pass:
 
     def _end(self, pool: Pool) -> None:
         pool.release(self)
+        self.desk.end_pass()
         raise StopIteration
 
     # ---- who fetches
@@ -108,14 +110,15 @@ class Pass:
         self._version = self._board.version
         light = desk.source(loader, self._board.offers, light=True)
         staff = desk.staff(loader, self._board.wish, light)
-        if staff == self.staff and self._pool is not None and self._pool.held_by(self):
+        heavy = None if light else desk.source(loader, self._board.offers, light=False)
+        if self._pool is not None and self._pool.serves(staff, heavy, self._board.setups):
+            self.staff, self.chain = staff, None  # the same processes, asked for other draws
             return
         if self._pool is not None:
             self._pool.release(self)
         self.staff, self._pool, self.chain, self._streams = staff, None, None, None
         self._starts, self.resumes = self.resumes, {}
-        heavy = None if light else desk.source(loader, self._board.offers, light=False)
-        self._here, self._light = light or heavy or Stock(loader), light is not None
+        self._here, self._light = light or heavy or stock_of(loader), light is not None
         if staff.count:
             try:
                 self._pool = desk.pool(loader, staff, heavy, self._board.setups, self)
@@ -124,7 +127,8 @@ class Pass:
                     raise
                 self.give_up_workers(f"they could not be started ({said(error)})")
         elif staff.logical_count:
-            self._streams = desk.streams_here(self.key, self.stream.seed, staff.logical_count)
+            self._streams = desk.streams_here(self, staff.logical_count)
+            self._streams.starts.update(self._starts)
 
     def give_up_workers(self, why: str) -> None:
         """Fetch in the main process from now on."""
@@ -135,16 +139,20 @@ class Pass:
         """Decide anew who fetches, before the next batch."""
         self._version = -1
 
-    def abandon(self, tasks: list[Task]) -> None:
+    def abandon(self, tasks: list[Task], *, dismiss: bool = False) -> None:
         """Throw away what the workers have fetched or will have for `tasks`; ask anew.
 
         Args:
             tasks: the oldest that were given and not delivered, in order.
+            dismiss: end these workers: their copies of the dataset have changed.
         """
         pool = self._pool
         rest = [] if pool is None else list(pool.given)
         if pool is not None:
             pool.discard()
+        if pool is not None and dismiss:
+            pool.close()
+            self._pool = self.staff = None
         again = [*tasks, *rest]
         if again:
             self.number = again[0].number
@@ -222,8 +230,7 @@ class Pass:
         number, self.number = self.number, self.number + 1
         try:
             if self._streams is not None:
-                with self._streams.entered(number):
-                    batch = self._here.fetch(indices)
+                batch = self._fetch_for_workers(number, indices)
             elif self.desk.curious:
                 batch = self.desk.observe(
                     self, lambda: self._here.fetch(indices), sample_count(indices)
@@ -233,6 +240,24 @@ class Pass:
         finally:
             self.stream.delivered()
         return self._pins(batch)
+
+    def _fetch_for_workers(self, number: int, indices: Any) -> Any:
+        """Fetch as one of the script's workers would; see now and then that nothing changes."""
+        streams = self._streams
+        assert streams is not None  # noqa: S101  # the caller has looked
+
+        def fetch() -> Any:
+            return streams.fetch(number, lambda: self._here.fetch(indices))
+
+        if self._light or not due(number):
+            return fetch()
+        found, moves = observe(self.loader, fetch)
+        if moves.changed or moves.seeked:
+            self.desk.refuse_here("items change something when they are made here")
+            self.look_again()
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
 def sample_count(indices: Any) -> int:

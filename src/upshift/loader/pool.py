@@ -14,6 +14,8 @@ from upshift.loader.view import make_crew
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from upshift.loader.desk import Staff
+
 
 class _Feed:
     """The row of tasks that torch's iterator takes its indices from; it ends only for a while."""
@@ -61,6 +63,7 @@ class Pool:
         setups: Sequence[Any] = (),
     ) -> None:
         self.count = count
+        self.logical_count = logical_count
         self.capacity = count * ahead_count
         self.source = source
         self.given: deque[Task] = deque()
@@ -95,9 +98,10 @@ class Pool:
         if self._holder is not None and self._holder() is holder:
             self._holder = None
 
-    def held_by(self, holder: Any) -> bool:
-        """Return whether this pass has the workers."""
-        return self._holder is not None and self._holder() is holder
+    def serves(self, staff: Staff, source: Any, setups: Sequence[Any]) -> bool:
+        """Return whether these workers are what is asked for."""
+        same_count = (self.count, self.logical_count) == (staff.count, staff.logical_count)
+        return same_count and self.setups == tuple(setups) and kind(self.source) == kind(source)
 
     @property
     def free(self) -> bool:
@@ -148,6 +152,11 @@ class Pool:
     def close(self) -> None:
         """End the workers."""
         self._crew._shutdown_workers()
+
+
+def kind(source: Any) -> str:
+    """Return the name of a source; torch's own way has none."""
+    return "" if source is None else str(source.name)
 
 
 def looks(loader: Any) -> Any:

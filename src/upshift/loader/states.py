@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import sys
 from importlib import import_module
@@ -9,6 +10,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 States = tuple[Any, ...]
+_TWISTER_BYTES = 625 * 4
 _DEEPEST = 5
 _MOST_MEMBERS = 64
 
@@ -36,6 +38,26 @@ def read_numpy() -> Any:
         return None
     name, keys, *rest = module.get_state()
     return (name, keys.tobytes(), *rest)
+
+
+def marks() -> States:
+    """Return what changes when one of the three generators is drawn from, in microseconds.
+
+    NumPy takes long to tell its state; its memory is looked at where it says where that is. A
+    normal number that waits there from an earlier draw is not seen.
+    """
+    return (read_torch(), random.getstate(), _mark_numpy())
+
+
+def _mark_numpy() -> Any:
+    module = sys.modules.get("numpy.random")
+    if module is None:
+        return None
+    try:
+        address = module.mtrand._rand._bit_generator.ctypes.state_address
+        return ctypes.string_at(address, _TWISTER_BYTES)
+    except AttributeError:
+        return read_numpy()
 
 
 def restore(states: States) -> None:

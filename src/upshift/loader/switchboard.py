@@ -73,7 +73,8 @@ class Switchboard:
         """Let `setup` act in each worker process.
 
         It has `enter(worker_index)` for its start and `first(fetch, indices, dataset)`, which
-        makes each batch. It travels to the workers, so it must pickle where the script starts them by spawn.
+        makes each batch. It travels to the workers: where the script starts them by spawn it must
+        pickle.
         """
         return self._with(self.setups, setup)
 

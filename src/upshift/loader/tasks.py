@@ -12,6 +12,7 @@ from upshift.loader.fingerprint import fingerprint
 from upshift.loader.same import difference
 from upshift.loader.source import Stock
 from upshift.loader.twice import tells_apart
+from upshift.loader.worker_info import collate_in_worker, say_worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +93,8 @@ class Worksite:
     ) -> None:
         self.dataset = loader.dataset
         self._own_init = loader.worker_init_fn
-        self._source = source or Stock(loader, collate_fn=_shared(loader, logical_count))
+        self._collate = collate_in_worker(loader)
+        self._source = source or Stock(loader, collate_fn=self._collate)
         self._logical_count = logical_count
         self._setups = tuple(setups)
         self._streams: dict[int, states.States] = {}
@@ -106,7 +108,10 @@ class Worksite:
         for setup in self._setups:
             setup.enter(worker_index)
         if not self._logical_count:
-            _say_worker(None)
+            say_worker(None)
+        faster: Any = getattr(self._source, "source", None)
+        if hasattr(faster, "collate_fn"):
+            faster.collate_fn = self._collate
 
     def __getitems__(self, task: Task) -> tuple[Any, Report]:
         """Fetch the batch of a task, with automatic batching."""
@@ -123,44 +128,50 @@ class Worksite:
                 self._enter(task, index)
             if task.draws is Draws.STREAM:
                 return self._plain(task)
-            return self._observed(task)
+            return self._observed(task, index)
         except Exception:
             return None, Report(fetch_ns=0, error=_wrapped(index))
 
     def _plain(self, task: Task) -> tuple[Any, Report]:
+        """Fetch with the draws of one of the script's workers, whatever they are."""
         hidden = task.checked and tells_apart(lambda: self._source.fetch(task.indices))
+        before = states.marks() if task.checked else None
         start_ns = time.perf_counter_ns()
         batch = self._fetch(task.indices)
         took_ns = time.perf_counter_ns() - start_ns
+        drew = before is not None and before != states.marks()
         after = states.read() if task.hands_over else None
         changed = self._changed(brief=not task.checked) or hidden
-        return batch, Report(took_ns, changed=changed, states=after)
+        return batch, Report(took_ns, drew=drew, changed=changed, states=after)
 
-    def _observed(self, task: Task) -> tuple[Any, Report]:
+    def _observed(self, task: Task, index: int) -> tuple[Any, Report]:
+        """Fetch what should draw nothing, or what the main process would have drawn."""
         if task.states is not None:
             states.restore(task.states)
         if self._private is None:
             self._private = states.Private(self.dataset, self._source)
             self._remember()
-        before, hidden = states.read(), self._private.read()
+        before, hidden = states.marks(), self._private.read()
+        start = states.read() if task.checked else None
         start_ns = time.perf_counter_ns()
         batch = self._fetch(task.indices)
         took_ns = time.perf_counter_ns() - start_ns
-        after = states.read()
-        unequal = ""
-        if task.checked:
-            states.restore(before)
-            unequal = difference(batch, self._fetch(task.indices))
-            states.restore(after)
+        drew = before != states.marks()
+        after = states.read() if task.hands_over else None
+        unequal = "" if start is None else self._twice(task, batch, start)
+        if drew and task.draws is Draws.NONE:  # the stream of a worker stands at its start again
+            self._streams.pop(index, None)
+            self._current = None
         moved = hidden != self._private.read()
-        report = Report(
-            fetch_ns=took_ns,
-            drew=before != after,
-            changed=self._changed(brief=not task.checked) or moved,
-            states=after if task.hands_over else None,
-            unequal=unequal,
-        )
-        return batch, report
+        changed = self._changed(brief=not task.checked) or moved
+        return batch, Report(took_ns, drew, changed, states=after, unequal=unequal)
+
+    def _twice(self, task: Task, batch: Any, before: states.States) -> str:
+        after = states.read()
+        states.restore(before)
+        found = difference(batch, self._fetch(task.indices))
+        states.restore(after)
+        return found
 
     def _fetch(self, indices: Any) -> Any:
         fetch = self._source.fetch
@@ -192,7 +203,7 @@ class Worksite:
         if self._current is not None:
             self._streams[self._current] = states.read()
         self._current = index
-        _say_worker((index, self._logical_count, task.seed + index, self.dataset))
+        say_worker((index, self._logical_count, task.seed + index, self.dataset))
         if index in self._streams:
             states.restore(self._streams[index])
         else:
@@ -216,32 +227,6 @@ def _wrapped(index: int) -> Any:
     return wrapper(exc_info=(kind, error, trace), where=f"in DataLoader worker process {index}")
 
 
-def _shared(loader: Any, logical_count: int) -> Any:
-    """Return a collate function that writes into memory that the main process will see.
-
-    torch's own does so where it finds itself in a worker. Without workers in the script
-    `get_worker_info()` says None to the items, but may say the truth to the collate function.
-    """
-    from torch.utils.data import default_collate
-
-    if logical_count or loader.collate_fn is not default_collate:
-        return loader.collate_fn
-    return _SharedCollate()
-
-
-class _SharedCollate:
-    """`default_collate` in a worker that the script does not know of."""
-
-    def __call__(self, samples: Any) -> Any:
-        from torch.utils.data import default_collate
-
-        _say_worker((0, 1, 0, None))
-        try:
-            return default_collate(samples)
-        finally:
-            _say_worker(None)
-
-
 class _Through:
     """A fetch that a worker setup may look at."""
 
@@ -252,14 +237,3 @@ class _Through:
 
     def __call__(self, indices: Any) -> Any:
         return self._setup.first(self._inner, indices, self._dataset)
-
-
-def _say_worker(said: tuple[int, int, int, Any] | None) -> None:
-    """Let `get_worker_info()` say what it would say in the script's own process."""
-    from torch.utils.data._utils import worker
-
-    info = None
-    if said is not None:
-        index, count, seed, dataset = said
-        info = worker.WorkerInfo(id=index, num_workers=count, seed=seed, dataset=dataset)
-    worker._worker_info = info
