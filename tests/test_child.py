@@ -27,6 +27,13 @@ for _ in range(3):
     optimizer.step()
 print(model.weight.tolist())
 """
+BOARDS = """
+import gc
+import torch
+from upshift.loader import Switchboard
+boards = [board for board in gc.get_objects() if type(board) is Switchboard]
+print([(board.wish.count, len(board.setups), len(board.offers)) for board in boards])
+"""
 
 
 def python(code, plan=None, *, mode="run", cwd=None, path="", **details):
@@ -242,6 +249,13 @@ def test_a_lever_that_raises_in_a_real_run_is_left_out_with_one_line(tmp_path) -
     ]
     assert done.returncode == 0
     assert done.stdout == python(TRAINING).stdout
+
+
+@pytest.mark.child
+def test_all_levers_of_a_real_run_act_on_the_same_loaders() -> None:
+    plan = Plan().pull("loader_workers", 1).pull("worker_threads", 1).pull("sample_cache", "64MiB")
+    done = python(BOARDS, plan)
+    assert (done.stdout, done.stderr) == ("[(1, 1, 1)]\n", "")
 
 
 @pytest.mark.child

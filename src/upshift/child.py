@@ -99,6 +99,11 @@ class Excusing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._training, name)
 
+    @property
+    def itself(self) -> Any:
+        """The training, which all levers share."""
+        return self._training
+
     def _excused(self, act: Callable[..., Any], instead: Callable[..., Any]) -> Callable[..., Any]:
         def careful(*args: Any) -> Any:
             try:

@@ -15,6 +15,7 @@ _BOARDS: WeakKeyDictionary[Training, Switchboard] = WeakKeyDictionary()
 
 def board_of(training: Training) -> Switchboard:
     """Return the switchboard of a training's loaders; the first call puts it into the seams."""
+    training = getattr(training, "itself", training)  # what the child hands to one lever only
     board = _BOARDS.get(training)
     if board is None:
         board = _BOARDS[training] = Switchboard()
