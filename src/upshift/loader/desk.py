@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from upshift.loader import skip
-from upshift.loader.checked import Checked
+from upshift.loader.checked import Checked, due
 from upshift.loader.indices import foreseen
 from upshift.loader.observed import Moves, observe
 from upshift.loader.pool import Pool
@@ -25,6 +26,7 @@ LOOP_DRAWS = "the training loop draws random numbers between two batches"
 _PREFETCH_COUNT = 2
 _PATIENCE_S = 30.0
 _MOST_MISSES = 3
+_MOST_VAIN = 2
 _NOT_FORKED = (
     "sqlite3", "h5py", "lmdb", "socket", "ssl", "asyncio", "concurrent", "multiprocessing.pool",
     "grpc", "tensorflow", "jax", "psycopg2", "redis", "pymongo",
@@ -85,7 +87,7 @@ class Desk:
         self._workers_off = ""
         self._here_off = ""
         self._drew = self._whole = False
-        self._proof_count = 0
+        self._proof_count = self._task_count = self._vain_count = 0
         self._misses = 0
         self._forecast: skip.Words | None = None
         self._observations: list[tuple[int, Moves, int]] = []
@@ -211,6 +213,29 @@ class Desk:
         going.chain = before, count
         return before
 
+    def due(self) -> bool:
+        """Count a batch of other processes; return whether it is compared."""
+        self._task_count += 1
+        return due(self._task_count - 1)
+
+    # ---- the next pass
+
+    @property
+    def coming_key(self) -> int:
+        """What will tell the next pass from others."""
+        return self._pass_count + 1
+
+    def foretells(self, loader: Any, staff: Staff) -> bool:
+        """Return whether the next pass may begin early: its items draw nothing, nobody waits."""
+        known = self.draws is False and staff.draws is Draws.NONE and self.keeps
+        stays = loader.persistent_workers and loader.num_workers > 0
+        seen = known and not stays and foreseen(loader) == sys.maxsize
+        return seen and self._vain_count < _MOST_VAIN
+
+    def foretold_wrongly(self) -> None:
+        """Note that workers began a pass early in vain."""
+        self._vain_count += 1
+
     # ---- who fetches
 
     def staff(self, loader: Any, wish: Wish, light: Checked | None) -> Staff:
@@ -321,7 +346,7 @@ class Desk:
             same = kept.serves(staff, source, setups)
             # The streams of the script's own persistent workers go on in theirs.
             if (own_stay or (same and self.keeps)) and kept.fits(loader, stale_too=own_stay):
-                kept.hold(holder)
+                kept.hold(holder, realigned=own_stay)
                 return kept
             kept.close()
             del self._pools[key]
@@ -334,7 +359,7 @@ class Desk:
             timeout_s=loader.timeout if loader.num_workers else _PATIENCE_S,
             setups=setups,
         )
-        pool.hold(holder)
+        pool.hold(holder, realigned=own_stay)
         if key not in self._pools:  # two passes at the same time: the second one's go with it
             self._pools[key] = pool
         return pool

@@ -7,6 +7,7 @@ from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from upshift.loader import states
 from upshift.loader.orders import fast_indices
 
 if TYPE_CHECKING:
@@ -75,6 +76,11 @@ class Stream:
             except StopIteration:
                 self.ended = True
 
+    def peek(self) -> None:
+        """Pull the first batch: samplers draw with it."""
+        if not self._held:
+            self._pull()
+
     def delivered(self) -> None:
         """Note that a batch has come: the script's own workers would be given one more."""
         if self._own_ahead_count:
@@ -123,6 +129,24 @@ def begin_stream(loader: Any, *, kept_seed: int | None = None, fast: bool = Fals
         foreseen_count=foreseen(loader),
     )
     stream.prefill()
+    return stream
+
+
+def foretell(loader: Any) -> Stream:
+    """Return how the next pass would begin if nobody drew a random number until then.
+
+    For loaders of which all indices are `foreseen`; the generators are left as they are.
+    """
+    own = states.read()
+    generator = loader.generator
+    kept = None if generator is None else generator.get_state()
+    try:
+        stream = begin_stream(loader)
+        stream.peek()
+    finally:
+        states.restore(own)
+        if generator is not None:
+            generator.set_state(kept)
     return stream
 
 

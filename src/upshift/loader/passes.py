@@ -6,9 +6,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from upshift.loader.belief import believe
-from upshift.loader.checked import due
 from upshift.loader.desk import stock_of
-from upshift.loader.indices import listed
+from upshift.loader.indices import foretell, listed
 from upshift.loader.observed import observe
 from upshift.loader.tasks import Draws, Task
 
@@ -63,6 +62,8 @@ class Pass:
         self._light = False
         self._starts: dict[int, states.States] = {}
         self._streams: Streams | None = None
+        self._coming: Stream | None = None
+        self._coming_number = 0
         self._version = -1
 
     def next(self) -> Any:
@@ -166,8 +167,32 @@ class Pass:
         while pool.room > 0 and not self._outdated:
             indices = self._take(now=now and not pool.given)
             if indices is None:
+                if self.stream.ended:
+                    self._look_ahead(pool)
                 return
-            pool.give(self._task(indices, pool))
+            if not pool.give(self._task(indices, pool)):
+                self.desk.foretold_wrongly()
+
+    def _look_ahead(self, pool: Pool) -> None:
+        """Let idle workers begin the next pass, where one can know how it will begin."""
+        staff = self.staff
+        if pool.idle_room <= 0 or staff is None or not self.desk.foretells(self.loader, staff):
+            return
+        if self._coming is None:
+            self._coming = foretell(self.loader)
+        while pool.idle_room > 0:
+            indices = self._coming.take(now=True)
+            if indices is None:
+                return
+            number, self._coming_number = self._coming_number, self._coming_number + 1
+            task = Task(
+                number=number,
+                indices=listed(indices),
+                draws=staff.draws,
+                pass_key=self.desk.coming_key if staff.logical_count else 0,
+                seed=self._coming.seed if staff.logical_count else 0,
+            )
+            pool.begin_early(task)
 
     def _take(self, *, now: bool) -> Any:
         indices = self._backlog.popleft() if self._backlog else self.stream.take(now=now)
@@ -181,17 +206,18 @@ class Pass:
             before = self._starts.pop(number % self.staff.logical_count, None)
         elif draws is Draws.CHAIN:
             before = self.desk.foresee(self, sample_count(indices))
+        checked = self.desk.due() or self.staff.provisional
+        for_workers = self.staff.logical_count > 0
         return Task(
             number=number,
             indices=indices,
             draws=draws,
-            pass_key=self.key,
-            seed=self.stream.seed,
+            pass_key=self.key if for_workers else 0,
+            seed=self.stream.seed if for_workers else 0,
             states=before,
             hands_over=draws is Draws.CHAIN or self.staff.provisional or self.shared,
-            checked=due(number)
-            or self.staff.provisional
-            or self.stream.left_after(number) < pool.count,
+            checked=checked,
+            looked=checked or self.stream.left_after(number) < pool.count,
         )
 
     # ---- batches
@@ -249,7 +275,7 @@ class Pass:
         def fetch() -> Any:
             return streams.fetch(number, lambda: self._here.fetch(indices))
 
-        if self._light or not due(number):
+        if self._light or not self.desk.due():
             return fetch()
         found, moves = observe(self.loader, fetch)
         if moves.changed or moves.seeked:

@@ -49,6 +49,10 @@ class Pool:
         logical_count: workers that the script has.
         timeout_s: how long to wait for a batch; 0 is for ever.
         setups: what each worker does before its first batch.
+
+    Attributes:
+        given: tasks of the current pass that were not taken yet.
+        early: tasks that the next pass will probably give.
     """
 
     def __init__(
@@ -69,7 +73,10 @@ class Pool:
         self.given: deque[Task] = deque()
         self.setups = tuple(setups)
         self._seen = looks(loader)
-        self._stale_count = 0
+        self.early: deque[Task] = deque()
+        self._row: deque[Task] = deque()
+        self._dropped: set[int] = set()
+        self._ready: deque[tuple[Any, Report]] = deque()
         self._holder: weakref.ref[Any] | None = None
         self._feed = _Feed()
         site = Worksite(loader, source, logical_count=logical_count, setups=setups)
@@ -86,12 +93,18 @@ class Pool:
 
     # ---- who uses it
 
-    def hold(self, holder: Any) -> None:
-        """Lend the workers to a pass; what an earlier one left behind will be thrown away."""
+    def hold(self, holder: Any, *, realigned: bool = False) -> None:
+        """Lend the workers to a pass; what an earlier one left behind will be thrown away.
+
+        Args:
+            holder: the pass.
+            realigned: begin with the first worker, as torch does at each pass: streams that go
+                on from pass to pass stay where they are.
+        """
         self._holder = weakref.ref(holder)
         self.discard()
-        # As torch does at each pass: streams that go on from pass to pass stay where they are.
-        self._crew._worker_queue_idx_cycle = cycle(range(self.count))
+        if realigned:
+            self._crew._worker_queue_idx_cycle = cycle(range(self.count))
 
     def release(self, holder: Any) -> None:
         """Take the workers back from a pass that has ended."""
@@ -117,41 +130,73 @@ class Pool:
 
     @property
     def room(self) -> int:
-        """How many tasks it would take now."""
-        return self.capacity - len(self.given)
+        """How many tasks it would take now without waiting."""
+        return max(len(self.early), self.capacity - len(self.given))
 
-    def give(self, task: Task) -> None:
-        """Give a task to the next worker."""
-        while len(self.given) + self._stale_count >= self.capacity:
-            self._drop()
+    @property
+    def idle_room(self) -> int:
+        """How many tasks it would take beside everything that is on its way."""
+        return self.capacity - len(self._row)
+
+    def give(self, task: Task) -> bool:
+        """Give a task to the next worker; return False where one begun early was in vain."""
+        if self.early and _same(self.early[0], task):
+            self.given.append(self.early.popleft())
+            return True
+        in_vain = bool(self.early)
+        self._dropped.update(map(id, self.early))
+        self.early.clear()
+        self._submit(task)
+        self.given.append(task)
+        return not in_vain
+
+    def begin_early(self, task: Task) -> None:
+        """Let workers begin a task that may be given next."""
+        self._submit(task)
+        self.early.append(task)
+
+    def _submit(self, task: Task) -> None:
+        while len(self._row) >= self.capacity:
+            self._receive()
         self._feed.waiting.append(task)
         self._crew._try_put_index()
-        self.given.append(task)
+        self._row.append(task)
 
     def take(self) -> tuple[Any, Report]:
-        """Wait for the batch of the oldest task.
+        """Wait for the batch of the oldest task that was given.
 
         Raises:
             RuntimeError: a worker died, or the time-out passed (torch's own words).
         """
-        while self._stale_count:
-            self._drop()
         self.given.popleft()
-        batch, report = self._crew._next_data()
-        return batch, report
+        while not self._ready:
+            self._receive()
+        return self._ready.popleft()
 
-    def _drop(self) -> None:
-        self._stale_count -= 1
-        self._crew._next_data()
+    def _receive(self) -> None:
+        """Wait for the next answer; keep it where its task is still wanted."""
+        task = self._row.popleft()
+        batch, report = self._crew._next_data()
+        if id(task) in self._dropped:
+            self._dropped.remove(id(task))
+        else:
+            self._ready.append((batch, report))
 
     def discard(self) -> None:
         """Throw away the answers to all tasks that were given."""
-        self._stale_count += len(self.given)
+        ready_count = len(self._ready)
+        self._dropped.update(id(task) for task in list(self.given)[ready_count:])
+        self._ready.clear()
         self.given.clear()
 
     def close(self) -> None:
         """End the workers."""
         self._crew._shutdown_workers()
+
+
+def _same(early: Task, task: Task) -> bool:
+    """Return whether a task begun early makes the batch that is asked for now."""
+    return early._replace(checked=task.checked, looked=task.looked) == task
 
 
 def kind(source: Any) -> str:

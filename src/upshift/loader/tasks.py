@@ -40,7 +40,8 @@ class Task(NamedTuple):
         seed: the base seed of the pass.
         states: of the generators before the batch, None to go on from the batch before.
         hands_over: answer with the states of the generators after it.
-        checked: fetch it twice and compare; look at the dataset.
+        checked: fetch it twice and compare.
+        looked: look at the whole of the dataset afterwards.
     """
 
     number: int
@@ -51,6 +52,7 @@ class Task(NamedTuple):
     states: states.States | None = None
     hands_over: bool = False
     checked: bool = False
+    looked: bool = False
 
 
 class Report(NamedTuple):
@@ -134,14 +136,18 @@ class Worksite:
 
     def _plain(self, task: Task) -> tuple[Any, Report]:
         """Fetch with the draws of one of the script's workers, whatever they are."""
-        hidden = task.checked and tells_apart(lambda: self._source.fetch(task.indices))
+        hidden = (
+            task.checked
+            and task.hands_over
+            and tells_apart(lambda: self._source.fetch(task.indices))
+        )
         before = states.marks() if task.checked else None
         start_ns = time.perf_counter_ns()
         batch = self._fetch(task.indices)
         took_ns = time.perf_counter_ns() - start_ns
         drew = before is not None and before != states.marks()
         after = states.read() if task.hands_over else None
-        changed = self._changed(brief=not task.checked) or hidden
+        changed = self._changed(brief=not task.looked) or hidden
         return batch, Report(took_ns, drew=drew, changed=changed, states=after)
 
     def _observed(self, task: Task, index: int) -> tuple[Any, Report]:
@@ -163,7 +169,7 @@ class Worksite:
             self._streams.pop(index, None)
             self._current = None
         moved = hidden != self._private.read()
-        changed = self._changed(brief=not task.checked) or moved
+        changed = self._changed(brief=not task.looked) or moved
         return batch, Report(took_ns, drew, changed, states=after, unequal=unequal)
 
     def _twice(self, task: Task, batch: Any, before: states.States) -> str:
