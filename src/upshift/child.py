@@ -229,6 +229,8 @@ def _trial(order: dict[str, Any]) -> None:
     from upshift.attach import Watch
     from upshift.attach.turns import Turns
     from upshift.launch.channel import Channel
+    from upshift.launch.order import REPLAY_KEY
+    from upshift.loader.replay import Replay
 
     try:
         channel = Channel.connect(order["socket"])
@@ -243,8 +245,19 @@ def _trial(order: dict[str, Any]) -> None:
         return _talk(channel, {**message, "pid": own_pid})
 
     watch = Watch(measuring=True)
-    pulled = Pulled(watch.live)
-    watch.on_step = _counted(Turns(watch, pulled.switch, talk).stepped, channel)
+    pulled, replay = Pulled(watch.live), Replay()
+
+    def switch(settings: dict[str, Any]) -> None:
+        replay.switch(watch.live, replays=REPLAY_KEY in settings)
+        pulled.switch({name: s for name, s in settings.items() if name != REPLAY_KEY})
+
+    turns = Turns(watch, switch, talk)
+
+    def stepped(phases_ns: tuple[int, ...], sample_count: int) -> None:
+        replay.stepped()
+        turns.stepped(phases_ns, sample_count)
+
+    watch.on_step = _counted(stepped, channel)
     pulled.switch(order["plan"])
     watch.install()
 

@@ -80,6 +80,10 @@ def _promising(scene: Scene) -> bool:
     return True
 
 
+def _no_forecast(scene: Scene, setting: object) -> float | None:
+    return None
+
+
 def _leave_env(env: Mapping[str, str], setting: object) -> Mapping[str, str]:
     return env
 
@@ -104,6 +108,8 @@ class Lever(Generic[S]):
         why_not: one sentence for a scene in which `settings` is empty.
         promising: whether the first setting is more likely to help than to hurt in a scene, and
             so belongs into the first bundle.
+        forecast: how many times faster the whole step of a scene should be under a setting
+            alone, None where nothing says; the report puts it beside what was measured.
         settle_count: steps after a switch that are not counted.
         cycle_count: steps after which the times under a setting repeat, so that a block of
             them is typical: batches of n workers come in bursts of n.
@@ -121,6 +127,7 @@ class Lever(Generic[S]):
     why_not: Callable[[Scene], str]
     lines: Callable[[S], str]
     promising: Callable[[Scene], bool] = _promising
+    forecast: Callable[[Scene, S], float | None] = _no_forecast
     settle_count: int = 0
     cycle_count: Callable[[S], int] = _one_step
     env: Callable[[Mapping[str, str], S], Mapping[str, str]] = _leave_env

@@ -15,18 +15,19 @@ def scene(data_ratio=0.5, machine=SERVER, **more):
     return Scene(machine=machine, baseline=profile, traits=named)
 
 
-@pytest.mark.parametrize(("data_ratio", "first"), [(0.1, 1), (0.5, 1), (0.7, 3), (0.88, 8)])
+@pytest.mark.parametrize(("data_ratio", "first"), [(0.1, 1), (0.5, 2), (0.7, 3), (0.88, 9)])
 def test_proposes_first_as_many_as_hide_the_fetching(data_ratio, first) -> None:
     assert LEVER.settings(scene(data_ratio))[0] == first
 
 
 def test_workers_that_are_there_already_count_in() -> None:
-    assert LEVER.settings(scene(0.7, workers=2))[0] == 5
+    assert LEVER.settings(scene(0.7, workers=2))[0] == 8
 
 
-def test_never_proposes_more_than_twice_the_cores() -> None:
-    assert max(LEVER.settings(scene(0.99, machine=LAPTOP))) == 8
-    assert LEVER.settings(scene(0.99, machine=LAPTOP))[0] == 4
+def test_never_proposes_more_than_cores_to_items_that_compute() -> None:
+    assert LEVER.settings(scene(0.99, machine=LAPTOP)) == (4, 3)
+    waiting = scene(0.99, machine=LAPTOP, fetch_cpu_ratio=0.1)
+    assert LEVER.settings(waiting)[0] > 8
 
 
 def test_keeping_workers_between_epochs_is_worth_a_trial_of_its_own() -> None:
@@ -50,6 +51,20 @@ def test_proposes_only_numbers_whose_batches_are_the_script_s_own() -> None:
     assert "in turn with the loop" in LEVER.why_not(in_turn)
     assert LEVER.settings(scene(0.7, own_order=True)) == ()
     assert max(LEVER.settings(scene(0.7, workers=2, draws=True))) == 2
+    fixed = scene(0.7, workers=2, draws=True, persistent=True)
+    assert LEVER.settings(fixed) == ()
+    assert (
+        LEVER.why_not(fixed) == "more workers than the script has would draw other random numbers"
+    )
+
+
+def test_a_loop_that_does_not_wait_costs_no_trial() -> None:
+    assert LEVER.settings(scene(0.01)) == ()
+    assert "not the bottleneck" in LEVER.why_not(scene(0.01))
+
+
+def test_foretells_what_a_number_gives() -> None:
+    assert LEVER.forecast(scene(0.5), 2) == pytest.approx(2.0, rel=0.01)
 
 
 PROGRAM = r"""

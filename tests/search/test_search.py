@@ -1,5 +1,6 @@
 import itertools
 import random
+from dataclasses import replace
 from math import inf, log, log2
 
 import pytest
@@ -265,3 +266,22 @@ def test_an_undecided_race_says_noise() -> None:
     (row,) = rows([knob("a")], [seen])
     assert row.why.endswith("after 12 pairs: no gain that can be told from noise here")
     assert row.outcome == "dropped"
+
+
+def test_a_few_numbers_cost_a_few_races() -> None:
+    law = {1: 1.1, 3: 1.5, 4: 1.9, 6: 1.92}
+    for best in (law, {**law, 4: 1.0, 3: 1.0, 6: 1.0, 1: 1.0}):
+        asked, _ = searched([knob("workers", 4, 3, 6, 1)], saving(workers=best))
+        assert len(asked) <= 4
+
+
+def test_what_was_predicted_stands_beside_what_was_measured_alone() -> None:
+    guessed = replace(knob("a", 2), forecasts={2: 1.8})
+    bench = FakeBench(cost=saving(a={2: 1.5}, b=1.1))
+    alone = bench.race(Plan(), Plan().pull("a", 2), rule=RULE)
+    (row,) = rows([guessed], [alone])
+    assert row.why.endswith("; predicted 1.80x")
+    below = Plan().pull("b", True)
+    seen = [bench.race(Plan(), below, rule=RULE), bench.race(below, below.pull("a", 2), rule=RULE)]
+    row = {row.lever: row for row in rows([knob("b"), guessed], seen)}["a"]
+    assert "predicted" not in row.why

@@ -12,6 +12,8 @@ from upshift.attach.draws import DrawWatch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from upshift.attach.fetches import FetchClock
+
 _MATRIX_SIDE = 1024
 _COPY_BYTES = 1 << 26
 _PROBE_S = 0.25
@@ -88,11 +90,29 @@ def _own_order(sampler: Any) -> bool:
     return not all(kind.__module__.startswith("torch.utils.data") for kind in kinds)
 
 
-class Traits:
-    """An observer that notes what the script is made of, for the levers' `settings`."""
+def _count_bytes(batch: Any) -> int:
+    """Return the bytes of the tensors in a batch, as far as lists, tuples and dicts go."""
+    import torch
 
-    def __init__(self) -> None:
+    if isinstance(batch, torch.Tensor):
+        return batch.nbytes if batch.layout is torch.strided else 0
+    if isinstance(batch, dict):
+        return sum(map(_count_bytes, batch.values()))
+    return sum(map(_count_bytes, batch)) if isinstance(batch, (list, tuple)) else 0
+
+
+class Traits:
+    """An observer that notes what the script is made of, for the levers' `settings`.
+
+    Args:
+        fetches: says how long the batches took that this process and its workers made.
+    """
+
+    def __init__(self, fetches: FetchClock | None = None) -> None:
         self.found: dict[str, Any] = {}
+        self._fetches = fetches
+        self._dataset: int | None = None
+        self._batch_count = self._step_count = self._loaded_count = 0
         self._draws = DrawWatch()
         self._prefetch_count = 2
 
@@ -113,7 +133,9 @@ class Traits:
     def loaded(self, iterator: Any, batch: Any) -> None:
         """Note how the loader that feeds the loop is set, and who draws random numbers."""
         self._draws.loaded()
+        self._loaded_count += id(iterator._dataset) == self._dataset
         if "loader.workers" not in self.found:
+            self._dataset, self._loaded_count = id(iterator._dataset), 1
             self.found["loader.workers"] = int(iterator._num_workers)
             # A loader without workers has no such number; None stands for torch's own, 2.
             self._prefetch_count = int(getattr(iterator, "_prefetch_factor", None) or 2)
@@ -121,6 +143,10 @@ class Traits:
             self.found["loader.persistent"] = bool(iterator._persistent_workers)
             self.found["loader.own_order"] = _own_order(iterator._index_sampler)
             self.found["loader.dataset"] = _name_below_views(iterator._dataset)
+            self.found["loader.batch_bytes"] = _count_bytes(batch)
+            # A sampler of the script's own is not asked: it may count how often it is.
+            if self.found["loader.map_style"] and not self.found["loader.own_order"]:
+                self.found["loader.batch_count"] = len(iterator._index_sampler)
 
     def backward(self, tensors: Any) -> None:
         """Nothing to note of a loss."""
@@ -135,7 +161,10 @@ class Traits:
         self.found["optimizer.parameter_count"] = len(group["params"])
 
     def ended(self) -> None:
-        """Nothing to note at the end of a step."""
+        """Count the steps that the loader has fed, and its batches in them."""
+        self._step_count += self._loaded_count > 0
+        self._batch_count += self._loaded_count
+        self._loaded_count = 0
 
     def read(self) -> dict[str, Any]:
         """Return the traits, with the thread counts of this moment."""
@@ -144,6 +173,11 @@ class Traits:
         self.found["threads"] = torch.get_num_threads()
         self.found["interop_threads"] = torch.get_num_interop_threads()
         self.found["torch"] = torch.__version__
+        if self._fetches is not None and self._dataset is not None:
+            self.found.update(self._fetches.read(self._dataset))
+        if self._step_count:
+            per_step = max(1, round(self._batch_count / self._step_count))
+            self.found["loader.batches_per_step"] = per_step
         if self._draws.items is not None and not self.found.get("loader.workers"):
             self.found["loader.draws"] = self._draws.items
         if self._draws.loop is not None:

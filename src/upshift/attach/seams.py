@@ -194,6 +194,13 @@ def watching(watch: Watch) -> tuple[Seam, ...]:
     )
 
 
+def fetching(watch: Watch) -> Seam:
+    """Return the seam at which a batch is made; it stays in forked loader workers."""
+    from torch.utils.data._utils import fetch
+
+    return Seam(fetch._MapDatasetFetcher, "fetch", watch.fetches.timed)
+
+
 def moving(watch: Watch) -> tuple[Seam, ...]:
     """Return the seams at which a tensor goes from one device to another."""
     import torch

@@ -32,7 +32,7 @@ class Turns:
         switch: Callable[[dict[str, Any]], None],
         talk: Callable[[Message], Message],
     ) -> None:
-        self.traits = Traits()
+        self.traits = Traits(watch.fetches)
         watch.observers.append(self.traits)
         self._watch = watch
         self._switch = switch
@@ -74,7 +74,7 @@ class Turns:
     def _listen(self) -> None:
         if self._flops is not None:
             self._answer = {"kind": "flops", "flops": self._flops.close()}
-            self._flops = None
+            self._flops, self._done = None, []
         elif self._done:
             self._answer = {"kind": "turns", "turns": self._done, "usage": usage()}
             self._done = []

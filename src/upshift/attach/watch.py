@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from upshift.attach import seams
 from upshift.attach.cycle import Cycle
 from upshift.attach.eager import stay_eager
+from upshift.attach.fetches import FetchClock
 from upshift.attach.ledger import INDEX, Ledger
 from upshift.attach.live import LiveTraining
 from upshift.attach.samples import SampleCounter
@@ -60,6 +61,7 @@ class Watch:
         self.live = LiveTraining()
         self.ledger = Ledger()
         self.samples = SampleCounter()
+        self.fetches = FetchClock()
         self.inside = [False]
         self.thread = get_ident()
         self.observers: list[Any] = []
@@ -76,6 +78,7 @@ class Watch:
         self._unstepped_count = 0
         self._steering = seams.steering(self)
         self._watching = seams.watching(self) if measuring else ()
+        self._fetching = seams.fetching(self) if measuring else None
         self._moving = seams.moving(self)
         self._times_transfers = measuring and _has_accelerator()
         self._is_in = False
@@ -107,6 +110,8 @@ class Watch:
     def _remove(self) -> None:
         for seam in (*self._steering, *self._watching):
             seam.remove()
+        if self._fetching is not None and os.getpid() == self._pid:
+            self._fetching.remove()
         self._is_in = False
         self._mind_transfers()
 
@@ -114,6 +119,8 @@ class Watch:
         """Put the seams back in after `pause`."""
         for seam in (*self._steering, *self._watching):
             seam.install()
+        if self._fetching is not None:
+            self._fetching.install()
         self._is_in = True
         self._mind_transfers()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from upshift.errors import TooFewSteps
 from upshift.launch.arm import MORE_WORK, Arm, steps_said
 from upshift.launch.blocks import Waiting, can_take, cost_s, pair, settle_count, shape_of
-from upshift.records import Pair, Plan, Step
+from upshift.launch.order import REPLAY_KEY
+from upshift.records import Pair, Phase, Plan, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +29,7 @@ _TIMEOUT_FACTOR = 20.0
 _MEMORY_MARGIN_RATIO = 1.3
 _LEAST_ROOM_COUNT = 8
 _RECENT_COUNT = 3
+REPLAY_SETTLE_COUNT = 6  # one step to see who feeds the loop, four to keep what it gives
 
 
 class Bench:
@@ -305,19 +308,32 @@ class Bench:
 
     def overhead(self, plan: Plan, count: int) -> list[Pair]:
         """Run pairs of steps with our seams taken out (baseline) and put in (candidate)."""
-        import random
+        return self._within((plan,), count, ((0, 1, 1, False), (0, 1, 1, True)))[0]
 
-        def run() -> list[Pair]:
-            coins = [random.random() < 0.5 for _ in range(self._room(4 * count) // 4)]
-            arm = self._with_life((plan,), 0, 4 * count)
-            turns = [
-                (0, 1, 1, watched)
-                for first in coins
-                for watched in ((False, True) if first else (True, False))
-            ]
-            answer, _ = arm.turns(turns, timeout_s=self._timeout_s(4 * count))
-            walls = [steps[0].wall_s for steps in answer]
-            return [pair(walls[2 * i : 2 * i + 2], first, None) for i, first in enumerate(coins)]
+    def ceiling(self, plan: Plan, count: int) -> tuple[list[Pair], float]:
+        """Run pairs of blocks with new batches and with old ones; tell DATA's share in these."""
+        cycle = self.cycle_count
+        turns = ((0, cycle, cycle, True), (1, REPLAY_SETTLE_COUNT + 2 * cycle, cycle, True))
+        pairs, steps = self._within((plan, plan.pull(REPLAY_KEY, True)), count, turns)
+        data_ns = sum(step.phase_ns.get(Phase.DATA, 0) for step in steps)
+        return pairs, data_ns * 1e-9 / sum(step.wall_s for step in steps)
+
+    def _within(
+        self, plans: tuple[Plan, ...], count: int, turns: tuple[tuple[int, int, int, bool], ...]
+    ) -> tuple[list[Pair], list[Step]]:
+        """Run pairs of two turns inside one child; return the steps of the second, too."""
+
+        def run() -> tuple[list[Pair], list[Step]]:
+            size = sum(skipped + counted for _, skipped, counted, _ in turns)
+            coins = [random.random() < 0.5 for _ in range(self._room(size * count) // size)]
+            arm = self._with_life(plans[:1], 0, size * count)
+            arm.switch(plans)
+            order = [turn for first in coins for turn in (turns if first else turns[::-1])]
+            answer, _ = arm.turns(order, timeout_s=self._timeout_s(size * count))
+            arm.switch(plans[:1])
+            walls = [sum(step.wall_s for step in steps) / len(steps) for steps in answer]
+            pairs = [pair(walls[2 * i : 2 * i + 2], coin, None) for i, coin in enumerate(coins)]
+            return pairs, [step for i, coin in enumerate(coins) for step in answer[2 * i + coin]]
 
         return self._repeat(run)
 

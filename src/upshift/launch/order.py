@@ -30,6 +30,9 @@ SILENCED = {
 }
 """Trackers and windows, switched off in trials by their own variables."""
 
+REPLAY_KEY = "=replay"
+"""Stands among the settings of a turn that gets batches which are there already; no lever."""
+
 
 def environment(
     plan: Plan,

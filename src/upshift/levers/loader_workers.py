@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from upshift.lever import Lever
 from upshift.loader import board_of
-from upshift.loader.choice import counts, replayable, why_none
+from upshift.loader.choice import counts, replayable, speedup_of, why_none
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ def why_not(scene: Scene) -> str:
         return why_none(scene)
     if scene.traits.get("loader.own_order"):
         return "the script's own sampler may look at anything between two batches"
+    if scene.traits.get("loader.workers"):
+        return "more workers than the script has would draw other random numbers"
     return "the items draw random numbers in turn with the loop, which no process can foresee"
 
 
@@ -50,8 +52,9 @@ LEVER = Lever(
     settings=settings,
     gain_ratio=50.0,
     why_not=why_not,
-    lines=lambda count: f"DataLoader(..., num_workers={count}, persistent_workers=True)",
+    forecast=speedup_of,
+    lines=lambda count: f"DataLoader(..., num_workers={count}, persistent_workers={count > 0})",
     settle_count=6,
-    cycle_count=lambda count: 2 * count,
+    cycle_count=lambda count: max(1, 2 * count),
     pull=pull,
 )

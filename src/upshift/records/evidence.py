@@ -129,6 +129,7 @@ class Profile:
             matrix product.
         copy_bytes: bytes per second of a large memory copy on this machine.
         own_cost: time of a step with our hooks over time without, None where not measured.
+        ceiling: speed-up with batches that were there already, None where not measured.
     """
 
     step_s: float
@@ -145,6 +146,7 @@ class Profile:
     peak_flops: float | None = None
     copy_bytes: float | None = None
     own_cost: Interval | None = None
+    ceiling: Interval | None = None
 
     @property
     def samples_per_s(self) -> float:

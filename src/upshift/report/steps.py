@@ -9,7 +9,7 @@ from rich.text import Text
 
 from upshift.records import Phase
 from upshift.report.bars import COLOURS, Gauge, Stack
-from upshift.units import duration, percent, size
+from upshift.units import duration, percent, size, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 GAUGE_WIDTH = 36
 DOMINANT_RATIO = 0.4
+WAITING_RATIO = 0.02
 PLACES = {
     Phase.DATA: "waiting for its data",
     Phase.TRANSFER: "copying to the accelerator",
@@ -45,6 +46,20 @@ def bottleneck(profile: Profile) -> str:
     if share < DOMINANT_RATIO:
         return f"No phase dominates; the largest share, {percent(share)}, is spent {PLACES[phase]}."
     return f"{percent(share)} of the step is spent {PLACES[phase]}."
+
+
+def loader_ceiling(profile: Profile) -> str:
+    """Say what the best loader could give: measured where it was, else by the ledger."""
+    share = profile.share_ratio(Phase.DATA)
+    if not share:
+        return ""
+    if share < WAITING_RATIO:
+        return f"The loader is not the bottleneck: the loop waits {percent(share)} of the time."
+    best = profile.ceiling.mid_ratio if profile.ceiling else 1 / max(1e-9, 1 - share)
+    how = "measured with batches that were there already" if profile.ceiling else "estimated"
+    left = percent(min(1.0, 1 / best))
+    step = f"With a perfect loader a step would take {left} of its time"
+    return f"{step}: at most {times(best)} ({how})."
 
 
 def training_s(profile: Profile) -> float:

@@ -32,7 +32,7 @@ def render_profile(profile: Profile, machine: Machine, notes: Sequence[str] = ()
         heading("upshift profile"),
         Text(),
         prose(f"{steps.speed(profile)}.", "bold"),
-        prose(steps.bottleneck(profile)),
+        prose(" ".join(filter(None, (steps.bottleneck(profile), steps.loader_ceiling(profile))))),
         *section("Where a step goes", steps.stack(profile), Text(), steps.phases(profile)),
         *(indented(part) for part in steps.outside(profile)),
         *section("What it used", *facts(steps.usage(profile, machine))),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from upshift.records import Effect, LeverReport, Phase, Setting, Switch
 from upshift.units import percent, times
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from upshift.records import Profile
 
@@ -30,6 +30,7 @@ class Knob:
         effect: the most that it does to the arithmetic.
         bundled: its first setting belongs into the first bundle; False where it is as likely to
             hurt as to help, and has to be tried alone.
+        forecasts: the speed-up that is expected of settings alone, where something says.
     """
 
     lever: str
@@ -39,6 +40,7 @@ class Knob:
     switch: Switch
     effect: Effect
     bundled: bool = True
+    forecasts: Mapping[Setting, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.settings:

@@ -38,9 +38,10 @@ def _row(knob: Knob, story: Story) -> LeverReport:
     if seen is None:
         return _report(knob, None, "skipped", "not tried: the search ended before its turn")
     if setting is not None:
-        return _report(knob, setting, "kept", _kept(seen), seen)
+        return _report(knob, setting, "kept", f"{_kept(seen)}{_expected(knob, seen)}", seen)
     tried = dict(seen.candidate.settings)[knob.lever]
-    return _report(knob, tried, "dropped", f"{figure(seen)}: {_dropped(seen)}", seen)
+    why = f"{figure(seen)}: {_dropped(seen)}{_expected(knob, seen)}"
+    return _report(knob, tried, "dropped", why, seen)
 
 
 def _report(
@@ -54,6 +55,14 @@ def _report(
         effect=knob.effect,
         speedup=seen.speedup if seen else None,
     )
+
+
+def _expected(knob: Knob, seen: Comparison) -> str:
+    """Say what was predicted, where both figures are about the lever alone."""
+    ratio = knob.forecasts.get(dict(seen.candidate.settings)[knob.lever])
+    if ratio is None or seen.baseline.settings:
+        return ""
+    return f"; predicted {times(ratio)}"
 
 
 def figure(seen: Comparison) -> str:

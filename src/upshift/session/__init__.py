@@ -98,7 +98,12 @@ def profile(
     workload: Workload, options: Options, view: Watcher
 ) -> tuple[Profile, Machine, tuple[str, ...]]:
     """Measure where the steps of the script go, in a trial that changes nothing."""
-    from upshift.session.observe import measure_own_cost, measure_peaks, observe
+    from upshift.session.observe import (
+        measure_ceiling,
+        measure_own_cost,
+        measure_peaks,
+        observe,
+    )
 
     view.stage("profile", "starting the script")
     facts = doctor(workload.python)
@@ -107,6 +112,8 @@ def profile(
         view.stage("profile", "our own cost, and what this machine can do")
         seen = measure_own_cost(bench, seen, options.pulled)
         seen = measure_peaks(bench, seen, options.pulled)
+        view.stage("profile", "what a loader that costs nothing would give")
+        seen = measure_ceiling(bench, seen, options.pulled)
         notes = bench.notes
     return seen, facts, notes
 

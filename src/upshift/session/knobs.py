@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from upshift import search
 from upshift.lever import discover
 from upshift.records import Effect, LeverReport
 
 if TYPE_CHECKING:
-    from upshift.lever import Scene
+    from upshift.lever import Lever, Scene
+    from upshift.records import Setting
     from upshift.session import Options
 
 
@@ -38,11 +39,19 @@ def find_knobs(
                 switch=lever.switch,
                 effect=lever.effect,
                 bundled=lever.promising(scene),
+                forecasts=_forecasts(lever, scene, settings),
             )
         )
     assert scene.baseline is not None  # noqa: S101  # the tuner profiles first
     kept, skipped = search.bounds(found, scene.baseline, least_ratio=least_ratio)
     return kept, (*rows, *skipped)
+
+
+def _forecasts(
+    lever: Lever[Any], scene: Scene, settings: tuple[Setting, ...]
+) -> dict[Setting, float]:
+    said = {setting: lever.forecast(scene, setting) for setting in settings}
+    return {setting: ratio for setting, ratio in said.items() if ratio is not None}
 
 
 def _forbidden(name: str, effect: Effect, options: Options) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from upshift import compare
 from upshift.errors import ScriptFailed, UpshiftError
+from upshift.launch.bench import REPLAY_SETTLE_COUNT
 from upshift.records import Phase, Profile
 from upshift.session.costs import GLANCE_COUNT, probe_count, watch_count
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 _OVERHEAD_S = 8.0
 _OVERHEAD_LEAST_COUNT = 12
 _OVERHEAD_MOST_COUNT = 120
+_CEILING_S = 10.0
+_CEILING_LEAST_COUNT, _CEILING_MOST_COUNT = 6, 40
+_WAITING_RATIO = 0.02
 
 
 def observe(bench: Bench, plan: Plan, *, step_count: int | None = None) -> Profile:
@@ -81,6 +85,26 @@ def measure_own_cost(bench: Bench, seen: Profile, plan: Plan) -> Profile:
         return seen
     slower = compare.settle(pairs).speedup
     return replace(seen, own_cost=compare.inverse(slower))
+
+
+def measure_ceiling(bench: Bench, seen: Profile, plan: Plan) -> Profile:
+    """Add what a loader would give that costs nothing, where the loop waits for its own.
+
+    A script that does not bear to get a batch twice keeps its profile without it.
+    """
+    if seen.share_ratio(Phase.DATA) < _WAITING_RATIO:
+        return seen
+    pair_s = (REPLAY_SETTLE_COUNT + 5 * bench.cycle_count) * max(1e-6, seen.step_s)
+    count = min(_CEILING_MOST_COUNT, int(_CEILING_S / pair_s))
+    if count < _CEILING_LEAST_COUNT:
+        return seen
+    try:
+        pairs, waiting_ratio = bench.ceiling(plan, count)
+    except (ScriptFailed, UpshiftError):
+        return seen
+    if len(pairs) < _CEILING_LEAST_COUNT or waiting_ratio > _WAITING_RATIO:
+        return seen
+    return replace(seen, ceiling=compare.settle(pairs).speedup)
 
 
 def measure_peaks(bench: Bench, seen: Profile, plan: Plan) -> Profile:
