@@ -60,6 +60,7 @@ class LiveTraining:
         self.movers_changed: Callable[[], None] = lambda: None
         self._settings: list[Callable[[], Undo | None]] = []
         self.begun = False
+        self.trial = False
 
     def on_optimizer(self, pull: Pull) -> Undo:
         """Apply `pull` to each optimizer right before its first step."""

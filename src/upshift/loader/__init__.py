@@ -18,7 +18,7 @@ def board_of(training: Training) -> Switchboard:
     training = getattr(training, "itself", training)  # what the child hands to one lever only
     board = _BOARDS.get(training)
     if board is None:
-        board = _BOARDS[training] = Switchboard()
+        board = _BOARDS[training] = Switchboard(rehearses=training.trial)
         training.on_loader(board.make)
         training.on_next(board.advance)
     return board

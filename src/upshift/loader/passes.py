@@ -9,6 +9,7 @@ from upshift.loader.belief import believe
 from upshift.loader.desk import stock_of
 from upshift.loader.indices import foretell, listed
 from upshift.loader.observed import observe
+from upshift.loader.rehearsal import Rehearsal
 from upshift.loader.tasks import Draws, Task
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Pass:
         self._streams: Streams | None = None
         self._coming: Stream | None = None
         self._coming_number = 0
+        self._rehearsal: Rehearsal | None = None
         self._version = -1
 
     def next(self) -> Any:
@@ -119,17 +121,23 @@ class Pass:
             self._pool.release(self)
         self.staff, self._pool, self.chain, self._streams = staff, None, None, None
         self._starts, self.resumes = self.resumes, {}
+        if self._board.rehearses and heavy is not None and hasattr(heavy.source, "warm"):
+            self._rehearsal = Rehearsal(heavy.source, self.stream)
         self._here, self._light = light or heavy or stock_of(loader), light is not None
         if staff.count:
-            try:
-                self._pool = desk.pool(loader, staff, heavy, self._board.setups, self)
-            except Exception as error:
-                if loader.num_workers:
-                    raise
-                self.give_up_workers(f"they could not be started ({said(error)})")
+            self._hire(staff, heavy)
         elif staff.logical_count:
             self._streams = desk.streams_here(self, staff.logical_count)
             self._streams.starts.update(self._starts)
+
+    def _hire(self, staff: Staff, source: Any) -> None:
+        """Let worker processes fetch; where they cannot start, a script without any goes on."""
+        try:
+            self._pool = self.desk.pool(self.loader, staff, source, self._board.setups, self)
+        except Exception as error:
+            if self.loader.num_workers:
+                raise
+            self.give_up_workers(f"they could not be started ({said(error)})")
 
     def give_up_workers(self, why: str) -> None:
         """Fetch in the main process from now on."""
@@ -195,7 +203,12 @@ class Pass:
             pool.begin_early(task)
 
     def _take(self, *, now: bool) -> Any:
-        indices = self._backlog.popleft() if self._backlog else self.stream.take(now=now)
+        if self._backlog:
+            indices = self._backlog.popleft()
+        elif self._rehearsal is not None:
+            indices = self._rehearsal.take(self.stream, now=now)
+        else:
+            indices = self.stream.take(now=now)
         return indices if self._light else listed(indices)
 
     def _task(self, indices: Any, pool: Pool) -> Task:

@@ -27,6 +27,9 @@ class Switchboard:
     something, its `_next_data` is answered by a `Pass`; in the middle of a pass, torch's own
     iterator is cut off from its indices first and gives what it had already asked for.
 
+    Args:
+        rehearses: this is a trial: what pays from the second pass on is shown at once.
+
     Attributes:
         wish: the number of workers that a lever asks for.
         offers: what may propose a source for a loader.
@@ -35,7 +38,8 @@ class Switchboard:
         notes: what is not done for some loader, and why, one sentence each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, rehearses: bool = False) -> None:
+        self.rehearses = rehearses
         self.wish = Wish()
         self.offers: list[Offer] = []
         self.setups: list[Any] = []
