@@ -10,17 +10,25 @@ from __future__ import annotations
 import random
 import sys
 from dataclasses import dataclass
-from importlib import import_module
+from math import exp, log
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from loader_race import Arm, Failed, Living, living
 
+from upshift import machine, search
+from upshift.lever import Scene, discover
+from upshift.loader import choice
+from upshift.records import Comparison, Interval, Phase, Plan, Profile, Verdict
+from upshift.search.propose import LEAST_RATIO
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+LEVER = "loader_workers"
 NEAR_RATIO = 1.05
+MOST_RACES = 25
 LARGEST_COUNT = 6
 # (milliseconds that an item computes, milliseconds that it waits)
 LOADERS = (
@@ -134,28 +142,30 @@ class LoopFacts:
     step_s: float
 
 
-def chosen_count(facts: LoopFacts, probe: Callable[[int], float]) -> tuple[int, str]:
-    """Return the number of workers that upshift chooses, and who chose.
+def chosen_count(facts: LoopFacts, probe: Callable[[int], float], *, pair_count: int) -> list[int]:
+    """Return the number of workers that upshift chooses, and before it all that it tried.
 
-    The one place that knows how the choice is called.
+    The counts and the order of the races are those of the product; only the races are shorter.
 
     Args:
         facts: of the loop without workers.
         probe: seconds per step with so many workers.
+        pair_count: blocks of each of two counts in a race.
     """
-    try:
-        choice: Any = import_module("upshift.loader.choice")
-    except ImportError:
-        return _first_setting(facts), "loader_workers.settings, first"
-    return int(choice.choose(facts, probe)), "loader.choice"
+    settings = choice.counts(scene_of(facts))
+    if not settings:
+        return [0]
+    knobs = (knob_of(settings),)
+    history: list[Comparison] = []
+    while proposal := search.propose(knobs, history, launches_left=MOST_RACES - len(history)):
+        history.append(_race(proposal, probe, pair_count))
+    tried = dict.fromkeys(count_of(seen.candidate) for seen in history)
+    chosen = count_of(search.incumbent(knobs, history))
+    return [*(count for count in tried if count != chosen), chosen]
 
 
-def _first_setting(facts: LoopFacts) -> int:
-    """Return what the lever would try first after the profile of this loop."""
-    from upshift import machine
-    from upshift.lever import Scene, discover
-    from upshift.records import Phase, Profile
-
+def scene_of(facts: LoopFacts) -> Scene:
+    """Return what a profile and a child would say of this loop."""
     step_s = facts.fetch_s + facts.step_s
     profile = Profile(
         step_s=step_s,
@@ -165,11 +175,49 @@ def _first_setting(facts: LoopFacts) -> int:
         sample_count=8,
         phase_s={Phase.DATA: facts.fetch_s, Phase.FORWARD: facts.step_s},
         step_count=30,
+        cores_ratio=(facts.fetch_cpu_s + facts.step_s) / step_s,
     )
-    traits = {"loader.workers": 0, "loader.map_style": True, "loader.persistent": False}
-    scene = Scene(machine=machine.read(probe=lambda: None), baseline=profile, traits=traits)
-    found = discover()["loader_workers"].settings(scene)
-    return int(found[0]) if found else 0  # type: ignore[call-overload]
+    traits = {
+        "loader.workers": 0,
+        "loader.map_style": True,
+        "loader.persistent": False,
+        "loader.fetch_s": facts.fetch_s,
+        "loader.fetch_cpu_ratio": min(1.0, facts.fetch_cpu_s / facts.fetch_s),
+    }
+    return Scene(machine=machine.read(probe=lambda: None), baseline=profile, traits=traits)
+
+
+def knob_of(settings: tuple[int, ...]) -> search.Knob:
+    """Return the lever as the search sees it."""
+    lever = discover()[LEVER]
+    return search.Knob(
+        lever=lever.name,
+        phases=lever.phases,
+        settings=settings,
+        gain_ratio=lever.gain_ratio,
+        switch=lever.switch,
+        effect=lever.effect,
+    )
+
+
+def count_of(plan: Plan) -> int:
+    """Return the number of workers of a plan; the script has none."""
+    return int(dict(plan.settings).get(LEVER, 0))
+
+
+def _race(proposal: search.Proposal, probe: Callable[[int], float], pair_count: int) -> Comparison:
+    counts = {plan: count_of(plan) for plan in (proposal.baseline, proposal.candidate)}
+    logs = []
+    for _ in range(pair_count):
+        walls_s = {plan: probe(counts[plan]) for plan in random.sample(list(counts), 2)}
+        logs.append(log(walls_s[proposal.baseline] / walls_s[proposal.candidate]))
+    ratio = exp(median(logs))
+    return Comparison(
+        baseline=proposal.baseline,
+        candidate=proposal.candidate,
+        verdict=Verdict.WIN if ratio >= 1 + LEAST_RATIO else Verdict.DROP,
+        speedup=Interval(low_ratio=ratio, mid_ratio=ratio, high_ratio=ratio),
+    )
 
 
 def measure(folder: Path, *, quick: bool) -> list[dict[str, Any]]:
@@ -190,13 +238,16 @@ def _row(process: Living, place: int, counts: Sequence[int], *, round_count: int
     try:
         first = process.ask(f"{place} 0")
         facts = LoopFacts(**{name: first[name] for name in LoopFacts.__annotations__})
-        chosen, by = chosen_count(facts, lambda count: _wall_s(process, place, count))
+        *tried, chosen = chosen_count(
+            facts, lambda count: _wall_s(process, place, count), pair_count=2 * round_count + 1
+        )
         asked = sorted({*counts, chosen})
         walls_s = _sweep(process, place, asked, round_count)
         best = min(walls_s, key=lambda count: median(walls_s[count]))
         near = 1.0 if chosen == best else _again(process, place, chosen, best, round_count)
     except Failed as failure:
         return {**row, "failed": str(failure)}
+    by = f"tried {', '.join(map(str, tried)) or 'no other'}"
     return {**row, "chosen": chosen, "best": best, "ratio": near, "by": by}
 
 
