@@ -8,6 +8,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from upshift.loader.fingerprint import fingerprint
+from upshift.loader.mail import opened
 from upshift.loader.tasks import Report, Task, Worksite, as_it_is
 from upshift.loader.view import make_crew
 
@@ -180,7 +181,7 @@ class Pool:
         if id(task) in self._dropped:
             self._dropped.remove(id(task))
         else:
-            self._ready.append((batch, report))
+            self._ready.append((opened(batch), report))
 
     def discard(self) -> None:
         """Throw away the answers to all tasks that were given."""

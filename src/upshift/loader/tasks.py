@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from upshift.loader import states
 from upshift.loader.fingerprint import fingerprint
+from upshift.loader.mail import posted
 from upshift.loader.same import difference
 from upshift.loader.source import Stock
 from upshift.loader.twice import tells_apart
@@ -97,6 +98,7 @@ class Worksite:
         self._own_init = loader.worker_init_fn
         self._collate = collate_in_worker(loader)
         self._source = source or Stock(loader, collate_fn=self._collate)
+        self._pins = loader.pin_memory  # by torch's thread, which knows tensors only
         self._logical_count = logical_count
         self._setups = tuple(setups)
         self._streams: dict[int, states.States] = {}
@@ -129,8 +131,10 @@ class Worksite:
             if self._logical_count:
                 self._enter(task, index)
             if task.draws is Draws.STREAM:
-                return self._plain(task)
-            return self._observed(task, index)
+                batch, report = self._plain(task)
+            else:
+                batch, report = self._observed(task, index)
+            return (batch if self._pins else posted(batch)), report
         except Exception:
             return None, Report(fetch_ns=0, error=_wrapped(index))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from upshift.loader.mail import leaves, small
 from upshift.loader.same import difference
 
 
@@ -32,30 +33,39 @@ def put_back(info: Any) -> Any:
 
 
 class SharedCollate:
-    """`default_collate` into memory that other processes see, as in a worker.
+    """`default_collate` in a process that stands in for one of the script's own.
 
-    Torch's own does so where it finds itself in a worker, and then it lays images out by rows
-    that it would leave channels_last in the main process.
+    Torch's own writes into shared memory where it finds itself in a worker, and then it lays
+    images out by rows that it would leave channels_last in the main process. Small batches
+    travel otherwise and need none; where the two layouts are the same they are made plainly.
 
     Args:
-        always: as a worker would; else only where the layout is that of the main process.
+        for_worker: the layout must be a worker's; else that of the main process.
     """
 
-    def __init__(self, *, always: bool) -> None:
-        self._shares: bool | None = True if always else None
+    def __init__(self, *, for_worker: bool) -> None:
+        self._for_worker = for_worker
+        self._shares: bool | None = None
 
     def __call__(self, samples: Any) -> Any:
         """Collate the items of a batch."""
         from torch.utils.data import default_collate
 
-        if self._shares is False:
-            return default_collate(samples)
-        shared = self._shared(samples)
+        if self._shares:
+            return self._shared(samples)
+        plain = default_collate(samples)
         if self._shares is None:
-            plain = default_collate(samples)
-            self._shares = not difference(plain, shared)
-            return shared if self._shares else plain
-        return shared
+            return self._decide(plain, self._shared(samples))
+        if self._for_worker and not _by_rows(plain):
+            self._shares = True
+            return self._shared(samples)
+        return plain
+
+    def _decide(self, plain: Any, shared: Any) -> Any:
+        """Settle by the first batch how the others are made."""
+        same = not difference(plain, shared)
+        self._shares = not small(plain) if same else self._for_worker
+        return shared if self._shares else plain
 
     def _shared(self, samples: Any) -> Any:
         from torch.utils.data import default_collate
@@ -67,10 +77,14 @@ class SharedCollate:
             put_back(before)
 
 
+def _by_rows(batch: Any) -> bool:
+    return all(leaf.is_contiguous() for leaf in leaves(batch) if hasattr(leaf, "is_contiguous"))
+
+
 def collate_in_worker(loader: Any) -> Any:
     """Return the collate function for a process that stands in for one of the script's."""
     from torch.utils.data import default_collate
 
     if loader.collate_fn is not default_collate:
         return loader.collate_fn
-    return SharedCollate(always=loader.num_workers > 0)
+    return SharedCollate(for_worker=loader.num_workers > 0)
