@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from upshift.loader.source import Stock
 from upshift.loader.states import States, reachable, read
 from upshift.loader.streams import Streams
 from upshift.loader.tasks import Draws
+from upshift.loader.waiting import Waiting
 from upshift.loader.worker_info import collate_in_worker
 
 if TYPE_CHECKING:
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 
 LOOP_DRAWS = "the training loop draws random numbers between two batches"
 _PREFETCH_COUNT = 2
-_PATIENCE_S = 30.0
+_PATIENCE_S = 10.0
+_PATIENCE_RATIO = 20.0
 _MOST_MISSES = 3
 _MOST_VAIN = 2
 _NOT_FORKED = (
@@ -91,6 +94,7 @@ class Desk:
         self._misses = 0
         self._forecast: skip.Words | None = None
         self._observations: list[tuple[int, Moves, int]] = []
+        self._slowest_s = 0.0
         self._settled = False
         self._wants_workers = self._wants_none = False
         self._pools: dict[tuple[int, int], Pool] = {}
@@ -169,7 +173,9 @@ class Desk:
             fetch: makes the batch.
             count: its samples.
         """
+        start_s = time.monotonic()
         found, moves = observe(going.loader, fetch)
+        self._slowest_s = max(self._slowest_s, time.monotonic() - start_s)
         self._observations.append((going.key, moves, count))
         if len(self._observations) > 1:
             self._learn(going)
@@ -356,7 +362,11 @@ class Desk:
             count=staff.count,
             ahead_count=_ahead_count(loader, staff.count),
             logical_count=staff.logical_count,
-            timeout_s=loader.timeout if loader.num_workers else _PATIENCE_S,
+            waiting=Waiting(
+                added=not loader.num_workers,
+                timeout_s=loader.timeout,
+                patience_s=_PATIENCE_S + _PATIENCE_RATIO * self._slowest_s,
+            ),
             setups=setups,
         )
         pool.hold(holder, realigned=own_stay)

@@ -11,6 +11,7 @@ from upshift.loader.indices import foretell, listed
 from upshift.loader.observed import observe
 from upshift.loader.rehearsal import Rehearsal
 from upshift.loader.tasks import Draws, Task
+from upshift.loader.waiting import WorkersLost
 
 if TYPE_CHECKING:
     from upshift.loader import states
@@ -178,8 +179,11 @@ class Pass:
                 if self.stream.ended:
                     self._look_ahead(pool)
                 return
-            if not pool.give(self._task(indices, pool)):
-                self.desk.foretold_wrongly()
+            try:
+                if not pool.give(self._task(indices, pool)):
+                    self.desk.foretold_wrongly()
+            except WorkersLost as error:
+                self._do_without(pool, error)
 
     def _look_ahead(self, pool: Pool) -> None:
         """Let idle workers begin the next pass, where one can know how it will begin."""
@@ -240,17 +244,8 @@ class Pass:
         task = pool.given[0]
         try:
             batch, report = pool.take()
-        except Exception as error:  # a worker died, a time-out, a full /dev/shm
-            self.desk.drop_pools()
-            if self.loader.num_workers:
-                self.stream.delivered()
-                self.look_again()
-                raise
-            rest = list(pool.given)
-            self._pool = None
-            pool.close()
-            self.abandon([task, *rest])
-            self.give_up_workers(f"a worker was lost ({said(error)})")
+        except WorkersLost as error:
+            self._do_without(pool, error)
             return None
         verdict = believe(self, task, batch, report)
         if verdict.again:
@@ -261,6 +256,15 @@ class Pass:
             raise verdict.error
         batch = verdict.batch
         return (self._pins(batch) if verdict.fetched_here else batch,)
+
+    def _do_without(self, pool: Pool, error: WorkersLost) -> None:
+        """Go on where workers died, hang, or cannot send what they made."""
+        given = list(pool.given)
+        pool.discard()
+        self._pool = None
+        pool.close(lost=True)
+        self.abandon(given)
+        self.give_up_workers(f"a worker was lost ({error})")
 
     def _fetch_here(self) -> Any:
         indices = self._take(now=True)

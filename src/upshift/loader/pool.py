@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from upshift.loader.desk import Staff
+    from upshift.loader.waiting import Waiting
 
 
 class _Feed:
@@ -48,7 +49,7 @@ class Pool:
         count: worker processes.
         ahead_count: tasks that each worker holds at most.
         logical_count: workers that the script has.
-        timeout_s: how long to wait for a batch; 0 is for ever.
+        waiting: how long to wait for a batch.
         setups: what each worker does before its first batch.
 
     Attributes:
@@ -64,7 +65,7 @@ class Pool:
         count: int,
         ahead_count: int,
         logical_count: int,
-        timeout_s: float,
+        waiting: Waiting,
         setups: Sequence[Any] = (),
     ) -> None:
         self.count = count
@@ -88,9 +89,12 @@ class Pool:
             collate_fn=as_it_is,
             worker_init_fn=site.start,
             prefetch_factor=ahead_count,
-            timeout=timeout_s,
+            timeout=waiting.timeout_s,
             _index_sampler=self._feed,
         )
+        self._received_count = 0
+        self._waiting = waiting
+        waiting.begin(self._crew)
 
     # ---- who uses it
 
@@ -147,8 +151,8 @@ class Pool:
         in_vain = bool(self.early)
         self._dropped.update(map(id, self.early))
         self.early.clear()
-        self._submit(task)
         self.given.append(task)
+        self._submit(task)
         return not in_vain
 
     def begin_early(self, task: Task) -> None:
@@ -167,21 +171,37 @@ class Pool:
         """Wait for the batch of the oldest task that was given.
 
         Raises:
+            WorkersLost: the script never asked for them, and can do without.
             RuntimeError: a worker died, or the time-out passed (torch's own words).
         """
-        self.given.popleft()
-        while not self._ready:
+        while not self._ready:  # a wait that was broken off may be gone on with
             self._receive()
+        self.given.popleft()
         return self._ready.popleft()
 
     def _receive(self) -> None:
         """Wait for the next answer; keep it where its task is still wanted."""
-        task = self._row.popleft()
-        batch, report = self._crew._next_data()
-        if id(task) in self._dropped:
-            self._dropped.remove(id(task))
-        else:
+        checked = any(task.checked for task in self._row)
+        batch, report = self._waiting.next_answer(self._crew, checked=checked)
+        # Torch leaves out what a dead worker had, and an interruption may have cost an answer.
+        for _ in range(self._crew._rcvd_idx - 1 - self._received_count):
+            self._miss()
+        self._received_count = self._crew._rcvd_idx
+        if self._still_wanted(self._row.popleft()):
             self._ready.append((opened(batch), report))
+
+    def _still_wanted(self, task: Task) -> bool:
+        if id(task) not in self._dropped:
+            return True
+        self._dropped.remove(id(task))
+        return False
+
+    def _miss(self) -> None:
+        """Forget a task that nobody will answer."""
+        task = self._row.popleft()
+        if self._still_wanted(task):
+            where = self.given if any(task is one for one in self.given) else self.early
+            del where[next(place for place, one in enumerate(where) if one is task)]
 
     def discard(self) -> None:
         """Throw away the answers to all tasks that were given."""
@@ -190,8 +210,10 @@ class Pool:
         self._ready.clear()
         self.given.clear()
 
-    def close(self) -> None:
-        """End the workers."""
+    def close(self, *, lost: bool = False) -> None:
+        """End the workers, and wait for them; those that are lost may hang."""
+        for worker in self._crew._workers if lost else ():
+            worker.kill()
         self._crew._shutdown_workers()
 
 
