@@ -230,6 +230,7 @@ def _trial(order: dict[str, Any]) -> None:
     from upshift.attach.turns import Turns
     from upshift.launch.channel import Channel
     from upshift.launch.order import REPLAY_KEY
+    from upshift.loader import board_of
     from upshift.loader.replay import Replay
 
     try:
@@ -245,10 +246,11 @@ def _trial(order: dict[str, Any]) -> None:
         return _talk(channel, {**message, "pid": own_pid})
 
     watch = Watch(measuring=True)
-    pulled, replay = Pulled(watch.live), Replay()
+    board_of(watch.live)  # it must have seen a pass begin to take it over in the middle
+    pulled, replay = Pulled(watch.live), Replay(watch.live.advancers)
 
     def switch(settings: dict[str, Any]) -> None:
-        replay.switch(watch.live, replays=REPLAY_KEY in settings)
+        replay.switch(replays=REPLAY_KEY in settings)
         pulled.switch({name: s for name, s in settings.items() if name != REPLAY_KEY})
 
     turns = Turns(watch, switch, talk)

@@ -26,13 +26,14 @@ class Source:
 
 @pytest.fixture
 def loop():
-    live, replay = LiveTraining(), Replay()
+    live = LiveTraining()
+    replay = Replay(live.advancers)
     return SimpleNamespace(
         live=live,
         replay=replay,
         next=lambda source: live.advance(Source.next, source),
-        on=lambda: replay.switch(live, replays=True),
-        off=lambda: replay.switch(live, replays=False),
+        on=lambda: replay.switch(replays=True),
+        off=lambda: replay.switch(replays=False),
     )
 
 
@@ -79,6 +80,20 @@ def test_a_loop_that_steps_no_more_comes_to_its_end(loop) -> None:
     loop.on()
     trained(loop, source, 8)
     assert fetched_to_the_end(loop, source) >= 20 - 8
+
+
+def test_what_the_levers_do_for_each_batch_is_still_done(loop) -> None:
+    seen = []
+
+    def advance(original, iterator):
+        seen.append(iterator)
+        return original(iterator)
+
+    loop.live.on_next(advance)
+    source = Source("train", 20)
+    loop.on()
+    trained(loop, source, 12)
+    assert seen == [source] * (1 + REPLAYED_COUNT)
 
 
 def test_a_script_may_take_its_batch_apart(loop) -> None:

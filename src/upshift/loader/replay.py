@@ -14,8 +14,6 @@ from weakref import WeakKeyDictionary
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from upshift.lever import Training
-
 REPLAYED_COUNT = 4
 _PATIENT_COUNT = 1000
 
@@ -27,26 +25,32 @@ class Replay:
     those of an evaluation, go on as they are: they must come to their end. Switch it at a step
     boundary.
 
+    Args:
+        advancers: what is asked for the next batch of an iterator, the first one only; it
+            comes before the levers'.
+
     Attributes:
         replays: the batches are those that were there already.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, advancers: list[Callable[[Any, Any], Any]]) -> None:
         self.replays = False
         self._kept: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
         self._turn = self._left_count = 0
         self._last: Any = None
-        self._undo: Callable[[], None] = lambda: None
+        self._advancers = advancers
 
-    def switch(self, training: Training, *, replays: bool) -> None:
+    def switch(self, *, replays: bool) -> None:
         """Begin or end to replay."""
         if replays == self.replays:
             return
         self.replays = replays
-        self._undo()
         self._kept.clear()
         self._last = None
-        self._undo = training.on_next(self._advance) if replays else lambda: None
+        if replays:
+            self._advancers.insert(0, self._advance)
+        else:
+            self._advancers.remove(self._advance)
 
     def stepped(self) -> None:
         """Note that a step has ended: who gave the last batch feeds the loop."""
@@ -62,7 +66,8 @@ class Replay:
             self._left_count -= 1
             self._turn += 1
             return _as_new(kept[self._turn % REPLAYED_COUNT])
-        batch = original(iterator)
+        later = self._advancers[1:2]
+        batch = later[0](original, iterator) if later else original(iterator)
         self._last = iterator
         if kept is not None and len(kept) < REPLAYED_COUNT:
             kept.append(_as_new(batch))
