@@ -6,6 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from upshift.loader import states
 from upshift.loader.desk import Desk, Wish
 from upshift.loader.indices import begin_stream, fresh_seed, rest_of
 from upshift.loader.passes import Pass
@@ -14,7 +15,7 @@ from upshift.loader.view import make_front, steerable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from upshift.loader.source import Source
+    from upshift.loader.source import Setup, Source
 
     Offer = Callable[[Any], Source | str]
     Undo = Callable[[], None]
@@ -73,7 +74,7 @@ class Switchboard:
         """
         return self._with(self.offers, offer)
 
-    def in_workers(self, setup: Any) -> Undo:
+    def in_workers(self, setup: Setup) -> Undo:
         """Let `setup` act in each worker process.
 
         It has `enter(worker_index)` for its start and `first(fetch, indices, dataset)`, which
@@ -135,12 +136,22 @@ class Switchboard:
                 self._fronts[front] = weakref.ref(loader) if stays else lambda: loader
             return front
         resumed = stays and (desk.kept_seed is not None or loader._iterator is not None)
+        before = states.read()
+        try:
+            return self._begin(desk, loader, resumed=resumed)
+        except (AttributeError, TypeError) as error:  # a torch whose iterators we do not know
+            states.restore(before)
+            self._note(f"a loader was left alone: {type(error).__name__}: {error}")
+            return stock()
+
+    def _begin(self, desk: Desk, loader: Any, *, resumed: bool) -> Any:
+        """Return an iterator that a `Pass` answers for."""
         if resumed and desk.kept_seed is None:
             desk.kept_seed = fresh_seed()
         stream = begin_stream(
             loader, kept_seed=desk.kept_seed if resumed else None, fast=bool(self.offers)
         )
-        if stays:
+        if loader.persistent_workers and loader.num_workers > 0:
             desk.kept_seed = stream.seed
         front = make_front(loader, stream)
         front._next_data = Pass(self, desk, loader, stream, _pins(front)).next
