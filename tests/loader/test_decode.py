@@ -406,7 +406,7 @@ def test_a_spawned_worker_gets_a_decoder_and_a_forked_one_keeps_its_own() -> Non
         before = decode.installed()
         setup.enter(1)
         assert decode.installed() == before
-        assert setup.first(lambda indices: indices, [3]) == [3]
+        assert setup.first(lambda indices: indices, [3], ["the dataset"]) == [3]
     finally:
         decode._SEAM.remove(decode.installed())
     assert "simplejpeg" in sys.modules

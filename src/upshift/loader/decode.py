@@ -374,6 +374,6 @@ class TurboWorkers:
         if not any(isinstance(decoder, Turbo) for decoder in installed()):
             install_turbo()
 
-    def first(self, fetch: Callable[[Any], Any], indices: Any) -> Any:
-        """Fetch the first batch as all others."""
+    def first(self, fetch: Callable[[Any], Any], indices: Any, dataset: Any = None) -> Any:
+        """Fetch each batch as it is."""
         return fetch(indices)

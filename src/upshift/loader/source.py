@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 class Source(Protocol):
@@ -31,6 +31,16 @@ class Source(Protocol):
             indices: of one batch, as the batch sampler gave them: a list of integers in any
                 order, with repetitions and negative ones as the script likes.
         """
+
+
+class Setup(Protocol):
+    """What acts in each worker process; it is pickled where workers are spawned."""
+
+    def enter(self, worker_index: int) -> None:
+        """Act at the start of the process."""
+
+    def first(self, fetch: Callable[[Any], Any], indices: Any, dataset: Any = None) -> Any:
+        """Return the batch that `fetch(indices)` makes from `dataset`; asked for each batch."""
 
 
 class Stock:
