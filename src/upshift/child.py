@@ -246,6 +246,7 @@ def _trial(order: dict[str, Any]) -> None:
         return _talk(channel, {**message, "pid": own_pid})
 
     watch = Watch(measuring=True)
+    watch.live.trial = True
     board_of(watch.live)  # it must have seen a pass begin to take it over in the middle
     pulled, replay = Pulled(watch.live), Replay(watch.live.advancers)
 

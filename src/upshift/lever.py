@@ -44,7 +44,13 @@ class Training(Protocol):
 
     Each `on_*` calls back at once for every object that is already known and later for each
     new one, until the returned function is called.
+
+    Attributes:
+        trial: the process is thrown away after some seconds of timed steps. What pays from the
+            second pass over the data on may show there what it gives then.
     """
+
+    trial: bool
 
     def on_optimizer(self, pull: Callable[[Any], Callable[[], None] | None]) -> Callable[[], None]:
         """Apply `pull` to each `torch.optim.Optimizer` right before its first step."""
