@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from upshift.loader import skip
@@ -13,7 +12,8 @@ from upshift.loader.indices import foreseen
 from upshift.loader.observed import Moves, observe
 from upshift.loader.pool import Pool
 from upshift.loader.source import Stock
-from upshift.loader.states import States, reachable, read
+from upshift.loader.staff import HERE, Staff, Wish, staff_of_workers, why_not_elsewhere
+from upshift.loader.states import States, read
 from upshift.loader.streams import Streams
 from upshift.loader.tasks import Draws
 from upshift.loader.waiting import Waiting
@@ -30,43 +30,6 @@ _PATIENCE_S = 10.0
 _PATIENCE_RATIO = 20.0
 _MOST_MISSES = 3
 _MOST_VAIN = 2
-_NOT_FORKED = (
-    "sqlite3", "h5py", "lmdb", "socket", "ssl", "asyncio", "concurrent", "multiprocessing.pool",
-    "grpc", "tensorflow", "jax", "psycopg2", "redis", "pymongo",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What the levers ask for.
-
-    Attributes:
-        count: worker processes; None is the script's own number.
-        redraws: the workers may draw random numbers of their own.
-    """
-
-    count: int | None = None
-    redraws: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Staff:
-    """Who fetches.
-
-    Attributes:
-        count: worker processes; 0 is the main process.
-        draws: whose random numbers the items draw.
-        logical_count: workers that the script has, or seems to have.
-        provisional: fewer processes will do as soon as it is known that items change nothing.
-    """
-
-    count: int
-    draws: Draws
-    logical_count: int
-    provisional: bool = False
-
-
-_HERE = Staff(0, Draws.NONE, 0)
 
 
 class Desk:
@@ -259,48 +222,28 @@ class Desk:
         if self._wants_none and loader.worker_init_fn is not None and not self._here_off:
             self.refuse_here("each of its workers is set up by a function of the script's")
         if light is not None:
-            return _HERE if light.pure or not own else Staff(0, Draws.STREAM, own)
+            return HERE if light.pure or not own else Staff(0, Draws.STREAM, own)
         if wish.redraws and wish.count:
             self._wants_workers = False
             return Staff(count, Draws.STREAM, count)
         if own:
-            return self._staff_of_workers(own, count, fixed=bool(loader.persistent_workers))
+            return self._staff_of_workers(loader, own, count)
         if not count or self._unshareable(loader) or self.curious:
-            return _HERE
+            return HERE
         if self.draws:
             return Staff(count if self._forecast is not None else 1, Draws.CHAIN, 0)
         return Staff(count, Draws.NONE, 0)
 
-    def _staff_of_workers(self, own: int, count: int, *, fixed: bool) -> Staff:
-        """Decide for a loader of which the script says that it has `own` workers.
-
-        Until the first batches have shown that items leave the dataset alone, each of the
-        script's workers has a process of its own; only a whole pass lets the main process, which
-        has the script's own copy, make them. `fixed`: these stay as they are.
-        """
-        if not self.keeps or (fixed and count <= own):
+    def _staff_of_workers(self, loader: Any, own: int, count: int) -> Staff:
+        if not self.keeps or (loader.persistent_workers and count <= own):
             return Staff(own, Draws.STREAM, own)
-        if self.draws is None:
-            if count > own:
-                return Staff(count, Draws.NONE, own)
-            return Staff(own, Draws.STREAM, own, provisional=True)
-        if not count and not self._here_off and self._whole:
-            return Staff(0, Draws.STREAM, own)
-        if not self.draws:
-            return Staff(max(1, count), Draws.NONE, own)
-        # Each process plays as many of the script's workers as the other ones do.
-        fitting = max((n for n in range(1, own + 1) if own % n == 0 and n <= count), default=1)
-        return Staff(fitting, Draws.STREAM, own)
+        without = self._whole and not self._here_off
+        return staff_of_workers(own, count, draws=self.draws, without=without)
 
     def _unshareable(self, loader: Any) -> bool:
         """Return whether the items must be made in the main process; says why, once."""
-        if not self._workers_off and not foreseen(loader):
-            self.refuse_workers(
-                f"the order comes from {type(_inner(loader)).__name__}, which may look at "
-                "anything between two batches"
-            )
-        if not self._workers_off and (handle := _handle(loader.dataset)):
-            self.refuse_workers(f"the dataset holds a {handle}, which processes cannot share")
+        if not self._workers_off and (why := why_not_elsewhere(loader)):
+            self.refuse_workers(why)
         return bool(self._workers_off)
 
     # ---- with what
@@ -410,16 +353,3 @@ def _drawable(source: Any, loader: Any) -> bool:
     """Return whether the draws of a source can be replayed: what an init function seeds is not."""
     own_init = loader.num_workers and loader.worker_init_fn is not None
     return not (getattr(source, "light", False) and own_init and not source.pure)
-
-
-def _inner(loader: Any) -> Any:
-    return getattr(loader._index_sampler, "sampler", loader._index_sampler)
-
-
-def _handle(dataset: Any) -> str:
-    """Return the name of an open handle that the dataset holds and processes cannot share."""
-    for value in reachable(dataset):
-        module = type(value).__module__ or ""
-        if any(module == name or module.startswith(f"{name}.") for name in _NOT_FORKED):
-            return f"{module}.{type(value).__name__}"
-    return ""

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from upshift.loader import states
-from upshift.loader.desk import Desk, Wish
+from upshift.loader.desk import Desk
 from upshift.loader.indices import begin_stream, fresh_seed, rest_of
 from upshift.loader.passes import Pass
+from upshift.loader.staff import Wish
 from upshift.loader.view import make_front, steerable
 
 if TYPE_CHECKING:
