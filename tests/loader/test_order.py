@@ -102,3 +102,26 @@ def test_another_number_in_mid_epoch_loses_repeats_and_reorders_nothing(
 ) -> None:
     for first in (None, 1):
         assert switches[f"{schedule} {own} {first}"] is True, first
+
+
+LETS_GO = r"""
+class Scaled(Draws):
+    def __getitem__(self, i):
+        return self.scale * i + torch.rand(()).item()
+
+
+def run():
+    loader = DataLoader(Scaled(12), batch_size=3, shuffle=True, num_workers=2,
+                        persistent_workers=True)
+    seen = epochs(loader, 2)
+    loader._iterator._shutdown_workers()
+    loader._iterator = None
+    loader.dataset.scale = -1
+    return seen + epochs(loader, 2)
+facts = {str(wanted): same(run, wanted) for wanted in (0, 1, 2, 4)}
+"""
+
+
+@pytest.mark.child
+def test_workers_that_stay_and_that_the_script_lets_go_begin_again_as_torchs_do(loaders) -> None:
+    assert loaders(LETS_GO) == dict.fromkeys(("0", "1", "2", "4"), True)

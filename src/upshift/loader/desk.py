@@ -329,6 +329,11 @@ class Desk:
             )
         return self._streams
 
+    def start_over(self) -> None:
+        """Forget the workers that stay, and their random streams."""
+        self.kept_seed = self._streams = None
+        self.drop_pools()
+
     def drop_pools(self) -> None:
         """End all kept workers that no pass holds; the others go with their pass."""
         pools, self._pools = self._pools, {}

@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     Undo = Callable[[], None]
 
 
+class Stayed:
+    """Stands in `loader._iterator` where torch keeps workers that stay.
+
+    Trainers take it away to have them end. It is not the iterator of the script's pass: that
+    one holds the loader, and the workers could not end with the loader.
+    """
+
+    def _shutdown_workers(self) -> None:
+        """End nothing: the workers end when this has been taken away, or with the loader."""
+
+
 class Switchboard:
     """What the levers want of all loaders of a script, and what was made of it.
 
@@ -129,6 +140,8 @@ class Switchboard:
         desk = self._desk(loader)
         # torch draws no base seed where the loader's own workers stayed from pass to pass.
         stays = loader.persistent_workers and loader.num_workers > 0
+        if stays and desk.kept_seed is not None and loader._iterator is None:
+            desk.start_over()  # the script has let its workers go: torch would start new ones
         if self.idle and desk.kept_seed is None:
             front = stock()
             if hasattr(front, "_sampler_iter"):
@@ -143,6 +156,8 @@ class Switchboard:
         except (AttributeError, TypeError) as error:  # a torch whose iterators we do not know
             states.restore(before)
             self._note(f"a loader was left alone: {type(error).__name__}: {error}")
+            if isinstance(loader._iterator, Stayed):
+                loader._iterator = None
             return stock()
 
     def _begin(self, desk: Desk, loader: Any, *, resumed: bool) -> Any:
@@ -152,9 +167,11 @@ class Switchboard:
         stream = begin_stream(
             loader, kept_seed=desk.kept_seed if resumed else None, fast=bool(self.offers)
         )
+        front = make_front(loader, stream)
         if loader.persistent_workers and loader.num_workers > 0:
             desk.kept_seed = stream.seed
-        front = make_front(loader, stream)
+            if loader._iterator is None:
+                loader._iterator = Stayed()
         front._next_data = Pass(self, desk, loader, stream, _pins(front)).next
         self._fronts[front] = weakref.ref(loader)
         return front
