@@ -221,7 +221,19 @@ def _run(order: dict[str, Any]) -> None:
             settings[name] = setting
         except Exception as error:
             leave_out(name, setting, error)
+    atexit.register(_tell_of_lost_workers, watch.live, os.getpid())
     watch.install()
+
+
+def _tell_of_lost_workers(training: Any, own_pid: int) -> None:
+    """Say at the end of a real run why it was slower than promised."""
+    if os.getpid() != own_pid or "upshift.loader" not in sys.modules:
+        return
+    from upshift.loader import board_of
+
+    for note in board_of(training).notes:
+        if "a worker was lost" in note or "could not be started" in note:
+            sys.stderr.write(f"upshift: {note}; the main process went on by itself\n")
 
 
 def _trial(order: dict[str, Any]) -> None:

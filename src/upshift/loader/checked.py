@@ -27,6 +27,10 @@ def due(number: int) -> bool:
     return number & (number - 1) == 0 or number % _RARELY == 0
 
 
+def _arrived(source: Any, stock: Any) -> Any:
+    return stock if source is None else Checked(source, stock, on_end=lambda why: None)
+
+
 class Checked:
     """Fetch with a source, and compare it with torch's own way every now and then.
 
@@ -49,6 +53,10 @@ class Checked:
         self._number = 0
         self._stock_ns: list[int] = []
         self._source_ns: list[int] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to a worker without the one to tell: that one is in this process."""
+        return _arrived, (self.source, self.stock)
 
     def fetch(self, indices: Sequence[int]) -> Any:
         """Return the batch of `indices`."""

@@ -15,9 +15,10 @@ from upshift.loader.waiting import WorkersLost
 
 if TYPE_CHECKING:
     from upshift.loader import states
-    from upshift.loader.desk import Desk, Staff
+    from upshift.loader.desk import Desk
     from upshift.loader.indices import Stream
     from upshift.loader.pool import Pool
+    from upshift.loader.staff import Staff
     from upshift.loader.streams import Streams
     from upshift.loader.switchboard import Switchboard
 
@@ -136,9 +137,14 @@ class Pass:
         try:
             self._pool = self.desk.pool(self.loader, staff, source, self._board.setups, self)
         except Exception as error:
-            if self.loader.num_workers:
+            why = f"workers could not be started ({said(error)})"
+            if not self.loader.num_workers:
+                self.give_up_workers(why)
+            elif source is None and not self._board.setups:
                 raise
-            self.give_up_workers(f"they could not be started ({said(error)})")
+            else:  # what a lever adds to them may not pickle
+                self.desk.note(why)
+                self._pool = self.desk.pool(self.loader, staff, None, (), self)
 
     def give_up_workers(self, why: str) -> None:
         """Fetch in the main process from now on."""

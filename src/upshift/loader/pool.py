@@ -15,7 +15,7 @@ from upshift.loader.view import make_crew
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from upshift.loader.desk import Staff
+    from upshift.loader.staff import Staff
     from upshift.loader.waiting import Waiting
 
 
@@ -91,10 +91,10 @@ class Pool:
             prefetch_factor=ahead_count,
             timeout=waiting.timeout_s,
             _index_sampler=self._feed,
+            **waiting.start_method,
         )
         self._received_count = 0
         self._waiting = waiting
-        waiting.begin(self._crew)
 
     # ---- who uses it
 
@@ -107,6 +107,7 @@ class Pool:
                 on from pass to pass stay where they are.
         """
         self._holder = weakref.ref(holder)
+        self._waiting.begin(self._crew)
         self.discard()
         if realigned:
             self._crew._worker_queue_idx_cycle = cycle(range(self.count))
@@ -115,6 +116,7 @@ class Pool:
         """Take the workers back from a pass that has ended."""
         if self._holder is not None and self._holder() is holder:
             self._holder = None
+            self._waiting.end(self._crew)
 
     def serves(self, staff: Staff, source: Any, setups: Sequence[Any]) -> bool:
         """Return whether these workers are what is asked for."""

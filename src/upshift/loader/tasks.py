@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import sys
 import time
 from enum import Enum
@@ -105,6 +107,7 @@ class Worksite:
         self._key: Any = None
         self._current: int | None = None
         self._private: states.Private | None = None
+        self._sent = False
         self._seen: dict[bool, Any] = {}
 
     def start(self, worker_index: int) -> None:
@@ -134,6 +137,9 @@ class Worksite:
                 batch, report = self._plain(task)
             else:
                 batch, report = self._observed(task, index)
+            if (task.checked or not self._sent) and not self._logical_count:
+                pickle.dumps(batch)  # where the queue fails to, nobody is told
+                self._sent = True
             return (batch if self._pins else posted(batch)), report
         except Exception:
             return None, Report(fetch_ns=0, error=_wrapped(index))
@@ -227,11 +233,12 @@ class Worksite:
 
 
 def _wrapped(index: int) -> Any:
-    """Wrap the current exception as torch's workers do, without the frames of this file."""
+    """Wrap the current exception as torch's workers do, without our own frames at its start."""
     from torch._utils import ExceptionWrapper
 
     kind, error, trace = sys.exc_info()
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__ and trace.tb_next:
+    own = os.path.dirname(__file__)
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(own) and trace.tb_next:
         trace = trace.tb_next
     wrapper: Any = ExceptionWrapper
     return wrapper(exc_info=(kind, error, trace), where=f"in DataLoader worker process {index}")

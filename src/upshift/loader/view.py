@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from typing import Any
+from weakref import WeakSet
+
+_CREWS: WeakSet[Any] = WeakSet()
+_FORKED: list[int] = []
 
 
 class LoaderView:
@@ -58,18 +64,34 @@ def make_crew(loader: Any, worker_count: int, **overrides: Any) -> Any:
 
     view = _view(loader, worker_count, persistent_workers=True, in_order=True, **overrides)
     many: Any = dataloader._MultiProcessingDataLoaderIter
-    return many(view)
+    crew = many(view)
+    _CREWS.add(crew)
+    return crew
+
+
+def _disown() -> None:
+    """Leave the workers of the process that this one was forked from to that one."""
+    _FORKED.append(os.getpid())
+    for crew in _CREWS:
+        crew._shutdown = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown)
 
 
 def steerable(loader: Any) -> bool:
     """Return whether the samples and their order are a matter of the index sampler alone.
 
     Iterable datasets split their stream by worker, and data pipes are sharded in it. Loaders
-    with an iterator of their own, or that deliver out of order, do what we do not know.
+    with an iterator of their own, or that deliver out of order, do what we do not know. A
+    loader worker, in which items use loaders of their own, can have no processes, nor a fork.
     """
     from torch.utils.data import DataLoader, MapDataPipe
 
     plain_iter = type(loader)._get_iterator is DataLoader._get_iterator
     in_order = getattr(loader, "in_order", True)
     piped = isinstance(loader.dataset, MapDataPipe)
-    return bool(loader._dataset_kind == 0 and plain_iter and in_order and not piped)
+    in_worker = bool(_FORKED) or multiprocessing.current_process().daemon
+    known = loader._dataset_kind == 0 and plain_iter and in_order and not piped
+    return bool(known and not in_worker)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import time
 from typing import Any
 
@@ -38,10 +39,23 @@ class Waiting:
         """The time-out that torch's own iterator is given."""
         return _LOOK_S if self._added else self._timeout_s
 
+    @property
+    def start_method(self) -> dict[str, Any]:
+        """How workers start that the script never asked for: its file does not run again."""
+        return (
+            {"multiprocessing_context": multiprocessing.get_context("fork")} if self._added else {}
+        )
+
     def begin(self, crew: Any) -> None:
-        """Take over from torch, which tells of all deaths at first."""
+        """Begin a pass: torch tells of the deaths of the script's own workers in it."""
         if self._added:
             _stop_watching(crew)
+        else:
+            _watch(crew)
+
+    def end(self, crew: Any) -> None:
+        """End a pass: workers that stay die when the process ends, and that is no error."""
+        _stop_watching(crew)
 
     def next_answer(self, crew: Any, *, checked: bool) -> Any:
         """Return the next answer.
