@@ -20,7 +20,6 @@ from torch.utils.data import (
 )
 
 from upshift.loader import states
-from upshift.loader import subsets as subset_module
 from upshift.loader.gather import Gather, offer
 from upshift.loader.same import difference
 from upshift.loader.source import Stock
@@ -102,19 +101,15 @@ def sources(dataset, **options):
     return Stock(loader), source
 
 
-@given(cases(), st.sampled_from([subset_module._GRAIN_COUNT, 0, 5, 12]))
+@given(cases())
 @settings(max_examples=200, deadline=None)
-def test_batches_are_those_of_torch_and_nothing_is_drawn(case, grain_count) -> None:
+def test_batches_are_those_of_torch_and_nothing_is_drawn(case) -> None:
     dataset, batches = case
     stock, source = sources(dataset)
     before = states.read()
     for indices in batches:
         given_indices = list(indices)
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(subset_module, "_GRAIN_COUNT", grain_count)
-            patched.setattr(torch, "get_num_threads", lambda: 2)
-            own = source.fetch(indices)
-        assert difference(stock.fetch(indices), own) == ""
+        assert difference(stock.fetch(indices), source.fetch(indices)) == ""
         assert indices == given_indices
     assert states.read() == before
 
@@ -129,11 +124,7 @@ def leaf_tensors(batch):
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
 @pytest.mark.parametrize("made_in", [torch.inference_mode, torch.no_grad])
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
-@pytest.mark.parametrize("grain_count", [subset_module._GRAIN_COUNT, 12])
-def test_what_else_can_be_asked_of_a_tensor_is_the_same(
-    layout, made_in, mode, grain_count, monkeypatch
-) -> None:
-    monkeypatch.setattr(subset_module, "_GRAIN_COUNT", grain_count)
+def test_what_else_can_be_asked_of_a_tensor_is_the_same(layout, made_in, mode) -> None:
     with made_in():
         table = TensorDataset(LAYOUTS[layout](6, torch.float32))
     halves = ConcatDataset([table, table])
@@ -153,9 +144,7 @@ def test_what_else_can_be_asked_of_a_tensor_is_the_same(
             assert not ours._is_view()
 
 
-@pytest.mark.parametrize("grain_count", [subset_module._GRAIN_COUNT, 4])
-def test_conjugates_and_negatives_are_resolved_like_torch_does(grain_count, monkeypatch) -> None:
-    monkeypatch.setattr(subset_module, "_GRAIN_COUNT", grain_count)
+def test_conjugates_and_negatives_are_resolved_like_torch_does() -> None:
     lazy = torch.view_as_complex(torch.randn(6, 3, 2)).conj()
     for tensor in (lazy, lazy.imag):
         stock, source = sources(TensorDataset(tensor))

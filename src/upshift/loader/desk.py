@@ -52,7 +52,7 @@ class Desk:
         self._pass_count = 0
         self._workers_off = ""
         self._here_off = ""
-        self._drew = self._whole = False
+        self._drew = self._whole = self._probed = False
         self._proof_count = self._task_count = self._vain_count = 0
         self._misses = 0
         self._forecast: skip.Words | None = None
@@ -186,6 +186,11 @@ class Desk:
         """Count a batch of other processes; return whether it is compared."""
         self._task_count += 1
         return due(self._task_count - 1)
+
+    def first_probe(self) -> bool:
+        """Return True once: looking at items in a fork costs two batches."""
+        first, self._probed = not self._probed, True
+        return first
 
     # ---- the next pass
 

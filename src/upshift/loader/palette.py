@@ -18,7 +18,6 @@ Arithmetic = tuple[tuple[str, Any], ...]
 
 HOMES = {1: "torchvision.transforms", 2: "torchvision.transforms.v2"}
 VALUE_COUNT = 256
-_SERIAL_COUNT = 32768  # elements: the grain of torch's elementwise loops
 
 
 class Refused(Exception):
@@ -120,20 +119,6 @@ def compute(planes: Any, arithmetic: Arithmetic) -> Any:
     for name, operand in arithmetic:
         getattr(planes, name)(operand)
     return planes
-
-
-def serial_parts(image_count: int, image_size: int) -> list[slice]:
-    """Return parts of a batch that are too small for torch to wake its threads.
-
-    Threads gain little on operations as short as these, and lose much where their cores are
-    busy; the script's own way of making a batch wakes none.
-    """
-    import torch
-
-    count = image_count
-    if torch.get_num_threads() > 1:
-        count = max(1, _SERIAL_COUNT // max(1, image_size))
-    return [slice(begin, begin + count) for begin in range(0, image_count, max(1, count))]
 
 
 def proved(arithmetic: list[tuple[str, Any]], table: Any) -> Arithmetic:

@@ -229,7 +229,7 @@ class Pass:
             before = self._starts.pop(number % self.staff.logical_count, None)
         elif draws is Draws.CHAIN:
             before = self.desk.foresee(self, sample_count(indices))
-        checked = self.desk.due() or self.staff.provisional
+        checked = self.desk.due()
         for_workers = self.staff.logical_count > 0
         return Task(
             number=number,
@@ -240,7 +240,8 @@ class Pass:
             states=before,
             hands_over=draws is Draws.CHAIN or self.staff.provisional or self.shared,
             checked=checked,
-            looked=checked or self.stream.left_after(number) < pool.count,
+            probed=self.staff.provisional and self.desk.first_probe(),
+            looked=checked or self.staff.provisional or self.stream.left_after(number) < pool.count,
         )
 
     # ---- batches

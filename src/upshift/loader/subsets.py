@@ -24,8 +24,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_GRAIN_COUNT = 32768  # at::internal::GRAIN_SIZE
-_WIDE_BYTES = 16
 _INTEGERS = {int}
 _METHODS = ("__getitem__", "__getitems__", "__len__", "__getattr__")
 _SEQUENCES = (list, tuple, range)
@@ -182,43 +180,9 @@ def take(tensor: Any, positions: Any) -> Any:
         IndexError: one lies outside.
     """
     try:
-        return _selected(tensor, positions)
-    except (IndexError, RuntimeError):  # cheaper than to look for negative ones each time
-        return _selected(tensor, within(positions, len(tensor)))
-
-
-def _selected(tensor: Any, positions: Any) -> Any:
-    """Select rows, on one thread where torch copies them on one thread.
-
-    Torch spreads a selection over all threads from `_GRAIN_COUNT` numbers on, but stacks rows
-    smaller than that one by one. Where cores are short, threads that wait for one another take
-    longer than the whole copy.
-    """
-    import torch
-
-    number_count = tensor.numel() // max(1, len(tensor))
-    small, large = len(positions) * number_count <= _GRAIN_COUNT, number_count > _GRAIN_COUNT
-    if small or large or torch.get_num_threads() == 1:
         return tensor.index_select(0, positions)
-    result = tensor.new_empty((len(positions), *tensor.shape[1:]))
-    source, target = _widened(tensor, result)
-    count = max(1, _GRAIN_COUNT * len(source) // source.numel())
-    for some, into in zip(positions.split(count), target.split(count), strict=True):
-        torch.index_select(source, 0, some, out=into)
-    return result
-
-
-def _widened(tensor: Any, result: Any) -> tuple[Any, Any]:
-    """Return both as rows of fewer, wider numbers where they can be: selections are copies."""
-    import torch
-
-    width = tensor.element_size()
-    row_bytes = tensor.numel() // len(tensor) * width
-    aligned = (row_bytes | tensor.storage_offset() * width) % _WIDE_BYTES == 0
-    if not (aligned and tensor.is_contiguous()) or tensor.is_conj() or tensor.is_neg():
-        return tensor, result
-    wide = torch.complex128
-    return tensor.view(len(tensor), -1).view(wide), result.view(len(result), -1).view(wide)
+    except (IndexError, RuntimeError):  # cheaper than to look for negative ones each time
+        return tensor.index_select(0, within(positions, len(tensor)))
 
 
 def _translated(own: Any, indices: Any) -> Any:

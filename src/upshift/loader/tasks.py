@@ -45,6 +45,7 @@ class Task(NamedTuple):
         hands_over: answer with the states of the generators after it.
         checked: fetch it twice and compare.
         looked: look at the whole of the dataset afterwards.
+        probed: see in a fork whether items remember that they were fetched.
     """
 
     number: int
@@ -56,6 +57,7 @@ class Task(NamedTuple):
     hands_over: bool = False
     checked: bool = False
     looked: bool = False
+    probed: bool = False
 
 
 class Report(NamedTuple):
@@ -146,18 +148,15 @@ class Worksite:
 
     def _plain(self, task: Task) -> tuple[Any, Report]:
         """Fetch with the draws of one of the script's workers, whatever they are."""
-        hidden = (
-            task.checked
-            and task.hands_over
-            and tells_apart(lambda: self._source.fetch(task.indices))
-        )
-        before = states.marks() if task.checked else None
+        before = states.marks() if task.hands_over else None
         start_ns = time.perf_counter_ns()
         batch = self._fetch(task.indices)
         took_ns = time.perf_counter_ns() - start_ns
         drew = before is not None and before != states.marks()
         after = states.read() if task.hands_over else None
-        changed = self._changed(brief=not task.looked) or hidden
+        changed = self._changed(brief=not task.looked)
+        if task.probed:
+            changed = tells_apart(lambda: self._fetch(task.indices)) or changed
         return batch, Report(took_ns, drew=drew, changed=changed, states=after)
 
     def _observed(self, task: Task, index: int) -> tuple[Any, Report]:

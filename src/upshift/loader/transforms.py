@@ -88,19 +88,17 @@ class Chain:
 
         numpy: Any = sys.modules["numpy"]
         axes = (0, 1, 2, 3) if channels_last else (0, 3, 1, 2)
-        entries = numpy.ascontiguousarray(images.transpose(axes))
-        painted = _fresh(entries.shape, self.table.dtype)
+        entries = torch.from_numpy(images).permute(axes).contiguous()
+        painted = _fresh(tuple(entries.shape), self.table.dtype)
         planes = painted.permute(0, 3, 1, 2) if channels_last else painted
         if self.arithmetic:
-            bytes_ = torch.from_numpy(entries)
-            for part in palette.serial_parts(len(entries), entries[0].size):
-                painted[part].copy_(bytes_[part])
-                compute(planes[part], self.arithmetic)
-            return planes
+            painted.copy_(entries)
+            return compute(planes, self.arithmetic)
         channel_count, entry_count = self.table.shape
         offsets = numpy.arange(channel_count, dtype="int32") * entry_count
         places = numpy.empty(entries.shape, "int32")
-        numpy.add(entries, offsets if channels_last else offsets[:, None, None], out=places)
+        offsets = offsets if channels_last else offsets[:, None, None]
+        numpy.add(entries.numpy(), offsets, out=places)
         found = torch.from_numpy(places.reshape(-1))
         torch.index_select(self.table.view(-1), 0, found, out=painted.view(-1))
         return planes

@@ -49,16 +49,14 @@ class SharedCollate:
 
     def __call__(self, samples: Any) -> Any:
         """Collate the items of a batch."""
-        from torch.utils.data import default_collate
-
         if self._shares:
-            return self._shared(samples)
-        plain = default_collate(samples)
+            return _collated(samples, shared=True)
+        plain = _collated(samples, shared=False)
         if self._shares is None:
-            return self._decide(plain, self._shared(samples))
+            return self._decide(plain, _collated(samples, shared=True))
         if self._for_worker and not _by_rows(plain):
             self._shares = True
-            return self._shared(samples)
+            return _collated(samples, shared=True)
         return plain
 
     def _decide(self, plain: Any, shared: Any) -> Any:
@@ -67,14 +65,16 @@ class SharedCollate:
         self._shares = not small(plain) if same else self._for_worker
         return shared if self._shares else plain
 
-    def _shared(self, samples: Any) -> Any:
-        from torch.utils.data import default_collate
 
-        before = say_worker((0, 1, 0, None))
-        try:
-            return default_collate(samples)
-        finally:
-            put_back(before)
+def _collated(samples: Any, *, shared: bool) -> Any:
+    """Collate as torch does in a worker, or in the main process."""
+    from torch.utils.data import default_collate
+
+    before = say_worker((0, 1, 0, None) if shared else None)
+    try:
+        return default_collate(samples)
+    finally:
+        put_back(before)
 
 
 def _by_rows(batch: Any) -> bool:
