@@ -33,7 +33,7 @@ def test_says_why_it_is_not() -> None:
 
 PROGRAM = r"""
 from upshift.levers import device_copies
-from upshift.loader.staging import Staging
+from upshift.loader.device.staging import Staging
 
 
 class Board:

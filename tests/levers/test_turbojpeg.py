@@ -33,7 +33,7 @@ PROGRAM = r"""
 import io, tempfile
 from pathlib import Path
 from PIL import Image, ImageFile
-from upshift.loader import decode
+from upshift.loader.sources import decode
 
 original = ImageFile.ImageFile.load
 folder = tempfile.TemporaryDirectory()

@@ -29,7 +29,7 @@ def test_says_why_there_is_nothing_to_try() -> None:
 PROGRAM = r"""
 import os, random, tempfile
 import numpy as np
-from upshift.loader import threads
+from upshift.loader.workers import threads
 
 folder = tempfile.TemporaryDirectory()
 notes = os.path.join(folder.name, "counts")

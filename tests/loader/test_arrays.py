@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 
-from upshift.loader import arrays, states
+from upshift.loader import states
 from upshift.loader.same import difference
-from upshift.loader.source import Stock
+from upshift.loader.sources import arrays
+from upshift.loader.sources.source import Stock
 
 np = pytest.importorskip("numpy", reason="numpy is not installed")
 try:
@@ -295,7 +296,7 @@ def test_what_is_not_known_is_refused_with_the_reason() -> None:
 PROGRAM = r"""
 import numpy as np
 from torchvision import datasets, transforms as T
-from upshift.loader import arrays
+from upshift.loader.sources import arrays
 
 
 def cifar():

@@ -17,10 +17,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from upshift.loader import memo, states
-from upshift.loader.cached import Cache
+from upshift.loader import states
+from upshift.loader.cache import memo
+from upshift.loader.cache.cached import Cache
 from upshift.loader.same import difference
-from upshift.loader.source import Stock
+from upshift.loader.sources.source import Stock
 
 Image = pytest.importorskip("PIL.Image", reason="needs Pillow")
 BUDGET = 1 << 26
@@ -697,8 +698,8 @@ def test_a_folder_with_a_getitem_of_its_own_is_treated_as_unknown(vision, images
 
 
 PROGRAM = r"""
-from upshift.loader import memo
-from upshift.loader.cached import Cache
+from upshift.loader.cache import memo
+from upshift.loader.cache.cached import Cache
 
 memo._OVERHEAD_NS, memo._LOOK_SHARE_RATIO = -(10**12), 1e9
 

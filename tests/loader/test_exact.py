@@ -112,7 +112,8 @@ def spelled(value):
 def run(make, order, workers, loop_draws=False, breaks=False, count=40, **more):
     torch.manual_seed(7), random.seed(7), np.random.seed(7), OUTSIDE.seed(5)
     dataset = make(count)
-    loader = DataLoader(dataset, batch_size=4, num_workers=workers, **orders[order](dataset), **more)
+    more = {**orders[order](dataset), **more}
+    loader = DataLoader(dataset, batch_size=4, num_workers=workers, **more)
     seen, weights = [], torch.zeros(3)
     for epoch in range(3):
         for number, batch in enumerate(loader):
@@ -136,6 +137,64 @@ def compare(name, wanted_counts, *args, **more):
             facts[f"{name}, wanted {wanted}"] = (
                 f"at {place}: stock {before[place]} and now {after[place]}")
 """
+
+ENGINES = (
+    DATASETS
+    + r"""
+from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset, random_split
+from upshift.loader.cache.cached import Cache
+from upshift.loader.sources import gather
+
+def table(count):
+    numbers = torch.Generator().manual_seed(0)
+    return TensorDataset(torch.randn(count, 5, generator=numbers), torch.arange(count))
+
+class Decoded(Numbers):
+    def __getitem__(self, i):
+        return {"x": np.sin(np.arange(64.0) * i), "y": i % 3, "name": str(i)}
+
+class Net(torch.nn.Linear):
+    pass
+
+def trained(make, order, workers):
+    torch.manual_seed(7), random.seed(7), np.random.seed(7)
+    dataset = make(40)
+    net = Net(5, 3)
+    optimizer = torch.optim.Adam(net.parameters())
+    loader = DataLoader(dataset, batch_size=4, num_workers=workers, **orders[order](dataset))
+    seen = []
+    for epoch in range(3):
+        for batch in loader:
+            seen.append(hashlib.sha256(repr(batch).encode()).hexdigest())
+            x = batch["x"][:, :5].float() if isinstance(batch, dict) else batch[0]
+            net.zero_grad()
+            net(x).square().sum().backward()
+            optimizer.step()
+        seen.append(everything())
+    return [*seen, spelled(list(net.state_dict().values()))]
+
+tables = {
+    "table": table, "subset": lambda n: Subset(table(2 * n), range(1, 2 * n, 2)),
+    "split": lambda n: random_split(table(2 * n), [n, n])[0],
+    "concat": lambda n: ConcatDataset([table(n - 9), table(9)]),
+    "stack": lambda n: StackDataset(x=table(n).tensors[0], y=table(n).tensors[1]),
+}
+runs = [(name, make, [gather.offer], None) for name, make in tables.items()]
+runs.append(("cache", Decoded, [Cache(1 << 22).offer], None))
+runs.append(("cache and workers", Decoded, [Cache(1 << 22).offer], 2))
+runs.append(("table and workers", table, [gather.offer], 2))
+for name, make, offers, wanted in runs:
+    for own in (0, 1, 2, 4):
+        for order in ("shuffle", "generator", "sampler"):
+            before = stock(lambda: trained(make, order, own))
+            undos = [board.add(offer) for offer in offers]
+            after = ours(lambda: trained(make, order, own), wanted)
+            for undo in undos:
+                undo()
+            facts[f"{name} {own} {order}"] = before == after
+facts["notes"] = board.notes
+"""
+)
 
 KINDS = (
     "Numbers", "Torchs", "Pythons", "NumPys", "All", "Rarely", "Unevenly", "Normals", "Counts",
@@ -183,3 +242,10 @@ def test_no_number_of_workers_changes_a_batch_or_a_draw(loaders, kinds) -> None:
 def test_nor_do_the_habits_of_scripts(loaders) -> None:
     facts = loaders(HABITS, timeout_s=600)
     assert {name: found for name, found in facts.items() if found is not True} == {}
+
+
+def test_no_engine_changes_a_batch_a_draw_or_a_weight(loaders) -> None:
+    facts = loaders(ENGINES, timeout_s=600)
+    assert facts.pop("notes") == []
+    assert len(facts) == 8 * 4 * 3
+    assert [name for name, same in facts.items() if not same] == []

@@ -20,10 +20,10 @@ from torch.utils.data import (
 )
 
 from upshift.loader import states
-from upshift.loader.gather import Gather, offer
 from upshift.loader.same import difference
-from upshift.loader.source import Stock
-from upshift.loader.subsets import leaves, positions_of
+from upshift.loader.sources.gather import Gather, offer
+from upshift.loader.sources.source import Stock
+from upshift.loader.sources.subsets import leaves, positions_of
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8,

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from upshift.loader.packing import Packed, Strange, pack, unpack
+from upshift.loader.cache.packing import Packed, Strange, pack, unpack
 from upshift.loader.same import difference
 
 DTYPES = [

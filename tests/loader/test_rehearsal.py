@@ -5,7 +5,7 @@ import pytest
 pytestmark = pytest.mark.child
 
 PROGRAM = r"""
-from upshift.loader.cached import Cache
+from upshift.loader.cache.cached import Cache
 
 class Slow(Numbers):
     def __getitem__(self, i):

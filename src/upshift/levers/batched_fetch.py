@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from upshift.lever import Lever
-from upshift.loader import arrays, board_of, gather
+from upshift.loader import board_of
+from upshift.loader.sources import arrays, gather
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.lever import Lever
 from upshift.loader import board_of
-from upshift.loader.device import cuda_device
-from upshift.loader.staging import Staging
+from upshift.loader.device.device import cuda_device
+from upshift.loader.device.staging import Staging
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from upshift.errors import PlanError
 from upshift.lever import Lever
 from upshift.loader import board_of
-from upshift.loader.cached import Cache
+from upshift.loader.cache.cached import Cache
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:

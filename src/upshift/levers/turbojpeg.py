@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from upshift.lever import Lever
 from upshift.loader import board_of
-from upshift.loader.decode import TurboWorkers, install_turbo
+from upshift.loader.sources.decode import TurboWorkers, install_turbo
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from upshift.lever import Lever
 from upshift.loader import board_of
-from upshift.loader.threads import WorkerThreads, openmp_mask
+from upshift.loader.workers.threads import WorkerThreads, openmp_mask
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:

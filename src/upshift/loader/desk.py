@@ -6,18 +6,18 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from upshift.loader import skip
-from upshift.loader.checked import Checked, due
 from upshift.loader.indices import foreseen
-from upshift.loader.observed import Moves, observe
-from upshift.loader.pool import Pool
-from upshift.loader.source import Stock
+from upshift.loader.sources.checked import Checked, due
+from upshift.loader.sources.source import Stock
 from upshift.loader.staff import HERE, Staff, Wish, staff_of_workers, why_not_elsewhere
 from upshift.loader.states import States, read
-from upshift.loader.streams import Streams
-from upshift.loader.tasks import Draws
-from upshift.loader.waiting import Waiting
-from upshift.loader.worker_info import collate_in_worker
+from upshift.loader.workers import skip
+from upshift.loader.workers.observed import Moves, observe
+from upshift.loader.workers.pool import Pool
+from upshift.loader.workers.streams import Streams
+from upshift.loader.workers.tasks import Draws
+from upshift.loader.workers.waiting import Waiting
+from upshift.loader.workers.worker_info import collate_in_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

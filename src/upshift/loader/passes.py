@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from upshift.loader.belief import believe
 from upshift.loader.desk import stock_of
 from upshift.loader.indices import foretell, listed
-from upshift.loader.observed import observe
 from upshift.loader.rehearsal import Rehearsal
-from upshift.loader.tasks import Draws, Task
-from upshift.loader.waiting import WorkersLost
+from upshift.loader.workers.belief import believe
+from upshift.loader.workers.observed import observe
+from upshift.loader.workers.tasks import Draws, Task
+from upshift.loader.workers.waiting import WorkersLost
 
 if TYPE_CHECKING:
     from upshift.loader import states
     from upshift.loader.desk import Desk
     from upshift.loader.indices import Stream
-    from upshift.loader.pool import Pool
     from upshift.loader.staff import Staff
-    from upshift.loader.streams import Streams
     from upshift.loader.switchboard import Switchboard
+    from upshift.loader.workers.pool import Pool
+    from upshift.loader.workers.streams import Streams
 
 
 class Pass:

@@ -7,7 +7,7 @@ from typing import Any
 
 from upshift.loader.indices import foreseen
 from upshift.loader.states import reachable
-from upshift.loader.tasks import Draws
+from upshift.loader.workers.tasks import Draws
 
 _NOT_FORKED = (
     "sqlite3", "h5py", "lmdb", "socket", "ssl", "asyncio", "concurrent", "multiprocessing.pool",

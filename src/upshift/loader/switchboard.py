@@ -16,7 +16,7 @@ from upshift.loader.view import make_front, steerable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from upshift.loader.source import Setup, Source
+    from upshift.loader.sources.source import Setup, Source
 
     Offer = Callable[[Any], Source | str]
     Undo = Callable[[], None]

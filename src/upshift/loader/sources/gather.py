@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from upshift.loader.subsets import assemble, leaves, take, untouched
+from upshift.loader.sources.subsets import assemble, leaves, take, untouched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from upshift.loader import states
-from upshift.loader.gather import why_not_collated
-from upshift.loader.palette import Refused
-from upshift.loader.source import Stock
-from upshift.loader.subsets import assemble, leaves
-from upshift.loader.transforms import Settings, read
+from upshift.loader.sources.gather import why_not_collated
+from upshift.loader.sources.palette import Refused
+from upshift.loader.sources.source import Stock
+from upshift.loader.sources.subsets import assemble, leaves
+from upshift.loader.sources.transforms import Settings, read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from upshift.loader.transforms import Chain
+    from upshift.loader.sources.transforms import Chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def offer(loader: Any) -> Arrays | str:
     """Return a source for a loader of images in arrays, or one sentence why there is none.
 
     Known are torchvision's MNIST and its kin, CIFAR, SVHN, STL10, USPS and Semeion, also under
-    `Subset` and `ConcatDataset`, and the transforms in `upshift.loader.transforms`.
+    `Subset` and `ConcatDataset`, and the transforms in `upshift.loader.sources.transforms`.
     """
     import torch
 

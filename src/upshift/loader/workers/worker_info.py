@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from upshift.loader.mail import leaves, small
 from upshift.loader.same import difference
+from upshift.loader.workers.mail import leaves, small
 
 
 def say_worker(said: tuple[int, int, int, Any] | None) -> Any:

@@ -12,7 +12,7 @@ from upshift.loader.same import difference
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from upshift.loader.source import Source, Stock
+    from upshift.loader.sources.source import Source, Stock
 
 _TIMED_COUNT = 3
 _RARELY = 256

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from upshift.loader import crops, draws, palette
-from upshift.loader.palette import HOMES, VALUE_COUNT, Reading, Refused, compute
+from upshift.loader.sources import crops, draws, palette
+from upshift.loader.sources.palette import HOMES, VALUE_COUNT, Reading, Refused, compute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from upshift.loader.draws import Kinds
-    from upshift.loader.palette import Arithmetic
+    from upshift.loader.sources.draws import Kinds
+    from upshift.loader.sources.palette import Arithmetic
 
 _METHODS = (
     "__call__", "forward", "transform", "check_inputs", "make_params", "get_params",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from upshift.loader.packing import Strange, pack, unpack
+from upshift.loader.cache.packing import Strange, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,15 +8,15 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from upshift.loader.fingerprint import fingerprint
-from upshift.loader.mail import opened
-from upshift.loader.tasks import Report, Task, Worksite, as_it_is
 from upshift.loader.view import make_crew
+from upshift.loader.workers.mail import opened
+from upshift.loader.workers.tasks import Report, Task, Worksite, as_it_is
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from upshift.loader.staff import Staff
-    from upshift.loader.waiting import Waiting
+    from upshift.loader.workers.waiting import Waiting
 
 
 class _Feed:

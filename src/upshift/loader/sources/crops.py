@@ -10,13 +10,13 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from upshift.loader.palette import Refused, entries, fill_of
+from upshift.loader.sources.palette import Refused, entries, fill_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from upshift.loader.draws import Kinds
-    from upshift.loader.palette import Reading
+    from upshift.loader.sources.draws import Kinds
+    from upshift.loader.sources.palette import Reading
 
 _PAD_MODES = ("constant", "edge", "reflect", "symmetric")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from upshift.loader.crops import Step
+    from upshift.loader.sources.crops import Step
 
 Arithmetic = tuple[tuple[str, Any], ...]
 """In-place methods of a tensor with their operands: numbers, or one for each channel."""

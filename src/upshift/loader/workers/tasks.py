@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from upshift.loader import states
 from upshift.loader.fingerprint import fingerprint
-from upshift.loader.mail import posted
 from upshift.loader.same import difference
-from upshift.loader.source import Stock
-from upshift.loader.twice import tells_apart
-from upshift.loader.worker_info import collate_in_worker, say_worker
+from upshift.loader.sources.source import Stock
+from upshift.loader.workers.mail import posted
+from upshift.loader.workers.twice import tells_apart
+from upshift.loader.workers.worker_info import collate_in_worker, say_worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -236,7 +236,7 @@ def _wrapped(index: int) -> Any:
     from torch._utils import ExceptionWrapper
 
     kind, error, trace = sys.exc_info()
-    own = os.path.dirname(__file__)
+    own = os.path.dirname(os.path.dirname(__file__))  # the loader, not only its workers
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(own) and trace.tb_next:
         trace = trace.tb_next
     wrapper: Any = ExceptionWrapper

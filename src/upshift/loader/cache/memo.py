@@ -6,15 +6,16 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from upshift.loader import packing, stamps, states
+from upshift.loader import states
+from upshift.loader.cache import packing, stamps
+from upshift.loader.cache.suspects import Code
 from upshift.loader.fingerprint import fingerprint
 from upshift.loader.same import difference
-from upshift.loader.suspects import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from upshift.loader.store import Store
+    from upshift.loader.cache.store import Store
 
 _DOUBLE_COUNT = 8
 _DOUBLE_EVERY = 64

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from upshift.loader.ring import Ring, is_dense
+from upshift.loader.device.ring import Ring, is_dense
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from upshift.loader.device import Device
+    from upshift.loader.device.device import Device
 
 _MOST_LEAVES = 64
 _MOST_MISSES = 2

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.loader import states
 from upshift.loader.desk import LOOP_DRAWS, stock_of
-from upshift.loader.observed import Moves, observe
 from upshift.loader.same import difference
-from upshift.loader.source import Stock
-from upshift.loader.streams import Streams
-from upshift.loader.tasks import Draws
+from upshift.loader.sources.source import Stock
+from upshift.loader.workers.observed import Moves, observe
+from upshift.loader.workers.streams import Streams
+from upshift.loader.workers.tasks import Draws
 
 if TYPE_CHECKING:
     from upshift.loader.passes import Pass
-    from upshift.loader.tasks import Report, Task
+    from upshift.loader.workers.tasks import Report, Task
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from upshift.loader import states
-from upshift.loader.worker_info import put_back, say_worker
+from upshift.loader.workers.worker_info import put_back, say_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable

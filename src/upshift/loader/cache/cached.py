@@ -9,9 +9,10 @@ import weakref
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from upshift.loader import packing, prefix, states
-from upshift.loader.memo import Memo, new_salt
-from upshift.loader.store import Store
+from upshift.loader import states
+from upshift.loader.cache import packing, prefix
+from upshift.loader.cache.memo import Memo, new_salt
+from upshift.loader.cache.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

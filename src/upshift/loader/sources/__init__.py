@@ -1,0 +1,1 @@
+"""What makes finished batches: torch's own way, and faster ones that equal it."""

@@ -1,0 +1,1 @@
+"""Processes that make batches ahead, and whether their batches may be believed."""
