@@ -60,9 +60,15 @@ def make_crew(loader: Any, worker_count: int, **overrides: Any) -> Any:
         **overrides: `dataset`, `collate_fn`, `worker_init_fn`, `prefetch_factor`, `timeout` and
             `_index_sampler` of the view.
     """
+    import torch
     from torch.utils.data import dataloader
 
-    view = _view(loader, worker_count, persistent_workers=True, in_order=True, **overrides)
+    # Without an accelerator torch warns and does not pin: the script's own iterator has warned.
+    accelerator: Any = getattr(torch, "accelerator", torch.cuda)
+    pins = bool(loader.pin_memory) and accelerator.is_available()
+    view = _view(
+        loader, worker_count, persistent_workers=True, in_order=True, pin_memory=pins, **overrides
+    )
     many: Any = dataloader._MultiProcessingDataLoaderIter
     crew = many(view)
     _CREWS.add(crew)

@@ -68,6 +68,8 @@ def render_tuning(tuning: Tuning, *, plan_path: Path, lines: Mapping[str, str]) 
 def headline(tuning: Tuning) -> str:
     """Give the answer in one sentence; never more than was proven."""
     if not tuning.plan.settings:
+        if any(row.why.startswith("not tried") for row in tuning.levers):
+            return "Nothing was proved to make this script faster in this time."
         return "Nothing here makes this script faster."
     if not tuning.proof.holds:
         return "A gate of the maths failed: do not use this plan."

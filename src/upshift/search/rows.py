@@ -36,12 +36,20 @@ def _row(knob: Knob, story: Story) -> LeverReport:
         why = f"pulled together with other levers ({together}); not measured alone"
         return _report(knob, setting, "kept", why)
     if seen is None:
-        return _report(knob, None, "skipped", "not tried: the search ended before its turn")
+        return _report(knob, None, "skipped", _untried(knob, story))
     if setting is not None:
         return _report(knob, setting, "kept", f"{_kept(seen)}{_expected(knob, seen)}", seen)
     tried = dict(seen.candidate.settings)[knob.lever]
     why = f"{figure(seen)}: {_dropped(seen)}{_expected(knob, seen)}"
     return _report(knob, tried, "dropped", why, seen)
+
+
+def _untried(knob: Knob, story: Story) -> str:
+    together = story.together
+    if together is None or knob.lever not in dict(together.candidate.settings):
+        return "not tried: the search ended before its turn"
+    with_others = f"{figure(together)} together with other levers"
+    return f"not tried alone: the search ended before its turn ({with_others})"
 
 
 def _report(

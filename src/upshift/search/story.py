@@ -44,6 +44,7 @@ class Story:
         least_ratio: the gain that is worth a lever.
         plan: the incumbent.
         bundle: the comparison by which the incumbent's first knobs came in, None without one.
+        together: the last race of a bundle, whatever came of it.
         deciding: for each knob the comparison that decided about it alone.
         broken: for each quarantined knob the comparison that failed.
         pruned: knobs that have been raced against their absence.
@@ -54,6 +55,7 @@ class Story:
     least_ratio: float
     plan: Plan = field(default_factory=Plan)
     bundle: Comparison | None = None
+    together: Comparison | None = None
     deciding: dict[str, Comparison] = field(default_factory=dict)
     broken: dict[str, Comparison] = field(default_factory=dict)
     pruned: set[str] = field(default_factory=set)
@@ -90,6 +92,7 @@ class Story:
                 if len(cheap) < 2 or len(cheap) == len(usable):
                     return
                 seen = yield from self._race(Kind.BUNDLE, Plan(), best_guess(cheap))
+            self.together = seen
             if seen is None or seen.verdict is not Verdict.FAIL:
                 if seen is not None and seen.verdict is Verdict.WIN:
                     self.plan, self.bundle = seen.candidate, seen
