@@ -12,6 +12,7 @@ from upshift.loader.sources.source import Stock
 from upshift.loader.workers.observed import Moves, observe
 from upshift.loader.workers.streams import Streams
 from upshift.loader.workers.tasks import Draws
+from upshift.loader.workers.twice import doubtful
 
 if TYPE_CHECKING:
     from upshift.loader.passes import Pass
@@ -74,7 +75,7 @@ def _learn(going: Pass, task: Task, batch: Any, report: Report) -> None:
     """Learn from a batch of the script's own workers whether others could make it."""
     if not task.hands_over:
         return
-    if going.desk.draws is None and not report.changed:
+    if going.desk.draws is None and going.desk.keeps and not report.changed:
         _try_here(going, task, batch, report)
         going.desk.learn_of_workers(going, drew=report.drew)
     going.resumes[task.number % going.loader.num_workers] = report.states
@@ -89,11 +90,16 @@ def _try_here(going: Pass, task: Task, batch: Any, report: Report) -> None:
     streams = Streams(0, going.stream.seed, loader.num_workers, loader.dataset, quiet=False)
     streams.starts[index] = going.resumes[index]
     fetch = stock_of(loader).fetch
-    found, moves = observe(loader, lambda: streams.fetch(task.number, lambda: fetch(task.indices)))
-    if isinstance(found, Exception) or moves.changed or moves.seeked:
-        desk.refuse_here("items change something when they are made in the main process")
-    elif streams.starts[index] != report.states or difference(found, batch):
-        desk.refuse_here("items made in the main process differ")
+
+    def differs() -> bool:
+        found, moves = observe(
+            loader, lambda: streams.fetch(task.number, lambda: fetch(task.indices))
+        )
+        moved = isinstance(found, Exception) or moves.changed or moves.seeked
+        return moved or streams.starts[index] != report.states or bool(difference(found, batch))
+
+    if doubtful(differs):
+        desk.refuse_here("items made in the main process differ, or change something there")
 
 
 def _raised(wrapped: Any) -> Exception:

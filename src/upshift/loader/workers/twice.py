@@ -21,8 +21,26 @@ def tells_apart(fetch: Callable[[], Any]) -> bool:
     """Fetch twice in a fork of this process; return whether the second batch is another one.
 
     A counter in a closure, a clock, the system's own randomness: what no look at the dataset
-    shows, and what a second fetch in this process would move on. The fork sees it, and ends
-    with it. What cannot be told (no fork, no answer in time) counts as another one.
+    shows, and what a second fetch in this process would move on. What a fetch raises, the real
+    one raises, too.
+    """
+
+    def differ() -> bool:
+        before = states.read()
+        try:
+            first = fetch()
+        except Exception:
+            return False
+        states.restore(before)
+        return bool(difference(first, fetch()))
+
+    return doubtful(differ)
+
+
+def doubtful(question: Callable[[], bool]) -> bool:
+    """Ask in a fork of this process, which then ends: what it moves is not moved here.
+
+    What cannot be told (no fork, no answer in time, an exception) counts as yes.
     """
     try:
         reading, writing = os.pipe()
@@ -30,7 +48,7 @@ def tells_apart(fetch: Callable[[], Any]) -> bool:
     except (OSError, AttributeError):
         return True
     if pid == 0:
-        _answer(fetch, writing)
+        _answer(question, writing)
     os.close(writing)
     try:
         ready, _, _ = select.select([reading], [], [], _PATIENCE_S)
@@ -40,17 +58,12 @@ def tells_apart(fetch: Callable[[], Any]) -> bool:
         _end(pid)
 
 
-def _answer(fetch: Callable[[], Any], writing: int) -> None:
-    """Say whether two fetches are the same, and end this process at once."""
+def _answer(question: Callable[[], bool], writing: int) -> None:
+    """Say whether it is so, and end this process at once."""
     answer = b"?"
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        before = states.read()
-        first = fetch()
-        states.restore(before)
-        answer = b"!" if difference(first, fetch()) else b"="
-    except Exception:  # the real fetch raises it, too
-        answer = b"="
+        answer = b"!" if question() else b"="
     finally:
         os.write(writing, answer)
         os._exit(0)
