@@ -69,3 +69,17 @@ def test_rubbish_is_not_a_journal(tmp_path, rubbish) -> None:
     path.write_bytes(rubbish)
     Journal.open(path, FINGERPRINT).append(FAILED)
     assert Journal.open(path, FINGERPRINT).history == (FAILED,)
+
+
+def test_a_search_goes_on_with_the_settings_that_it_began_with(tmp_path) -> None:
+    path = tmp_path / "journal.jsonl"
+    settings = {"loader_workers": (12, 0), "sample_cache": ("4GiB",), "channels_last": (True,)}
+    journal = Journal.open(path, FINGERPRINT)
+    journal.settle(settings)
+    journal.append(comparison())
+    again = Journal.open(path, FINGERPRINT)
+    assert again.settings == settings
+    assert again.history == journal.history
+    size = path.stat().st_size
+    again.settle(settings)
+    assert path.stat().st_size == size

@@ -59,7 +59,8 @@ def search_begun(project, process) -> str:
 def journal(project) -> str:
     """Return the races that are kept so far, without the head of the journal."""
     paths = list(project.home.rglob("journals/*.jsonl"))
-    return "".join("\n".join(path.read_text().splitlines()[1:]) for path in paths)
+    lines = [line for path in paths for line in path.read_text().splitlines()[1:]]
+    return "\n".join(line for line in lines if not line.startswith('{"settings"'))
 
 
 @pytest.mark.child

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from upshift.loader.indices import foreseen
+from upshift.loader.pace import Pace
 from upshift.loader.sources.checked import Checked, due
 from upshift.loader.sources.source import Stock
 from upshift.loader.staff import HERE, Staff, Wish, staff_of_workers, why_not_elsewhere
@@ -39,6 +40,7 @@ class Desk:
         note: told, in one sentence, each thing that is not done, and why.
 
     Attributes:
+        pace: who makes batches faster, workers or the main process, where the script has none.
         draws: the items draw random numbers; None while nobody knows.
         keeps: workers may stay from pass to pass.
         kept_seed: the base seed of the script's own persistent workers.
@@ -46,6 +48,7 @@ class Desk:
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self.note = note
+        self.pace = Pace()
         self.draws: bool | None = None
         self.keeps = True
         self.kept_seed: int | None = None
@@ -68,6 +71,7 @@ class Desk:
     def begin_pass(self, loader: Any) -> int:
         """Count a pass; return what tells its random streams from those of other passes."""
         self._pass_count += 1
+        self.pace.begin_pass()
         stays = loader.persistent_workers and loader.num_workers > 0
         return 0 if stays else self._pass_count
 
@@ -233,7 +237,7 @@ class Desk:
             return Staff(count, Draws.STREAM, count)
         if own:
             return self._staff_of_workers(loader, own, count)
-        if not count or self._unshareable(loader) or self.curious:
+        if not count or self._unshareable(loader) or self.curious or self.pace.is_home:
             return HERE
         if self.draws:
             return Staff(count if self._forecast is not None else 1, Draws.CHAIN, 0)

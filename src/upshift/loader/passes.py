@@ -76,6 +76,7 @@ class Pass:
         Raises:
             StopIteration: the pass has ended.
         """
+        self.desk.pace.ask()
         while True:
             if self._outdated:
                 self._restaff()
@@ -261,8 +262,11 @@ class Pass:
         self._fill(pool)
         if verdict.error is not None:
             raise verdict.error
-        batch = verdict.batch
-        return (self._pins(batch) if verdict.fetched_here else batch,)
+        if verdict.fetched_here:
+            return (self._pins(verdict.batch),)
+        if not self.loader.num_workers and self.desk.pace.of_workers(1e-9 * report.fetch_ns):
+            self.look_again()
+        return (verdict.batch,)
 
     def _do_without(self, pool: Pool, error: WorkersLost) -> None:
         """Go on where workers died, hang, or cannot send what they made."""
@@ -287,6 +291,8 @@ class Pass:
                 )
             else:
                 batch = self._here.fetch(indices)
+                if self.desk.pace.is_home and self.desk.pace.of_main():
+                    self.look_again()
         finally:
             self.stream.delivered()
         return self._pins(batch)

@@ -7,18 +7,20 @@ tore is dropped at the next start, and nothing before it is lost.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from upshift.records import Comparison
+from upshift.records import Comparison, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-SCHEMA = 1
+SCHEMA = 2
+Settings = dict[str, tuple[Setting, ...]]
+_SETTINGS = b'{"settings":'
 
 
 @dataclass(kw_only=True)
@@ -28,11 +30,14 @@ class Journal:
     Attributes:
         path: the file.
         history: every comparison in it, oldest first.
+        settings: of each lever, those that the search tries. Some come from measurements, which
+            differ from start to start; a search goes on with those that it began with.
         resumed_count: how many of them an earlier run left.
     """
 
     path: Path
     history: tuple[Comparison, ...] = ()
+    settings: Settings = field(default_factory=dict)
     resumed_count: int = 0
 
     @classmethod
@@ -49,14 +54,20 @@ class Journal:
         header = msgspec.json.encode({"schema": SCHEMA, "fingerprint": fingerprint}, order="sorted")
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         if lines and lines[0] == header + b"\n":
-            history, kept_bytes = _read(lines)
+            history, settings, kept_bytes = _read(lines)
             os.truncate(path, kept_bytes)
-            return cls(path=path, history=history, resumed_count=len(history))
+            return cls(path=path, history=history, settings=settings, resumed_count=len(history))
         if lines:
             path.replace(path.with_name(path.name + ".old"))
         _append(path, header)
         _sync_folder(path.parent)
         return cls(path=path)
+
+    def settle(self, settings: Settings) -> None:
+        """Keep the settings that the search tries, for the next start."""
+        if settings != self.settings:
+            _append(self.path, msgspec.json.encode({"settings": settings}))
+            self.settings = settings
 
     def append(self, comparison: Comparison) -> None:
         """Add a comparison; when this returns, it is on the disk."""
@@ -64,20 +75,23 @@ class Journal:
         self.history = (*self.history, comparison)
 
 
-def _read(lines: list[bytes]) -> tuple[tuple[Comparison, ...], int]:
-    """Return the comparisons up to the first broken line, and the bytes they take."""
+def _read(lines: list[bytes]) -> tuple[tuple[Comparison, ...], Settings, int]:
+    """Return the comparisons and settings up to the first broken line, and the bytes they take."""
     history: list[Comparison] = []
+    settings: Settings = {}
     kept_bytes = len(lines[0])
     for line in lines[1:]:
-        try:
-            comparison = msgspec.json.decode(line, type=Comparison)
-        except (msgspec.DecodeError, ValueError):
-            break
         if not line.endswith(b"\n"):
             break
-        history.append(comparison)
+        try:
+            if line.startswith(_SETTINGS):
+                settings = msgspec.json.decode(line, type=dict[str, Settings])["settings"]
+            else:
+                history.append(msgspec.json.decode(line, type=Comparison))
+        except (msgspec.DecodeError, ValueError):
+            break
         kept_bytes += len(line)
-    return tuple(history), kept_bytes
+    return tuple(history), settings, kept_bytes
 
 
 def _append(path: Path, line: bytes) -> None:

@@ -9,7 +9,7 @@ from upshift.records import Effect, LeverReport, Phase, Setting, Switch
 from upshift.units import percent, times
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from upshift.records import Profile
 
@@ -57,7 +57,11 @@ def bound_ratio(knob: Knob, profile: Profile) -> float:
 
 
 def bounds(
-    knobs: Sequence[Knob], profile: Profile, *, least_ratio: float
+    knobs: Sequence[Knob],
+    profile: Profile,
+    *,
+    least_ratio: float,
+    begun: Collection[str] = frozenset(),
 ) -> tuple[tuple[Knob, ...], tuple[LeverReport, ...]]:
     """Return the knobs that can reach the least gain, most promising first, and the others' rows.
 
@@ -67,10 +71,12 @@ def bounds(
         knobs: every knob that is permitted here.
         profile: of the untouched script.
         least_ratio: the gain that is worth a lever (0.02 is 2 %).
+        begun: levers that an earlier start of this search found worth a trial.
     """
     limits = {knob.lever: bound_ratio(knob, profile) for knob in knobs}
-    kept = [knob for knob in knobs if limits[knob.lever] >= 1.0 + least_ratio]
-    skipped = [knob for knob in knobs if limits[knob.lever] < 1.0 + least_ratio]
+    least = 1.0 + least_ratio
+    kept = [knob for knob in knobs if limits[knob.lever] >= least or knob.lever in begun]
+    skipped = [knob for knob in knobs if knob not in kept]
     kept.sort(
         key=lambda knob: (
             -round(min(limits[knob.lever], 1e6) / _ALIKE_RATIO),

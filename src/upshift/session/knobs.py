@@ -9,19 +9,32 @@ from upshift.lever import discover
 from upshift.records import Effect, LeverReport
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from upshift.lever import Lever, Scene
     from upshift.records import Setting
     from upshift.session import Options
 
 
 def find_knobs(
-    scene: Scene, options: Options, *, least_ratio: float
+    scene: Scene,
+    options: Options,
+    *,
+    least_ratio: float,
+    settled: Mapping[str, tuple[Setting, ...]],
 ) -> tuple[tuple[search.Knob, ...], tuple[LeverReport, ...]]:
-    """Return the levers that are worth a trial, most promising first, and the others' rows."""
+    """Return the levers that are worth a trial, most promising first, and the others' rows.
+
+    Args:
+        scene: the machine and the script.
+        options: what the user permits.
+        least_ratio: the least gain that is worth a trial.
+        settled: the settings of an earlier start of the same search, which goes on with them.
+    """
     found, rows = [], []
     for name, lever in discover().items():
         why = _forbidden(name, lever.effect, options)
-        settings = () if why else lever.settings(scene)
+        settings = () if why else settled.get(name) or lever.settings(scene)
         if not settings:
             why = why or lever.why_not(scene)
             rows.append(
@@ -43,7 +56,9 @@ def find_knobs(
             )
         )
     assert scene.baseline is not None  # noqa: S101  # the tuner profiles first
-    kept, skipped = search.bounds(found, scene.baseline, least_ratio=least_ratio)
+    kept, skipped = search.bounds(
+        found, scene.baseline, least_ratio=least_ratio, begun=frozenset(settled)
+    )
     return kept, (*rows, *skipped)
 
 

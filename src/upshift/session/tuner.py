@@ -72,16 +72,20 @@ class Tuner:
             self._say_baseline()
             traits = bench.facts(self._options.pulled)["traits"]
             self._scene = Scene(machine=self._machine, baseline=self._baseline, traits=traits)
-            self._knobs, rows = find_knobs(self._scene, self._options, least_ratio=LEAST_RATIO)
-            self._rows += rows
             self._races = Races(bench, self._options, self._view, clock=self._clock)
+            journal = _open_journal(self._workload, self._fingerprint())
+            self._knobs, rows = find_knobs(
+                self._scene, self._options, least_ratio=LEAST_RATIO, settled=journal.settings
+            )
+            self._rows += rows
             if not self._knobs:
                 self._notes.append("No lever can reach 2 % here: see why each was left out.")
+                journal.path.unlink(missing_ok=True)
                 return self._result(Plan(), Proof(effect=Effect.EXACT))
-            return self._story()
+            journal.settle({knob.lever: knob.settings for knob in self._knobs})
+            return self._story(journal)
 
-    def _story(self) -> Tuning:
-        journal = _open_journal(self._workload, self._fingerprint())
+    def _story(self, journal: search.Journal) -> Tuning:
         self._warn_of_a_short_budget(journal)
         try:
             self._view.stage("noise", "the script against itself")
@@ -319,7 +323,11 @@ class Tuner:
             "cores": self._machine.budget.core_count,
             "cpu": self._machine.cpu.model,
             "torch": str(self._scene.traits.get("torch")),
-            "knobs": [f"{knob.lever}: {knob.settings}" for knob in self._knobs],
+            "levers": list(discover()),
+            "permitted": [
+                [sorted(self._options.only), sorted(self._options.skip)],
+                [str(self._options.keep), str(self._options.allow)],
+            ],
             "pulled": str(self._options.pulled),
         }
 

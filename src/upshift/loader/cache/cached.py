@@ -227,7 +227,7 @@ class Folder:
         chain = prefix.chain_of(self._dataset.transform)
         signatures = prefix.split(chain)[0][: self._most_count] if self._most_count else []
         self._leading, self._rest = chain[: len(signatures)], chain[len(signatures) :]
-        text = repr((signatures, _around())).encode()
+        text = repr((signatures, _around(threads=not self._is_known))).encode()
         self._name = blake2b(text, digest_size=12).digest()
 
     def fetch(self, index: Any) -> Any:
@@ -264,11 +264,16 @@ class _Load:
         return sample
 
 
-def _around() -> bytes:
-    """Return what samples can depend on beside their dataset: torch's defaults and threads."""
+def _around(*, threads: bool = True) -> bytes:
+    """Return what samples can depend on beside their dataset: torch's defaults and threads.
+
+    Args:
+        threads: unknown code may sum in an order that depends on their number.
+    """
     import torch
 
-    return f"{torch.get_default_dtype()} {torch.get_num_threads()}".encode()
+    count = torch.get_num_threads() if threads else ""
+    return f"{torch.get_default_dtype()} {count}".encode()
 
 
 def _is(left: Any, right: Any) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from upshift.loader.sources.source import Source, Stock
 
 _TIMED_COUNT = 3
-_WHOLE_COUNT = 4
+_WHOLE_COUNT = 5
 _RARELY = 256
 
 
@@ -23,9 +23,10 @@ def due(number: int) -> bool:
     """Return whether the batch with this number is compared: the first, then ever more rarely.
 
     >>> [number for number in range(600) if due(number)]
-    [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    [0, 1, 4, 16, 64, 256, 512]
     """
-    return number & (number - 1) == 0 or number % _RARELY == 0
+    is_power_of_4 = number & (number - 1) == 0 and number.bit_length() % 2 == 1
+    return is_power_of_4 or number % _RARELY == 0
 
 
 def _arrived(source: Any, stock: Any) -> Any:
@@ -38,7 +39,7 @@ class Checked:
     Where they differ in anything - bits, strides, types, the generators afterwards - or where
     the source raises, the loader goes back to torch's own for good. What is delivered then is
     torch's batch, so nobody has seen the other. After the first few batches only two samples of a
-    batch are compared, where items draw nothing and the source is much faster.
+    batch are compared: a whole batch of torch's takes as long as dozens of ours.
 
     Args:
         source: the faster way.
@@ -67,31 +68,25 @@ class Checked:
             return self.stock.fetch(listed(indices))
         number, self._number = self._number, self._number + 1
         if due(number):
-            few = number >= _WHOLE_COUNT and self.pure and self._light and len(indices) > 2
+            few = number >= (_WHOLE_COUNT if self._light else 1) and len(indices) > 2
             return self._spot(indices) if few else self._both(indices)
-        if self.pure:
-            return self._alone(indices)
-        before = states.read()
+        return self._alone(indices, None if self.pure else states.read())
+
+    def _spot(self, indices: Sequence[int]) -> Any:
+        """Deliver a batch after a comparison of two samples, from the same random numbers."""
+        before, some = states.read(), listed(indices)
+        self._both([some[0], some[-1]])
+        states.restore(before)
+        return self._alone(indices, before)
+
+    def _alone(self, indices: Sequence[int], before: states.States | None) -> Any:
+        if self.source is None:
+            return self.stock.fetch(listed(indices))
         try:
             return self.source.fetch(indices)
         except Exception as error:
-            states.restore(before)
-            self._end(f"{self.name} raised {type(error).__name__}: {error}")
-            return self.stock.fetch(listed(indices))
-
-    def _spot(self, indices: Sequence[int]) -> Any:
-        """Compare two samples only: a whole batch of torch's takes as long as dozens of ours."""
-        batch = self._alone(indices)
-        if self.source is None:
-            return batch
-        some = listed(indices)
-        self._both([some[0], some[-1]])
-        return batch if self.source is not None else self.stock.fetch(some)
-
-    def _alone(self, indices: Sequence[int]) -> Any:
-        try:
-            return self.source.fetch(indices)  # type: ignore[union-attr]
-        except Exception as error:
+            if before is not None:
+                states.restore(before)
             self._end(f"{self.name} raised {type(error).__name__}: {error}")
             return self.stock.fetch(listed(indices))
 

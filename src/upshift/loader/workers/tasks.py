@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+_FEW_COUNT = 4
+
+
 class Draws(Enum):
     """Whose random numbers the items of a batch draw."""
 
@@ -182,9 +185,18 @@ class Worksite:
         return batch, Report(took_ns, drew, changed, states=after, unequal=unequal)
 
     def _twice(self, task: Task, batch: Any, before: states.States) -> str:
-        after = states.read()
+        """Return in what a second fetch differs from the first.
+
+        Where the script has no workers, the main process compares the whole batch: here two of
+        its samples will do, to find what goes on from fetch to fetch.
+        """
+        after, indices = states.read(), task.indices
+        if not self._logical_count and hasattr(indices, "__len__") and len(indices) > _FEW_COUNT:
+            indices = [indices[0], indices[-1]]
+            states.restore(before)
+            batch = self._fetch(indices)
         states.restore(before)
-        found = difference(batch, self._fetch(task.indices))
+        found = difference(batch, self._fetch(indices))
         states.restore(after)
         return found
 
