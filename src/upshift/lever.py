@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from upshift.records import Effect, Machine
 
+    Undo = Callable[[], None]
+
 S = TypeVar("S", bound=Setting)
 
 
@@ -52,29 +54,43 @@ class Training(Protocol):
 
     trial: bool
 
-    def on_optimizer(self, pull: Callable[[Any], Callable[[], None] | None]) -> Callable[[], None]:
+    def on_optimizer(self, pull: Callable[[Any], Callable[[], None] | None]) -> Undo:
         """Apply `pull` to each `torch.optim.Optimizer` right before its first step."""
 
-    def on_root(self, pull: Callable[[Any], Callable[[], None] | None]) -> Callable[[], None]:
+    def on_root(self, pull: Callable[[Any], Callable[[], None] | None]) -> Undo:
         """Apply `pull` to each root module right before its next call."""
 
-    def on_inputs(self, convert: Callable[[Any, Any], Any]) -> Callable[[], None]:
+    def on_inputs(self, convert: Callable[[Any, Any], Any]) -> Undo:
         """Pass every tensor argument of a root call through `convert(module, tensor)`."""
 
-    def on_loader(self, make: Callable[[Any, Callable[[], Any]], Any]) -> Callable[[], None]:
+    def on_call(self, around: Callable[[Any, Callable[[Any, Any], Any], Any, Any], Any]) -> Undo:
+        """Let `around(module, call, args, kwargs)` make each root call.
+
+        It returns what the script gets; `call(args, kwargs)` is the call as it would be without
+        it. Of several levers the one that was pulled last is the outermost.
+        """
+
+    def on_function(self, owner: Any, name: str, answer: Callable[..., Any]) -> Undo:
+        """Let `answer(original, *args, **kwargs)` stand in for the function `owner.name`.
+
+        It is asked in the thread of the loop alone, and never while torch compiles. A name that
+        the script imported before stays what it was.
+        """
+
+    def on_loader(self, make: Callable[[Any, Callable[[], Any]], Any]) -> Undo:
         """Let `make(loader, stock)` build the iterator of each DataLoader."""
 
-    def on_next(self, advance: Callable[[Any, Any], Any]) -> Callable[[], None]:
+    def on_next(self, advance: Callable[[Any, Any], Any]) -> Undo:
         """Let `advance(original, iterator)` fetch the next batch of each loader iterator."""
 
-    def on_transfer(self, convert: Callable[[Any, Any, Any, Any], Any]) -> Callable[[], None]:
+    def on_transfer(self, convert: Callable[[Any, Any, Any, Any], Any]) -> Undo:
         """Let `convert(original, tensor, args, kwargs)` answer `Tensor.to` and `Tensor.cuda`.
 
         It is asked for every tensor that the loop's thread moves or casts, and returns what
         `original(tensor, *args, **kwargs)` would.
         """
 
-    def on_training(self, pull: Callable[[], Callable[[], None] | None]) -> Callable[[], None]:
+    def on_training(self, pull: Callable[[], Callable[[], None] | None]) -> Undo:
         """Apply `pull` now, and again when training starts, after the script's own settings."""
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
+
+from upshift.attach.stand_ins import StandIns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,12 +51,18 @@ class Registry:
 
 
 class LiveTraining:
-    """What the child offers to levers: optimizers, root modules, inputs and loaders."""
+    """What the child offers to levers: optimizers, root modules, their calls and loaders.
 
-    def __init__(self) -> None:
+    Args:
+        in_loop: whether this is the thread of the loop, and torch does not compile.
+    """
+
+    def __init__(self, in_loop: Callable[[], bool] = lambda: True) -> None:
+        self._stand_ins = StandIns(in_loop)
         self.optimizers = Registry()
         self.roots = Registry()
         self.converters: list[Callable[[Any, Any], Any]] = []
+        self.callers: list[Callable[[Any, Any, Any, Any], Any]] = []
         self.makers: list[Callable[[Any, Callable[[], Any]], Any]] = []
         self.advancers: list[Callable[[Any, Any], Any]] = []
         self.movers: list[Callable[[Any, Any, Any, Any], Any]] = []
@@ -74,6 +83,28 @@ class LiveTraining:
         """Pass every tensor argument of a root call through `convert(module, tensor)`."""
         self.converters.append(convert)
         return lambda: self.converters.remove(convert)
+
+    def on_call(self, around: Callable[[Any, Any, Any, Any], Any]) -> Undo:
+        """Let `around(module, call, args, kwargs)` make each root call."""
+        self.callers.append(around)
+        return lambda: self.callers.remove(around)
+
+    def call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        """Make a root call, by the levers that want to."""
+        if not self.callers:
+            return original(module, *args, **kwargs)
+
+        def call(args: Any, kwargs: Any) -> Any:
+            return original(module, *args, **kwargs)
+
+        made: Any = call
+        for around in self.callers:
+            made = partial(around, module, made)
+        return made(args, kwargs)
+
+    def on_function(self, owner: Any, name: str, answer: Callable[..., Any]) -> Undo:
+        """Let `answer(original, *args, **kwargs)` stand in for the function `owner.name`."""
+        return self._stand_ins.add(owner, name, answer)
 
     def on_loader(self, make: Callable[[Any, Callable[[], Any]], Any]) -> Undo:
         """Let `make(loader, stock)` build the iterator of each DataLoader."""

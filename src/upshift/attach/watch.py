@@ -58,7 +58,7 @@ class Watch:
     def __init__(self, *, measuring: bool) -> None:
         self.measuring = measuring
         self.on_step: Callable[[tuple[int, ...], int], None] = lambda phases_ns, count: None
-        self.live = LiveTraining()
+        self.live = LiveTraining(self._in_loop)
         self.ledger = Ledger()
         self.samples = SampleCounter()
         self.fetches = FetchClock()
@@ -84,6 +84,11 @@ class Watch:
         self._is_in = False
         self.live.movers_changed = self._mind_transfers
         self._hooks: list[Any] = []
+
+    def _in_loop(self) -> bool:
+        from torch.compiler import is_compiling
+
+        return get_ident() == self.thread and not is_compiling()
 
     # ---- in and out
 
@@ -162,7 +167,7 @@ class Watch:
             self._enter_root(phase_index, module, args, kwargs)
         self.inside[0] = True
         try:
-            return original(module, *args, **kwargs)
+            return self.live.call(original, module, args, kwargs)
         finally:
             self.inside[0] = False
             if self.measuring:

@@ -1,0 +1,55 @@
+"""Functions of torch for which levers answer."""
+
+from __future__ import annotations
+
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Answer = Callable[..., Any]
+
+
+class StandIns:
+    """One replaced attribute for each function, and the levers that answer for it.
+
+    Args:
+        in_loop: whether this is the thread of the loop, and torch does not compile.
+    """
+
+    def __init__(self, in_loop: Callable[[], bool]) -> None:
+        self._in_loop = in_loop
+        self._answers: dict[tuple[int, str], list[Answer]] = {}
+
+    def add(self, owner: Any, name: str, answer: Answer) -> Callable[[], None]:
+        """Let `answer(original, *args, **kwargs)` stand in, until the result is called.
+
+        Of several, the one that was added last is asked first; its original is the one before.
+        """
+        key = (id(owner), name)
+        if key not in self._answers:
+            self._answers[key] = []
+            original = vars(owner)[name]
+            setattr(owner, name, self._stand_in(original, self._answers[key]))
+        answers = self._answers[key]
+        answers.append(answer)
+
+        def undo() -> None:
+            answers.remove(answer)
+            if not answers and self._answers.pop(key, None) is not None:
+                setattr(owner, name, vars(owner)[name].__wrapped__)
+
+        return undo
+
+    def _stand_in(self, original: Any, answers: list[Answer]) -> Any:
+        @wraps(original)
+        def stand_in(*args: Any, **kwargs: Any) -> Any:
+            if not self._in_loop():
+                return original(*args, **kwargs)
+            ask = original
+            for answer in answers:
+                ask = partial(answer, ask)
+            return ask(*args, **kwargs)
+
+        return stand_in
