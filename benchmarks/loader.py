@@ -246,29 +246,46 @@ def main() -> None:
 
     asked = arguments()
     random.seed()
-    found: dict[str, Any] = {
-        "machine": machine_line(),
-        "command": " ".join(["python benchmarks/loader.py", *sys.argv[1:]]),
-        "quick": asked.quick,
-        "cases": [],
-        "peers": [],
-        "choice": [],
-    }
+    found = earlier(asked) | {"machine": machine_line(), "quick": asked.quick}
     for case in CASES:
         if asked.only and case.name not in asked.only:
             continue
         shown = replace(case, has_peers=case.has_peers and not asked.no_peers)
         row, peers = measure(shown, pulled_by_hand(asked.lever) or case.levers, quick=asked.quick)
-        found["cases"].append(row)
-        found["peers"] += peers
+        found["cases"] = merged(found["cases"], [row])
+        if shown.has_peers:
+            found["peers"] = merged(found["peers"], peers)
         print("\n".join([case_line(row), *map(peer_line, peers)]), flush=True)
+        write(found, asked.out)
     if not asked.only or CHOICE in asked.only:
         with tempfile.TemporaryDirectory(prefix="upshift-bench-") as folder:
             found["choice"] = loader_choice.measure(Path(folder), quick=asked.quick)
         print("\n".join(map(choice_line, found["choice"])), flush=True)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / "loader.md").write_text(page_of(found))
-    (asked.out / "loader.json").write_text(json.dumps(found, indent=1) + "\n")
+        write(found, asked.out)
+
+
+def earlier(asked: argparse.Namespace) -> dict[str, Any]:
+    """Return what an earlier run left, where only a part is measured again; else nothing."""
+    path = asked.out / "loader.json"
+    if asked.only and not asked.quick and path.exists():
+        kept: dict[str, Any] = json.loads(path.read_text())
+        return kept
+    return {"cases": [], "peers": [], "choice": []}
+
+
+def merged(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return all rows in the order of the cases, the new ones in place of the old."""
+    again = {row["case"] for row in new}
+    rows = [*(row for row in old if row["case"] not in again), *new]
+    order = [case.name for case in CASES]
+    return sorted(rows, key=lambda row: order.index(row["case"]))
+
+
+def write(found: dict[str, Any], folder: Path) -> None:
+    """Write both files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "loader.md").write_text(page_of(found))
+    (folder / "loader.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -175,9 +175,9 @@ CASES = (
     ),
     Case(
         name="dicts",
-        what="small dicts of numpy arrays, 12 workers in the script: time in the loader",
+        what="small dicts of numpy arrays, 12 workers in the script, 6 epochs: time in the loader",
         body=DICTS,
-        numbers={"WORKERS": 12, "ROWS": 4_000, "EPOCHS": 3},
+        numbers={"WORKERS": 12, "ROWS": 4_000, "EPOCHS": 6},
         quick={"ROWS": 1_000},
         levers={"loader_workers": 0},
         target_ratio=2.5,

@@ -21,7 +21,8 @@ random states of torch, Python and numpy after each epoch, and of the weights af
 the batches. Cases marked * start a fresh process for each block; in the others both processes
 stay and their first block does not count.
 
-Reproduce with `{command}`; all rounds are in [loader.json](loader.json).
+Reproduce with `python benchmarks/loader.py`, or one row with `--only NAME`; all rounds are in
+[loader.json](loader.json).
 
 | case | what | ratio | target | same bits | levers |
 |---|---|---|---|---|---|
@@ -98,7 +99,7 @@ def page_of(found: Mapping[str, Any]) -> str:
     warning = (
         "**A trial run with `--quick`: the ratios mean nothing.**\n\n" if found["quick"] else ""
     )
-    page = HEAD.format(machine=found["machine"], warning=warning, command=found["command"])
+    page = HEAD.format(machine=found["machine"], warning=warning)
     page += "".join(f"{case_line(row)}\n" for row in found["cases"])
     if found["peers"]:
         page += PEERS_HEAD + "".join(f"{peer_line(row)}\n" for row in found["peers"])
