@@ -10,10 +10,13 @@ TRAITS = {
     "images": {
         "model.conv": True, "optimizer.name": "SGD", "optimizer.fused": False, "threads": 4,
         "loader.workers": 0, "loader.map_style": True, "loader.persistent": False,
+        "model.dtype": "float32", "model.device": "cpu", "fp32.precision": "highest",
+        "bf16.matmul_ratio": 1.9, "bf16.conv_ratio": 1.4, "bf16_inside.matmul_ratio": 1.6,
     },
     "text": {
         "model.conv": False, "optimizer.name": "AdamW", "optimizer.fused": True, "threads": 64,
         "loader.workers": 2, "loader.map_style": False, "loader.persistent": False,
+        "model.dtype": "bfloat16", "model.device": "cuda", "model.attention": "eager",
     },
     "dropout": {
         "optimizer.name": "SGD", "loader.workers": 0, "loader.map_style": True,

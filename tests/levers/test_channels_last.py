@@ -7,10 +7,22 @@ from upshift.levers.channels_last import LEVER
 from upshift.testing import LAPTOP
 
 
+def scene(**traits):
+    told = {name.replace("__", "."): value for name, value in traits.items()}
+    return Scene(machine=LAPTOP, traits=told)
+
+
 def test_needs_a_convolution() -> None:
-    assert LEVER.settings(Scene(machine=LAPTOP, traits={"model.conv": True})) == (True,)
-    assert LEVER.settings(Scene(machine=LAPTOP, traits={"model.conv": False})) == ()
-    assert LEVER.settings(Scene(machine=LAPTOP)) == ()
+    assert LEVER.settings(scene(model__conv=True)) == (True,)
+    assert LEVER.settings(scene(model__conv=False, model__conv3d=True)) == (True,)
+    assert LEVER.settings(scene(model__conv=False, model__conv3d=False)) == ()
+    assert LEVER.settings(scene()) == ()
+    assert LEVER.why_not(scene()) == "the model has no 2-D or 3-D convolution"
+
+
+def test_leaves_an_optimizer_alone_that_reads_flat_gradients() -> None:
+    assert LEVER.settings(scene(model__conv=True, optimizer__name="LBFGS")) == ()
+    assert "LBFGS" in LEVER.why_not(scene(model__conv=True, optimizer__name="LBFGS"))
 
 
 PROGRAM = r"""
@@ -73,6 +85,95 @@ class Echo(nn.Module):
 
 parts = Echo()(mask, image[0], "word", None)
 facts["others"] = parts[0] is mask and parts[1].stride() == image[0].stride()
+
+
+def last(tensor):
+    kind = NHWC if tensor.dim() == 4 else torch.channels_last_3d
+    return tensor.is_contiguous(memory_format=kind) and not tensor.is_contiguous()
+
+
+class Sees(nn.Module):
+    def __init__(self, *layers, flat=False):
+        super().__init__()
+        self.layers, self.flat = nn.ModuleList(layers), flat
+    def forward(self, x):
+        self.given = x
+        for layer in self.layers:
+            x = layer(x)
+        self.seen = x
+        return x.view(x.size(0), -1) if self.flat else x
+
+def stepped(net, x, make=lambda p: torch.optim.Adam(p, fused=True)):
+    optimizer = make(net.parameters())
+    net(x).square().mean().backward()
+    optimizer.step()
+    return optimizer
+
+video = Sees(nn.Conv3d(2, 4, 3), nn.ConvTranspose3d(4, 3, 3))
+trainer = stepped(video, torch.rand(2, 2, 6, 6, 6))
+moments = trainer.state
+facts["3-D"] = [last(t) for t in (
+    video.given, video.seen, *(layer.weight for layer in video.layers),
+    *(moments[layer.weight]["exp_avg"] for layer in video.layers))]
+up = Sees(nn.ConvTranspose2d(3, 4, 2), nn.Conv2d(4, 3, 3))
+stepped(up, torch.rand(2, 3, 6, 6))
+facts["transposed"] = [last(up.layers[0].weight), last(up.seen)]
+grey = Sees(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3))
+stepped(grey, torch.rand(2, 1, 8, 8))
+facts["one channel"] = last(grey.seen)
+frames = Sees(nn.Flatten(0, 1), nn.Conv2d(3, 4, 3))  # five dimensions in, 2-D convolutions
+frames(torch.rand(2, 2, 3, 6, 6))
+masks = Sees(nn.Linear(5, 5))
+masks(torch.rand(2, 3, 5, 5))
+facts["not for convolutions"] = [last(frames.given), last(masks.given)]
+
+class Biased(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.table = nn.Conv2d(3, 4, 3), nn.Parameter(torch.zeros(1, 4, 6, 6))
+    def forward(self, x):
+        return (self.conv(x) + self.table).mean() + self.table.view(-1).sum()
+
+biased = Biased()
+biased(torch.rand(2, 3, 8, 8)).backward()
+facts["other weights"] = [last(biased.conv.weight), last(biased.table)]
+
+kept = Sees(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3))
+held = kept.layers[0].weight.detach()  # as in a state_dict that the script keeps
+stepped(kept, torch.rand(2, 3, 8, 8))
+facts["held by the script"] = [
+    bool((held == kept.layers[0].weight).all()), last(kept.layers[1].weight)]
+
+def trained(load):
+    torch.manual_seed(1)
+    net, x = Sees(nn.Conv2d(3, 4, 3)), torch.rand(2, 3, 8, 8)
+    optimizer = stepped(net, x)
+    if load:
+        saved = optimizer.state_dict()
+        for state in saved["state"].values():  # as the script without us has saved it
+            state.update({k: v.contiguous() for k, v in state.items() if v.dim()})
+        optimizer.load_state_dict(saved)
+        net.load_state_dict({k: v.contiguous() for k, v in net.state_dict().items()})
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+    return net, optimizer
+
+net, optimizer = trained(load=True)
+weight = net.layers[0].weight
+facts["loaded"] = [last(weight), last(optimizer.state[weight]["exp_avg"])]
+facts["loaded, same"] = torch.equal(weight, trained(load=False)[0].layers[0].weight)
+
+flat = Sees(nn.Conv2d(3, 4, 3), flat=True)
+try:
+    flat(torch.rand(2, 3, 8, 8))
+except RuntimeError as error:
+    facts["view"] = str(error)
+pulled.switch({})
+facts["view, back"] = list(flat(torch.rand(2, 3, 8, 8)).shape)
+facts["all back"] = [last(weight), last(video.layers[0].weight),
+                     last(moments[video.layers[0].weight]["exp_avg"])]
 pulled.switch({})
 watch._detach()
 """
@@ -109,3 +210,38 @@ def test_the_scripts_own_tensors_and_lists_stay_its_own(layouts) -> None:
     assert layouts["image untouched"]
     assert layouts["list written"]
     assert layouts["others"]
+
+
+@pytest.mark.child
+def test_three_dimensional_convolutions_have_a_layout_of_their_own(layouts) -> None:
+    assert layouts["3-D"] == [True] * 6
+
+
+@pytest.mark.child
+def test_transposed_convolutions_and_images_of_one_channel_are_taken(layouts) -> None:
+    assert layouts["transposed"] == [True, True]
+    assert layouts["one channel"]
+
+
+@pytest.mark.child
+def test_only_inputs_and_weights_of_convolutions_are_converted(layouts) -> None:
+    assert layouts["not for convolutions"] == [False, False]
+    assert layouts["other weights"] == [True, False]
+
+
+@pytest.mark.child
+def test_a_weight_that_the_script_holds_elsewhere_is_left_to_it(layouts) -> None:
+    assert layouts["held by the script"] == [True, True]
+
+
+@pytest.mark.child
+def test_moments_that_come_from_a_checkpoint_are_laid_out_as_their_weights(layouts) -> None:
+    assert layouts["loaded"] == [True, True]
+    assert layouts["loaded, same"]
+
+
+@pytest.mark.child
+def test_a_model_that_views_its_activations_fails_under_it_and_works_afterwards(layouts) -> None:
+    assert "view size is not compatible" in layouts["view"]
+    assert layouts["view, back"] == [2, 144]
+    assert layouts["all back"] == [False] * 3

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from upshift.attach.draws import DrawWatch
+from upshift.attach.model import ModelFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,17 +115,12 @@ class Traits:
         self._dataset: int | None = None
         self._batch_count = self._step_count = self._loaded_count = 0
         self._draws = DrawWatch()
+        self._model = ModelFacts()
         self._prefetch_count = 2
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
-        """Note what kinds of layers a root module has."""
-        if "model.conv" in self.found:
-            return
-        import torch
-
-        convolutions = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
-        self.found["model.conv"] = any(isinstance(m, convolutions) for m in module.modules())
-        self.found["model.parameter_count"] = sum(p.numel() for p in module.parameters())
+        """Note what a root module is made of."""
+        self._model.called(module, kwargs)
 
     def loading(self) -> None:
         """Look at the generators before a batch is fetched."""
@@ -173,6 +169,7 @@ class Traits:
         self.found["threads"] = torch.get_num_threads()
         self.found["interop_threads"] = torch.get_num_interop_threads()
         self.found["torch"] = torch.__version__
+        self.found.update(self._model.read())
         if self._fetches is not None and self._dataset is not None:
             self.found.update(self._fetches.read(self._dataset))
         if self._step_count:

@@ -1,7 +1,9 @@
-"""channels_last: keep the weights and activations of 2-D convolutions as NHWC.
+"""channels_last: keep the weights and activations of convolutions as NHWC, in 3-D as NDHWC.
 
 Helps: convolutional networks, on CPUs with oneDNN and on tensor cores.
-Hurts: models with few convolutions, where each change of layout is a copy; one-channel inputs.
+Hurts: models with few convolutions, where each change of layout is a copy; models that call
+    `.view` on activations, which torch refuses in this layout: such a trial fails, and the
+    script is left as it is.
 Maths: rounding. Another convolution kernel sums in another order.
 Source: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
 """
@@ -9,6 +11,7 @@ Source: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.h
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from upshift.lever import Lever
 from upshift.records import Effect, Phase, Switch
@@ -18,92 +21,157 @@ if TYPE_CHECKING:
 
     from upshift.lever import Scene, Training
 
-_IMAGE_DIMENSIONS = 4
-
 
 def settings(scene: Scene) -> tuple[bool, ...]:
-    """Return the one setting there is, for models with 2-D convolutions."""
-    return (True,) if scene.traits.get("model.conv") else ()
+    """Return the one setting there is, for models with 2-D or 3-D convolutions."""
+    found = scene.traits.get("model.conv") or scene.traits.get("model.conv3d")
+    return (True,) if found and scene.traits.get("optimizer.name") != "LBFGS" else ()
 
 
 def why_not(scene: Scene) -> str:
     """Say why there is nothing to try."""
-    return "the model has no 2-D convolution"
+    if scene.traits.get("optimizer.name") == "LBFGS":
+        return "LBFGS reads gradients as flat vectors, which torch refuses in this layout"
+    return "the model has no 2-D or 3-D convolution"
 
 
-def _image_like(tensor: Any) -> bool:
+def _layout(tensor: Any) -> Any:
+    """Return the layout with channels last for tensors of so many dimensions, None for others."""
     import torch
 
-    return (
-        isinstance(tensor, torch.Tensor)
-        and tensor.dim() == _IMAGE_DIMENSIONS
-        and tensor.is_floating_point()
-    )
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+        return None
+    if not tensor.is_floating_point():
+        return None
+    return {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
 
 
-def _as_layout(tensor: Any, layout: Any) -> Any:
-    return tensor.contiguous(memory_format=layout)
+def _convolutions(module: Any) -> list[Any]:
+    from torch import nn
+
+    kinds = (nn.Conv2d, nn.ConvTranspose2d, nn.Conv3d, nn.ConvTranspose3d)
+    return [part for part in module.modules() if isinstance(part, kinds)]
+
+
+def _alone(tensor: Any) -> bool:
+    """Return whether nobody else holds these numbers: who does would be left with old ones.
+
+    Views of a flat buffer, weights in shared memory, a `state_dict` that the script keeps.
+    """
+    import torch
+
+    storage = tensor.untyped_storage()
+    if tensor.is_shared() or storage.nbytes() != tensor.nbytes:
+        return False
+    count: Any = getattr(torch._C, "_storage_Use_Count", None)
+    if count is None:
+        return True
+    fresh = torch.empty(1).untyped_storage()
+    return bool(count(storage._cdata) <= count(fresh._cdata) + 1)
+
+
+def _lay_out(tensor: Any, layout: Any) -> None:
+    tensor.data = tensor.data.contiguous(memory_format=layout)
 
 
 def _convert_module(module: Any) -> Callable[[], None] | None:
-    """Convert the 4-D parameters and buffers in place; the same Parameter objects stay."""
+    """Convert the weights of convolutions in place; the same Parameter objects stay."""
     import torch
 
     changed = []
-    for tensor in (*module.parameters(), *module.buffers()):
-        if _image_like(tensor) and tensor.is_contiguous():
-            tensor.data = _as_layout(tensor.data, torch.channels_last)
-            if tensor.grad is not None:
-                tensor.grad.data = _as_layout(tensor.grad.data, torch.channels_last)
-            changed.append(tensor)
+    for weight in {id(p): p for part in _convolutions(module) for p in part.parameters()}.values():
+        layout = _layout(weight)
+        if layout is None or not weight.is_contiguous() or not _alone(weight):
+            continue
+        _lay_out(weight, layout)
+        changed.append(weight)
+        if weight.grad is not None and _alone(weight.grad):
+            _lay_out(weight.grad, layout)
 
     def undo() -> None:
-        for tensor in changed:
-            tensor.data = _as_layout(tensor.data, torch.contiguous_format)
-            if tensor.grad is not None:
-                tensor.grad.data = _as_layout(tensor.grad.data, torch.contiguous_format)
+        for weight in changed:
+            for tensor in (weight, weight.grad):
+                if tensor is not None and _alone(tensor):
+                    _lay_out(tensor, torch.contiguous_format)
 
     return undo if changed else None
 
 
-def _convert_state(optimizer: Any) -> Callable[[], None]:
-    """Lay the 4-D state (momentum, moments) out as its weights are, now and at the undo."""
+def _follow_weights(optimizer: Any) -> None:
+    """Lay the state (momentum, moments) out as its weights are.
+
+    Fused kernels walk over weights, gradients and moments side by side in memory.
+    """
     import torch
 
-    def follow_weights() -> None:
-        for weight, state in optimizer.state.items():
-            if not _image_like(weight):
-                continue
-            for layout in (torch.contiguous_format, torch.channels_last):
-                if weight.is_contiguous(memory_format=layout):
-                    break
-            else:  # some other layout, of the script's own
-                continue
-            for value in state.values():
-                if _image_like(value) and value.shape == weight.shape:
-                    value.data = _as_layout(value.data, layout)
-
-    follow_weights()
-    return follow_weights
+    for weight, state in optimizer.state.items():
+        last = _layout(weight)
+        if last is None:
+            continue
+        for layout in (torch.contiguous_format, last):
+            if weight.is_contiguous(memory_format=layout):
+                break
+        else:  # some other layout, of the script's own
+            continue
+        for value in state.values():
+            if _layout(value) is not None and value.shape == weight.shape:
+                _lay_out(value, layout)
 
 
-def _convert_input(module: Any, tensor: Any) -> Any:
-    import torch
+class _Layouts:
+    """The roots and optimizers of one training, which change layout together."""
 
-    return _as_layout(tensor, torch.channels_last) if _image_like(tensor) else tensor
+    def __init__(self) -> None:
+        self._optimizers: WeakKeyDictionary[Any, None] = WeakKeyDictionary()
+        self._dimensions: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()
+
+    def convert_root(self, module: Any) -> Callable[[], None] | None:
+        """Convert a root module, and the state that optimizers have of its weights already."""
+        undo = _convert_module(module)
+        self.follow()
+        return undo
+
+    def convert_optimizer(self, optimizer: Any) -> Callable[[], None]:
+        """Let an optimizer's state follow its weights, now and after a checkpoint was loaded."""
+        self._optimizers[optimizer] = None
+        _follow_weights(optimizer)
+        hook = optimizer.register_load_state_dict_post_hook(_follow_weights)
+        remove: Callable[[], None] = hook.remove
+        return remove
+
+    def follow(self) -> None:
+        """Lay the state of every optimizer out as its weights are now."""
+        for optimizer in list(self._optimizers):
+            _follow_weights(optimizer)
+
+    def convert_input(self, module: Any, tensor: Any) -> Any:
+        """Convert an input with as many dimensions as the convolutions of the module take."""
+        layout = _layout(tensor)
+        if layout is None or tensor.dim() not in self._taken(module):
+            return tensor
+        return tensor.contiguous(memory_format=layout)
+
+    def _taken(self, module: Any) -> frozenset[int]:
+        found = self._dimensions.get(module)
+        if found is None:
+            found = frozenset(len(part.kernel_size) + 2 for part in _convolutions(module))
+            self._dimensions[module] = found
+        return found
 
 
 def pull(training: Training, setting: bool) -> Callable[[], None]:
     """Convert root modules, optimizer state, and the inputs of root calls."""
+    layouts = _Layouts()
     undos = [
-        training.on_root(_convert_module),
-        training.on_optimizer(_convert_state),
-        training.on_inputs(_convert_input),
+        training.on_root(layouts.convert_root),
+        training.on_optimizer(layouts.convert_optimizer),
+        training.on_inputs(layouts.convert_input),
     ]
 
     def undo() -> None:
         for put_back in undos:
             put_back()
+        layouts.follow()
 
     return undo
 
@@ -117,6 +185,7 @@ LEVER = Lever(
     gain_ratio=2.0,
     why_not=why_not,
     lines=lambda _: (
+        "# 3-D convolutions: torch.channels_last_3d\n"
         "model = model.to(memory_format=torch.channels_last)\n"
         "images = images.to(memory_format=torch.channels_last)"
     ),

@@ -33,10 +33,10 @@ def find_knobs(
     """
     found, rows = [], []
     for name, lever in discover().items():
-        why = _forbidden(name, lever.effect, options)
+        why = _left_out(name, options)
         settings = () if why else settled.get(name) or lever.settings(scene)
-        if not settings:
-            why = why or lever.why_not(scene)
+        why = why or (_forbidden(lever.effect, options) if settings else lever.why_not(scene))
+        if why:
             rows.append(
                 LeverReport(
                     lever=name, setting=None, outcome="skipped", why=why, effect=lever.effect
@@ -69,12 +69,18 @@ def _forecasts(
     return {setting: ratio for setting, ratio in said.items() if ratio is not None}
 
 
-def _forbidden(name: str, effect: Effect, options: Options) -> str:
+def _left_out(name: str, options: Options) -> str:
     if name in dict(options.pulled.settings):
         return "it is pulled by hand"
     if (options.only and name not in options.only) or name in options.skip:
         return "it was left out on the command line"
-    permitted = max(options.keep.severity_index, (options.allow or Effect.EXACT).severity_index)
-    if effect.severity_index > permitted:
-        return f"its effect is {effect}, and --keep {options.keep} does not permit it"
     return ""
+
+
+def _forbidden(effect: Effect, options: Options) -> str:
+    permitted = max(options.keep.severity_index, (options.allow or Effect.EXACT).severity_index)
+    if effect.severity_index <= permitted:
+        return ""
+    if effect.severity_index > Effect.REDRAW.severity_index:
+        return f"its effect is {effect}, which only --allow {effect} permits"
+    return f"its effect is {effect}, and --keep {options.keep} does not permit it"

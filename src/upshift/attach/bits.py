@@ -1,0 +1,132 @@
+"""How much faster this machine multiplies with fewer bits: a probe of some 50 ms."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_SIDE = 512
+_IMAGES = (4, 32, 28, 28)
+_KERNELS = (32, 32, 3, 3)
+_PROBE_S = 0.012
+_LEAST_COUNT = 4
+_HOPELESS_S = 0.1
+
+
+def fewer_bits(device: str) -> dict[str, float]:
+    """Return how many times faster matrix products and convolutions are with fewer bits.
+
+    `bf16.*` compares bfloat16 tensors with float32 ones; `bf16_inside.*` (CPU) and
+    `tf32_inside.*` (CUDA) are float32 tensors that torch is told to multiply with fewer bits.
+    A figure below 1 is a loss; what torch cannot do here is missing. No random number is drawn.
+
+    Args:
+        device: the type of the device that the model is on; others than cpu and cuda are not
+            timed.
+    """
+    import torch
+
+    if device not in ("cpu", "cuda"):
+        return {}
+    inside = "bf16_inside" if device == "cpu" else "tf32_inside"
+    found = {}
+    with torch.no_grad(), torch.autocast(device, enabled=False):
+        for name, make in (("matmul", _product), ("conv", _convolution)):
+            full = make(device, torch.float32)
+            rivals = {"bf16": make(device, torch.bfloat16), inside: _inside(device, full)}
+            for rival, work in rivals.items():
+                with suppress(RuntimeError):
+                    found[f"{rival}.{name}_ratio"] = _speed_ratio(full, work, device)
+    return found
+
+
+def fp32_precision() -> str:
+    """Return the precision of float32 products as torch tells it, "mixed" where it cannot.
+
+    Torch refuses to read its older setting once a script has used the newer ones.
+    """
+    import torch
+
+    try:
+        return str(torch.get_float32_matmul_precision())
+    except RuntimeError:
+        return "mixed"
+
+
+def _product(device: str, dtype: Any) -> Callable[[], object]:
+    import torch
+
+    left = torch.ones(_SIDE, _SIDE, dtype=dtype, device=device)
+    return lambda: torch.mm(left, left)
+
+
+def _convolution(device: str, dtype: Any) -> Callable[[], object]:
+    import torch
+
+    images = torch.ones(_IMAGES, dtype=dtype, device=device)
+    kernels = torch.ones(_KERNELS, dtype=dtype, device=device)
+    return lambda: torch.conv2d(images, kernels, padding=1)
+
+
+def _inside(device: str, work: Callable[[], object]) -> Callable[[], object]:
+    def fewer() -> object:
+        with _fewer_inside(device):
+            return work()
+
+    return fewer
+
+
+@contextmanager
+def _fewer_inside(device: str) -> Iterator[None]:
+    """Multiply float32 tensors with fewer bits, and put the settings back to what they were."""
+    import torch
+
+    if device == "cuda":
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+        return
+    onednn: Any = torch.backends.mkldnn
+    parts: list[Any] = [getattr(onednn, name, None) for name in ("matmul", "conv")]
+    if None in parts:  # before torch 2.9
+        raise RuntimeError("this torch has no precision for each kind of product")
+    own = [part.fp32_precision for part in parts]
+    try:
+        for part in parts:
+            part.fp32_precision = "bf16"
+        yield
+    finally:
+        for part, precision in zip(parts, own, strict=True):
+            part.fp32_precision = precision
+
+
+def _speed_ratio(full: Callable[[], object], fewer: Callable[[], object], device: str) -> float:
+    """Return how many times faster `fewer` is, by the best of each, timed in turns.
+
+    In turns, since a neighbour on the machine slows down some milliseconds at a time.
+    """
+    import torch
+
+    def timed_s(work: Callable[[], object]) -> float:
+        start = time.perf_counter()
+        work()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    timed_s(full)  # the first call also makes the kernel
+    best_s, fewest_s = timed_s(full), timed_s(fewer)
+    count, until = 0, time.perf_counter() + _PROBE_S
+    while count < _LEAST_COUNT or time.perf_counter() < until:
+        best_s, fewest_s = min(best_s, timed_s(full)), min(fewest_s, timed_s(fewer))
+        count += 1
+        if fewest_s > _HOPELESS_S:  # without hardware it may take a thousand times as long
+            break
+    return best_s / fewest_s

@@ -1,0 +1,226 @@
+"""autocast: bfloat16 inside root calls with gradients, float32 everywhere else."""
+
+import pytest
+
+from upshift.lever import Scene
+from upshift.levers.autocast import LEVER
+from upshift.testing import LAPTOP, SERVER
+
+FAST = {
+    "model.dtype": "float32", "model.device": "cpu", "bf16.matmul_ratio": 1.9,
+    "bf16.conv_ratio": 0.8,
+}  # fmt: skip
+
+
+def scene(machine=SERVER, **traits):
+    told = {name.replace("__", "."): value for name, value in traits.items()}
+    return Scene(machine=machine, traits={**FAST, **told})
+
+
+def test_is_offered_where_the_cpu_has_units_and_they_were_faster() -> None:
+    assert LEVER.settings(scene()) == ("bfloat16",)
+    assert LEVER.settings(scene(LAPTOP)) == ()
+    assert LEVER.settings(scene(bf16__matmul_ratio=1.1)) == ()
+    assert LEVER.settings(scene(LAPTOP, model__device="cuda")) == ("bfloat16",)
+
+
+def test_the_speed_of_convolutions_counts_where_the_model_has_some() -> None:
+    traits = {"bf16__matmul_ratio": 0.5, "bf16__conv_ratio": 1.6}
+    assert LEVER.settings(scene(**traits)) == ()
+    assert LEVER.settings(scene(**traits, model__conv=True)) == ("bfloat16",)
+
+
+def test_says_by_how_much_bf16_is_slower_and_why() -> None:
+    said = LEVER.why_not(scene(LAPTOP, bf16__matmul_ratio=1 / 93))
+    assert said == "bf16 is 93x slower than fp32 here: the CPU has no hardware for it"
+    assert LEVER.why_not(scene(bf16__matmul_ratio=1.05)) == (
+        "bf16 is only 1.05x as fast as fp32 here"
+    )
+
+
+@pytest.mark.parametrize(
+    ("traits", "why"),
+    [
+        ({"script__autocast": True}, "the script uses autocast itself"),
+        ({"model__dtype": "mixed"}, "the numbers of the model are mixed, not float32"),
+        ({"model__dtype": None}, "no call of a model with weights was seen"),
+    ],
+)
+def test_leaves_alone_what_has_its_own_precision(traits, why) -> None:
+    assert LEVER.settings(scene(**traits)) == ()
+    assert LEVER.why_not(scene(**traits)) == why
+
+
+PROGRAM = r"""
+import collections, dataclasses
+from typing import Any, NamedTuple
+
+PLAN = {"autocast": "bfloat16"}
+watch = Watch(measuring=False)
+pulled = Pulled(watch.live)
+watch.install()
+pulled.switch(PLAN)
+
+
+def kind(value):
+    return str(value.dtype).removeprefix("torch.")
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    scores: Any
+    count: int
+
+
+class Output(collections.OrderedDict):  # as the outputs of transformers: keys and attributes
+    def __setitem__(self, name, value):
+        super().__setitem__(name, value)
+        super().__setattr__(name, value)
+
+
+class Many(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.inner = self.layer(x)
+        output = Output()
+        output["logits"], output["count"] = y, 3
+        self.kept = {"list": [y, 1], "word": "word"}
+        self.own = [x]
+        return [
+            y, (y, [y]), Pair(y, None), Record(y, 2), output, torch.max(y, 0), self.kept, self.own]
+
+
+net = Many()
+x = torch.rand(4, 8)
+plain, nested, pair, record, output, largest, kept, own = net(x)
+facts["inside"] = kind(net.inner)
+facts["outside"] = [kind(t) for t in (
+    plain, nested[0], nested[1][0], pair.first, record.scores, output["logits"], output.logits,
+    largest.values, kept["list"][0])]
+facts["kinds"] = [type(v).__name__ for v in (nested, pair, record, output, kept)]
+facts["beside"] = [pair.second, record.count, output.count, kept["list"][1], kept["word"]]
+facts["own containers"] = own is net.own and kind(net.kept["list"][0]) == "bfloat16"
+
+plain.sum().backward()
+facts["gradient"] = kind(net.layer.weight.grad)
+with torch.no_grad():
+    net(x)
+facts["evaluation"] = kind(net.inner)
+with torch.autocast("cpu", dtype=torch.float16):
+    out = net(x)[0]
+facts["own context"] = [kind(net.inner), kind(out)]
+net.double()
+net(x.double())
+facts["double"] = kind(net.inner)
+net.float()
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        with torch.no_grad():
+            hint = self.layer(x)
+        return self.layer(x + hint)
+
+
+twice = Twice()
+twice(x).sum().backward()
+facts["used without gradients first"] = twice.layer.weight.grad is not None
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.kinds = nn.Linear(8, 8), []
+
+    def block(self, x):
+        y = self.layer(x)
+        self.kinds.append(kind(y))
+        return y.relu()
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=False)
+
+
+import torch.utils.checkpoint
+
+again = Checkpointed()
+again(x.requires_grad_()).sum().backward()
+facts["recomputed"] = again.kinds
+
+
+class Fails(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        raise ValueError("mine")
+
+
+try:
+    Fails()(x)
+except ValueError as error:
+    facts["error"] = [str(error), torch.is_autocast_enabled("cpu")]
+pulled.switch({})
+net(x)
+facts["afterwards"] = kind(net.inner)
+watch._detach()
+"""
+
+
+@pytest.fixture(scope="module")
+def cast(training):
+    return training(PROGRAM)
+
+
+@pytest.mark.child
+def test_the_model_computes_in_bf16_and_hands_out_float32(cast) -> None:
+    assert cast["inside"] == "bfloat16"
+    assert set(cast["outside"]) == {"float32"}
+    assert cast["gradient"] == "float32"
+
+
+@pytest.mark.child
+def test_outputs_keep_their_kinds_and_what_else_is_in_them(cast) -> None:
+    assert cast["kinds"] == ["tuple", "Pair", "Record", "Output", "dict"]
+    assert cast["beside"] == [None, 2, 3, 1, "word"]
+
+
+@pytest.mark.child
+def test_what_the_model_keeps_of_its_outputs_is_not_changed(cast) -> None:
+    assert cast["own containers"]
+
+
+@pytest.mark.child
+def test_evaluation_and_the_scripts_own_contexts_stay_as_they_are(cast) -> None:
+    assert cast["evaluation"] == "float32"
+    assert cast["own context"] == ["float16", "float16"]
+    assert cast["double"] == "float64"
+    assert cast["afterwards"] == "float32"
+
+
+@pytest.mark.child
+def test_a_weight_that_was_used_without_gradients_before_still_gets_one(cast) -> None:
+    assert cast["used without gradients first"]
+
+
+@pytest.mark.child
+def test_a_checkpointed_block_is_computed_again_with_the_same_numbers(cast) -> None:
+    assert cast["recomputed"] == ["bfloat16", "bfloat16"]
+
+
+@pytest.mark.child
+def test_an_error_of_the_model_reaches_the_script_outside_of_the_context(cast) -> None:
+    assert cast["error"] == ["mine", False]
