@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.launch import traces
 from upshift.lever import lookup
-from upshift.records import Plan
+from upshift.records import Plan, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -158,6 +158,20 @@ class Pulled:
                 training = self._offer(lever.name, setting)
                 self._undo[lever.name] = (setting, lever.pull(training, setting))
 
+    def put_back(self) -> tuple[list[str], list[str]]:
+        """Undo what a running process can; return these levers and the rest, with settings."""
+        settings = {name: setting for name, (setting, _) in self._undo.items()}
+        done: list[str] = []
+        stay: list[str] = []
+        for lever, setting in lookup(Plan(tuple(sorted(settings.items())))):
+            said = f"{lever.name}={setting}"
+            try:
+                self._undo.pop(lever.name)[1]()
+                (stay if lever.switch is Switch.LAUNCH else done).append(said)
+            except Exception:
+                stay.append(said)
+        return done, stay
+
     def _offer(self, name: str, setting: Any) -> Any:
         if self._excuse is None:
             return self._training
@@ -223,6 +237,23 @@ def _run(order: dict[str, Any]) -> None:
             leave_out(name, setting, error)
     atexit.register(_tell_of_lost_workers, watch.live, os.getpid())
     watch.install()
+    if "band" in order:
+        _guard(watch, pulled, order["band"])
+
+
+def _guard(watch: Any, pulled: Pulled, band: dict[str, Any]) -> None:
+    """Watch the first steps of a real run; put the levers back where they go astray."""
+    from upshift.attach import guard
+    from upshift.records import Band
+
+    def astray(step_count: int, wrong: str) -> None:
+        sys.stderr.write(guard.astray_said(step_count, wrong, *pulled.put_back()))
+
+    def slow(step_s: float, usual_s: float) -> None:
+        sys.stderr.write(guard.slow_said(step_s, usual_s))
+
+    known: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in band.items()}
+    guard.Guard(watch, Band(**known), astray=astray, slow=slow)
 
 
 def _tell_of_lost_workers(training: Any, own_pid: int) -> None:
@@ -302,6 +333,7 @@ def _counted(
 def _verify(order: dict[str, Any]) -> None:
     """Attach to a verification: the first steps are recorded, then the process ends."""
     from upshift.attach import Watch
+    from upshift.attach.vitals import Vitals
     from upshift.launch.channel import Channel
     from upshift.verify.record import Recorder
 
@@ -310,12 +342,13 @@ def _verify(order: dict[str, Any]) -> None:
 
     def done(found: dict[str, Any]) -> None:
         if os.getpid() == own_pid:  # not in a fork that runs the exit routines
-            _talk(channel, {"kind": "verified", **found})
+            _talk(channel, {"kind": "verified", **found, "vitals": vitals.message})
 
     watch = Watch(measuring=True)
     Recorder(order, watch, done=done)
     Pulled(watch.live).switch(order["plan"])
     watch.install()
+    vitals = Vitals(watch)
 
 
 def _talk(channel: Any, message: dict[str, Any]) -> dict[str, Any]:

@@ -50,9 +50,11 @@ class Training(Protocol):
     Attributes:
         trial: the process is thrown away after some seconds of timed steps. What pays from the
             second pass over the data on may show there what it gives then.
+        at_once: the first steps are recorded for a proof. What waits before it acts does not here.
     """
 
     trial: bool
+    at_once: bool
 
     def on_optimizer(self, pull: Callable[[Any], Callable[[], None] | None]) -> Undo:
         """Apply `pull` to each `torch.optim.Optimizer` right before its first step."""
@@ -63,11 +65,17 @@ class Training(Protocol):
     def on_inputs(self, convert: Callable[[Any, Any], Any]) -> Undo:
         """Pass every tensor argument of a root call through `convert(module, tensor)`."""
 
-    def on_call(self, around: Callable[[Any, Callable[[Any, Any], Any], Any, Any], Any]) -> Undo:
+    def on_call(
+        self,
+        around: Callable[[Any, Callable[[Any, Any], Any], Any, Any], Any],
+        *,
+        innermost: bool = False,
+    ) -> Undo:
         """Let `around(module, call, args, kwargs)` make each root call.
 
         It returns what the script gets; `call(args, kwargs)` is the call as it would be without
-        it. Of several levers the one that was pulled last is the outermost.
+        it. Of several levers the one that was pulled last is the outermost; one that makes the
+        call by itself asks to be the innermost, where nothing but the module is below it.
         """
 
     def on_function(self, owner: Any, name: str, answer: Callable[..., Any]) -> Undo:
@@ -107,6 +115,15 @@ def _no_forecast(scene: Scene, setting: object) -> float | None:
 
 
 def _leave_env(env: Mapping[str, str], setting: object) -> Mapping[str, str]:
+    def compiled(self, spent_s: float) -> None:
+        """Note seconds that went into compiling: paid once, not with every step."""
+
+    def excuse(self, error: Exception) -> None:
+        """Say that the lever acts no longer, and why; in a trial this raises `error`.
+
+        A lever calls it where it has left the script as it is, so that a run goes on and says so.
+        """
+
     return env
 
 
@@ -159,6 +176,8 @@ class Lever(Generic[S]):
     def card(self) -> str:
         """The docstring of the lever's file: what helps, what hurts, the maths, the source."""
         return importlib.import_module(f"{levers.__name__}.{self.name}").__doc__ or ""
+        patience_s: how much longer than steps take the first ones under it may take before they are
+            called a hang.
 
 
 def discover() -> Mapping[str, Lever[Any]]:
@@ -179,4 +198,5 @@ def lookup(plan: Plan) -> tuple[tuple[Lever[Any], Setting], ...]:
             f"The plan names levers that are not installed here: {', '.join(unknown)}.",
             remedy=f"Choose from: {', '.join(known)}.",
         )
+    patience_s: float = 0.0
     return tuple((known[name], setting) for name, setting in plan.settings)

@@ -27,6 +27,10 @@ TRAITS = {
         "optimizer.name": "RMSprop", "loader.workers": 2, "loader.map_style": True,
         "loader.persistent": True, "threads": 16,
     },
+    "compiler": {
+        "model.parameter_count": 1000, "compile.cxx": "g++", "compile.triton": False,
+        "compile.refused": "",
+    },
 }  # fmt: skip
 
 HEAD = r"""

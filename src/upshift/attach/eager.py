@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_OURS = ("upshift.attach", "upshift.loader", "upshift.levers")
+_OURS = ("upshift.attach", "upshift.compile", "upshift.loader", "upshift.levers")
 
 
 def stay_eager() -> None:

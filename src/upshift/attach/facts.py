@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from upshift.attach.compilers import read_compilers
 from upshift.attach.draws import DrawWatch
 from upshift.attach.model import ModelFacts
 
@@ -181,6 +182,7 @@ class Traits:
             self.found["loop.draws"] = self._draws.loop
         # Batches come in bursts of as many as there are workers; so many are on their way at once.
         workers_count = self.found.get("loader.workers", 0)
+        self.found.update(read_compilers(torch.__version__))
         self.found["cycle_count"] = max(1, self._prefetch_count * workers_count)
         return self.found
 

@@ -74,6 +74,8 @@ class LiveTraining:
     def on_optimizer(self, pull: Pull) -> Undo:
         """Apply `pull` to each optimizer right before its first step."""
         return self.optimizers.act(pull)
+        self.at_once = False
+        self.compile_s = 0.0
 
     def on_root(self, pull: Pull) -> Undo:
         """Apply `pull` to each root module right before its next call."""
@@ -84,9 +86,11 @@ class LiveTraining:
         self.converters.append(convert)
         return lambda: self.converters.remove(convert)
 
-    def on_call(self, around: Callable[[Any, Any, Any, Any], Any]) -> Undo:
+    def on_call(
+        self, around: Callable[[Any, Any, Any, Any], Any], *, innermost: bool = False
+    ) -> Undo:
         """Let `around(module, call, args, kwargs)` make each root call."""
-        self.callers.append(around)
+        self.callers.insert(0 if innermost else len(self.callers), around)
         return lambda: self.callers.remove(around)
 
     def call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
@@ -96,6 +100,14 @@ class LiveTraining:
 
         def call(args: Any, kwargs: Any) -> Any:
             return original(module, *args, **kwargs)
+
+    def compiled(self, spent_s: float) -> None:
+        """Note seconds that went into compiling."""
+        self.compile_s += spent_s
+
+    def excuse(self, error: Exception) -> None:
+        """Raise what made a lever give up: nobody is there to take an excuse."""
+        raise error
 
         made: Any = call
         for around in self.callers:

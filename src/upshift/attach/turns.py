@@ -101,6 +101,7 @@ class Turns:
             unit = self._watch.samples.unit
             return {
                 "kind": "facts", "traits": self.traits.read(), "usage": usage(), "unit": unit,
+                "compile_s": self._watch.live.compile_s,
             }  # fmt: skip
         if command["do"] == "peaks":
             return {"kind": "peaks", **peaks()}

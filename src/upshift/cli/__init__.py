@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from upshift.records import Setting, Tuning
+    from upshift.records import Band, Setting, Tuning
     from upshift.report.progress import View
     from upshift.session import Options
 
@@ -183,10 +183,11 @@ def run(
 
     workload = read_workload(script)
     options = _options(plan=plan or PLAN, force=force, lever=lever)
-    chosen = _chosen_plan(workload, options, needed=plan is not None or not lever, quiet=quiet)
+    needed = plan is not None or not lever
+    chosen, band = _chosen_plan(workload, options, needed=needed, quiet=quiet)
     for name, setting in options.pulled.settings:
         chosen = chosen.pull(name, setting)
-    session.run(workload, chosen, options)
+    session.run(workload, chosen, band)
 
 
 @app.command(cls=Command)
@@ -300,26 +301,29 @@ def _check_outputs(*paths: Path | None) -> None:
             check_writable(path)
 
 
-def _chosen_plan(workload: Workload, options: Options, *, needed: bool, quiet: bool) -> Plan:
-    """Return the plan of the file, once it is clear that it was made for this."""
+def _chosen_plan(
+    workload: Workload, options: Options, *, needed: bool, quiet: bool
+) -> tuple[Plan, Band | None]:
+    """Return the plan of the file and its band, once it is clear that it was made for this."""
     from upshift import session
     from upshift.report import plan_file
 
     if not options.plan_path.exists() and options.plan_path == PLAN:
         if not needed:
-            return Plan()
+            return Plan(), None
         remedy = "Run `upshift tune` with your script first, or name a --lever."
         raise UsageError(f"There is no plan: {PLAN} is not in this folder.", remedy=remedy)
     saved = plan_file.read_plan(options.plan_path)
     if not saved.plan.settings:
-        return saved.plan
-    found = plan_file.differences(saved, session.glance(), workload)
+        return saved.plan, None
+    machine = session.glance()
+    found = plan_file.differences(saved, machine, workload)
     if refusals := [item.says for item in found if item.refuses and not options.force]:
         raise PlanError(" ".join(refusals), remedy="Run `upshift tune` here, or add --force.")
     for item in found:
         if not quiet:
             say(item.says)
-    return saved.plan
+    return saved.plan, plan_file.fitting_band(saved, machine, workload)
 
 
 def _leave(tuning: Tuning, path: Path, json: Path | None) -> list[Path]:

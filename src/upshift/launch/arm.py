@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import ChildLost, IsolationFailed, NeverTrains, ScriptFailed, TooFewSteps
+from upshift.launch.blocks import patience_s as more_patience_s
 from upshift.launch.channel import Listener, make_scratch
 from upshift.launch.order import environment
 from upshift.launch.process import Isolation, Process
@@ -41,6 +42,7 @@ class Arm:
         self.step_count = 0
         self.first_step_s = 0.0
         self._counted = False
+        self._compile_s = more_patience_s(plan)
         self._parked = False
         self._workload = workload
         self._patience_s = patience_s
@@ -109,6 +111,7 @@ class Arm:
 
     def switch(self, plans: Sequence[Plan]) -> None:
         """Tell the child which plans its turns are about, and go over to the first."""
+        self._compile_s = more_patience_s(*plans)
         self.ask({"do": "plans", "plans": [dict(plan.settings) for plan in plans]}, 60.0)
 
     def turns(
@@ -120,6 +123,8 @@ class Arm:
             turns: (plan index, steps not counted, steps counted, watched) of each turn.
             timeout_s: how long all of them may take.
         """
+        if timeout_s is not None:
+            timeout_s += self._compile_s
         answer = self.ask({"do": "turns", "turns": [list(turn) for turn in turns]}, timeout_s)
         self.step_count += sum(skipped + counted for _, skipped, counted, _ in turns)
         return [[_step(row) for row in rows] for rows in answer["turns"]], answer["usage"]

@@ -134,6 +134,12 @@ def settle_count(own: Plan, plan: Plan) -> int:
     return max(counts, default=0)
 
 
+def patience_s(*plans: Plan) -> float:
+    """Return how much longer than steps take the first ones may take under one of these plans."""
+    pulled = [lever for plan in plans for lever, _ in lookup(plan)]
+    return max((lever.patience_s for lever in pulled), default=0.0)
+
+
 def cost_s(steps: Sequence[Step]) -> float:
     """Return seconds per sample."""
     return sum(step.wall_s for step in steps) / sum(step.sample_count for step in steps)

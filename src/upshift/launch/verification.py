@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.errors import ScriptFailed
 from upshift.launch.channel import Listener, make_scratch
+from upshift.launch.blocks import patience_s as more_patience_s
 from upshift.launch.order import environment
 from upshift.launch.process import Isolation, Process
 
@@ -65,7 +66,7 @@ def recorded(
         listener.close()
         raise
     try:
-        until = time.monotonic() + patience_s
+        until = time.monotonic() + patience_s + more_patience_s(plan)
         found = listener.adopt("verified", until=until, alive=lambda: process.wait(0) is None)
         if found is None:
             raise ScriptFailed(

@@ -5,6 +5,7 @@ their own invariants. Durations are seconds (`_s`) or nanoseconds (`_ns`), sizes
 (`_bytes`), ratios above 1 mean better. Unknown is None.
 """
 
+from upshift.records.band import Band
 from upshift.records.evidence import Comparison, Interval, Noise, Pair, Profile, Step
 from upshift.records.machine import Budget, Caveat, Cpu, Machine, Memory, Pressure, Runtime, Torch
 from upshift.records.plan import Plan, Workload
@@ -12,6 +13,7 @@ from upshift.records.tuning import Cost, Gate, LeverReport, Proof, Tuning
 from upshift.records.words import Effect, Entry, Phase, Setting, Switch, Verdict
 
 __all__ = [
+    "Band",
     "Budget",
     "Caveat",
     "Comparison",

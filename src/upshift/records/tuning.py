@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from upshift.records.band import Band
     from upshift.records.evidence import Interval, Noise, Profile
     from upshift.records.machine import Machine
     from upshift.records.plan import Plan, Workload
@@ -62,7 +63,11 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Everything that one `tune` found out: the only input of every report."""
+    """Everything that one `tune` found out: the only input of every report.
+
+    Attributes:
+        band: how the script trains without levers, None where no proof recorded it.
+    """
 
     machine: Machine
     workload: Workload
@@ -77,3 +82,4 @@ class Tuning:
     levers: tuple[LeverReport, ...] = ()
     notes: tuple[str, ...] = ()
     interrupted: bool = False
+    band: Band | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from upshift import lever
 from upshift.errors import PlanError, UsageError
 from upshift.records import Entry, Plan
 from upshift.report.files import write_atomically
+from upshift.report.guard_table import guard_table, read_band
 from upshift.report.wording import EFFECTS, PLAN_NAME, command_line, interval
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tomlkit import TOMLDocument
     from tomlkit.items import Table
 
-    from upshift.records import Gate, Machine, Tuning, Workload
+    from upshift.records import Band, Gate, Machine, Tuning, Workload
 
 SCHEMA = 1
 REDO = "Run `upshift tune` again to write a new one."
@@ -41,6 +42,7 @@ class SavedPlan:
     Attributes:
         machine: the fingerprint: cpu, cores, torch, python; a missing key is unknown.
         command: the script (module, notebook, program) and its arguments.
+        band: how the script begins without levers; None where the run is not watched.
     """
 
     plan: Plan
@@ -48,6 +50,7 @@ class SavedPlan:
     command: tuple[str, ...] = ()
     entry: Entry | None = None
     schema: int = SCHEMA
+    band: Band | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,8 @@ def write_plan(path: Path, tuning: Tuning, *, lines: Mapping[str, str], today: d
     document.add("command", _command_table(tuning.workload))
     document.add("plan", _plan_table(tuning, lines))
     document.add("evidence", _evidence_table(tuning))
+    if tuning.band is not None and tuning.plan.settings:
+        document.add("guard", guard_table(tuning.band))
     write_atomically(path, tomlkit.dumps(document))
 
 
@@ -126,6 +131,7 @@ def read_plan(path: Path) -> SavedPlan:
         machine=_table(path, content, "machine"),
         command=_argv(path, command),
         entry=_entry(path, command),
+        band=read_band(path, _table(path, content, "guard")),
     )
     lever.lookup(saved.plan)
     return saved
@@ -146,6 +152,21 @@ def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple
     if saved.plan.settings:
         return tuple(found)
     return tuple(Difference(says=item.says, refuses=False) for item in found)
+
+
+def fitting_band(saved: SavedPlan, machine: Machine, workload: Workload) -> Band | None:
+    """Return the part of the band that holds here and now.
+
+    Losses are compared under the same arguments alone, times on the same processor alone.
+    """
+    band = saved.band
+    if band is None:
+        return None
+    if saved.command[1:] != workload.argv[1:] or not saved.command:
+        return band.only_what_is_sure()
+    here = fingerprint(machine)
+    same = all(saved.machine.get(key) == here.get(key) for key in ("cpu", "cores"))
+    return band if same else replace(band, step_s=None)
 
 
 def fingerprint(machine: Machine) -> dict[str, Any]:

@@ -162,6 +162,11 @@ def _trust(tuning: Tuning) -> list[str]:
                 f"Two launches of the same script differed by {interval(bias)}: launches vary "
                 "here, so the published figure spans two pairs of them."
             )
+    if tuning.band is not None and tuning.plan.settings:
+        said.append(
+            "`upshift run` watches its first 50 steps against those without levers, and puts the "
+            "levers back where the training goes astray."
+        )
     return [*said, *tuning.notes]
 
 

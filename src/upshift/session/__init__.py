@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from upshift.launch.bench import Bench
-    from upshift.records import Machine, Profile, Tuning
+    from upshift.records import Band, Machine, Profile, Tuning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,12 +125,19 @@ def tune(workload: Workload, options: Options, view: Watcher) -> Tuning:
     return Tuner(workload, options, view).tune()
 
 
-def run(workload: Workload, plan: Plan, options: Options) -> NoReturn:
-    """Become the script, under `plan`. With an empty plan this is plain python."""
+def run(workload: Workload, plan: Plan, band: Band | None = None) -> NoReturn:
+    """Become the script, under `plan`. With an empty plan this is plain python.
+
+    Args:
+        workload: the user's command.
+        plan: levers to pull.
+        band: what its first steps are held against; None leaves them unwatched.
+    """
     from upshift.errors import UsageError
     from upshift.launch.order import environment
 
-    env = environment(plan, mode="run") if plan.settings else dict(os.environ)
+    guarded = {} if band is None else {"band": asdict(band)}
+    env = environment(plan, mode="run", **guarded) if plan.settings else dict(os.environ)
     command = workload.command
     try:
         os.execvpe(command[0], command, env)

@@ -1,0 +1,71 @@
+"""What a call looks like to a compiler: its arguments without their values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_TENSOR = "tensor"
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def signature(value: Any) -> tuple[Any, ...] | None:
+    """Return what compiled code depends on in an argument, None where that cannot be said.
+
+    None stands for objects of other classes, and for tensors whose gradient the script asks
+    for: it may want the gradient of that gradient, which compiled code does not have.
+    """
+    import torch
+
+    kind = type(value)
+    if kind is torch.Tensor:
+        return _of_tensor(value)
+    if kind in _PLAIN or kind in (torch.dtype, torch.device):
+        return (kind, value)
+    if kind in (list, tuple):
+        return _of_parts(kind, value, ())
+    if kind is dict:
+        return _of_parts(kind, value.values(), tuple(value))
+    return None
+
+
+def _of_tensor(tensor: Any) -> tuple[Any, ...] | None:
+    import torch
+
+    wanted = tensor.requires_grad and tensor.is_leaf
+    if wanted or tensor.layout is not torch.strided or tensor.is_inference():
+        return None
+    return (
+        _TENSOR, tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad,
+    )  # fmt: skip
+
+
+def _of_parts(kind: Any, parts: Any, names: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    found = [signature(part) for part in parts]
+    return None if any(part is None for part in found) else (kind, names, *found)
+
+
+def loosen(key: Any) -> Any:
+    """Return a signature without sizes and numbers: what one graph of changing shapes serves.
+
+    >>> loosen((list, (), (int, 3), (str, "mean"))) == loosen((list, (), (int, 5), (str, "mean")))
+    True
+    """
+    if not isinstance(key, tuple) or not key:
+        return key
+    if key[0] is _TENSOR:
+        return (_TENSOR, len(key[1]), *key[3:])
+    if key[0] in (int, float):
+        return key[:1]
+    return tuple(loosen(part) for part in key)
+
+
+def first_grad_fn(value: Any) -> Any:
+    """Return the node of the autograd graph that made a tensor in `value`, None without one."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.grad_fn
+    parts = value.values() if isinstance(value, dict) else value
+    if isinstance(parts, (list, tuple)) or parts is not value:
+        return next((node for part in parts if (node := first_grad_fn(part)) is not None), None)
+    return None

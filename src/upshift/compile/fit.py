@@ -1,0 +1,83 @@
+"""What compiled code would not do as plain torch does, and is therefore left to plain torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def unfit(module: Any) -> str:
+    """Say why a root module stays as it is; empty where it can be compiled."""
+    import torch
+
+    spread = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    if isinstance(module, spread):
+        return "the model is spread over devices"
+    modules: Any = torch.nn.modules.module
+    if modules._has_any_global_hook():
+        return "hooks are registered for all modules"
+    reasons = (_unfit_part(part) for part in module.modules())
+    return next(filter(None, reasons), "")
+
+
+def _unfit_part(part: Any) -> str:
+    import torch
+
+    name = type(part).__name__
+    if isinstance(part, torch.jit.ScriptModule):
+        return f"{name} is TorchScript"
+    if _compiled_by_script(part):
+        return f"the script compiles {name} itself"
+    if any(getattr(part, hooks, None) for hooks in _HOOKS):
+        return f"{name} has hooks"
+    return f"{name} has a forward of its own" if "forward" in vars(part) else ""
+
+
+def _compiled_by_script(part: Any) -> bool:
+    forward = getattr(type(part), "forward", None)
+    return (
+        getattr(part, "_compiled_call_impl", None) is not None
+        or hasattr(part, "_orig_mod")
+        or hasattr(forward, "_torchdynamo_orig_callable")
+    )
+
+
+def uninitialized(module: Any) -> bool:
+    """Return whether a lazy module still waits for its first call."""
+    from torch.nn.parameter import is_lazy
+
+    return any(map(is_lazy, module.parameters()))
+
+
+def trains(module: Any) -> bool:
+    """Return whether some parameter of a module asks for gradients."""
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def plain_surroundings() -> Callable[[], bool]:
+    """Return a function that tells whether nothing looks into the operations of a call.
+
+    Modes (operation counters, default devices), transforms (`torch.func`), hooks on what is saved
+    for the backward pass and anomaly detection would see other operations than the script's.
+    """
+    import torch
+
+    core: Any = torch._C
+    dispatched, functional = core._len_torch_dispatch_stack, core._len_torch_function_stack
+    transform = core._functorch.peek_interpreter_stack
+    saving = getattr(core._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
+
+    def plain() -> bool:
+        return not (
+            dispatched()
+            or functional()
+            or transform() is not None
+            or saving(True) is not None
+            or torch.is_anomaly_enabled()
+        )
+
+    return plain

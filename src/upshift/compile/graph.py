@@ -1,0 +1,121 @@
+"""One compiled form of a root module, for one kind of call."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import warnings
+from contextlib import ExitStack
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Compiler = Callable[[Any, Any], Callable[..., Any]]
+
+_CHECKPOINT = "tag_activation_checkpoint"
+
+
+def _root(module: Any, args: Any, kwargs: Any) -> Any:
+    return module.forward(*args, **kwargs)
+
+
+def _copy_of_root() -> Callable[..., Any]:
+    """Return the function with a code object of its own: torch keeps compiled code by that.
+
+    A graph so has one entry to check, and shares no limit of recompilations with anybody.
+    """
+    return FunctionType(_root.__code__.replace(co_name="root"), globals())
+
+
+class Graph:
+    """The module as one graph; where torch's own conditions on it fail, plain torch runs.
+
+    The module is an argument, never kept: a graph dies with the module, not the other way round.
+
+    Args:
+        compiler: turns an FX graph and its inputs into something that can be called.
+        changing: compile for changing shapes.
+
+    Attributes:
+        missed_count: the last runs in a row to which the compiled code did not apply.
+    """
+
+    def __init__(self, compiler: Compiler, *, changing: bool) -> None:
+        import torch
+
+        self.missed_count = 0
+        self._runs = runs = [0]
+
+        def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
+            _refuse(graph)
+            compiled = compiler(graph, inputs)
+
+            def counted(*inputs: Any) -> Any:
+                runs[0] += 1
+                return compiled(*inputs)
+
+            return counted
+
+        dynamo: Any = importlib.import_module("torch._dynamo")
+        self._build = torch.compile(
+            _copy_of_root(), backend=backend, fullgraph=True, dynamic=changing
+        )
+        self._run = dynamo.run(self._build)
+
+    def build(self, module: Any, args: Any, kwargs: Any) -> Any:
+        """Compile, and return what this first call gives."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self._build(module, args, kwargs)
+
+    def run(self, module: Any, args: Any, kwargs: Any) -> Any:
+        """Call without compiling anything."""
+        before = self._runs[0]
+        result = self._run(module, args, kwargs)
+        self.missed_count = 0 if self._runs[0] > before else self.missed_count + 1
+        return result
+
+
+def _refuse(graph: Any) -> None:
+    """Raise where compiled code would draw other random numbers than plain torch."""
+    if any(getattr(node.target, "__name__", "") == _CHECKPOINT for node in graph.graph.nodes):
+        raise RuntimeError("activations are checkpointed")
+
+
+def inductor(mode: str) -> Compiler:
+    """Return torch's own compiler.
+
+    Random numbers are drawn as by plain torch, everything is compiled in this process and in
+    this call, the backward pass too.
+
+    Args:
+        mode: one of `torch._inductor.list_mode_options()`.
+    """
+
+    def compile_graph(graph: Any, inputs: Any) -> Callable[..., Any]:
+        settings: Any = importlib.import_module("torch._inductor.config")
+        autograd: Any = importlib.import_module("torch._functorch.config")
+        own = {"fallback_random": True, "compile_threads": 1}
+        with ExitStack() as scope:
+            scope.enter_context(settings.patch(own))
+            if hasattr(autograd, "force_non_lazy_backward_lowering"):
+                scope.enter_context(autograd.patch(force_non_lazy_backward_lowering=True))
+            front: Any = importlib.import_module("torch._inductor.compile_fx")
+            modes = importlib.import_module("torch._inductor").list_mode_options()
+            chosen = {**modes.get(mode, {}), **own}
+            if cxx := _other_cxx():
+                chosen["cpp.cxx"] = (None, cxx)
+            compiled: Callable[..., Any] = front.compile_fx(graph, inputs, config_patches=chosen)
+            return compiled
+
+    return compile_graph
+
+
+def _other_cxx() -> str | None:
+    """Return a C++ compiler that torch would not look for, where its own choice is missing."""
+    if "CXX" in os.environ or shutil.which("g++"):
+        return None
+    return shutil.which("clang++")

@@ -1,0 +1,169 @@
+"""The compiled twins of the root modules, in a table beside them."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from upshift.compile.calls import first_grad_fn, signature
+from upshift.compile.fit import plain_surroundings, trains, unfit, uninitialized
+from upshift.compile.graph import Graph
+from upshift.compile.root import Root
+from upshift.compile.snapshot import Snapshot, unmarked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from upshift.compile.graph import Compiler
+    from upshift.compile.root import Asked
+    from upshift.lever import Training
+
+PATIENCE_COUNT = 12
+
+
+class Twins:
+    """Answer root calls by compiled code, where that gives what plain torch gives.
+
+    A module is watched first, over `patience_count` training calls. Then each kind of call
+    (shapes, types, structure) that comes often is compiled as one graph without breaks. Whatever
+    is not sure to be the same runs as plain torch: evaluation, odd batches, modules with hooks.
+
+    Args:
+        training: where root calls are made.
+        compiler: turns a graph into something that can be called.
+        patience_count: training calls of a module before it is compiled.
+    """
+
+    def __init__(
+        self, training: Training, compiler: Compiler, *, patience_count: int = PATIENCE_COUNT
+    ) -> None:
+        self._training = training
+        self._compiler = compiler
+        self._patience_count = 0 if training.at_once else patience_count
+        self._roots: WeakKeyDictionary[Any, Root] = WeakKeyDictionary()
+        self._plain = plain_surroundings()
+        self._kept_donation: bool | None = None
+
+    def attach(self) -> Callable[[], None]:
+        """Begin to answer; the result ends it, and forgets all that was compiled."""
+        undo = self._training.on_call(self.call, innermost=True)
+
+        def detach() -> None:
+            undo()
+            self._roots.clear()
+            self._let_donate()
+
+        return detach
+
+    def call(self, module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
+        """Make a root call."""
+        import torch
+
+        if not (module.training and torch.is_grad_enabled() and self._plain()):
+            return call(args, kwargs)
+        root = self._roots.get(module)
+        if root is None:
+            root = self._roots[module] = Root(self._patience_count)
+        root.call_count += 1
+        key = None if root.given_up else signature((args, kwargs))
+        if key is None:
+            self._excuse_late(root)
+            return call(args, kwargs)
+        key = (torch.get_num_threads(), _autocast(), key)
+        root.recent.append(key)
+        if root.call_count <= self._patience_count:
+            return self._watched(root, call(args, kwargs))
+        self._look(root, module)
+        name, graph = root.graph_for(key)
+        if graph is not None and not root.why_plain:
+            return root.run(name, graph, (module, args, kwargs))
+        wanted = self._wanted(root, key, module)
+        if wanted is None:
+            return call(args, kwargs)
+        return self._build(root, wanted, (module, args, kwargs), call, changing=wanted is not key)
+
+    def _wanted(self, root: Root, key: Any, module: Any) -> Any:
+        """Return what to compile for a call that has no compiled form, None for nothing."""
+        if root.why_plain:
+            root.give_up(RuntimeError(root.why_plain))
+        elif not trains(module):
+            root.give_up(None)
+        elif root.looked_at:
+            return root.wanted(key)
+        return None
+
+    def _look(self, root: Root, module: Any) -> None:
+        """Look at the module, and again whenever a hook was registered somewhere."""
+        from torch.utils.hooks import RemovableHandle
+
+        if root.hook_serial != RemovableHandle.next_id and not uninitialized(module):
+            root.hook_serial = RemovableHandle.next_id
+            root.why_plain = root.why_plain or unfit(module)
+
+    def _watched(self, root: Root, result: Any) -> Any:
+        node = first_grad_fn(result)
+        if node is not None:
+            node.register_prehook(root.asked_for_gradient)
+        return result
+
+    def _build(
+        self,
+        root: Root,
+        name: Any,
+        asked: Asked,
+        call: Callable[[Any, Any], Any],
+        *,
+        changing: bool,
+    ) -> Any:
+        """Compile; where that fails the same call is made by plain torch, from the same state."""
+        module, args, kwargs = asked
+        self._do_not_donate()
+        root.built[name[0]] += 1
+        before, started_s = Snapshot(module), time.perf_counter()
+        try:
+            with unmarked(module):
+                graph = Graph(self._compiler, changing=changing)
+                result = graph.build(module, args, kwargs)
+        except Exception as error:
+            before.restore()
+            root.give_up(error)
+            return call(args, kwargs)
+        finally:
+            self._training.compiled(time.perf_counter() - started_s)
+        root.graphs[name] = graph
+        return result
+
+    def _excuse_late(self, root: Root) -> None:
+        """Say why a module stays as it is, once another one had its time to be compiled."""
+        if root.error is None or root.call_count <= 2 * self._patience_count + 4:
+            return
+        error, root.error = root.error, None
+        if not any(other.graphs for other in self._roots.values()):
+            self._training.excuse(error)
+
+    def _do_not_donate(self) -> None:
+        """Let a backward pass be repeated (`retain_graph=True`), as plain torch does.
+
+        Compiled code otherwise reuses the memory of what was saved for it. Torch asks for this
+        setting when it compiles, and again in each backward pass.
+        """
+        settings: Any = importlib.import_module("torch._functorch.config")
+        if self._kept_donation is None and hasattr(settings, "donated_buffer"):
+            self._kept_donation = settings.donated_buffer
+            settings.donated_buffer = False
+
+    def _let_donate(self) -> None:
+        if self._kept_donation is not None:
+            settings: Any = importlib.import_module("torch._functorch.config")
+            settings.donated_buffer, self._kept_donation = self._kept_donation, None
+
+
+def _autocast() -> tuple[Any, ...]:
+    import torch
+
+    return tuple(
+        torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        for device in ("cpu", "cuda")
+    )

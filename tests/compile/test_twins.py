@@ -1,0 +1,369 @@
+"""Compiled twins: the same numbers, the same objects, and plain torch wherever it is not sure."""
+
+import pytest
+
+PROGRAM = r"""
+import copy, gc, io, json, weakref
+import torch
+from torch import nn
+from upshift.attach import Watch
+from upshift.child import Excusing
+from upshift.compile.twins import Twins
+
+facts = {}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.drop = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)
+        self.last, self.scale, self.count = nn.Linear(8, 3), 1, 0
+
+    def forward(self, x):
+        h = self.drop(self.norm(self.first(x)).relu()) * self.scale
+        self.seen = h.detach()
+        return self.last(h)
+
+
+class Counter:
+    def __init__(self):
+        self.built = self.ran = 0
+
+    def __call__(self, graph, inputs):
+        self.built += 1
+
+        def run(*inputs):
+            self.ran += 1
+            return graph.forward(*inputs)
+
+        return run
+
+
+class Loop:
+    def __init__(self, compiler=None, make=Net, patience=2, at_once=False):
+        torch.manual_seed(0)
+        self.compiler, self.errors = compiler or Counter(), []
+        self.watch = Watch(measuring=False)
+        self.watch.live.at_once = at_once
+        training = Excusing(self.watch.live, lambda error: self.errors.append(str(error)))
+        self.net = make()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), 0.1)
+        self.batches = torch.Generator().manual_seed(1)
+        self.undo = lambda: None
+        if compiler is not False:
+            self.undo = Twins(training, self.compiler, patience_count=patience).attach()
+        self.watch.install()
+
+    def step(self, size=4):
+        self.optimizer.zero_grad()
+        self.net(torch.randn(size, 6, generator=self.batches)).square().mean().backward()
+        self.optimizer.step()
+
+    def train(self, sizes, at=lambda index: None):
+        for index, size in enumerate(sizes):
+            at(index)
+            self.step(size)
+        return self
+
+    def close(self):
+        self.undo()
+        self.watch._detach()
+        return self
+
+    def bits(self):
+        states = [t.tolist() for t in self.net.state_dict().values()]
+        return [states, torch.get_rng_state().sum().item(), torch.rand(2).tolist()]
+
+
+def both(sizes, compiler=None, at=lambda loop, index: None, **settings):
+    found = []
+    for chosen in (False, compiler):
+        loop = Loop(chosen, **settings)
+        loop.train(sizes, lambda index: at(loop, index))
+        found.append(loop.bits())
+        loop.close()
+    return loop, found[0] == found[1]
+
+
+loop, same = both([4] * 8)
+facts["plain"] = [same, loop.compiler.built, loop.compiler.ran, len(loop.errors)]
+facts["seconds"] = loop.watch.live.compile_s > 0
+loop, same = both([4, 4, 4, 4, 2] * 4)
+facts["odd"] = [same, loop.compiler.built, loop.compiler.ran]
+loop, same = both([*range(3, 20)], patience=4)
+facts["changing"] = [same, loop.compiler.built, loop.compiler.ran > 8]
+loop, same = both([4, 5] * 6)
+facts["two"] = [same, loop.compiler.built, loop.compiler.ran]
+loop, same = both([4] * 3, at_once=True)
+facts["at once"] = [same, loop.compiler.ran]
+
+
+def refuses(graph, inputs):
+    torch.rand(3)
+    raise ValueError("no such instruction")
+
+
+loop, same = both([4] * 12, refuses)
+facts["refuses"] = [same, loop.errors]
+
+
+class Halfway(Counter):
+    def __call__(self, graph, inputs):
+        def run(*inputs):
+            graph.forward(*inputs)
+            raise MemoryError("halfway")
+
+        return run
+
+
+loop, same = both([4] * 12, Halfway())
+facts["halfway"] = [same, loop.errors]
+
+
+class Breaking(Net):
+    def forward(self, x):
+        h = super().forward(x)
+        return h * 2 if h.sum().item() > 0 else h
+
+
+loop, same = both([4] * 12, make=Breaking)
+facts["breaking"] = [same, loop.compiler.built, len(loop.errors)]
+
+
+class Counting(Net):
+    def forward(self, x):
+        self.count += 1
+        return super().forward(x) / self.count
+
+
+loop, same = both([4] * 40, make=Counting)
+facts["counting"] = [same, loop.compiler.built <= 5, loop.errors]
+
+
+def rescale(loop, index):
+    if index == 5:
+        loop.net.scale = 2
+
+
+loop, same = both([4] * 14, at=rescale)
+facts["rescaled"] = [same, loop.compiler.built]
+loop, same = both([4] * 12, make=lambda: nn.Sequential(Net(), nn.Tanh()))
+facts["sequential"] = [same, loop.compiler.built, loop.compiler.ran]
+loop, same = both([4] * 12, make=lambda: nn.Sequential(nn.LazyLinear(6), Net()), at_once=True)
+facts["lazy"] = [same, loop.compiler.ran > 5]
+loop, same = both([4] * 12, make=lambda: nn.utils.spectral_norm(nn.Linear(6, 3)))
+facts["hooks"] = [same, loop.compiler.built, loop.errors]
+loop, same = both([4] * 12, make=lambda: torch.compile(nn.Linear(6, 3), backend="eager"))
+facts["own"] = [same, loop.compiler.built, loop.errors]
+
+
+loop = Loop()
+keys = list(loop.net.state_dict())
+attributes = {name: sorted(vars(part)) for name, part in loop.net.named_modules()}
+tensors = {name: sorted(vars(t)) for name, t in loop.net.named_parameters()}
+loop.train([4] * 6)
+attributes[""] = sorted([*attributes[""], "seen"])
+facts["state"] = [
+    list(loop.net.state_dict()) == keys,
+    attributes == {name: sorted(vars(part)) for name, part in loop.net.named_modules()},
+    tensors == {name: sorted(vars(t)) for name, t in loop.net.named_parameters()},
+    type(loop.net) is Net and repr(loop.net) == repr(Net()),
+]
+net, ran = loop.net, loop.compiler.ran
+saved = io.BytesIO()
+torch.save(net, saved)
+loaded = torch.load(io.BytesIO(saved.getvalue()), weights_only=False)
+x = torch.randn(4, 6)
+facts["copies"] = [
+    torch.equal(other.eval()(x), net.eval()(x)) for other in (loaded, copy.deepcopy(net))]
+with torch.no_grad():
+    net.train()(x)
+facts["evaluated"] = loop.compiler.ran == ran
+net.train()
+grads = torch.autograd.grad(net(x.clone().requires_grad_()).sum(), list(net.parameters()),
+                            create_graph=True)
+facts["gradient of an input"] = loop.compiler.ran == ran
+torch.set_num_threads(torch.get_num_threads() + 1)
+built = loop.compiler.built
+loop.train([4] * 8)
+torch.set_num_threads(torch.get_num_threads() - 1)
+loop.train([4] * 2)
+facts["threads"] = loop.compiler.built - built
+fired, ran = [], loop.compiler.ran
+handle = net.first.register_forward_hook(lambda *_: fired.append(1))
+loop.train([4] * 2)
+facts["late hook"] = [len(fired), loop.compiler.ran - ran]
+loop.close()
+
+loop = Loop().train([4] * 6)
+ran = loop.compiler.ran
+loop.close().train([4] * 2)
+facts["undone"] = loop.compiler.ran == ran
+gone = weakref.ref(loop.net)
+del loop
+gc.collect()
+loop = Loop().train([4] * 6)
+gone = [gone, weakref.ref(loop.net)]
+loop.net = loop.optimizer = None
+gc.collect()
+facts["gone"] = [ref() is None for ref in gone]
+loop.close()
+
+
+def game(compiler):
+    loop = Loop(compiler)
+    maker, judge = nn.Linear(6, 6), Net()
+    optimizers = [torch.optim.SGD(part.parameters(), 0.1) for part in (maker, judge)]
+    for _ in range(12):
+        noise = torch.randn(4, 6, generator=loop.batches)
+        optimizers[1].zero_grad()
+        (judge(maker(noise).detach()) - judge(noise)).mean().backward()
+        optimizers[1].step()
+        optimizers[0].zero_grad()
+        judge(maker(noise)).mean().backward()
+        optimizers[0].step()
+    loop.net = nn.ModuleList([maker, judge])
+    bits = loop.bits()
+    loop.close()
+    return loop, bits
+
+
+loop, bits = game(Counter())
+facts["game"] = [bits == game(False)[1], loop.compiler.built, loop.errors]
+
+
+class Twice(Loop):
+    def step(self, size=4):
+        loss = self.net(torch.randn(size, 6, generator=self.batches)).square().mean()
+        gradients = torch.autograd.grad(loss, list(self.net.parameters()), create_graph=True)
+        self.optimizer.zero_grad()
+        (loss + sum(g.square().sum() for g in gradients)).backward()
+        self.optimizer.step()
+
+
+loop = Twice().train([4] * 12)
+facts["twice"] = [loop.compiler.built, loop.errors]
+loop.close()
+from torch.utils.flop_counter import FlopCounterMode
+loop = Loop().train([4] * 6)
+ran = loop.compiler.ran
+with FlopCounterMode(display=False):
+    loop.step()
+facts["watched"] = loop.compiler.ran == ran
+loop.close()
+
+
+def draws(graph, inputs):
+    from torch._dynamo import lookup_backend
+
+    return lookup_backend("aot_eager")(graph, inputs)
+
+
+loop, same = both([4] * 6, draws)
+facts["autograd"] = same
+"""
+
+
+@pytest.fixture(scope="module")
+def twins(gathered):
+    return gathered(PROGRAM)
+
+
+pytestmark = pytest.mark.child
+
+
+def test_a_kind_of_call_that_comes_often_is_compiled_once_after_some_calls(twins) -> None:
+    assert twins["plain"] == [True, 1, 6, 0]
+    assert twins["seconds"]
+
+
+def test_the_smaller_last_batch_of_a_pass_runs_as_plain_torch(twins) -> None:
+    assert twins["odd"] == [True, 1, 14]
+
+
+def test_shapes_that_change_all_the_time_share_one_graph(twins) -> None:
+    same, built_count, often = twins["changing"]
+    assert same
+    assert built_count == 1
+    assert often
+
+
+def test_a_few_shapes_have_a_graph_each(twins) -> None:
+    assert twins["two"] == [True, 2, 10]
+
+
+def test_compiles_the_first_step_where_that_is_recorded(twins) -> None:
+    assert twins["at once"] == [True, 3]
+
+
+@pytest.mark.parametrize("kind", ["refuses", "halfway"])
+def test_a_compiler_that_fails_leaves_numbers_buffers_and_draws_alone(kind, twins) -> None:
+    same, errors = twins[kind]
+    assert same
+    assert len(errors) == 1
+
+
+def test_a_model_that_is_not_one_graph_stays_as_it_is_and_says_why(twins) -> None:
+    assert twins["breaking"] == [True, 0, 1]
+
+
+def test_a_model_that_changes_with_each_call_is_not_compiled_for_ever(twins) -> None:
+    same, few, errors = twins["counting"]
+    assert same
+    assert few
+    assert errors == ["the model changes between its calls in what its code depends on"]
+
+
+def test_a_model_that_changed_once_is_compiled_anew(twins) -> None:
+    assert twins["rescaled"] == [True, 2]
+
+
+def test_containers_and_lazy_modules_are_compiled_as_one(twins) -> None:
+    assert twins["sequential"] == [True, 1, 10]
+    assert twins["lazy"] == [True, True]
+
+
+def test_hooks_and_what_the_script_compiled_are_left_alone(twins) -> None:
+    assert twins["hooks"] == [True, 0, ["Linear has hooks"]]
+    same, built_count, errors = twins["own"]
+    assert same
+    assert built_count == 0
+    assert len(errors) == 1
+    assert twins["late hook"] == [2, 0]
+
+
+def test_keys_attributes_classes_and_copies_are_those_of_the_script(twins) -> None:
+    assert twins["state"] == [True] * 4
+    assert twins["copies"] == [True, True]
+
+
+def test_evaluation_and_counters_of_operations_see_plain_torch(twins) -> None:
+    assert twins["evaluated"]
+    assert twins["watched"]
+
+
+def test_gradients_of_gradients_run_as_plain_torch(twins) -> None:
+    assert twins["gradient of an input"]
+    built_count, errors = twins["twice"]
+    assert built_count == 0
+    assert "gradients of gradients" in errors[0]
+
+
+def test_each_number_of_threads_has_a_graph_of_its_own(twins) -> None:
+    assert twins["threads"] == 1
+
+
+def test_undone_it_is_plain_torch_again_and_keeps_no_module_alive(twins) -> None:
+    assert twins["undone"]
+    assert twins["gone"] == [True, True]
+
+
+def test_two_models_that_train_one_another_are_both_compiled(twins) -> None:
+    same, built_count, errors = twins["game"]
+    assert same
+    assert built_count == 3  # the judge also sees what asks for a gradient
+    assert errors == []
+
+
+def test_draws_are_the_same_through_torchs_own_autograd_compiler(twins) -> None:
+    assert twins["autograd"]

@@ -1,0 +1,108 @@
+"""torch_compile: where it is offered, and that torch's real compiler keeps its promises."""
+
+import os
+import shutil
+
+import pytest
+
+from upshift.lever import Scene
+from upshift.levers.torch_compile import LEVER
+from upshift.testing import LAPTOP
+
+FIT = {
+    "model.parameter_count": 1000,
+    "model.device": "cpu",
+    "compile.cxx": "g++",
+    "compile.triton": False,
+    "compile.refused": "",
+}
+
+
+def scene(**traits):
+    return Scene(machine=LAPTOP, traits={**FIT, **traits})
+
+
+def test_is_offered_where_there_is_a_model_and_a_compiler() -> None:
+    assert LEVER.settings(scene()) == ("default",)
+    assert not LEVER.promising(scene())
+
+
+@pytest.mark.parametrize(
+    ("traits", "why"),
+    [
+        ({"compile.cxx": ""}, "no C++ compiler is found (g++ or clang++)"),
+        ({"compiled": True}, "the script uses torch.compile itself"),
+        ({"model.parameter_count": 0}, "the loop calls no module with parameters"),
+        ({"compile.refused": "TORCH_COMPILE_DISABLE switches torch.compile off"}, None),
+        ({"model.device": "cuda"}, "Triton is not installed"),
+    ],
+)
+def test_says_what_stands_against_it(traits, why) -> None:
+    assert LEVER.settings(scene(**traits)) == ()
+    assert LEVER.why_not(scene(**traits)) == (why or traits["compile.refused"])
+
+
+def test_is_likely_to_help_on_a_gpu_with_triton() -> None:
+    assert LEVER.promising(scene(**{"model.device": "cuda", "compile.triton": True}))
+
+
+PROGRAM = r"""
+import os
+PLAN = {"torch_compile": "default"}
+
+
+class Dropping(Net):
+    def forward(self, x):
+        return super().forward(nn.functional.dropout(x, 0.3, self.training))
+
+
+def donates():
+    from torch._functorch import config
+    return getattr(config, "donated_buffer", None)
+
+
+def children():
+    return open(f"/proc/self/task/{os.getpid()}/children").read().split()
+
+
+Net = Dropping
+own = Run().train(count=20).close()
+own_draws = hashed(torch.get_rng_state())
+before = donates()
+run = Run()
+run.pulled.switch(PLAN)
+run.train(count=20)
+facts["compile_s"] = run.watch.live.compile_s
+pairs = zip(run.net.state_dict().values(), own.net.state_dict().values())
+facts["far"] = max((a.double() - b.double()).abs().max().item() for a, b in pairs)
+facts["draws"] = hashed(torch.get_rng_state()) == own_draws
+x = torch.randn(4, 3, 8, 8)
+output = run.net(x)
+facts["compiled"] = type(output.grad_fn).__name__
+output.sum().backward(retain_graph=True)
+output.sum().backward()
+facts["strides"] = [p.grad.stride() == p.stride() for p in run.net.parameters()]
+facts["children"] = children()
+run.close()
+facts["plain"] = type(run.net(x).grad_fn).__name__
+facts["donates"] = donates() == before
+"""
+
+
+@pytest.mark.child
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler"
+)
+def test_torchs_compiler_draws_sums_and_repeats_as_plain_torch_and_leaves_no_process(
+    training,
+) -> None:
+    facts = training(PROGRAM, timeout_s=600.0)
+    assert facts["compile_s"] > 0
+    assert facts["draws"]
+    assert facts["far"] < 1e-3
+    assert facts["compiled"] == "CompiledFunctionBackward"
+    assert facts["plain"] != "CompiledFunctionBackward"
+    assert all(facts["strides"])
+    assert facts["children"] == []
+    assert facts["donates"]
