@@ -345,6 +345,7 @@ def _verify(order: dict[str, Any]) -> None:
             _talk(channel, {"kind": "verified", **found, "vitals": vitals.message})
 
     watch = Watch(measuring=True)
+    watch.live.at_once = True
     Recorder(order, watch, done=done)
     Pulled(watch.live).switch(order["plan"])
     watch.install()

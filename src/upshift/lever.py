@@ -101,6 +101,15 @@ class Training(Protocol):
     def on_training(self, pull: Callable[[], Callable[[], None] | None]) -> Undo:
         """Apply `pull` now, and again when training starts, after the script's own settings."""
 
+    def compiled(self, spent_s: float) -> None:
+        """Note seconds that went into compiling: paid once, not with every step."""
+
+    def excuse(self, error: Exception) -> None:
+        """Say that the lever acts no longer, and why; in a trial this raises `error`.
+
+        A lever calls it where it has left the script as it is, so that a run goes on and says so.
+        """
+
 
 def _one_step(setting: object) -> int:
     return 1
@@ -115,15 +124,6 @@ def _no_forecast(scene: Scene, setting: object) -> float | None:
 
 
 def _leave_env(env: Mapping[str, str], setting: object) -> Mapping[str, str]:
-    def compiled(self, spent_s: float) -> None:
-        """Note seconds that went into compiling: paid once, not with every step."""
-
-    def excuse(self, error: Exception) -> None:
-        """Say that the lever acts no longer, and why; in a trial this raises `error`.
-
-        A lever calls it where it has left the script as it is, so that a run goes on and says so.
-        """
-
     return env
 
 
@@ -150,6 +150,8 @@ class Lever(Generic[S]):
         forecast: how many times faster the whole step of a scene should be under a setting
             alone, None where nothing says; the report puts it beside what was measured.
         settle_count: steps after a switch that are not counted.
+        patience_s: how much longer than steps take the first ones under it may take before they are
+            called a hang.
         cycle_count: steps after which the times under a setting repeat, so that a block of
             them is typical: batches of n workers come in bursts of n.
         env: edits the child's environment, before there is a child.
@@ -168,6 +170,7 @@ class Lever(Generic[S]):
     promising: Callable[[Scene], bool] = _promising
     forecast: Callable[[Scene, S], float | None] = _no_forecast
     settle_count: int = 0
+    patience_s: float = 0.0
     cycle_count: Callable[[S], int] = _one_step
     env: Callable[[Mapping[str, str], S], Mapping[str, str]] = _leave_env
     pull: Callable[[Training, S], Callable[[], None]] = _leave_training
@@ -176,8 +179,6 @@ class Lever(Generic[S]):
     def card(self) -> str:
         """The docstring of the lever's file: what helps, what hurts, the maths, the source."""
         return importlib.import_module(f"{levers.__name__}.{self.name}").__doc__ or ""
-        patience_s: how much longer than steps take the first ones under it may take before they are
-            called a hang.
 
 
 def discover() -> Mapping[str, Lever[Any]]:
@@ -198,5 +199,4 @@ def lookup(plan: Plan) -> tuple[tuple[Lever[Any], Setting], ...]:
             f"The plan names levers that are not installed here: {', '.join(unknown)}.",
             remedy=f"Choose from: {', '.join(known)}.",
         )
-    patience_s: float = 0.0
     return tuple((known[name], setting) for name, setting in plan.settings)

@@ -170,6 +170,7 @@ class Traits:
         self.found["threads"] = torch.get_num_threads()
         self.found["interop_threads"] = torch.get_num_interop_threads()
         self.found["torch"] = torch.__version__
+        self.found.update(read_compilers(torch.__version__))
         self.found.update(self._model.read())
         if self._fetches is not None and self._dataset is not None:
             self.found.update(self._fetches.read(self._dataset))
@@ -182,7 +183,6 @@ class Traits:
             self.found["loop.draws"] = self._draws.loop
         # Batches come in bursts of as many as there are workers; so many are on their way at once.
         workers_count = self.found.get("loader.workers", 0)
-        self.found.update(read_compilers(torch.__version__))
         self.found["cycle_count"] = max(1, self._prefetch_count * workers_count)
         return self.found
 

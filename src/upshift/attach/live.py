@@ -70,12 +70,12 @@ class LiveTraining:
         self._settings: list[Callable[[], Undo | None]] = []
         self.begun = False
         self.trial = False
+        self.at_once = False
+        self.compile_s = 0.0
 
     def on_optimizer(self, pull: Pull) -> Undo:
         """Apply `pull` to each optimizer right before its first step."""
         return self.optimizers.act(pull)
-        self.at_once = False
-        self.compile_s = 0.0
 
     def on_root(self, pull: Pull) -> Undo:
         """Apply `pull` to each root module right before its next call."""
@@ -93,14 +93,6 @@ class LiveTraining:
         self.callers.insert(0 if innermost else len(self.callers), around)
         return lambda: self.callers.remove(around)
 
-    def call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        """Make a root call, by the levers that want to."""
-        if not self.callers:
-            return original(module, *args, **kwargs)
-
-        def call(args: Any, kwargs: Any) -> Any:
-            return original(module, *args, **kwargs)
-
     def compiled(self, spent_s: float) -> None:
         """Note seconds that went into compiling."""
         self.compile_s += spent_s
@@ -108,6 +100,14 @@ class LiveTraining:
     def excuse(self, error: Exception) -> None:
         """Raise what made a lever give up: nobody is there to take an excuse."""
         raise error
+
+    def call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        """Make a root call, by the levers that want to."""
+        if not self.callers:
+            return original(module, *args, **kwargs)
+
+        def call(args: Any, kwargs: Any) -> Any:
+            return original(module, *args, **kwargs)
 
         made: Any = call
         for around in self.callers:

@@ -88,7 +88,9 @@ class Watch:
     def _in_loop(self) -> bool:
         from torch.compiler import is_compiling
 
-        return get_ident() == self.thread and not is_compiling()
+        if is_compiling():  # asked first: torch's compiler cannot look through what follows
+            return False
+        return get_ident() == self.thread
 
     # ---- in and out
 
