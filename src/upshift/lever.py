@@ -59,6 +59,13 @@ class Training(Protocol):
     def on_optimizer(self, pull: Callable[[Any], Callable[[], None] | None]) -> Undo:
         """Apply `pull` to each `torch.optim.Optimizer` right before its first step."""
 
+    def on_options(self, choose: Callable[[Any], Mapping[str, Any] | None]) -> Undo:
+        """Step each optimizer under the options that `choose(optimizer)` returns, as {"fused": True}.
+
+        The optimizer that it sees has the options of the script, and so have checkpoints and
+        copies of it. The first update of a parameter is always the script's own.
+        """
+
     def on_root(self, pull: Callable[[Any], Callable[[], None] | None]) -> Undo:
         """Apply `pull` to each root module right before its next call."""
 
@@ -98,6 +105,13 @@ class Training(Protocol):
         `original(tensor, *args, **kwargs)` would.
         """
 
+    def on_phase(self, enter: Callable[[Phase], Callable[[], None] | None]) -> Undo:
+        """Call `enter(phase)` as the loop goes into FORWARD, BACKWARD or OPTIMIZER.
+
+        FORWARD stands for every root call, a loss and an evaluation too. What `enter` returns is
+        called on the way out. Phases may lie inside one another: a closure, a gradient in a model.
+        """
+
     def on_training(self, pull: Callable[[], Callable[[], None] | None]) -> Undo:
         """Apply `pull` now, and again when training starts, after the script's own settings."""
 
@@ -121,6 +135,14 @@ def _promising(scene: Scene) -> bool:
 
 def _no_forecast(scene: Scene, setting: object) -> float | None:
     return None
+
+
+def _nothing_to_remark(scene: Scene) -> str:
+    return ""
+
+
+def _bfloat16(setting: object) -> float:
+    return 2.0**-8
 
 
 def _leave_env(env: Mapping[str, str], setting: object) -> Mapping[str, str]:
@@ -149,6 +171,10 @@ class Lever(Generic[S]):
             so belongs into the first bundle.
         forecast: how many times faster the whole step of a scene should be under a setting
             alone, None where nothing says; the report puts it beside what was measured.
+        remark: one sentence that the user should hear of a scene, whatever comes of the lever; the
+            report prints it among its notes. Empty for none.
+        epsilon_ratio: for a PRECISION lever the distance of neighbouring numbers over their size:
+            2^-8 in bfloat16, 2^-11 in float16 and TF32.
         settle_count: steps after a switch that are not counted.
         patience_s: how much longer than steps take the first ones under it may take before they are
             called a hang.
@@ -169,6 +195,8 @@ class Lever(Generic[S]):
     lines: Callable[[S], str]
     promising: Callable[[Scene], bool] = _promising
     forecast: Callable[[Scene, S], float | None] = _no_forecast
+    remark: Callable[[Scene], str] = _nothing_to_remark
+    epsilon_ratio: Callable[[S], float] = _bfloat16
     settle_count: int = 0
     patience_s: float = 0.0
     cycle_count: Callable[[S], int] = _one_step
