@@ -1,5 +1,8 @@
 """What the tests of the levers share: scenes, and a small training that pulls them."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from upshift.lever import Scene, discover
@@ -31,6 +34,10 @@ TRAITS = {
         "model.parameter_count": 1000, "compile.cxx": "g++", "compile.triton": False,
         "compile.refused": "",
     },
+    "many objects": {"gc.step_s": 0.02, "gc.enabled": True, "gc.threshold_count": 700},
+    "decayed": {"numbers.denormal_ratio": 0.02, "memory.huge_pages": "madvise"},
+    "lengths": {"inputs.shape_count": 60, "model.onednn_layer_count": 20, "preloaded": ""},
+    "debugging": {"debug.anomaly_ratio": 1.0, "debug.profiler_ratio": 0.0},
 }  # fmt: skip
 
 HEAD = r"""
@@ -115,6 +122,18 @@ class Run:
             "threads": torch.get_num_threads(),
         }
 """
+
+
+@pytest.fixture(scope="session", autouse=True)
+def libraries(tmp_path_factory):
+    """Put native libraries where levers look for them: the first bytes, which nobody loads."""
+    folder = tmp_path_factory.mktemp("conda") / "lib"
+    folder.mkdir()
+    for name in ("libjemalloc.so.2", "libtcmalloc.so.4", "libiomp5.so"):
+        (folder / name).write_bytes(Path(sys.executable).read_bytes()[:64])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONDA_PREFIX", str(folder.parent))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from upshift.attach.compilers import read_compilers
 from upshift.attach.draws import DrawWatch
 from upshift.attach.model import ModelFacts
+from upshift.attach.signs import Signs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,11 +118,13 @@ class Traits:
         self._batch_count = self._step_count = self._loaded_count = 0
         self._draws = DrawWatch()
         self._model = ModelFacts()
+        self._signs = Signs()
         self._prefetch_count = 2
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
         """Note what a root module is made of."""
         self._model.called(module, kwargs)
+        self._signs.called(module, args, kwargs)
 
     def loading(self) -> None:
         """Look at the generators before a batch is fetched."""
@@ -146,10 +149,12 @@ class Traits:
                 self.found["loader.batch_count"] = len(iterator._index_sampler)
 
     def backward(self, tensors: Any) -> None:
-        """Nothing to note of a loss."""
+        """Note which debug modes are on."""
+        self._signs.backward()
 
     def steps(self, optimizer: Any) -> None:
         """Note the optimizer's class and whether torch has a fused form of it."""
+        self._signs.steps(optimizer)
         if "optimizer.name" in self.found:
             return
         self.found["optimizer.name"] = type(optimizer).__name__
@@ -159,6 +164,7 @@ class Traits:
 
     def ended(self) -> None:
         """Count the steps that the loader has fed, and its batches in them."""
+        self._signs.ended()
         self._step_count += self._loaded_count > 0
         self._batch_count += self._loaded_count
         self._loaded_count = 0
@@ -172,6 +178,7 @@ class Traits:
         self.found["torch"] = torch.__version__
         self.found.update(read_compilers(torch.__version__))
         self.found.update(self._model.read())
+        self.found.update(self._signs.read())
         if self._fetches is not None and self._dataset is not None:
             self.found.update(self._fetches.read(self._dataset))
         if self._step_count:

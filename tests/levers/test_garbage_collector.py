@@ -1,0 +1,86 @@
+"""garbage_collector: frozen once training has begun, and the script's own way of it left alone."""
+
+import pytest
+
+from upshift.lever import Scene
+from upshift.levers.garbage_collector import LEVER
+from upshift.testing import LAPTOP, sample_profile
+
+
+def scene(**traits):
+    named = {name.replace("_", ".", 1): value for name, value in traits.items()}
+    return Scene(machine=LAPTOP, baseline=sample_profile(), traits=named)
+
+
+def test_is_tried_where_collections_take_a_hundredth_of_a_step() -> None:
+    slow = scene(gc_step_s=0.02)  # of 0.1 s
+    assert LEVER.settings(slow) == (10, 1)
+    assert LEVER.forecast(slow, 10) == pytest.approx(1.25)
+
+
+def test_is_skipped_with_the_figure_where_they_take_less() -> None:
+    assert LEVER.settings(scene(gc_step_s=0.0004)) == ()
+    assert LEVER.why_not(scene(gc_step_s=0.0004)) == "garbage collections take 0.4% of a step"
+    assert LEVER.settings(scene()) == ()
+    assert LEVER.why_not(scene()) == "nobody has timed the collections of a step"
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ({"gc_enabled": False}, "the script has switched the collector off"),
+        (
+            {"gc_threshold_count": 50_000},
+            "the script lets the collector run after 50000 new objects",
+        ),
+        ({"gc_frozen_count": 9}, "the script has frozen 9 objects"),
+    ],
+)
+def test_leaves_a_collector_that_the_script_has_set(own, why) -> None:
+    assert LEVER.settings(scene(gc_step_s=0.02, **own)) == ()
+    assert LEVER.why_not(scene(gc_step_s=0.02, **own)) == why
+
+
+PROGRAM = r"""
+import gc
+
+stock = gc.get_threshold()
+
+
+class Knot:
+    def __init__(self):
+        self.me = self
+
+
+run = Run(measuring=False)
+run.pulled.switch({"garbage_collector": 10})
+facts["early"] = [gc.get_freeze_count(), gc.get_threshold() == stock]
+run.train(count=1)
+facts["begun"] = gc.get_freeze_count() > 10_000
+facts["raised"] = gc.get_threshold() == (10 * stock[0], *stock[1:])
+Knot()
+facts["collected"] = gc.collect() > 0
+run.pulled.switch({})
+facts["after"] = [gc.get_freeze_count(), gc.get_threshold() == stock]
+
+run.pulled.switch({"garbage_collector": 1})
+facts["at once"] = gc.get_freeze_count() > 10_000
+facts["as before"] = gc.get_threshold() == stock
+gc.set_threshold(123, 4, 5)
+run.close()
+facts["own later"] = gc.get_threshold() == (123, 4, 5)
+
+run = Run(measuring=False)
+run.pulled.switch({"garbage_collector": 10})
+run.train(count=1)
+facts["left alone"] = [gc.get_freeze_count(), gc.get_threshold() == (123, 4, 5)]
+run.close()
+"""
+
+
+@pytest.mark.child
+def test_acts_when_training_begins_and_puts_back_what_is_still_its_own(training) -> None:
+    facts = training(PROGRAM)
+    assert facts["early"] == facts["after"] == facts["left alone"] == [0, True]
+    for name in ("begun", "raised", "collected", "at once", "as before", "own later"):
+        assert facts[name], name
