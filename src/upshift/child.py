@@ -126,6 +126,10 @@ class Excusing:
         """As `Training`; a tensor for which `convert` raises is passed as it is."""
         return self._training.on_inputs(self._excused(convert, lambda module, tensor: tensor))
 
+    def excuse(self, error: Exception) -> None:
+        """As `Training`; the script goes on without the lever."""
+        self._excuse(error)
+
     def on_training(self, pull: Callable[[], Any]) -> Any:
         """As `Training`; where `pull` raises nothing is set."""
         return self._training.on_training(self._excused(pull, lambda: None))
