@@ -118,6 +118,10 @@ class Excusing:
         """As `Training`; an optimizer for which `pull` raises stays as it is."""
         return self._training.on_optimizer(self._excused(pull, lambda optimizer: None))
 
+    def on_options(self, choose: Callable[[Any], Any]) -> Any:
+        """As `Training`; an optimizer for which `choose` raises keeps the script's options."""
+        return self._training.on_options(self._excused(choose, lambda optimizer: None))
+
     def on_root(self, pull: Callable[[Any], Any]) -> Any:
         """As `Training`; a module for which `pull` raises stays as it is."""
         return self._training.on_root(self._excused(pull, lambda module: None))

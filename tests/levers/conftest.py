@@ -38,6 +38,14 @@ TRAITS = {
     "decayed": {"numbers.denormal_ratio": 0.02, "memory.huge_pages": "madvise"},
     "lengths": {"inputs.shape_count": 60, "model.onednn_layer_count": 20, "preloaded": ""},
     "debugging": {"debug.anomaly_ratio": 1.0, "debug.profiler_ratio": 0.0},
+    "keeping": {
+        "optimizer.name": "RMSprop", "optimizer.foreach": False, "optimizer.zero_filled": True,
+        "clip.idle_ratio": 0.9, "average.loop": True,
+    },
+    "clipping": {
+        "optimizer.name": "Adam", "optimizer.foreach": True, "optimizer.zero_filled": False,
+        "clip.idle_ratio": 0.0,
+    },
 }  # fmt: skip
 
 HEAD = r"""

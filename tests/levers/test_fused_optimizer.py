@@ -24,68 +24,205 @@ def test_proposes_itself_for_classes_that_have_one() -> None:
 
 
 PROGRAM = r"""
+import copy, io, pickle
+
 PLAN = {"fused_optimizer": True}
+OPTIM = torch.optim
 
 
 def flags(optimizer):
-    return [[group.get("fused"), group.get("foreach")] for group in optimizer.param_groups]
+    groups = getattr(optimizer, "param_groups", optimizer)
+    return [[group.get("fused"), group.get("foreach")] for group in groups]
 
 
-def trained(make):
+def trained(make, count=3):
     run = Run(make)
     run.pulled.switch(PLAN)
-    run.train(count=3)
+    run.train(count=count)
     return run
 
 
 for name in ("SGD", "Adam", "AdamW", "Adagrad"):
-    run = trained(lambda p: getattr(torch.optim, name)(p, lr=0.01))
+    run = trained(lambda p: getattr(OPTIM, name)(p, lr=0.01))
     facts[name] = flags(run.optimizer)
     run.close()
     facts[f"{name} back"] = flags(run.optimizer)
 
 
-class Adam(torch.optim.Adam):
+class Adam(OPTIM.Adam):
     def step(self, closure=None):
         return super().step(closure)
 
 
-facts["namesake"] = flags(trained(lambda p: Adam(p)).close().optimizer)
-run = trained(lambda p: torch.optim.RMSprop(p))
-facts["unknown"] = flags(run.close().optimizer)
-run = trained(lambda p: torch.optim.SGD(p, 0.1, fused=True))
+facts["left"] = {
+    "a class of the script's own": flags(trained(lambda p: Adam(p)).close().optimizer),
+}
+for name in ("RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD", "Rprop"):
+    facts["left"][name] = flags(trained(lambda p: getattr(OPTIM, name)(p)).close().optimizer)
+run = trained(lambda p: OPTIM.SGD(p, 0.1, fused=True))
 facts["own fused"] = flags(run.close().optimizer)
+
+# ---- what the kernel does not take, from the start and later
 
 watch = Watch(measuring=True)
 pulled = Pulled(watch.live)
 watch.install()
 pulled.switch(PLAN)
+
+
+def late(layer, x, make, count=5):
+    weight = layer.weight
+    plain = nn.Parameter(torch.ones(4))
+    optimizer = make([plain, weight])
+    seen = []
+    for step in range(count):
+        optimizer.zero_grad()
+        loss = (plain * plain).sum()
+        if step >= 2:
+            loss = loss + layer(x).abs().sum()
+        loss.backward()
+        optimizer.step()
+        seen.append(flags(optimizer)[0][0])
+    return seen
+
+
+index = torch.tensor([1, 2])
+facts["sparse later"] = late(
+    nn.Embedding(10, 4, sparse=True), index, lambda p: OPTIM.SGD(p, 0.1))
+facts["momentum later"] = late(
+    nn.Linear(4, 4), torch.ones(4), lambda p: OPTIM.SGD(p, 0.1, momentum=0.9, dampening=0.5))
 table = nn.Embedding(10, 4, sparse=True)
-optimizer = torch.optim.SGD(table.parameters(), 0.1)
+optimizer = OPTIM.SGD(table.parameters(), 0.1)
 for _ in range(3):
     optimizer.zero_grad()
-    table(torch.tensor([1, 2])).sum().backward()
+    table(index).sum().backward()
     optimizer.step()
-facts["sparse"] = flags(optimizer)
+facts["left"]["sparse gradients"] = flags(optimizer)
+turning = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+optimizer = OPTIM.Adam([turning])
+for _ in range(3):
+    optimizer.zero_grad()
+    turning.abs().sum().backward()
+    optimizer.step()
+facts["left"]["complex numbers"] = flags(optimizer)
+
+image = nn.Parameter(torch.randn(2, 3, 4, 4))
+optimizer = OPTIM.Adam([image])
+for step in range(4):
+    optimizer.zero_grad()
+    image.square().sum().backward()
+    if step == 1:  # as after loading a checkpoint of another layout
+        moment = optimizer.state[image]["exp_avg"]
+        moment.data = moment.data.contiguous(memory_format=torch.channels_last)
+    optimizer.step()
+facts["left"]["moments of another layout"] = flags(optimizer)
+
+
+def closed(make):
+    torch.manual_seed(1)
+    layer = nn.Linear(4, 2)
+    optimizer = make(layer.parameters())
+    def closure():
+        optimizer.zero_grad()
+        loss = layer(torch.ones(3, 4)).square().sum()
+        loss.backward()
+        return loss
+    losses = [float(optimizer.step(closure)) for _ in range(4)]
+    return optimizer, losses
+
+
+optimizer, losses = closed(lambda p: OPTIM.SGD(p, 0.01, momentum=0.9))
+facts["closure"] = flags(optimizer)
 pulled.switch({})
+other = closed(lambda p: OPTIM.SGD(p, 0.01, momentum=0.9))[1]
+facts["closure near"] = torch.allclose(torch.tensor(losses), torch.tensor(other), rtol=1e-4)
 watch._detach()
 
-run = trained(lambda p: torch.optim.Adam(p, foreach=True))
+# ---- options, and checkpoints in several orders
+
+def stepped(plan, options):
+    torch.manual_seed(0)
+    weights = [nn.Parameter(torch.randn(size)) for size in ((40, 3), (7,), ())]
+    optimizer = OPTIM.AdamW(weights, **{"lr": 0.01, **options})
+    watch = Watch(measuring=False)
+    pulled = Pulled(watch.live)
+    watch.install()
+    pulled.switch(plan)
+    for _ in range(6):
+        for p in weights:
+            p.grad = torch.randn_like(p)
+        optimizer.step()
+    under = flags(optimizer)
+    pulled.switch({})
+    watch._detach()
+    return weights, under, flags(optimizer)
+
+
+facts["options"] = []
+for options in ({"amsgrad": True}, {"maximize": True}, {"foreach": True}, {"weight_decay": 0.1},
+                {"lr": torch.tensor(0.01)}):
+    (own, _, before), (weights, under, back) = stepped({}, options), stepped(PLAN, options)
+    near = all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(own, weights))
+    facts["options"].append([str(options), under == [[True, False]], near, back == before])
+
+run = trained(lambda p: OPTIM.Adam(p, foreach=True))
 saved = run.optimizer.state_dict()
-facts["saved"] = [[g["fused"], g["foreach"]] for g in saved["param_groups"]]
-other = torch.optim.Adam(run.net.parameters(), foreach=False)
+facts["saved"] = flags(saved["param_groups"])
+file = io.BytesIO()
+torch.save(run.optimizer, file)
+file.seek(0)
+copies = {
+    "pickled": pickle.loads(pickle.dumps(run.optimizer)),
+    "saved whole": torch.load(file, weights_only=False),
+    "copied": copy.deepcopy(run.optimizer),
+}
+facts["copies"] = {name: flags(copied) for name, copied in copies.items()}
+facts["after copies"] = flags(run.optimizer)
+other = OPTIM.Adam(run.net.parameters(), foreach=False)
 run.optimizer.load_state_dict(other.state_dict())
-facts["loaded"] = flags(run.optimizer)
 run.train(count=2)
+facts["loaded"] = flags(run.optimizer)
 run.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+run.train(count=2)
+facts["added"] = flags(run.optimizer)
 run.close()
 facts["loaded, back"] = flags(run.optimizer)
 
+fresh = Run(lambda p: OPTIM.Adam(p))
+fresh.pulled.switch(PLAN)
+fresh.optimizer.load_state_dict(saved)
+fresh.train(count=3)
+facts["loaded before the first step"] = flags(fresh.optimizer)
+fresh.close()
+facts["loaded before the first step, back"] = flags(fresh.optimizer)
+
+theirs = Run(lambda p: OPTIM.Adam(p, fused=True)).train(count=2).close()
+fresh = trained(lambda p: OPTIM.Adam(p))
+fresh.optimizer.load_state_dict(theirs.optimizer.state_dict())
+fresh.train(count=2)
+facts["their fused"] = flags(fresh.optimizer)
+fresh.close()
+facts["their fused, back"] = flags(fresh.optimizer)
+
+# ---- a script that counts its steps in float64
+
 torch.set_default_dtype(torch.float64)
-run = trained(lambda p: torch.optim.Adam(p))
+
+
+def step_types(states):
+    return sorted({str(s["step"].dtype) for s in states.values()})
+
+
+run = trained(lambda p: OPTIM.Adam(p))
+facts["double"] = {
+    "under": step_types(run.optimizer.state),
+    "saved": step_types(run.optimizer.state_dict()["state"]),
+    "copied": step_types(copy.deepcopy(run.optimizer).state),
+}
 run.close()
-facts["double"] = sorted({str(s["step"].dtype) for s in run.optimizer.state.values()})
+facts["double"]["back"] = step_types(run.optimizer.state)
 run.train(count=2)
+facts["double"]["counted"] = sorted({float(s["step"]) for s in run.optimizer.state.values()})
 """
 
 
@@ -102,28 +239,64 @@ def test_fuses_and_gives_the_flags_back(name, fused) -> None:
 
 
 @pytest.mark.child
-@pytest.mark.parametrize("kind", ["namesake", "sparse"])
-def test_leaves_alone_what_the_kernel_does_not_take(kind, fused) -> None:
-    assert fused[kind] == [[None, None]]
-
-
-@pytest.mark.child
-def test_leaves_other_classes_and_fused_ones_alone(fused) -> None:
-    assert fused["unknown"] == [[None, None]]
+def test_leaves_alone_what_the_kernel_does_not_take(fused) -> None:
+    assert len(fused["left"]) == 11
+    for kind, flags in fused["left"].items():
+        assert not flags[0][0], kind
     assert fused["own fused"][0][0] is True
 
 
 @pytest.mark.child
-def test_a_checkpoint_says_what_the_script_said(fused) -> None:
+def test_gives_up_where_sparse_gradients_come_later(fused) -> None:
+    assert fused["sparse later"] == [None, True, None, None, None]
+
+
+@pytest.mark.child
+def test_a_first_update_is_the_scripts_own_so_that_later_momenta_can_come(fused) -> None:
+    assert fused["momentum later"] == [None, True, None, True, True]
+
+
+@pytest.mark.child
+def test_steps_with_a_closure_are_fused_from_the_second_one_on(fused) -> None:
+    assert fused["closure"] == [[True, False]]
+    assert fused["closure near"]
+
+
+@pytest.mark.child
+def test_every_option_of_the_script_stays_in_force(fused) -> None:
+    for options, is_fused, near, back in fused["options"]:
+        assert is_fused, options
+        assert near, options
+        assert back, options
+
+
+@pytest.mark.child
+def test_checkpoints_pickles_and_copies_say_what_the_script_said(fused) -> None:
     assert fused["saved"] == [[None, True]]
+    assert fused["copies"] == {
+        name: [[None, True]] for name in ("pickled", "saved whole", "copied")
+    }
+    assert fused["after copies"] == [[True, False]]
 
 
 @pytest.mark.child
 def test_survives_a_loaded_checkpoint_and_gives_its_flags_back(fused) -> None:
     assert fused["loaded"] == [[True, False]]
+    assert fused["added"] == [[True, False], [True, False]]
     assert fused["loaded, back"] == [[None, False], [None, True]]  # the last one by default
+    assert fused["loaded before the first step"] == [[True, False]]
+    assert fused["loaded before the first step, back"] == [[None, True]]
 
 
 @pytest.mark.child
-def test_a_double_precision_script_goes_on_before_and_after(fused) -> None:
-    assert fused["double"]
+def test_a_checkpoint_of_a_fused_optimizer_stays_fused(fused) -> None:
+    assert fused["their fused"] == [[True, None]]
+    assert fused["their fused, back"] == [[True, None]]
+
+
+@pytest.mark.child
+def test_a_double_precision_script_counts_its_steps_as_before(fused) -> None:
+    assert fused["double"] == {
+        "under": ["torch.float32"], "saved": ["torch.float64"], "copied": ["torch.float64"],
+        "back": ["torch.float64"], "counted": [5.0],
+    }  # fmt: skip

@@ -11,6 +11,7 @@ from upshift.attach.compilers import read_compilers
 from upshift.attach.draws import DrawWatch
 from upshift.attach.model import ModelFacts
 from upshift.attach.signs import Signs
+from upshift.attach.updates import UpdateWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,6 +118,7 @@ class Traits:
         self._dataset: int | None = None
         self._batch_count = self._step_count = self._loaded_count = 0
         self._draws = DrawWatch()
+        self._updates = UpdateWatch()
         self._model = ModelFacts()
         self._signs = Signs()
         self._prefetch_count = 2
@@ -151,19 +153,23 @@ class Traits:
     def backward(self, tensors: Any) -> None:
         """Note which debug modes are on."""
         self._signs.backward()
+        self._updates.backward()
 
     def steps(self, optimizer: Any) -> None:
         """Note the optimizer's class and whether torch has a fused form of it."""
+        self._updates.steps(optimizer)
         self._signs.steps(optimizer)
         if "optimizer.name" in self.found:
             return
         self.found["optimizer.name"] = type(optimizer).__name__
         group = optimizer.param_groups[0]
         self.found["optimizer.fused"] = bool(group.get("fused"))
+        self.found["optimizer.foreach"] = bool(group.get("foreach"))
         self.found["optimizer.parameter_count"] = len(group["params"])
 
     def ended(self) -> None:
         """Count the steps that the loader has fed, and its batches in them."""
+        self._updates.ended()
         self._signs.ended()
         self._step_count += self._loaded_count > 0
         self._batch_count += self._loaded_count
@@ -176,6 +182,7 @@ class Traits:
         self.found["threads"] = torch.get_num_threads()
         self.found["interop_threads"] = torch.get_num_interop_threads()
         self.found["torch"] = torch.__version__
+        self.found.update(self._updates.read())
         self.found.update(read_compilers(torch.__version__))
         self.found.update(self._model.read())
         self.found.update(self._signs.read())

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from upshift.attach.options import Options
 from upshift.attach.stand_ins import StandIns
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class LiveTraining:
     def __init__(self, in_loop: Callable[[], bool] = lambda: True) -> None:
         self._stand_ins = StandIns(in_loop)
         self.optimizers = Registry()
+        self._options = Options(self.optimizers)
         self.roots = Registry()
         self.converters: list[Callable[[Any, Any], Any]] = []
         self.callers: list[Callable[[Any, Any, Any, Any], Any]] = []
@@ -76,6 +78,10 @@ class LiveTraining:
     def on_optimizer(self, pull: Pull) -> Undo:
         """Apply `pull` to each optimizer right before its first step."""
         return self.optimizers.act(pull)
+
+    def on_options(self, choose: Callable[[Any], Any]) -> Undo:
+        """Step each optimizer under the options that `choose(optimizer)` returns."""
+        return self._options.act(choose)
 
     def on_root(self, pull: Pull) -> Undo:
         """Apply `pull` to each root module right before its next call."""

@@ -14,11 +14,12 @@ from upshift.lever import Lever
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from upshift.lever import Scene, Training
 
 _FUSABLE = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
+_DEVICES = frozenset({"cpu", "cuda"})
 
 
 def settings(scene: Scene) -> tuple[bool, ...]:
@@ -43,71 +44,62 @@ def _known(optimizer: Any) -> bool:
     return name in _FUSABLE and type(optimizer) is getattr(torch.optim, name)
 
 
-def _fits(optimizer: Any) -> bool:
-    """Return whether the fused kernel takes these parameters: dense, real, on one device."""
+def _plain(parameter: Any) -> bool:
+    """Return whether the kernels take a parameter: real, dense, of no class of its own."""
     import torch
 
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    sparse = any(p.grad is not None and p.grad.layout != torch.strided for p in parameters)
     return (
-        all("fused" in group and not group["fused"] for group in optimizer.param_groups)
-        and not any(group.get("differentiable") for group in optimizer.param_groups)
-        and all(torch.is_floating_point(p) for p in parameters)
-        and not sparse
+        type(parameter) in (torch.nn.Parameter, torch.Tensor)
+        and torch.is_floating_point(parameter)
+        and parameter.device.type in _DEVICES
+        and (parameter.grad is None or parameter.grad.layout is torch.strided)
     )
 
 
-def _fuse(optimizer: Any) -> None:
+def _alike(one: Any, other: Any) -> bool:
+    return one.stride() == other.stride() or (one.is_contiguous() and other.is_contiguous())
+
+
+def _laid_out_alike(parameter: Any, state: Mapping[str, Any]) -> bool:
+    """Return whether gradient and moments lie in memory as the weight does.
+
+    The kernels walk through all of them side by side, and go wrong in silence where they differ.
+    """
     import torch
 
-    for group in optimizer.param_groups:
-        group["fused"], group["foreach"] = True, False
-    for state in optimizer.state.values():
-        step = state.get("step")
-        if isinstance(step, torch.Tensor) and step.dtype != torch.float32:
-            state["step"] = step.to(torch.float32)
+    beside = [parameter.grad, *state.values()]
+    return all(
+        _alike(parameter, tensor)
+        for tensor in beside
+        if isinstance(tensor, torch.Tensor) and tensor.shape == parameter.shape
+    )
 
 
-def _flags(optimizer: Any) -> list[tuple[Any, Any]]:
-    return [(group["fused"], group.get("foreach")) for group in optimizer.param_groups]
+def _free(group: dict[str, Any]) -> bool:
+    """Return whether the script's own options leave the choice of the kernel open."""
+    return (
+        "fused" in group
+        and not group["fused"]
+        and not group.get("differentiable")
+        and not group.get("capturable")
+    )
 
 
-def _put_back(groups: list[dict[str, Any]], flags: list[tuple[Any, Any]]) -> None:
-    for group, (fused, foreach) in zip(groups, flags, strict=False):
-        group["fused"], group["foreach"] = fused, foreach
-
-
-def _pull_one(optimizer: Any) -> Callable[[], None] | None:
-    """Fuse one optimizer; what it saves to a checkpoint still says what the script said."""
-    if not (_known(optimizer) and _fits(optimizer)):
+def _choose(optimizer: Any) -> Mapping[str, Any] | None:
+    groups = optimizer.param_groups
+    if not (_known(optimizer) and all(map(_free, groups))):
         return None
-    own = _flags(optimizer)
-
-    def saved(_: Any, state: dict[str, Any]) -> dict[str, Any]:
-        _put_back(state["param_groups"], own)
-        return state
-
-    def loaded(_: Any) -> None:  # the flags of the checkpoint are now the script's own
-        own[:] = _flags(optimizer)
-        _fuse(optimizer)
-
-    hooks = [
-        optimizer.register_state_dict_post_hook(saved),
-        optimizer.register_load_state_dict_post_hook(loaded),
-    ]
-    _fuse(optimizer)
-
-    def undo() -> None:
-        for hook in hooks:
-            hook.remove()
-        _put_back(optimizer.param_groups, own)
-
-    return undo
+    parameters = [p for group in groups for p in group["params"]]
+    if not all(map(_plain, parameters)):
+        return None
+    states = optimizer.state
+    alike = all(_laid_out_alike(p, states.get(p) or {}) for p in parameters)
+    return {"fused": True} if alike else None
 
 
 def pull(training: Training, setting: bool) -> Callable[[], None]:
-    """Fuse every optimizer right before its first step."""
-    return training.on_optimizer(_pull_one)
+    """Fuse every optimizer that has a fused form, from its second step on."""
+    return training.on_options(_choose)
 
 
 LEVER = Lever(

@@ -1,0 +1,219 @@
+"""Options under which optimizers step (`fused`, `foreach`), and the script's own beside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from upshift.attach.live import Registry
+
+    Choose = Callable[[Any], Mapping[str, Any] | None]
+    Undo = Callable[[], None]
+
+
+class Options:
+    """What levers choose for the optimizers of the script; several may choose for the same one.
+
+    Args:
+        optimizers: those that have stepped, or are about to.
+    """
+
+    def __init__(self, optimizers: Registry) -> None:
+        self._optimizers = optimizers
+        self._choices: list[Choose] = []
+        self._adjusted: WeakKeyDictionary[Any, Adjusted] = WeakKeyDictionary()
+        self._stop: Undo | None = None
+
+    def act(self, choose: Choose) -> Undo:
+        """Step each optimizer under what `choose(optimizer)` returns, until the result is called.
+
+        It sees the script's own options, and is asked again when parameters come in, when one
+        gets its first gradient, and when a checkpoint was loaded.
+        """
+        self._choices.append(choose)
+        if self._stop is None:
+            old = set(self._optimizers.known)
+            self._stop = self._optimizers.act(lambda new: self._take(new, has_stepped=new in old))
+            old.clear()
+        else:
+            self._settle()
+
+        def undo() -> None:
+            self._choices.remove(choose)
+            if self._choices:
+                self._settle()
+            elif self._stop is not None:
+                self._stop()
+                self._stop = None
+                self._adjusted.clear()
+
+        return undo
+
+    def _take(self, optimizer: Any, *, has_stepped: bool) -> Undo:
+        adjusted = Adjusted(optimizer, self._choices, has_stepped=has_stepped)
+        self._adjusted[optimizer] = adjusted
+        return adjusted.release
+
+    def _settle(self) -> None:
+        for adjusted in list(self._adjusted.values()):
+            adjusted.settle()
+
+
+class Adjusted:
+    """One optimizer that steps under other options than its script gave it.
+
+    Checkpoints, pickles and copies of it hold the script's own. A step in which a parameter is
+    updated for the first time is always the script's own: its state comes out as the script
+    would have it, and `_fused_sgd` fails where only some momenta exist.
+
+    Args:
+        optimizer: whose options they are.
+        choices: what the levers choose; the list of all, shared and alive.
+        has_stepped: whether it did, so that gradients that are there have been used.
+    """
+
+    def __init__(self, optimizer: Any, choices: list[Choose], *, has_stepped: bool) -> None:
+        self._optimizer = ref(optimizer)
+        self._choices = choices
+        self._own: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._retyped: list[tuple[dict[str, Any], Any]] = []
+        self._unseen: list[Any] = []
+        self._shape: tuple[int, int] | None = None
+        self._waits = True
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_state_dict_post_hook(self._saved, prepend=True),
+            optimizer.register_load_state_dict_post_hook(self._loaded),
+        ]
+        self._guards_pickles = "__getstate__" not in vars(optimizer)
+        if self._guards_pickles:  # of the instance: pickles and copies do not inherit it
+            optimizer.__getstate__ = self._pickled
+        if has_stepped:
+            self._look_at_states(optimizer)
+            if not any(map(_filled, optimizer.state.values())):  # as SGD without momentum
+                self._unseen = [p for p in self._unseen if p.grad is None]
+            self.settle()
+
+    def settle(self) -> None:
+        """Ask every lever anew, and step under what they choose from now on."""
+        optimizer = self._optimizer()
+        if optimizer is None:
+            return
+        self._put_back()
+        self._waits = False
+        chosen: dict[str, Any] = {}
+        for choose in self._choices:
+            chosen.update(choose(optimizer) or {})
+        if chosen.get("fused"):  # torch takes one of them at a time, not all in the same order
+            chosen["foreach"] = False
+        if chosen:
+            self._apply(optimizer, chosen)
+
+    def release(self) -> None:
+        """Leave the optimizer as the script has it."""
+        self._put_back()
+        for hook in self._hooks:
+            hook.remove()
+        optimizer = self._optimizer()
+        if optimizer is not None and self._guards_pickles:
+            vars(optimizer).pop("__getstate__", None)
+
+    def _apply(self, optimizer: Any, chosen: Mapping[str, Any]) -> None:
+        import torch
+
+        for group in optimizer.param_groups:
+            options = {name: value for name, value in chosen.items() if name in group}
+            self._own.append(({name: group[name] for name in options}, options))
+            group.update(options)
+            if not group.get("fused"):
+                continue
+            for state in filter(None, map(optimizer.state.get, group["params"])):
+                step = state.get("step")
+                # The fused kernels count in float32; a float64 script counts in float64.
+                if isinstance(step, torch.Tensor) and step.dtype != torch.float32:
+                    self._retyped.append((state, step.dtype))
+                    state["step"] = step.to(torch.float32)
+
+    def _put_back(self) -> None:
+        optimizer = self._optimizer()
+        if optimizer is not None:
+            self._give_own(optimizer.param_groups)
+        for state, dtype in self._retyped:
+            state["step"] = state["step"].to(dtype)
+        self._own, self._retyped = [], []
+
+    def _give_own(self, groups: list[dict[str, Any]]) -> None:
+        for group, (own, options) in zip(groups, self._own, strict=False):
+            for name, value in own.items():
+                if group.get(name) is options[name]:  # else the script has set it meanwhile
+                    group[name] = value
+
+    def _look_at_states(self, optimizer: Any) -> None:
+        """Note who has no gradient or no state yet, where groups or states have come or gone."""
+        groups, states = optimizer.param_groups, optimizer.state
+        if self._shape == (len(groups), len(states)):
+            return
+        self._shape = len(groups), len(states)
+        parameters = (p for group in groups for p in group["params"])
+        self._unseen = [p for p in parameters if p.grad is None or not _filled(states.get(p))]
+        self._waits = True
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._look_at_states(optimizer)
+        if self._unseen:
+            given = (*args[1:], *kwargs.values())
+            self._look_at_gradients(optimizer, has_closure=any(a is not None for a in given))
+        elif self._waits:
+            self.settle()
+
+    def _look_at_gradients(self, optimizer: Any, *, has_closure: bool) -> None:
+        """Note which parameters are updated for the first time, and leave that step alone."""
+        state = optimizer.state
+        known = [p for p in self._unseen if p.grad is not None]
+        if known:
+            self._unseen = [p for p in self._unseen if p.grad is None]
+        comes = has_closure and any(p.requires_grad for p in self._unseen)
+        if comes or not all(_filled(state.get(p)) for p in known):
+            self._put_back()
+            self._waits = True
+        elif known or self._waits:
+            self.settle()
+
+    def _saved(self, optimizer: Any, saved: dict[str, Any]) -> dict[str, Any]:
+        """Let a checkpoint say what it would have said."""
+        self._give_own(saved["param_groups"])
+        saved["state"] = self._own_state(saved["state"])
+        return saved
+
+    def _own_state(self, states: Any) -> Any:
+        """Return `states`, with what was retyped as the script has it."""
+        if not self._retyped:
+            return states
+        types = {id(state): dtype for state, dtype in self._retyped}
+        own = type(states)(dict) if hasattr(states, "default_factory") else {}
+        for key, state in states.items():
+            dtype = types.get(id(state))
+            own[key] = state if dtype is None else {**state, "step": state["step"].to(dtype)}
+        return own
+
+    def _loaded(self, optimizer: Any) -> None:
+        """Take the options of the checkpoint for the script's own, for they are now."""
+        self._own, self._retyped = [], []
+        self._shape = None
+
+    def _pickled(self) -> dict[str, Any]:
+        optimizer = self._optimizer()
+        kind: Any = type(optimizer)
+        state: dict[str, Any] = kind.__getstate__(optimizer)
+        state["param_groups"] = [dict(group) for group in state["param_groups"]]
+        self._give_own(state["param_groups"])
+        state["state"] = self._own_state(state["state"])
+        return state
+
+
+def _filled(state: Any) -> bool:
+    """Return whether an update has left something in the state of a parameter."""
+    return any(value is not None for value in state.values()) if state else False

@@ -1,0 +1,145 @@
+"""foreach_optimizer: every class of torch, the same numbers, and nothing of it in a checkpoint."""
+
+import pytest
+
+from upshift.lever import Scene
+from upshift.levers.foreach_optimizer import LEVER
+from upshift.testing import LAPTOP
+
+
+def scene(**traits):
+    return Scene(machine=LAPTOP, traits={f"optimizer.{k}": v for k, v in traits.items()})
+
+
+def test_says_which_optimizer_has_no_such_form() -> None:
+    assert LEVER.why_not(scene(name="LBFGS")) == "torch has no multi-tensor form of LBFGS"
+    assert LEVER.why_not(scene(name="Adam", foreach=True)).startswith("the script's Adam takes")
+    assert LEVER.why_not(scene()) == "the script updates its weights by hand"
+
+
+def test_proposes_itself_where_the_script_loops_and_promises_only_for_small_tensors() -> None:
+    looping = scene(name="RMSprop", foreach=False)
+    assert LEVER.settings(looping) == (True,)
+    for name, element_count, promising in (
+        ("RMSprop", 60_000, True), ("RMSprop", 6_000_000, False), ("Adam", 60_000, False),
+    ):  # fmt: skip
+        traits = {
+            "optimizer.name": name, "optimizer.parameter_count": 60,
+            "model.parameter_count": element_count,
+        }  # fmt: skip
+        assert LEVER.promising(Scene(machine=LAPTOP, traits=traits)) is promising
+    assert not LEVER.promising(looping)
+    assert LEVER.settings(scene(name="RMSprop", foreach=True)) == ()
+    assert LEVER.settings(scene(name="AdamW", fused=True)) == ()
+
+
+PROGRAM = r"""
+OPTIM = torch.optim
+PLAN = {"foreach_optimizer": True}
+CASES = [(name, options) for name in ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta",
+         "ASGD", "Rprop", "RMSprop", "SGD", "Adagrad")
+         for options in ({}, {"maximize": True}, {"weight_decay": 0.1})
+         if not (name == "Rprop" and "weight_decay" in options)]
+CASES += [
+    ("Adam", {"amsgrad": True}), ("AdamW", {"amsgrad": True, "maximize": True}),
+    ("RMSprop", {"momentum": 0.9, "centered": True}), ("SGD", {"momentum": 0.9, "nesterov": True}),
+    ("SGD", {"momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1}),
+    ("NAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("RAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("Adagrad", {"lr_decay": 0.1}),
+]
+
+
+def weights(case, plan):
+    name, options = case
+    torch.manual_seed(0)
+    sizes = ((40, 30), (7,), (), (3, 5, 2), (1000,), (9, 9))
+    parameters = [nn.Parameter(torch.randn(size)) for size in sizes]
+    optimizer = getattr(OPTIM, name)(parameters, lr=0.01, **options)
+    watch = Watch(measuring=False)
+    pulled = Pulled(watch.live)
+    watch.install()
+    pulled.switch(plan)
+    seen = None
+    for _ in range(8):
+        for p in parameters:
+            p.grad = torch.randn_like(p)
+        optimizer.step()
+        seen = [g.get("foreach") for g in optimizer.param_groups]
+    pulled.switch({})
+    watch._detach()
+    facts.setdefault("flags", []).append([str(case), seen, optimizer.param_groups[0]["foreach"]])
+    return [p.detach() for p in parameters]
+
+
+facts["near"], facts["equal"] = {}, []
+for case in CASES:
+    own, under = weights(case, {}), weights(case, PLAN)
+    facts["near"][str(case)] = all(
+        torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(own, under))
+    if hashed(own) == hashed(under):
+        facts["equal"].append(str(case))
+
+run = Run(lambda p: OPTIM.RMSprop(p))
+run.pulled.switch(PLAN)
+run.train(count=3)
+facts["saved"] = run.optimizer.state_dict()["param_groups"][0]["foreach"]
+run.optimizer.load_state_dict(run.optimizer.state_dict())
+run.train(count=2)
+facts["loaded"] = run.optimizer.param_groups[0]["foreach"]
+run.close()
+
+both = {}
+for name, first in (("SGD", "foreach_optimizer"), ("Adam", "fused_optimizer")):
+    run = Run(lambda p: getattr(OPTIM, name)(p, 0.01))
+    run.pulled.switch({first: True})
+    run.train(count=3)
+    run.pulled.switch(dict.fromkeys(("foreach_optimizer", "fused_optimizer"), True))
+    run.train(count=1)
+    group = run.optimizer.param_groups[0]
+    seen = [[group["fused"], group["foreach"]]]
+    run.pulled.switch({"foreach_optimizer": True})
+    seen.append([group["fused"], group["foreach"]])
+    run.train(count=1)
+    run.close()
+    both[name] = [*seen, [group["fused"], group["foreach"]]]
+facts["both"] = both
+facts["tensor lr"] = Run(lambda p: OPTIM.Adam(p, torch.tensor(0.01)))
+facts["tensor lr"].pulled.switch(PLAN)
+facts["tensor lr"] = facts["tensor lr"].train(count=3).close().optimizer.param_groups[0]["foreach"]
+"""
+
+
+@pytest.fixture(scope="module")
+def foreach(training):
+    return training(PROGRAM)
+
+
+@pytest.mark.child
+def test_takes_every_class_and_gives_the_flags_back(foreach) -> None:
+    for case, under, after in foreach["flags"][1::2]:
+        assert under == [True], case
+        assert after is None, case
+
+
+@pytest.mark.child
+def test_the_numbers_are_those_of_the_loop_but_for_rounding(foreach) -> None:
+    for case, near in foreach["near"].items():
+        assert near, case
+
+
+@pytest.mark.child
+def test_checkpoints_say_what_the_script_said_and_loading_keeps_it(foreach) -> None:
+    assert foreach["saved"] is None
+    assert foreach["loaded"] is True
+
+
+@pytest.mark.child
+def test_a_fused_kernel_goes_before_it_and_both_come_off_in_any_order(foreach) -> None:
+    for steps in foreach["both"].values():
+        assert steps == [[True, False], [None, True], [None, None]]
+
+
+@pytest.mark.child
+def test_a_learning_rate_in_a_tensor_is_left_alone(foreach) -> None:
+    assert foreach["tensor lr"] is None
