@@ -1,10 +1,11 @@
 """fp32_precision: float32 tensors as they are, but multiplied with fewer bits inside.
 
-Helps: large matrix products and convolutions: bf16 inside oneDNN on CPUs with AMX or
-    AVX512_BF16 (convolutions and recurrent layers since torch 2.9), tf32 on CUDA cards since
-    Ampere, whose convolutions use it already.
-Hurts: nothing where the hardware has no such units: torch then multiplies as before. A script
-    that sets any of these precisions itself keeps what it set.
+Helps: large matrix products and convolutions: bf16 inside oneDNN on CPUs with AMX
+    (convolutions and recurrent layers since torch 2.9), tf32 on CUDA cards since Ampere, whose
+    convolutions use it already.
+Hurts: little. Without such units nothing is rounded, but oneDNN may multiply matrices in the
+    place of another library, faster or slower. A script that sets any of these precisions
+    itself keeps what it set.
 Maths: precision. The inputs of products are rounded to 8 (bf16) or 11 (tf32) bits of mantissa;
     sums, activations, weights and gradients stay float32.
 Source: https://docs.pytorch.org/docs/stable/notes/mkldnn.html
