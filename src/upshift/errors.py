@@ -12,7 +12,10 @@ UpshiftError
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
+
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Warning|Exit|Interrupt): \S")
 
 
 class UpshiftError(Exception):
@@ -50,6 +53,14 @@ class ScriptFailed(UpshiftError):
     def __init__(self, problem: str, *, remedy: str, output: str = "") -> None:
         super().__init__(problem, remedy=remedy)
         self.output = output
+
+    @property
+    def last_words(self) -> str:
+        """The problem, with the line in which the script's traceback ends, where it has one."""
+        if "Traceback (most recent call last)" not in self.output:
+            return self.problem
+        raised = [line for line in self.output.splitlines() if _RAISED.match(line)]
+        return " ".join([self.problem, *raised[-1:]])
 
 
 class NeverTrains(ScriptFailed):

@@ -137,7 +137,7 @@ class Races:
                 baseline=baseline,
                 candidate=candidate,
                 verdict=Verdict.FAIL,
-                failure=failure.problem,
+                failure=failure.last_words,
                 wall_s=self._clock() - started_s,
             )
         result = compare.compare(baseline, candidate, seen.pairs, rule, seen.wall_s)
