@@ -71,6 +71,7 @@ class Watch:
         self._first_parameters: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._trained_parameters: set[int] = set()
         self._stepping: list[int] = []
+        self._leaving: list[tuple[Callable[[], None], ...]] = []
         self._after_forward = False
         self._evaluating = False
         self._by_hand = False
@@ -80,9 +81,10 @@ class Watch:
         self._watching = seams.watching(self) if measuring else ()
         self._fetching = seams.fetching(self) if measuring else None
         self._moving = seams.moving(self)
+        self._differentiating = seams.differentiating(self)
         self._times_transfers = measuring and _has_accelerator()
         self._is_in = False
-        self.live.movers_changed = self._mind_transfers
+        self.live.seams_wanted = self._mind_seams
         self._hooks: list[Any] = []
 
     def _in_loop(self) -> bool:
@@ -90,7 +92,8 @@ class Watch:
 
         if is_compiling():  # asked first: torch's compiler cannot look through what follows
             return False
-        return get_ident() == self.thread
+        # A forked loader worker begins in a thread of the same name.
+        return get_ident() == self.thread and os.getpid() == self._pid
 
     # ---- in and out
 
@@ -120,7 +123,7 @@ class Watch:
         if self._fetching is not None and os.getpid() == self._pid:
             self._fetching.remove()
         self._is_in = False
-        self._mind_transfers()
+        self._mind_seams()
 
     def resume(self) -> None:
         """Put the seams back in after `pause`."""
@@ -129,16 +132,20 @@ class Watch:
         if self._fetching is not None:
             self._fetching.install()
         self._is_in = True
-        self._mind_transfers()
+        self._mind_seams()
 
-    def _mind_transfers(self) -> None:
-        """Stand in the way of `Tensor.to` only where its time or a lever asks for it."""
-        wanted = self._is_in and (self._times_transfers or bool(self.live.movers))
-        for seam in self._moving:
-            if wanted:
-                seam.install()
-            else:
-                seam.remove()
+    def _mind_seams(self) -> None:
+        """Stand in the way of transfers and gradients only where the time or a lever asks."""
+        asked = (
+            (self._moving, self._times_transfers or bool(self.live.movers)),
+            (self._differentiating, self.measuring or bool(self.live.enterers)),
+        )
+        for group, wanted in asked:
+            for seam in group:
+                if self._is_in and wanted:
+                    seam.install()
+                else:
+                    seam.remove()
 
     def _detach(self) -> None:
         self._remove()
@@ -214,6 +221,17 @@ class Watch:
     def constructed(self, optimizer: Any) -> None:
         """Note that the script has made an optimizer, before its first step."""
         self._constructed.add(optimizer)
+
+    def backward(self, original: Any, args: Any, kwargs: Any) -> Any:
+        """Run a backward pass, under its phase and its levers."""
+        if not self.measuring:
+            return self.live.within(Phase.BACKWARD, original, *args, **kwargs)
+        self.backward_begins(args[0] if args else None)
+        self.ledger.enter(_BACKWARD)
+        try:
+            return self.live.within(Phase.BACKWARD, original, *args, **kwargs)
+        finally:
+            self.ledger.leave()
 
     def backward_begins(self, tensors: Any) -> None:
         """A backward pass starts: what ran since the forward pass was the loss."""
@@ -308,6 +326,7 @@ class Watch:
             self.ledger.loop_begins()
             self.ledger.enter(_OPTIMIZER)
             self.ledger.commit()
+        self._leaving.append(self.live.enter(Phase.OPTIMIZER))
 
     def _optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if id(optimizer) not in self._stepping:
@@ -326,6 +345,8 @@ class Watch:
         ended = None
         while ended != id(optimizer):
             ended = self._stepping.pop()
+            for leave in self._leaving.pop():
+                leave()
             if self.measuring:
                 self.ledger.leave()
 
