@@ -134,6 +134,16 @@ class Excusing:
         """As `Training`; the script goes on without the lever."""
         self._excuse(error)
 
+    def on_phase(self, enter: Callable[[Any], Any]) -> Any:
+        """As `Training`; where `enter` or what it returned raises, the phase goes on as it is."""
+        entered = self._excused(enter, lambda phase: None)
+
+        def careful(phase: Any) -> Any:
+            leave = entered(phase)
+            return None if leave is None else self._excused(leave, lambda: None)
+
+        return self._training.on_phase(careful)
+
     def on_training(self, pull: Callable[[], Any]) -> Any:
         """As `Training`; where `pull` raises nothing is set."""
         return self._training.on_training(self._excused(pull, lambda: None))

@@ -18,6 +18,7 @@ TRAITS = {
     },
     "text": {
         "model.conv": False, "optimizer.name": "AdamW", "optimizer.fused": True, "threads": 64,
+        "interop_threads": 64, "interop_started_count": 64,
         "loader.workers": 2, "loader.map_style": False, "loader.persistent": False,
         "model.dtype": "bfloat16", "model.device": "cuda", "model.attention": "eager",
     },

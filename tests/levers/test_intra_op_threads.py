@@ -1,5 +1,7 @@
 """intra_op_threads: the count that was asked for, over what the script sets itself."""
 
+from dataclasses import replace
+
 import pytest
 
 from upshift.lever import Scene
@@ -18,7 +20,26 @@ def test_is_promising_only_where_threads_exceed_the_cores() -> None:
     assert not LEVER.promising(Scene(machine=LAPTOP))
 
 
+def test_remarks_on_a_number_of_the_scripts_own_that_exceeds_the_cores() -> None:
+    said = LEVER.remark(Scene(machine=LAPTOP, traits={"threads": 16}))
+    assert said == "The script asks for 16 threads and the job has 4 cores."
+
+
+@pytest.mark.parametrize("count", [None, 4, 2])
+def test_has_no_remark_on_a_number_that_fits(count) -> None:
+    traits = {} if count is None else {"threads": count}
+    assert LEVER.remark(Scene(machine=LAPTOP, traits=traits)) == ""
+
+
+def test_has_no_remark_on_what_torch_takes_by_itself_or_on_cores_nobody_knows() -> None:
+    assert LEVER.remark(Scene(machine=SERVER, traits={"threads": 64})) == ""
+    budget = replace(LAPTOP.budget, core_count=1, limited_by="unknown")
+    unknown = replace(LAPTOP, budget=budget)
+    assert LEVER.remark(Scene(machine=unknown, traits={"threads": 16})) == ""
+
+
 PROGRAM = r"""
+
 run, seen = Run(), []
 torch.set_num_threads(2)  # what torch would take
 run.pulled.switch({"intra_op_threads": 3})
@@ -28,11 +49,98 @@ run.pulled.switch({"intra_op_threads": 2})
 seen.append(torch.get_num_threads())
 run.close()
 facts["seen"], facts["after"] = seen, torch.get_num_threads()
+
+run, seen = Run(), []
+run.pulled.switch({"intra_op_threads": 3})
+
+
+def every_epoch(step):
+    torch.set_num_threads(16)
+    seen.append(torch.get_num_threads())
+
+
+run.train(every_epoch, count=9).close()
+facts["epochs"] = [sorted(set(seen)), torch.get_num_threads()]
+torch.set_num_threads(1)
+
+run = Run()
+run.pulled.switch({"intra_op_threads": 3})
+facts["errors"] = []
+for wrong in (0, "two", None):
+    try:
+        torch.set_num_threads(wrong)
+    except (RuntimeError, TypeError) as error:
+        facts["errors"].append(type(error).__name__)
+torch._C.set_num_threads(5)  # past the name in torch
+run.close()
+facts["past us"] = torch.get_num_threads()
+
+
+class Counts(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return torch.get_num_threads()
+
+
+run = Run()
+run.pulled.switch({"intra_op_threads": 3})
+facts["workers"] = [int(count) for count in DataLoader(Counts(), num_workers=1)]
+run.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def counted(training):
+    return training(PROGRAM)
+
+
+@pytest.mark.child
+def test_acts_over_the_scripts_own_count_and_gives_that_back(counted) -> None:
+    assert counted["seen"] == [3, 3, 3, 2]
+    assert counted["after"] == 1
+
+
+@pytest.mark.child
+def test_acts_over_a_count_that_is_set_in_every_epoch_and_gives_the_last_one_back(counted) -> None:
+    assert counted["epochs"] == [[3], 16]
+
+
+@pytest.mark.child
+def test_what_is_wrong_without_it_stays_wrong(counted) -> None:
+    assert counted["errors"] == ["RuntimeError"] * 3
+
+
+@pytest.mark.child
+def test_a_count_that_came_by_another_way_is_left_when_it_is_undone(counted) -> None:
+    assert counted["past us"] == 5
+
+
+@pytest.mark.child
+def test_a_loader_worker_keeps_its_one_thread(counted) -> None:
+    assert counted["workers"] == [1, 1]
+
+
+LATE = r"""
+import json, os
+os.environ["OMP_NUM_THREADS"] = "1"  # of a larger number MKL takes what it finds cores for
+import torch
+from upshift.attach import Watch
+from upshift.attach.threads import read_threads
+from upshift.child import Pulled
+
+facts = {"traits": read_threads()["threads"]}
+watch = Watch(measuring=False)
+pulled = Pulled(watch.live)
+watch.install()
+pulled.switch({"intra_op_threads": 2})
+facts["under"] = torch.get_num_threads()
+pulled.switch({})
+facts["after"] = torch.get_num_threads()
 """
 
 
 @pytest.mark.child
-def test_acts_over_the_scripts_own_count_and_gives_that_back(training) -> None:
-    facts = training(PROGRAM)
-    assert facts["seen"] == [1, 3, 3, 2]  # before the first call, then two boundaries, then two
-    assert facts["after"] == 1
+def test_a_variable_that_the_script_sets_before_it_imports_torch_is_seen(gathered) -> None:
+    assert gathered(LATE) == {"traits": 1, "under": 2, "after": 1}

@@ -11,6 +11,7 @@ from upshift.attach.compilers import read_compilers
 from upshift.attach.draws import DrawWatch
 from upshift.attach.model import ModelFacts
 from upshift.attach.signs import Signs
+from upshift.attach.threads import read_threads
 from upshift.attach.updates import UpdateWatch
 
 if TYPE_CHECKING:
@@ -179,8 +180,7 @@ class Traits:
         """Return the traits, with the thread counts of this moment."""
         import torch
 
-        self.found["threads"] = torch.get_num_threads()
-        self.found["interop_threads"] = torch.get_num_interop_threads()
+        self.found.update(read_threads())
         self.found["torch"] = torch.__version__
         self.found.update(self._updates.read())
         self.found.update(read_compilers(torch.__version__))

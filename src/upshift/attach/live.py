@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from upshift.attach.options import Options
 from upshift.attach.stand_ins import StandIns
+from upshift.records import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +69,8 @@ class LiveTraining:
         self.makers: list[Callable[[Any, Callable[[], Any]], Any]] = []
         self.advancers: list[Callable[[Any, Any], Any]] = []
         self.movers: list[Callable[[Any, Any, Any, Any], Any]] = []
-        self.movers_changed: Callable[[], None] = lambda: None
+        self.enterers: list[Callable[[Phase], Undo | None]] = []
+        self.seams_wanted: Callable[[], None] = lambda: None
         self._settings: list[Callable[[], Undo | None]] = []
         self.begun = False
         self.trial = False
@@ -107,8 +109,38 @@ class LiveTraining:
         """Raise what made a lever give up: nobody is there to take an excuse."""
         raise error
 
+    def on_phase(self, enter: Callable[[Phase], Undo | None]) -> Undo:
+        """Call `enter(phase)` as the loop goes into FORWARD, BACKWARD or OPTIMIZER."""
+        self.enterers.append(enter)
+        self.seams_wanted()
+
+        def undo() -> None:
+            self.enterers.remove(enter)
+            self.seams_wanted()
+
+        return undo
+
+    def enter(self, phase: Phase) -> tuple[Undo, ...]:
+        """Tell the levers of a phase; what is returned has to be called on the way out."""
+        leaves = [enter(phase) for enter in self.enterers]
+        return tuple(leave for leave in reversed(leaves) if leave is not None)
+
+    def within(self, phase: Phase, act: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run `act` in a phase of which the levers are told."""
+        leaves = self.enter(phase)
+        try:
+            return act(*args, **kwargs)
+        finally:
+            for leave in leaves:
+                leave()
+
     def call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
         """Make a root call, by the levers that want to."""
+        if self.enterers:
+            return self.within(Phase.FORWARD, self._call, original, module, args, kwargs)
+        return self._call(original, module, args, kwargs)
+
+    def _call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
         if not self.callers:
             return original(module, *args, **kwargs)
 
@@ -143,11 +175,11 @@ class LiveTraining:
     def on_transfer(self, convert: Callable[[Any, Any, Any, Any], Any]) -> Undo:
         """Let `convert(original, tensor, args, kwargs)` answer `Tensor.to` and `Tensor.cuda`."""
         self.movers.append(convert)
-        self.movers_changed()
+        self.seams_wanted()
 
         def undo() -> None:
             self.movers.remove(convert)
-            self.movers_changed()
+            self.seams_wanted()
 
         return undo
 

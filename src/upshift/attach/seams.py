@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from upshift.attach.watch import Watch
 
-_DATA, _BACKWARD = INDEX[Phase.DATA], INDEX[Phase.BACKWARD]
 _OPTIMIZER, _CHECKPOINT = INDEX[Phase.OPTIMIZER], INDEX[Phase.CHECKPOINT]
 
 
@@ -75,8 +74,8 @@ def _root_call(watch: Watch) -> Callable[[Any], Any]:
     return make
 
 
-def _timed(watch: Watch, phase_index: int, before: Callable[[Any], None] | None = None) -> Any:
-    """Charge a function to a phase; `before` sees its first argument, outside the phase."""
+def _timed(watch: Watch, phase_index: int) -> Any:
+    """Charge a function to a phase."""
     from torch.compiler import is_compiling
 
     ledger = watch.ledger
@@ -86,8 +85,6 @@ def _timed(watch: Watch, phase_index: int, before: Callable[[Any], None] | None 
         def timed(*args: Any, **kwargs: Any) -> Any:
             if is_compiling() or get_ident() != watch.thread:
                 return original(*args, **kwargs)
-            if before is not None:
-                before(args[0] if args else None)
             ledger.enter(phase_index)
             try:
                 return original(*args, **kwargs)
@@ -95,6 +92,21 @@ def _timed(watch: Watch, phase_index: int, before: Callable[[Any], None] | None 
                 ledger.leave()
 
         return timed
+
+    return make
+
+
+def _differentiate(watch: Watch) -> Callable[[Any], Any]:
+    from torch.compiler import is_compiling
+
+    def make(original: Any) -> Any:
+        @wraps(original)
+        def differentiate(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or get_ident() != watch.thread:
+                return original(*args, **kwargs)
+            return watch.backward(original, args, kwargs)
+
+        return differentiate
 
     return make
 
@@ -186,12 +198,18 @@ def watching(watch: Watch) -> tuple[Seam, ...]:
     import torch
 
     return (
-        Seam(torch.autograd, "backward", _timed(watch, _BACKWARD, watch.backward_begins)),
-        Seam(torch.autograd, "grad", _timed(watch, _BACKWARD, watch.backward_begins)),
         Seam(torch.optim.Optimizer, "__init__", _constructor(watch)),
         Seam(torch.optim.Optimizer, "zero_grad", _timed(watch, _OPTIMIZER)),
         Seam(torch, "save", _timed(watch, _CHECKPOINT)),
     )
+
+
+def differentiating(watch: Watch) -> tuple[Seam, ...]:
+    """Return the seams at which gradients are computed; `Tensor.backward` comes by here."""
+    import torch
+
+    names = ("backward", "grad")
+    return tuple(Seam(torch.autograd, name, _differentiate(watch)) for name in names)
 
 
 def fetching(watch: Watch) -> Seam:

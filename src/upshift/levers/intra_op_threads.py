@@ -1,7 +1,8 @@
 """intra_op_threads: how many threads share one operation on the CPU.
 
-Helps: jobs whose default counts hyper-threads, other sockets or cores beyond their quota, and
-    small models that spend more on waking threads than on arithmetic.
+Helps: jobs whose default counts hyper-threads, other sockets or cores beyond their quota, scripts
+    that set a number which does not fit the job, and small models that spend more on waking
+    threads than on arithmetic.
 Hurts: large matrix products and convolutions, where too few threads leave cores idle.
 Maths: rounding. Sums are split between threads, so their order changes.
 Source: https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html
@@ -9,7 +10,7 @@ Source: https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inf
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from upshift.lever import Lever
 from upshift.records import Effect, Phase, Switch
@@ -37,18 +38,55 @@ def promising(scene: Scene) -> bool:
     return int(scene.traits.get("threads", 0)) > scene.machine.budget.core_count
 
 
+def remark(scene: Scene) -> str:
+    """Say that the script itself asks for more threads than there are cores.
+
+    What torch takes by itself is told by the machine; a difference is of the script's making.
+    """
+    budget, torch, count = scene.machine.budget, scene.machine.torch, scene.traits.get("threads")
+    stock = torch.thread_count if torch else None
+    if count is None or stock in (None, count) or budget.limited_by == "unknown":
+        return ""
+    if not promising(scene):
+        return ""
+    cores = "1 core" if budget.core_count == 1 else f"{budget.core_count} cores"
+    return f"The script asks for {count} threads and the job has {cores}."
+
+
 def pull(training: Training, count: int) -> Callable[[], None]:
-    """Set the count now and again when training starts, over what the script sets itself."""
+    """Set the count now and again when training starts, and over what the script sets itself.
+
+    Its calls are answered and remembered; what it asked for last is what the undo gives it.
+    """
     import torch
 
-    def set_count() -> Callable[[], None] | None:
-        before = torch.get_num_threads()
-        if before == count:
-            return None
-        torch.set_num_threads(count)
-        return lambda: torch.set_num_threads(before)
+    put = torch._C.set_num_threads
+    own = [torch.get_num_threads()]
 
-    return training.on_training(set_count)
+    def settle() -> None:
+        now = torch.get_num_threads()
+        if now != count:  # a setting that came by another way than the name in torch
+            own[0] = now
+            put(count)
+
+    def answer(original: Callable[..., Any], *args: Any) -> Any:
+        if len(args) != 1 or type(args[0]) is not int or args[0] < 1:
+            return original(*args)  # which says what is wrong with them
+        own[0] = args[0]
+        return None
+
+    undos = [
+        training.on_training(settle),
+        training.on_function(torch, "set_num_threads", answer),
+    ]
+
+    def undo() -> None:
+        for put_back in undos:
+            put_back()
+        if torch.get_num_threads() == count != own[0]:
+            put(own[0])
+
+    return undo
 
 
 LEVER = Lever(
@@ -61,6 +99,7 @@ LEVER = Lever(
     why_not=why_not,
     lines=lambda count: f"torch.set_num_threads({count})",
     promising=promising,
+    remark=remark,
     settle_count=1,
     pull=pull,
 )

@@ -62,6 +62,12 @@ def find_knobs(
     return kept, (*rows, *skipped)
 
 
+def remarks(scene: Scene) -> list[str]:
+    """Return what the levers have to say of a scene, whatever comes of them."""
+    said = (lever.remark(scene) for lever in discover().values())
+    return [sentence for sentence in said if sentence]
+
+
 def _forecasts(
     lever: Lever[Any], scene: Scene, settings: tuple[Setting, ...]
 ) -> dict[Setting, float]:

@@ -15,7 +15,7 @@ from upshift import compare, search, session
 from upshift.lever import Scene, discover, lookup
 from upshift.records import Cost, Effect, LeverReport, Plan, Profile, Proof, Tuning
 from upshift.session.costs import Costs, costs_of
-from upshift.session.knobs import find_knobs
+from upshift.session.knobs import find_knobs, remarks
 from upshift.session.observe import observe
 from upshift.session.proof import Prover, declared_effect, effects
 from upshift.session.races import LEAST_RATIO, Races
@@ -72,6 +72,7 @@ class Tuner:
             self._say_baseline()
             traits = bench.facts(self._options.pulled)["traits"]
             self._scene = Scene(machine=self._machine, baseline=self._baseline, traits=traits)
+            self._notes += remarks(self._scene)
             self._races = Races(bench, self._options, self._view, clock=self._clock)
             journal = _open_journal(self._workload, self._fingerprint())
             self._knobs, rows = find_knobs(

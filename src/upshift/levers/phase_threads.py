@@ -1,0 +1,116 @@
+"""phase_threads: another number of intra-op threads in one phase of the step.
+
+Helps: steps whose phases differ in kind: an update of many small tensors is fastest in one
+    thread, while the products of the backward pass want every core.
+Hurts: short phases. Between one thread and n a change takes less than a microsecond; between two
+    counts above one OpenMP ends threads and starts others, milliseconds on busy cores.
+Maths: rounding. Sums are split between threads, so their order changes.
+Source: https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from upshift.errors import PlanError
+from upshift.lever import Lever
+from upshift.records import Effect, Phase, Switch
+from upshift.units import percent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from upshift.lever import Scene, Training
+
+_PHASES = (Phase.OPTIMIZER, Phase.BACKWARD, Phase.FORWARD)
+_LEAST_SHARE_RATIO = 0.10
+
+
+def settings(scene: Scene) -> tuple[str, ...]:
+    """Return one thread for a large update, half of them or all cores for a large pass."""
+    if scene.baseline is None or "threads" not in scene.traits or scene.traits.get("compiled"):
+        return ()
+    threads = int(scene.traits["threads"])
+    cores, found = scene.machine.budget.core_count, []
+    for phase in _PHASES:
+        if scene.baseline.share_ratio(phase) >= _LEAST_SHARE_RATIO:
+            fewer = 1 if phase is Phase.OPTIMIZER else max(1, min(threads, cores) // 2)
+            counts = [n for n in (fewer, cores) if n < threads or threads < n <= cores]
+            found += [f"{phase}={count}" for count in dict.fromkeys(counts)]
+    return tuple(found)
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try."""
+    if scene.traits.get("compiled"):
+        return "the script compiles: a graph is compiled again for every other thread count"
+    if scene.baseline is None or "threads" not in scene.traits:
+        return "neither the threads of the script nor the shares of its phases are known"
+    seen = scene.baseline
+    if all(seen.share_ratio(phase) < _LEAST_SHARE_RATIO for phase in _PHASES):
+        shares = ", ".join(f"{phase} {percent(seen.share_ratio(phase))}" for phase in _PHASES)
+        return f"no phase takes {percent(_LEAST_SHARE_RATIO)} of the step: {shares}"
+    return "the job has one core and torch uses one thread"
+
+
+def _parse(setting: str) -> Mapping[str, int]:
+    """Read `backward=4,optimizer=1`."""
+    counts: dict[str, int] = {}
+    for part in setting.split(","):
+        phase, _, count = part.partition("=")
+        if phase not in _PHASES or not count.isdecimal() or not int(count):
+            raise PlanError(
+                f"phase_threads cannot be {setting!r}.",
+                remedy="Write it as backward=4,optimizer=1.",
+            )
+        counts[phase] = int(count)
+    return counts
+
+
+def _has_compiled() -> bool:
+    """Return whether Dynamo has made a graph here: its guards hold the thread count."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return bool(getattr(dynamo, "counters", {}).get("stats", {}).get("unique_graphs"))
+
+
+def pull(training: Training, setting: str) -> Callable[[], None]:
+    """Set the count of a phase on its way in, and the count around it on its way out."""
+    import torch
+
+    counts = _parse(setting)
+    # Another lever may answer for the name in torch; what this one sets is not the script's wish.
+    put = torch._C.set_num_threads
+
+    def enter(phase: Phase) -> Callable[[], None] | None:
+        count, around = counts.get(phase), torch.get_num_threads()
+        if count is None or count == around or _has_compiled():
+            return None
+        put(count)
+        return lambda: put(around)
+
+    return training.on_phase(enter)
+
+
+def lines(setting: str) -> str:
+    """Return what a user would write by hand."""
+    told = []
+    for phase, count in _parse(setting).items():
+        told.append(f"torch.set_num_threads({count})  # before the {phase} phase")
+        told.append("torch.set_num_threads(threads)  # after it, back to the count of the script")
+    return "\n".join(told)
+
+
+LEVER = Lever(
+    name="phase_threads",
+    phases=frozenset(_PHASES),
+    effect=Effect.ROUNDING,
+    switch=Switch.STEP,
+    settings=settings,
+    gain_ratio=8.0,
+    why_not=why_not,
+    lines=lines,
+    promising=lambda scene: False,
+    settle_count=1,
+    pull=pull,
+)

@@ -1,0 +1,96 @@
+"""omp_wait_policy: what the machine suggests, never over the user's own, and read by OpenMP."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from upshift.lever import Scene
+from upshift.levers.omp_wait_policy import LEVER
+from upshift.records import Pressure, Runtime
+from upshift.testing import LAPTOP, SERVER
+
+
+def scene(machine=LAPTOP, **traits):
+    return Scene(machine=machine, traits={name.replace("_", "."): v for name, v in traits.items()})
+
+
+def test_tries_both_where_the_cores_are_the_jobs_own() -> None:
+    assert LEVER.settings(scene(threads=4)) == ("active", "passive")
+    assert not LEVER.promising(scene(threads=4))
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        scene(SERVER, threads=16),  # a quota
+        scene(threads=4, loader_workers=2),
+        scene(replace(LAPTOP, pressure=Pressure(cpu_some_ratio=0.4)), threads=4),
+    ],
+    ids=["quota", "workers", "neighbours"],
+)
+def test_tries_to_sleep_alone_where_others_need_the_cores(shared) -> None:
+    assert LEVER.settings(shared) == ("passive",)
+
+
+def test_is_promising_where_more_threads_spin_than_the_quota_holds() -> None:
+    assert LEVER.promising(scene(SERVER, threads=64))
+    assert not LEVER.promising(scene(SERVER, threads=16))
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (scene(), "the threads of the script are not known"),
+        (scene(threads=1), "torch uses 1 thread: none waits for another"),
+        (
+            scene(threads=4, openmp_variables="GOMP_SPINCOUNT OMP_PLACES"),
+            "the environment of the script sets GOMP_SPINCOUNT",
+        ),
+    ],
+)
+def test_says_why_there_is_nothing_to_try(found, why) -> None:
+    assert LEVER.settings(found) == ()
+    assert LEVER.why_not(found) == why
+
+
+def test_knows_a_torch_without_openmp() -> None:
+    blas = (Runtime(kind="blas", name="openblas", path="/x"),)
+    bare = replace(LAPTOP, torch=replace(LAPTOP.torch, runtimes=blas))
+    assert LEVER.why_not(scene(bare, threads=4)) == "torch runs without OpenMP here"
+
+
+@pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
+def test_what_the_user_has_set_stays(name) -> None:
+    assert LEVER.env({name: "7"}, "passive") == {name: "7"}
+
+
+def test_says_who_decides_where_it_is_not_the_lever(monkeypatch) -> None:
+    LEVER.pull(None, "passive")()
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    LEVER.pull(None, "active")()
+    with pytest.raises(Exception, match="OMP_WAIT_POLICY=ACTIVE decides how OpenMP waits"):
+        LEVER.pull(None, "passive")
+
+
+def _runtime() -> Path | None:
+    spec = find_spec("torch")
+    home = Path(spec.origin).parent if spec and spec.origin else Path()
+    found = [*home.glob("lib/libgomp*"), *home.parent.glob("torch.libs/libgomp*")]
+    return found[0] if found else None
+
+
+@pytest.mark.child
+@pytest.mark.skipif(_runtime() is None, reason="this torch brings no libgomp")
+@pytest.mark.parametrize(("setting", "spins"), [("passive", "'0'"), ("active", "'30000000000'")])
+def test_the_runtime_reads_it(setting, spins) -> None:
+    env = LEVER.env({"OMP_DISPLAY_ENV": "VERBOSE"}, setting)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import ctypes; ctypes.CDLL({str(_runtime())!r})"],
+        env=dict(env), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert f"OMP_WAIT_POLICY = '{setting.upper()}'" in done.stderr
+    assert f"GOMP_SPINCOUNT = {spins}" in done.stderr
