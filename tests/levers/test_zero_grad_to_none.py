@@ -14,6 +14,9 @@ def test_proposes_itself_where_gradients_are_filled_with_zeros() -> None:
     assert LEVER.settings(scene(zero_filled=True)) == (True,)
     assert LEVER.settings(scene(zero_filled=False)) == ()
     assert "no gradient is filled with zeros" in LEVER.why_not(scene(zero_filled=False))
+    assert not LEVER.promising(scene(zero_filled=True))
+    large = {"model.parameter_count": 10**7, "optimizer.parameter_count": 20}
+    assert LEVER.promising(Scene(machine=LAPTOP, traits=large))
     assert "no optimizer of torch" in LEVER.why_not(scene())
 
 
@@ -23,7 +26,7 @@ import threading
 
 PLAN = {"zero_grad_to_none": True}
 GETTER = torch.Tensor.grad
-SIZE = 1 << 15
+SIZE = 1 << 16
 
 
 def away(p):

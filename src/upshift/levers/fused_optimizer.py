@@ -57,7 +57,7 @@ def _plain(parameter: Any) -> bool:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    return one.stride() == other.stride() or (one.is_contiguous() and other.is_contiguous())
+    return bool(one.stride() == other.stride()) or (one.is_contiguous() and other.is_contiguous())
 
 
 def _laid_out_alike(parameter: Any, state: Mapping[str, Any]) -> bool:

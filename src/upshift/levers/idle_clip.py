@@ -1,6 +1,7 @@
 """idle_clip: leave gradients alone where `clip_grad_norm_` would multiply them by one.
 
-Helps: scripts that clip by a norm that is seldom reached: the second of two passes goes.
+Helps: scripts that clip by a norm that is seldom reached: the second of two passes goes (1.2 times
+    for 60 gradients of 20,000 elements, nothing for small ones).
 Hurts: nothing where the norm is below the limit; one comparison of a number where it is above.
 Maths: exact. The norm is computed as before, and x * 1 is x; where denormal numbers are taken
     for zeros, it is not, and the pass is made.
@@ -87,7 +88,7 @@ LEVER = Lever(
     effect=Effect.EXACT,
     switch=Switch.STEP,
     settings=settings,
-    gain_ratio=3.0,
+    gain_ratio=1.6,
     why_not=why_not,
     lines=lambda _: (
         "norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])\n"

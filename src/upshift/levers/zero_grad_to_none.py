@@ -1,7 +1,8 @@
 """zero_grad_to_none: let gradients go instead of filling them with zeros.
 
 Helps: scripts that call `zero_grad(set_to_none=False)` on large models: the pass that writes the
-    zeros goes, and so does the one that adds the new gradient to them.
+    zeros goes, and the one that adds the new gradient to them is shorter: 1.1 times in the backward
+    pass of 60 gradients of 200,000 elements. Gradients below 256 KiB stay as they are.
 Hurts: little. Gradients that the script zeroes in a loop of its own (`p.grad.zero_()`) cannot be
     seen: they stay as they are, and nothing is gained.
 Maths: exact. A gradient that is read and did not come is zeros again: weight decay and momentum
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from upshift.lever import Scene, Training
 
-_SMALLEST_BYTES = 1 << 16  # below, the looks at a gradient cost more than the passes
+_SMALLEST_BYTES = 1 << 18  # below, the looks at a gradient cost more than the passes
 
 
 def settings(scene: Scene) -> tuple[bool, ...]:
@@ -36,6 +37,13 @@ def why_not(scene: Scene) -> str:
     if scene.traits.get("optimizer.zero_filled") is None:
         return "no optimizer of torch was seen before a second backward pass"
     return "no gradient is filled with zeros before the backward pass"
+
+
+def promising(scene: Scene) -> bool:
+    """Return whether gradients are large on average; small ones stay as they are."""
+    tensor_count = int(scene.traits.get("optimizer.parameter_count", 0))
+    element_count = int(scene.traits.get("model.parameter_count", 0))
+    return element_count * 4 >= max(1, tensor_count) * _SMALLEST_BYTES
 
 
 def _reference_counts(gradient: Any) -> tuple[int, int, int]:
@@ -205,8 +213,9 @@ LEVER = Lever(
     effect=Effect.EXACT,
     switch=Switch.STEP,
     settings=settings,
-    gain_ratio=1.5,
+    gain_ratio=1.3,
     why_not=why_not,
     lines=lambda _: "optimizer.zero_grad()  # set_to_none=True is torch's own default",
+    promising=promising,
     pull=pull,
 )
