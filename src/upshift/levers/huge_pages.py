@@ -3,7 +3,8 @@
 Helps: steps over tensors of megabytes. The setting `torch` asks for it for each tensor from 2 MB
     on, `glibc` for the whole heap.
 Hurts: memory, which is rounded up to whole pages; the kernel clears more of it at a time, and has
-    to move other memory first where it is fragmented.
+    to move other memory first where it is fragmented. Under `torch` alone glibc may give such
+    tensors back to the kernel sooner than others, and a step faults more.
 Maths: exact. Only where the bytes live changes.
 Source: https://github.com/pytorch/pytorch/pull/107697
 """
