@@ -116,7 +116,7 @@ def by_hand(live, *, lr=0.1):
         functional.cross_entropy(model(inputs), labels).backward()
         with torch.no_grad():
             for weight in model.parameters():
-                weight -= lr * weight.grad
+                weight.sub_(lr * weight.grad)
                 weight.grad = None
 
 

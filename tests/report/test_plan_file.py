@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from upshift import lever
 from upshift.errors import PlanError, UsageError
-from upshift.records import Budget, Entry, Plan, Torch
+from upshift.records import Band, Budget, Entry, Plan, Torch
 from upshift.report import plan_file
 
 TODAY = datetime.date(2026, 1, 2)
@@ -231,3 +231,47 @@ def test_our_own_plan_may_be_written_over(path, saved):
     plan_file.guard_plan(path)
     plan_file.guard_plan(Path("/nonexistent/upshift.toml"))
     assert saved.plan
+
+
+BAND = Band(
+    losses=(2.0, 1.5),
+    spreads=(0.1, 0.2),
+    losses_range=(1.25, 2.5),
+    moves=(0.01, 0.02),
+    step_s=0.05,
+)
+
+
+@pytest.mark.parametrize("band", [BAND, replace(BAND, by_hand=True, step_s=None), Band()])
+def test_a_band_comes_back_as_it_was(path, tuning, band) -> None:
+    plan_file.write_plan(path, replace(tuning, band=band), lines={}, today=TODAY)
+    assert plan_file.read_plan(path).band == band
+
+
+def test_a_plan_without_a_band_is_not_watched(path, tuning, nothing) -> None:
+    plan_file.write_plan(path, tuning, lines={}, today=TODAY)
+    assert plan_file.read_plan(path).band is None
+    empty = replace(nothing, band=BAND)
+    plan_file.write_plan(path, empty, lines={}, today=TODAY)
+    assert plan_file.read_plan(path).band is None
+
+
+@pytest.mark.parametrize("line", ['losses = "low"', "losses = [1.0]", "range = [1]", "moves = 3"])
+def test_a_broken_band_says_how_to_do_without(path, line) -> None:
+    path.write_text(f"schema = 1\n[plan]\n[guard]\n{line}\n")
+    with pytest.raises(PlanError) as caught:
+        plan_file.read_plan(path)
+    assert "Delete that table" in caught.value.remedy
+
+
+def test_losses_are_not_compared_under_other_arguments_nor_times_on_other_processors(
+    path, tuning, machine, workload
+) -> None:
+    plan_file.write_plan(path, replace(tuning, band=BAND), lines={}, today=TODAY)
+    saved = plan_file.read_plan(path)
+    assert plan_file.fitting_band(saved, machine, workload) == BAND
+    other = replace(workload, argv=(workload.argv[0], "--batch", "64"))
+    assert plan_file.fitting_band(saved, machine, other) == BAND.only_what_is_sure()
+    elsewhere = replace(machine, cpu=replace(machine.cpu, model="another"))
+    found = plan_file.fitting_band(saved, elsewhere, workload)
+    assert found == replace(BAND, step_s=None)

@@ -200,3 +200,67 @@ def test_worker_processes_start_by_every_method(project) -> None:
     assert plain.code == run.code == 0, run.err
     assert run.out == plain.out
     assert run.err == plain.err
+
+
+GUARDED = """schema = 1
+[command]
+entry = "script"
+argv = ["train.py", "{word}"]
+[plan]
+intra_op_threads = 1
+malloc_retention = true
+[guard]
+step = "optimizer"
+losses = [1.0, 0.9]
+spreads = [0.1, 0.1]
+range = [0.5, 1.6]
+moves = [0.01, 0.01]
+"""
+TRAINS = """
+import sys, torch
+torch.manual_seed(0)
+torch.set_num_threads(2)
+data = torch.randn(64, 8)
+labels = (data.sum(1) > 0).long()
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(60):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(data), labels)
+    if sys.argv[1] == "spoiled" and step >= 11:
+        loss = loss * float("nan")
+    loss.backward()
+    optimizer.step()
+print(torch.get_num_threads(), torch.autograd.backward.__name__, hasattr(
+    torch.autograd.backward, "__wrapped__"))
+sys.exit(7)
+"""
+
+
+@pytest.mark.child
+def test_a_run_that_goes_astray_goes_on_without_its_levers_and_says_so(project) -> None:
+    project.write("train.py", TRAINS)
+    project.write("upshift.toml", GUARDED.format(word="spoiled"))
+    run = project.upshift("run", "train.py", "spoiled")
+    assert run.code == 7
+    assert run.out == "2 backward False\n"
+    (said,) = [line for line in run.err.splitlines() if "step 12" in line]
+    assert "the loss is nan" in said
+    assert "Put back: intra_op_threads=1." in said
+    assert "Only a new process can put back: malloc_retention=True." in said
+
+
+@pytest.mark.child
+def test_a_run_that_trains_as_it_should_hears_nothing_of_the_guard(project) -> None:
+    project.write("train.py", TRAINS)
+    project.write("upshift.toml", GUARDED.format(word="sound"))
+    run = project.upshift("run", "train.py", "sound")
+    assert (run.code, run.out, run.err) == (7, "1 backward False\n", "")
+
+
+@pytest.mark.child
+def test_a_plan_without_a_band_runs_unwatched(project) -> None:
+    project.write("train.py", TRAINS)
+    project.write("upshift.toml", GUARDED.format(word="spoiled").partition("[guard]")[0])
+    run = project.upshift("run", "train.py", "spoiled")
+    assert (run.code, run.out, run.err) == (7, "1 backward False\n", "")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WINDOW_COUNT = 8
 """Steps over which losses are summed up; the movement of the weights is read after each."""
 
-_TENSOR_COUNT, _SLICE_COUNT, _VALUE_COUNT = 8, 4096, 256
+_TENSOR_COUNT, _SLICE_COUNT, _VALUE_COUNT = 4, 4096, 256
 _MOST_LOSSES_COUNT = 4096
 
 
