@@ -21,7 +21,7 @@ from upshift import machine, search
 from upshift.lever import Scene, discover
 from upshift.loader import choice
 from upshift.records import Comparison, Interval, Phase, Plan, Profile, Verdict
-from upshift.search.propose import LEAST_RATIO
+from upshift.search import LEAST_RATIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -157,7 +157,9 @@ def chosen_count(facts: LoopFacts, probe: Callable[[int], float], *, pair_count:
         return [0]
     knobs = (knob_of(settings),)
     history: list[Comparison] = []
-    while proposal := search.propose(knobs, history, launches_left=MOST_RACES - len(history)):
+    while proposal := search.propose(
+        knobs, history, terms=search.Terms(launches_left=MOST_RACES - len(history))
+    ):
         history.append(_race(proposal, probe, pair_count))
     tried = dict.fromkeys(count_of(seen.candidate) for seen in history)
     chosen = count_of(search.incumbent(knobs, history))

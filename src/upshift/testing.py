@@ -177,6 +177,9 @@ class FakeScript:
         worker_count: loader workers; with none a step waits for its batch.
         prefetch_count: batches that each worker is asked for ahead.
         life_count: steps after which it ends; None for never.
+        later_s: seconds by which a start under a plan takes longer.
+        phases: seconds in each phase of a step under a plan, of which `cost` is the sum; all of
+            it is FORWARD where there is none.
         noise: the log of a factor on the time of each step, and on that of each batch.
         seed: of the noise.
         spent_s: simulated seconds so far; `clock` tells them.
@@ -189,6 +192,8 @@ class FakeScript:
     worker_count: int = 0
     prefetch_count: int = 2
     life_count: int | None = None
+    later_s: Callable[[Plan], float] = lambda plan: 0.0
+    phases: Callable[[Plan], Mapping[Phase, float]] | None = None
     noise: Noise = field(default_factory=lambda: steady(0.0))
     seed: int = 0
     spent_s: float = 0.0
@@ -254,11 +259,15 @@ class FakeArm:
         self._now_s += wait_s + compute_s
         script.spent_s += wait_s + compute_s
         self.step_count += 1
-        return Step(phase_ns={Phase.DATA: int(wait_s * 1e9), Phase.FORWARD: int(compute_s * 1e9)})
+        phase_ns = {Phase.DATA: int(wait_s * 1e9), Phase.FORWARD: int(compute_s * 1e9)}
+        if script.phases is not None:
+            scale = 1e9 * compute_s / script.cost(plan)
+            phase_ns = {phase: int(scale * s) for phase, s in script.phases(plan).items()}
+        return Step(phase_ns=phase_ns)
 
     def begin(self) -> None:
         """Go to the end of the first step."""
-        self.script.spent_s += self.script.start_s
+        self.script.spent_s += self.script.start_s + self.script.later_s(self.plan)
         self.first_step_s = self._step(self.plan).wall_s
 
     def ask(self, message: Mapping[str, Any], timeout_s: float | None = None) -> dict[str, Any]:

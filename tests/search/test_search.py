@@ -8,7 +8,7 @@ import pytest
 from upshift.compare import Rule
 from upshift.errors import ChildLost
 from upshift.records import Effect, Phase, Plan, Switch, Verdict
-from upshift.search import Journal, Kind, Knob, incumbent, propose, rows
+from upshift.search import Journal, Kind, Knob, Terms, incumbent, propose, rows
 from upshift.testing import FakeBench, steady
 
 RULE = Rule(pair_count=40, sd_ratio=0.02)
@@ -30,7 +30,9 @@ def searched(knobs, cost, *, launches=LAUNCHES, seed=0, noise=None):
     """Run a whole search; return the proposals and the comparisons."""
     bench = FakeBench(cost=cost, noise=noise or steady(0.02 / 2**0.5), seed=seed)
     asked, history = [], []
-    while proposal := propose(knobs, history, launches_left=launches - bench.launch_count):
+    while proposal := propose(
+        knobs, history, terms=Terms(launches_left=launches - bench.launch_count)
+    ):
         asked.append(proposal)
         history.append(bench.race(proposal.baseline, proposal.candidate, rule=RULE))
     return asked, history
@@ -80,7 +82,7 @@ def planted_lever(coin, name):
         gain = {"good": coin.uniform(1.05, 2), "idle": 1.0, "bad": coin.uniform(0.7, 0.98)}[luck]
         factors, settings = {True: gain}, (True,)
     promise = max(1.1, *factors.values(), 0.0) * coin.uniform(0.8, 1.3)
-    return knob(name, *settings, gain_ratio=promise), phases, factors
+    return knob(name, *settings, gain_ratio=max(1.1, promise)), phases, factors
 
 
 def planted_machine(seed):
@@ -216,9 +218,11 @@ def test_any_prefix_of_the_history_gives_the_same_next_proposal() -> None:
     knobs, cost = planted_machine(6)
     asked, history = searched(knobs, cost)
     for index, proposal in enumerate(asked):
-        assert propose(knobs, history[:index], launches_left=LAUNCHES - index) == proposal
+        assert (
+            propose(knobs, history[:index], terms=Terms(launches_left=LAUNCHES - index)) == proposal
+        )
     left = LAUNCHES - len(asked)
-    assert propose(knobs, list(reversed(history)), launches_left=left) is None
+    assert propose(knobs, list(reversed(history)), terms=Terms(launches_left=left)) is None
 
 
 def test_a_search_goes_on_from_a_torn_journal(tmp_path) -> None:
@@ -231,7 +235,7 @@ def test_a_search_goes_on_from_a_torn_journal(tmp_path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
     journal = Journal.open(path, {"script": "a"})
-    assert propose(knobs, journal.history, launches_left=LAUNCHES - 4) == asked[4]
+    assert propose(knobs, journal.history, terms=Terms(launches_left=LAUNCHES - 4)) == asked[4]
     for seen in history[4:]:
         journal.append(seen)
     assert incumbent(knobs, journal.history) == incumbent(knobs, history)

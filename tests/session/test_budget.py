@@ -63,6 +63,8 @@ def make_prover(script, *, slower_ratio, rejected):
     """Return a prover whose runs take simulated time: two at once, in waves."""
 
     class FakeProver:
+        band = None
+
         def __init__(self, workload, *, step_s, start_s, **rest) -> None:
             self.launch_count = 0
             self.run_s = slower_ratio * (script.start_s + recorded_count(step_s) * step_s)
@@ -109,6 +111,7 @@ def tuned(monkeypatch, tmp_path):
 
     def run(
         budget_s, *, step_s, start_s, slower_ratio=1.3, rejected=frozenset(), gains=FASTER,
+        training_s=None,
         **details,
     ) -> Tuned:  # fmt: skip
         def cost(plan):
@@ -136,7 +139,8 @@ def tuned(monkeypatch, tmp_path):
         prover = make_prover(script, slower_ratio=slower_ratio, rejected=rejected)
         monkeypatch.setattr(tuner, "Prover", prover)
         view = Silent()
-        own = tuner.Tuner(WORKLOAD, Options(budget_s=budget_s), view, clock=script.clock)
+        options = Options(budget_s=budget_s, training_s=training_s)
+        own = tuner.Tuner(WORKLOAD, options, view, clock=script.clock)
         tuning = own.tune()
         tried = {row.lever for row in tuning.levers if row.outcome != "skipped"}
         late_ratio = script.spent_s / budget_s
@@ -233,3 +237,53 @@ def test_a_script_that_ends_early_keeps_the_budget_too(tuned) -> None:
     seen = tuned(300.0, step_s=0.05, start_s=4.0, life_count=120)
     assert kept(seen)
     assert seen.tuning.speedup.is_gain
+
+
+@pytest.mark.parametrize("step_s", [0.005, 0.02, 0.05])
+@pytest.mark.parametrize("first", [True, False])
+def test_where_nothing_helps_it_is_told_within_a_minute(tuned, monkeypatch, step_s, first) -> None:
+    monkeypatch.setitem(BUNDLED, "first", first)
+    seen = tuned(300.0, step_s=step_s, start_s=3.0, gains=dict.fromkeys(LEVERS, 1.0))
+    assert not seen.tuning.plan.settings
+    assert seen.tuning.cost.wall_s < 60.0
+    assert all("x" in row.why for row in seen.tuning.levers)
+
+
+def test_where_no_trial_is_worth_its_time_the_script_is_not_even_raced(tuned) -> None:
+    seen = tuned(300.0, step_s=1.0, start_s=20.0, training_s=60.0)
+    assert not seen.tried
+    assert seen.tuning.noise is None
+    assert all("to cost" in row.why for row in seen.tuning.levers)
+    assert any("cost more than it saves of 1 m 00 s" in note for note in seen.tuning.notes)
+
+
+def late_start(plan) -> float:
+    return 40.0 if "brisk" in dict(plan.settings) else 0.0
+
+
+def test_a_plan_that_starts_late_says_when_that_is_paid_back(tuned) -> None:
+    seen = tuned(600.0, step_s=0.1, start_s=2.0, later_s=late_start, training_s=8 * 3600.0)
+    assert "brisk" in dict(seen.tuning.plan.settings)
+    (note,) = [note for note in seen.tuning.notes if "paid back after" in note]
+    assert "40 s later" in note
+
+
+def test_a_plan_whose_start_costs_more_than_it_saves_is_not_taken(tuned) -> None:
+    seen = tuned(600.0, step_s=0.1, start_s=2.0, later_s=late_start, training_s=100.0)
+    assert "brisk" not in dict(seen.tuning.plan.settings)
+    row = next(row for row in seen.tuning.levers if row.lever == "brisk")
+    assert row.outcome == "dropped"
+    assert re.search(r"starts 40 s later and saves .* of 1 m 40 s of training", row.why)
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_each_lever_that_the_budget_left_out_says_what_its_race_needs(tuned) -> None:
+    seen = tuned(300.0, step_s=1.0, start_s=5.0)
+    left_out = [row for row in seen.tuning.levers if row.lever not in seen.tried]
+    assert left_out
+    for row in left_out:
+        assert re.fullmatch(
+            r"not tried: its race needs about .+, and .+ were left of the budget; "
+            r"it could give at most 2\.00x",
+            row.why,
+        )

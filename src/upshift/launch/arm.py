@@ -237,6 +237,16 @@ class Arm:
             )
 
 
+def too_short(life_count: int, needed_count: int) -> TooFewSteps:
+    """Return the error of a script whose life has no room for a measurement."""
+    return TooFewSteps(
+        f"The script ended after {steps_said(life_count)}, and a measurement "
+        f"needs at least {needed_count}.",
+        remedy=MORE_WORK,
+        step_count=life_count,
+    )
+
+
 def steps_said(count: int) -> str:
     """Return a number of steps in words."""
     return "1 training step" if count == 1 else f"{count} training steps"

@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from upshift.errors import TooFewSteps
-from upshift.launch.arm import MORE_WORK, Arm, steps_said
+from upshift.launch.arm import Arm, too_short
 from upshift.launch.blocks import Waiting, can_take, cost_s, pair, settle_count, shape_of
-from upshift.launch.order import REPLAY_KEY
-from upshift.records import Pair, Phase, Plan, Step
+from upshift.launch.tally import Tally
+from upshift.records import Pair, Plan, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,8 +28,6 @@ _LONE_BLOCK_S = 3.0
 _TIMEOUT_FACTOR = 20.0
 _MEMORY_MARGIN_RATIO = 1.3
 _LEAST_ROOM_COUNT = 8
-_RECENT_COUNT = 3
-REPLAY_SETTLE_COUNT = 6  # one step to see who feeds the loop, four to keep what it gives
 
 
 class Bench:
@@ -70,7 +68,7 @@ class Bench:
         self._available_bytes = available_bytes
         self._make_arm = make_arm
         self._clock = clock
-        self._starts_s: list[float] = []
+        self.tally = Tally()
         self._seats: list[Arm | None] = [None, None]
         self._current: dict[int, tuple[Plan, ...]] = {}
 
@@ -125,7 +123,7 @@ class Bench:
         self._seats[seat] = arm
         try:
             arm.begin()
-            self._starts_s.append(self._clock() - started_s)
+            self.tally.started(plan, self._clock() - started_s)
             self.step_s = self.step_s or arm.first_step_s
             arm.switch((plan,))
             self._settle(arm, WARM_COUNT + self.cycle_count + settle_count(Plan(), plan))
@@ -175,7 +173,7 @@ class Bench:
     @property
     def start_s(self) -> float:
         """Seconds from a launch to the first step; the very first one had to read the disk."""
-        return max(self._starts_s[1:][-_RECENT_COUNT:] or self._starts_s, default=0.0)
+        return self.tally.start_s
 
     def launch_s(self, plan: Plan) -> float:
         """Return about how long it takes until a new child is warm under `plan`."""
@@ -184,15 +182,29 @@ class Bench:
 
     def prepare_s(self, baseline: Plan, candidate: Plan) -> float:
         """Return about how long `prepare` takes with the children that live now."""
-        seats = self._seats_for(baseline, candidate)
-        if not self._shape(baseline, candidate, apart=False).relay:
-            seats = {self._seat_for(baseline): baseline}
         return sum(
             self.launch_s(plan)
             if self._fits(plan, seat) <= 0
             else settle_count(Plan(), plan) * self.step_s
-            for seat, plan in seats.items()
+            for seat, plan in self._seating(baseline, candidate).items()
         )
+
+    def launches(self, baseline: Plan, candidate: Plan) -> int:
+        """Return how many children `prepare` has to start, with those that live now."""
+        seats = self._seating(baseline, candidate)
+        return sum(self._fits(plan, seat) <= 0 for seat, plan in seats.items())
+
+    def _seating(self, baseline: Plan, candidate: Plan) -> dict[int, Plan]:
+        if self._shape(baseline, candidate, apart=False).relay:
+            return self._seats_for(baseline, candidate)
+        return {self._seat_for(baseline): baseline}
+
+    def note_compiling(self, plan: Plan) -> None:
+        """Ask the child that stands under `plan` how long it has compiled."""
+        for seat, plans in self._current.items():
+            if plan in plans and (arm := self._seats[seat]) is not None:
+                arm.resume()
+                self.tally.compiled(plan, arm, arm.ask({"do": "facts"}, self._patience_s))
 
     def pair_s(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> float:
         """Return about how long a pair takes, with the launches that a short life costs."""
@@ -281,6 +293,8 @@ class Bench:
         waiting = Waiting()
         answer, _ = arm.turns(turns, timeout_s=self._timeout_s(count))
         pressure = waiting.share_ratio()
+        for (index, *_), steps in zip(turns, answer, strict=True):
+            self.tally.ran(plans[index], steps)
         costs = [cost_s(steps) for steps in answer]
         return [
             pair(costs[2 * i : 2 * i + 2], baseline_first, pressure)
@@ -302,23 +316,12 @@ class Bench:
                 arm = self._with_life((plan,), seat, count)
                 timeout_s = self._timeout_s(count)
                 (steps,), _ = arm.turns([(0, skip, shape.block_count, True)], timeout_s=timeout_s)
+                self.tally.ran(plan, steps)
                 costs.append(cost_s(steps))
             pairs.append(pair(costs, baseline_first, waiting.share_ratio()))
         return pairs
 
-    def overhead(self, plan: Plan, count: int) -> list[Pair]:
-        """Run pairs of steps with our seams taken out (baseline) and put in (candidate)."""
-        return self._within((plan,), count, ((0, 1, 1, False), (0, 1, 1, True)))[0]
-
-    def ceiling(self, plan: Plan, count: int) -> tuple[list[Pair], float]:
-        """Run pairs of blocks with new batches and with old ones; tell DATA's share in these."""
-        cycle = self.cycle_count
-        turns = ((0, cycle, cycle, True), (1, REPLAY_SETTLE_COUNT + 2 * cycle, cycle, True))
-        pairs, steps = self._within((plan, plan.pull(REPLAY_KEY, True)), count, turns)
-        data_ns = sum(step.phase_ns.get(Phase.DATA, 0) for step in steps)
-        return pairs, data_ns * 1e-9 / sum(step.wall_s for step in steps)
-
-    def _within(
+    def within(
         self, plans: tuple[Plan, ...], count: int, turns: tuple[tuple[int, int, int, bool], ...]
     ) -> tuple[list[Pair], list[Step]]:
         """Run pairs of two turns inside one child; return the steps of the second, too."""
@@ -360,12 +363,7 @@ class Bench:
         """Return how many of `count` steps one life of the script has room for."""
         room = self._left_count(spent_count)
         if self.life_count is not None and room < _LEAST_ROOM_COUNT:
-            raise TooFewSteps(
-                f"The script ended after {steps_said(self.life_count)}, and a measurement "
-                f"needs at least {self.life_count - room + _LEAST_ROOM_COUNT}.",
-                remedy=MORE_WORK,
-                step_count=self.life_count,
-            )
+            raise too_short(self.life_count, self.life_count - room + _LEAST_ROOM_COUNT)
         return min(count, room)
 
     def _repeat(self, run: Callable[[], _T]) -> _T:

@@ -93,6 +93,10 @@ class Comparison:
         failure: why there is no race; then `verdict` is FAIL and `pairs` is empty.
         means_ratio: ratio of plain mean times, beside the robust `speedup`: a median hides
             periodic stalls.
+        phase_s: mean seconds per step of the candidate in each phase, None where not seen.
+        baseline_phase_s: the same of the baseline.
+        later_s: seconds by which a start under the candidate is later than one under the
+            baseline, compiling included; None where not measured.
     """
 
     baseline: Plan
@@ -103,6 +107,9 @@ class Comparison:
     pairs: tuple[Pair, ...] = ()
     wall_s: float = 0.0
     failure: str = ""
+    phase_s: Mapping[Phase, float] | None = None
+    baseline_phase_s: Mapping[Phase, float] | None = None
+    later_s: float | None = None
 
     def __post_init__(self) -> None:
         if (self.verdict is Verdict.FAIL) != bool(self.failure):

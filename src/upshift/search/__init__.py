@@ -2,8 +2,28 @@
 
 from upshift.search.journal import Journal
 from upshift.search.knob import Knob, bounds
-from upshift.search.proposal import Kind, Proposal
-from upshift.search.propose import incumbent, propose
+from upshift.search.priors import Prior, read_priors
+from upshift.search.proposal import LEAST_RATIO, Kind, Proposal, Stakes
+from upshift.search.propose import incumbent, propose, refusals
 from upshift.search.rows import rows
+from upshift.search.terms import Price, Reason, Refusal, Terms
 
-__all__ = ["Journal", "Kind", "Knob", "Proposal", "bounds", "incumbent", "propose", "rows"]
+__all__ = [
+    "LEAST_RATIO",
+    "Journal",
+    "Kind",
+    "Knob",
+    "Price",
+    "Prior",
+    "Proposal",
+    "Reason",
+    "Refusal",
+    "Stakes",
+    "Terms",
+    "bounds",
+    "incumbent",
+    "propose",
+    "read_priors",
+    "refusals",
+    "rows",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import TYPE_CHECKING
 
 from upshift.records import Comparison, Plan, Switch, Verdict
@@ -12,18 +13,22 @@ from upshift.search.knob import SWITCHES, Knob
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+LEAST_RATIO = 0.02
+
 
 class Kind(StrEnum):
     """Why a plan is tried.
 
-    BUNDLE: every knob at its best guess. BISECT: which knob breaks the bundle. TOGGLE: one knob
-    more. REFINE: another setting of a knob that is in. PRUNE: is one knob still worth it.
+    BUNDLE: several knobs at their best guess. BISECT: which knob breaks the bundle. TOGGLE: one
+    knob more. REFINE: another setting of a knob that is in. PAIR: two knobs at once, which may
+    want the same cores. PRUNE: are some knobs still worth it.
     """
 
     BUNDLE = "bundle"
     BISECT = "bisect"
     TOGGLE = "toggle"
     REFINE = "refine"
+    PAIR = "pair"
     PRUNE = "prune"
 
 
@@ -32,8 +37,10 @@ class Proposal:
     """Two plans to race.
 
     Attributes:
-        lever: the knob in question; None for a bundle and its parts.
+        lever: the knob in question; None where it is about several.
         switch: the dearest switch among the levers that differ: what the race needs.
+        expected_ratio: the speed-up that such a race gives on average, 1 where it is not run
+            for a speed-up.
     """
 
     kind: Kind
@@ -41,10 +48,39 @@ class Proposal:
     candidate: Plan
     lever: str | None
     switch: Switch
+    expected_ratio: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stakes:
+    """What is won and lost by pulling a lever.
+
+    Attributes:
+        least_ratio: the gain that is worth a lever (0.02 is 2 %).
+        training_s: how long the training will run; what starts later than it saves is not
+            taken. Infinite where nobody said.
+    """
+
+    least_ratio: float = LEAST_RATIO
+    training_s: float = inf
+
+    def saved_s(self, ratio: float) -> float:
+        """Return the seconds that a speed-up saves of the training.
+
+        >>> Stakes(training_s=3600.0).saved_s(2.0)
+        1800.0
+        """
+        return self.training_s * (1.0 - 1.0 / ratio) if ratio != 1.0 else 0.0
 
 
 def propose_race(
-    kind: Kind, baseline: Plan, candidate: Plan, knobs: Sequence[Knob], *, lever: str | None = None
+    kind: Kind,
+    baseline: Plan,
+    candidate: Plan,
+    knobs: Sequence[Knob],
+    *,
+    lever: str | None = None,
+    expected_ratio: float = 1.0,
 ) -> Proposal:
     """Return the proposal of a race, with the switch that it needs."""
     differing = baseline.differing(candidate)
@@ -55,16 +91,30 @@ def propose_race(
         candidate=candidate,
         lever=lever,
         switch=SWITCHES[max(switches, default=0)],
+        expected_ratio=expected_ratio,
     )
 
 
-def is_better(comparison: Comparison, *, least_ratio: float) -> bool:
+def is_better(comparison: Comparison, stakes: Stakes) -> bool:
     """Return whether the candidate is taken: it won, or its best estimate is worth it."""
+    return is_faster(comparison, stakes) and not starts_too_late(comparison, stakes)
+
+
+def is_faster(comparison: Comparison, stakes: Stakes) -> bool:
+    """Return whether the candidate won, or is the best guess and worth a lever."""
     if comparison.verdict is Verdict.WIN:
         return True
     speedup = comparison.speedup
     return (
         comparison.verdict is Verdict.UNDECIDED
         and speedup is not None
-        and speedup.mid_ratio >= 1.0 + least_ratio
+        and speedup.mid_ratio >= 1.0 + stakes.least_ratio
     )
+
+
+def starts_too_late(comparison: Comparison, stakes: Stakes) -> bool:
+    """Return whether the candidate's start costs more than its steps save of the training."""
+    speedup, later_s = comparison.speedup, comparison.later_s
+    if speedup is None or later_s is None or later_s <= 0.0:
+        return False
+    return stakes.saved_s(speedup.mid_ratio) <= later_s

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from upshift.records import Comparison, Plan, Switch
+from upshift.search.proposal import Stakes
 from upshift.search.story import Story
+from upshift.search.terms import Refusal, Terms, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from upshift.records import Comparison, Plan
     from upshift.search.knob import Knob
     from upshift.search.proposal import Proposal
 
-LEAST_RATIO = 0.02
+EVEN = Stakes()
+FREE = Terms()
+_STOPPED = Terms(ended=True)
 
 
 def propose(
     knobs: Sequence[Knob],
     history: Sequence[Comparison],
     *,
-    least_ratio: float = LEAST_RATIO,
-    launches_left: int,
+    stakes: Stakes = EVEN,
+    terms: Terms = FREE,
 ) -> Proposal | None:
     """Return the next race to run, None when the search is over.
 
@@ -31,46 +35,58 @@ def propose(
     Args:
         knobs: what may be turned, most promising first, see `bounds`.
         history: every comparison so far, failures included.
-        least_ratio: the gain that is worth a lever (0.02 is 2 %).
-        launches_left: at 0 only races between levers that need no fresh process are proposed.
+        stakes: when a lever is taken.
+        terms: what may be spent. A race that does not meet them is passed over; a dearer one
+            does not end the search for cheaper ones.
     """
-    return _replay(knobs, history, least_ratio, launches_left=launches_left)[1]
+    return _replay(knobs, history, stakes, terms)[1]
 
 
 def incumbent(
-    knobs: Sequence[Knob], history: Sequence[Comparison], *, least_ratio: float = LEAST_RATIO
+    knobs: Sequence[Knob], history: Sequence[Comparison], *, stakes: Stakes = EVEN
 ) -> Plan:
     """Return the best plan so far, at any point of the search."""
-    return retell(knobs, history, least_ratio=least_ratio).plan
+    return retell(knobs, history, stakes=stakes).plan
 
 
-def retell(knobs: Sequence[Knob], history: Sequence[Comparison], *, least_ratio: float) -> Story:
-    """Return the story as far as the history goes, with no further race permitted."""
-    return _replay(knobs, history, least_ratio, launches_left=None)[0]
+def refusals(
+    knobs: Sequence[Knob],
+    history: Sequence[Comparison],
+    *,
+    stakes: Stakes = EVEN,
+    terms: Terms = FREE,
+) -> tuple[Refusal, ...]:
+    """Return the races that were passed over, in the order of the search."""
+    return tuple(_replay(knobs, history, stakes, terms)[0].refused)
+
+
+def retell(
+    knobs: Sequence[Knob],
+    history: Sequence[Comparison],
+    *,
+    stakes: Stakes,
+    terms: Terms | None = None,
+) -> Story:
+    """Return the story as far as the history goes, with no further race run."""
+    story, asked = _replay(knobs, history, stakes, terms or _STOPPED)
+    return _replay(knobs, history, stakes, _STOPPED)[0] if asked else story
 
 
 def _replay(
-    knobs: Sequence[Knob],
-    history: Sequence[Comparison],
-    least_ratio: float,
-    *,
-    launches_left: int | None,
+    knobs: Sequence[Knob], history: Sequence[Comparison], stakes: Stakes, terms: Terms
 ) -> tuple[Story, Proposal | None]:
     known = {(seen.baseline, seen.candidate): seen for seen in history}
-    story = Story(knobs=knobs, least_ratio=least_ratio)
+    story = Story(knobs=knobs, stakes=stakes)
     steps = story.tell()
     try:
         asked = next(steps)
         while True:
             answer = known.get((asked.baseline, asked.candidate))
-            if answer is None and _may_run(asked, launches_left):
-                return story, asked
+            if answer is None:
+                refusal = refuse(asked, terms)
+                if refusal is None:
+                    return story, asked
+                story.refused.append(refusal)
             asked = steps.send(answer)
     except StopIteration:
         return story, None
-
-
-def _may_run(asked: Proposal, launches_left: int | None) -> bool:
-    if launches_left is None:
-        return False
-    return launches_left > 0 or asked.switch is not Switch.LAUNCH

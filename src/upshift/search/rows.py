@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+from math import exp
 from typing import TYPE_CHECKING
 
 from upshift.records import Comparison, LeverReport, Setting, Verdict
-from upshift.search.propose import LEAST_RATIO, retell
-from upshift.units import times
+from upshift.search.proposal import is_faster, starts_too_late
+from upshift.search.propose import EVEN, retell
+from upshift.units import duration, times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from upshift.search.knob import Knob
+    from upshift.search.proposal import Stakes
     from upshift.search.story import Story
+    from upshift.search.terms import Refusal, Terms
 
 _SAYS_NOTHING_RATIO = 1000.0
 
 
 def rows(
-    knobs: Sequence[Knob], history: Sequence[Comparison], *, least_ratio: float = LEAST_RATIO
+    knobs: Sequence[Knob],
+    history: Sequence[Comparison],
+    *,
+    stakes: Stakes = EVEN,
+    terms: Terms | None = None,
 ) -> tuple[LeverReport, ...]:
-    """Return one row per knob: kept, dropped, failed, or skipped where nobody tried it."""
-    story = retell(knobs, history, least_ratio=least_ratio)
+    """Return one row per knob: kept, dropped, failed, or skipped where nobody tried it.
+
+    Args:
+        knobs: what could be turned.
+        history: every comparison.
+        stakes: when a lever is taken.
+        terms: those that the search ended under; they say why a lever was not tried. None where
+            the search was stopped.
+    """
+    story = retell(knobs, history, stakes=stakes, terms=terms)
     return tuple(_row(knob, story) for knob in knobs)
 
 
@@ -32,24 +48,47 @@ def _row(knob: Knob, story: Story) -> LeverReport:
         failed = story.broken[knob.lever]
         return _report(knob, dict(failed.candidate.settings)[knob.lever], "failed", _broke(failed))
     if setting is not None and seen is None:
-        together = figure(story.bundle) if story.bundle else "not measured"
-        why = f"pulled together with other levers ({together}); not measured alone"
-        return _report(knob, setting, "kept", why)
+        return _report(knob, setting, "kept", _kept_unseen(knob, story))
     if seen is None:
         return _report(knob, None, "skipped", _untried(knob, story))
     if setting is not None:
-        return _report(knob, setting, "kept", f"{_kept(seen)}{_expected(knob, seen)}", seen)
+        why = f"{_figure_of(seen)}{_unproven(seen)}{_expected(knob, seen)}"
+        return _report(knob, setting, "kept", why, seen)
     tried = dict(seen.candidate.settings)[knob.lever]
-    why = f"{figure(seen)}: {_dropped(seen)}{_expected(knob, seen)}"
+    if knob.lever in story.doubted:
+        again = inverse_figure(story.doubted[knob.lever])
+        why = f"{_figure_of(seen)}, but {again} in a second race: no gain worth a lever here"
+        return _report(knob, tried, "dropped", why, seen)
+    why = f"{_figure_of(seen)}: {_dropped(seen, story.stakes)}{_expected(knob, seen)}"
     return _report(knob, tried, "dropped", why, seen)
 
 
+def _kept_unseen(knob: Knob, story: Story) -> str:
+    together = figure(story.bundle) if story.bundle else "not measured"
+    why = _why_passed_over(knob, story)
+    return f"pulled together with other levers ({together}); not measured alone{why and ': '}{why}"
+
+
 def _untried(knob: Knob, story: Story) -> str:
+    why = _why_passed_over(knob, story) or "the search ended before its turn"
+    limit = times(exp(knob.limit_log()))
+    could = "" if knob.lever in story.bounded else f"; it could give at most {limit}"
     together = story.together
     if together is None or knob.lever not in dict(together.candidate.settings):
-        return "not tried: the search ended before its turn"
-    with_others = f"{figure(together)} together with other levers"
-    return f"not tried alone: the search ended before its turn ({with_others})"
+        return f"not tried: {why}{could}"
+    return f"not tried alone: {why}{could} ({figure(together)} together with other levers)"
+
+
+def _why_passed_over(knob: Knob, story: Story) -> str:
+    """Return the reason of the last race about a knob that was not run, empty where none was."""
+    if knob.lever in story.bounded:
+        return story.bounded[knob.lever]
+    about = [refusal for refusal in story.refused if _is_about(refusal, knob)]
+    return about[-1].says if about else ""
+
+
+def _is_about(refusal: Refusal, knob: Knob) -> bool:
+    return refusal.asked.lever == knob.lever
 
 
 def _report(
@@ -84,14 +123,31 @@ def figure(seen: Comparison) -> str:
     return f"{times(speedup.mid_ratio)}{ends} after {count} pair{'s' if count != 1 else ''}"
 
 
-def _kept(seen: Comparison) -> str:
-    if seen.verdict is Verdict.WIN:
+def inverse_figure(seen: Comparison) -> str:
+    """Return a comparison seen from its candidate, as `0.99x after 40 pairs`."""
+    if seen.speedup is None:
+        return "no pairs"
+    return f"{times(1.0 / seen.speedup.mid_ratio)} after {len(seen.pairs)} pairs"
+
+
+def _figure_of(seen: Comparison) -> str:
+    """Return a comparison that decided about a lever, with how many others it was about."""
+    count = len(seen.baseline.differing(seen.candidate)) - 1
+    if count < 1:
         return figure(seen)
-    return f"{figure(seen)}: the best guess, not proven alone"
+    return f"{figure(seen)} together with {count} other lever{'s' if count != 1 else ''}"
 
 
-def _dropped(seen: Comparison) -> str:
+def _unproven(seen: Comparison) -> str:
+    return "" if seen.verdict is Verdict.WIN else ": the best guess, not proven alone"
+
+
+def _dropped(seen: Comparison, stakes: Stakes) -> str:
     speedup = seen.speedup
+    if is_faster(seen, stakes) and starts_too_late(seen, stakes) and speedup and seen.later_s:
+        saved = duration(stakes.saved_s(speedup.mid_ratio))
+        whole = duration(stakes.training_s)
+        return f"starts {duration(seen.later_s)} later and saves {saved} of {whole} of training"
     if speedup is not None and speedup.high_ratio < 1.0:
         return "slower here"
     if seen.verdict is Verdict.DROP:

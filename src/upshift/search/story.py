@@ -7,24 +7,33 @@ the comparisons, and a journal of comparisons is all the state there is.
 Bundle first, then one knob at a time: performance levers interact through the bottleneck, so
 what a lever does alone at the baseline says little (a compute lever shows nothing while the data
 loader is late), while most interactions are synergistic. For the same reason the levers that do
-nothing alone are tried once more together. Each round takes the next guess of the knobs that are
-still out; the second is for what the first one uncovered. Sources: Frey, Engelhardt and Greitzer
-2003, https://doi.org/10.1007/s00163-002-0026-9 (adaptive one-factor-at-a-time); Zeller and
+nothing alone are tried once more together, and numbers, which may share the cores, in pairs. A
+bundle that shows no gain is tried in halves: one lever that hurts hides what the others give.
+What comes next is what may be expected to give most, by the ledger of the plan that was taken
+last. Each round takes the next guess of the knobs that are still out; the second is for what the
+first one uncovered. Sources: Frey, Engelhardt and Greitzer 2003,
+https://doi.org/10.1007/s00163-002-0026-9 (adaptive one-factor-at-a-time); Zeller and
 Hildebrandt 2002, https://doi.org/10.1109/32.988498 (delta debugging).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import combinations, islice, product
+from math import exp, inf, prod
 from typing import TYPE_CHECKING, TypeAlias
 
 from upshift.records import Comparison, Plan, Setting, Switch, Verdict
-from upshift.search.proposal import Kind, Proposal, is_better, propose_race
+from upshift.search.knob import at_most
+from upshift.search.outlook import Outlook, best_guess, is_numeric, neighbours
+from upshift.search.proposal import LEAST_RATIO, Kind, Proposal, is_better, propose_race
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from upshift.search.knob import Knob
+    from upshift.search.proposal import Stakes
+    from upshift.search.terms import Refusal
 
 # Yields a race, receives its comparison, or None when it may not be run any more.
 Steps: TypeAlias = "Generator[Proposal, Comparison | None, None]"
@@ -32,7 +41,11 @@ _MOST_BUNDLES = 3
 _MOST_ROUNDS = 3
 _MOST_PASSES = 3
 _MOST_REFINEMENTS = 4
-_LOSS_RATIO = 0.98
+_MOST_PAIRS = 8
+_GROUP_COUNT = 4
+_PROMISING_RATIO = 0.35
+_DOUBTED_RATIO = 1.06
+_HURTS_RATIO = 0.99
 
 
 @dataclass(kw_only=True)
@@ -41,25 +54,33 @@ class Story:
 
     Attributes:
         knobs: most promising first.
-        least_ratio: the gain that is worth a lever.
+        stakes: when a lever is taken.
         plan: the incumbent.
+        outlook: what may be expected of the knobs around it.
         bundle: the comparison by which the incumbent's first knobs came in, None without one.
         together: the last race of a bundle, whatever came of it.
-        deciding: for each knob the comparison that decided about it alone.
+        deciding: for each knob the comparison that decided about it.
         broken: for each quarantined knob the comparison that failed.
         pruned: knobs that have been raced against their absence.
-        toggled: the speed-up that each setting showed in its last toggle.
+        refused: races that were passed over, in order.
+        doubted: for each knob of a plan that did not win again that second race.
+        bounded: knobs to which a ledger left too little, with the reason.
     """
 
     knobs: Sequence[Knob]
-    least_ratio: float
+    stakes: Stakes
     plan: Plan = field(default_factory=Plan)
     bundle: Comparison | None = None
     together: Comparison | None = None
     deciding: dict[str, Comparison] = field(default_factory=dict)
     broken: dict[str, Comparison] = field(default_factory=dict)
     pruned: set[str] = field(default_factory=set)
-    toggled: dict[tuple[str, Setting], float] = field(default_factory=dict)
+    refused: list[Refusal] = field(default_factory=list)
+    doubted: dict[str, Comparison] = field(default_factory=dict)
+    bounded: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.outlook = Outlook(least_ratio=min(self.stakes.least_ratio, LEAST_RATIO))
 
     def tell(self) -> Steps:
         """Run the whole search, in rounds until a round changes nothing."""
@@ -69,36 +90,92 @@ class Story:
             yield from self._toggle(guess_index)
             yield from self._join()
             yield from self._refine()
+            yield from self._pair()
             yield from self._prune()
             if guess_index and self.plan == before:
-                return
+                break
+        yield from self._doubt()
+
+    # ---- races
 
     def _race(
-        self, kind: Kind, baseline: Plan, candidate: Plan, *, lever: str | None = None
+        self,
+        kind: Kind,
+        baseline: Plan,
+        candidate: Plan,
+        *,
+        lever: str | None = None,
+        expected_log: float = 0.0,
     ) -> Generator[Proposal, Comparison | None, Comparison | None]:
-        return (yield propose_race(kind, baseline, candidate, self.knobs, lever=lever))
+        return (
+            yield propose_race(
+                kind, baseline, candidate, self.knobs, lever=lever, expected_ratio=exp(expected_log)
+            )
+        )
+
+    def _take(self, seen: Comparison) -> None:
+        self.plan = seen.candidate
+        self.outlook.look(seen, self.plan)
+
+    def _is_better(self, seen: Comparison) -> bool:
+        return is_better(seen, self.stakes)
 
     def _usable(self) -> list[Knob]:
         return [knob for knob in self.knobs if knob.lever not in self.broken]
 
+    def _is_promising(self, knob: Knob) -> bool:
+        likely = knob.bundled and knob.chance_ratio >= _PROMISING_RATIO
+        return likely and not self.outlook.is_bounded(knob)
+
+    def _is_in(self, knob: Knob) -> bool:
+        return knob.lever in dict(self.plan.settings)
+
+    # ---- several knobs at once
+
     def _bundle(self) -> Steps:
         for _ in range(_MOST_BUNDLES):
-            usable = [knob for knob in self._usable() if knob.bundled]
+            usable = [knob for knob in self._usable() if self._is_promising(knob)]
             if len(usable) < 2:
                 return
-            seen = yield from self._race(Kind.BUNDLE, Plan(), best_guess(usable))
+            seen = yield from self._race_bundle(usable)
             if seen is None:
-                cheap = [knob for knob in usable if knob.switch is not Switch.LAUNCH]
-                if len(cheap) < 2 or len(cheap) == len(usable):
+                usable = [knob for knob in usable if knob.switch is not Switch.LAUNCH]
+                if len(usable) < 2:
                     return
-                seen = yield from self._race(Kind.BUNDLE, Plan(), best_guess(cheap))
+                seen = yield from self._race_bundle(usable)
             self.together = seen
-            if seen is None or seen.verdict is not Verdict.FAIL:
-                if seen is not None and seen.verdict is Verdict.WIN:
-                    self.plan, self.bundle = seen.candidate, seen
+            if seen is None:
+                return
+            if seen.verdict is not Verdict.FAIL:
+                yield from self._read_bundle(seen)
                 return
             names = {name for name, _ in seen.candidate.settings}
             yield from self._bisect([k for k in usable if k.lever in names], seen)
+
+    def _race_bundle(
+        self, knobs: Sequence[Knob]
+    ) -> Generator[Proposal, Comparison | None, Comparison | None]:
+        candidate = self.plan
+        for knob in knobs:
+            candidate = candidate.pull(knob.lever, knob.settings[0])
+        expected_log = sum(self.outlook.expected_log(k, k.settings[0]) for k in knobs)
+        return (yield from self._race(Kind.BUNDLE, self.plan, candidate, expected_log=expected_log))
+
+    def _read_bundle(self, seen: Comparison) -> Steps:
+        if seen.verdict is Verdict.WIN and self._is_better(seen):
+            self._take(seen)
+            self.bundle = seen
+            return
+        self.outlook.disappointed |= {name for name, _ in seen.candidate.settings}
+        knobs = [knob for knob in self._usable() if knob.lever in dict(seen.candidate.settings)]
+        hurts = seen.speedup is not None and seen.speedup.mid_ratio < _HURTS_RATIO
+        if len(knobs) < _GROUP_COUNT or not hurts:
+            return
+        for half in (knobs[: len(knobs) // 2], knobs[len(knobs) // 2 :]):
+            part = yield from self._race_bundle(half)
+            if part is not None and part.verdict is Verdict.WIN and self._is_better(part):
+                self._take(part)
+                self.bundle = part
 
     def _bisect(self, suspects: list[Knob], failed: Comparison) -> Steps:
         """Quarantine one knob without which the failed bundle works.
@@ -117,65 +194,92 @@ class Story:
                 sound, suspects = [*sound, *half], rest
         self.broken[suspects[0].lever] = failed
 
-    def _toggle(self, guess_index: int) -> Steps:
-        """Try each knob that is out, again while others come in: the bottleneck moves."""
-        for _ in range(_MOST_PASSES):
-            before = self.plan
-            for knob in self._usable():
-                setting = knob.settings[min(guess_index, len(knob.settings) - 1)]
-                if not self._is_in(knob) and not self._is_slower(knob, setting):
-                    yield from self._try(knob, setting)
-            if self.plan in (before, Plan()):
-                return
-
     def _join(self) -> Steps:
         """Try the knobs that do nothing alone all together: two may each hide the other's gain."""
-        candidate = self.plan
+        candidate, expected_log = self.plan, 0.0
         for knob in self._usable():
-            setting = max(knob.settings, key=lambda setting: self._seen_ratio(knob, setting))
-            if not self._is_in(knob) and not self._is_slower(knob, setting):
+            if self.outlook.is_bounded(knob):
+                continue
+            setting = self.outlook.best_seen(knob)
+            if not self._is_in(knob) and not self.outlook.is_slower(knob, setting):
                 candidate = candidate.pull(knob.lever, setting)
+                expected_log += self.outlook.expected_log(knob, setting)
         if len(self.plan.differing(candidate)) < 2:
             return
-        seen = yield from self._race(Kind.BUNDLE, self.plan, candidate)
-        if seen is not None and seen.verdict is Verdict.WIN:
+        seen = yield from self._race(Kind.BUNDLE, self.plan, candidate, expected_log=expected_log)
+        if seen is not None and seen.verdict is Verdict.WIN and self._is_better(seen):
             for lever in self.plan.differing(candidate):
                 self.deciding.pop(lever, None)
                 self.pruned.discard(lever)
-            self.plan, self.bundle = candidate, seen
+            self._take(seen)
+            self.bundle = seen
 
-    def _is_in(self, knob: Knob) -> bool:
-        return knob.lever in dict(self.plan.settings)
+    # ---- one knob at a time
 
-    def _try(self, knob: Knob, setting: Setting) -> Steps:
+    def _toggle(self, guess_index: int) -> Steps:
+        """Try each knob that is out, again while others come in: the bottleneck moves.
+
+        A later round tries a later guess first, then the first one around what is in by now.
+        """
+        for pass_index in range(_MOST_PASSES):
+            before, done = self.plan, set[str]()
+            again = bool(guess_index and not pass_index)
+            index = guess_index if not pass_index else 0
+            while (found := self._next(index, done, again=again)) is not None:
+                done.add(found[0].lever)
+                yield from self._try(*found)
+            if self.plan in (before, Plan()) and (pass_index or not guess_index):
+                return
+
+    def _next(
+        self, guess_index: int, done: set[str], *, again: bool
+    ) -> tuple[Knob, Setting, float] | None:
+        """Return the knob that is out and promises most, its setting and what it promises."""
+        found: tuple[Knob, Setting, float] | None = None
+        most = -inf
+        for knob in self._usable():
+            setting = knob.settings[min(guess_index, len(knob.settings) - 1)]
+            if knob.lever in done or not self._is_open(knob, setting, again=again):
+                continue
+            if self.outlook.is_bounded(knob):
+                self.bounded[knob.lever] = at_most(knob, self.outlook.share_ratio(knob))
+                continue
+            expected_log = self.outlook.expected_log(knob, setting)
+            worth = self.outlook.worth(knob, expected_log)
+            if worth > most:
+                found, most = (knob, setting, expected_log), worth
+        return found
+
+    def _is_open(self, knob: Knob, setting: Setting, *, again: bool) -> bool:
+        """Return whether a toggle is due; once more `again` for what is known of another plan."""
+        if self._is_in(knob):
+            return False
+        if again and self.outlook.is_elsewhere(knob, setting, self.plan):
+            return True
+        return not (self.outlook.is_slower(knob, setting) or self.outlook.is_stale(knob, setting))
+
+    def _try(self, knob: Knob, setting: Setting, expected_log: float) -> Steps:
         candidate = self.plan.pull(knob.lever, setting)
-        seen = yield from self._race(Kind.TOGGLE, self.plan, candidate, lever=knob.lever)
+        seen = yield from self._race(
+            Kind.TOGGLE, self.plan, candidate, lever=knob.lever, expected_log=expected_log
+        )
         if seen is None:
             return
         if seen.verdict is Verdict.FAIL:
             self.broken[knob.lever] = seen
             return
         self.deciding[knob.lever] = seen
-        if seen.speedup is not None:
-            self.toggled[knob.lever, setting] = seen.speedup.mid_ratio
-        if is_better(seen, least_ratio=self.least_ratio):
-            self.plan = candidate
-
-    def _seen_ratio(self, knob: Knob, setting: Setting) -> float:
-        """Return the last speed-up of a setting when toggled, 0 where it was not."""
-        return self.toggled.get((knob.lever, setting), 0.0)
-
-    def _is_slower(self, knob: Knob, setting: Setting) -> bool:
-        """True when a setting's toggle showed a loss that no other context is likely to repay."""
-        return 0.0 < self._seen_ratio(knob, setting) < _LOSS_RATIO
+        self.outlook.toggle(knob, setting, seen)
+        if self._is_better(seen):
+            self._take(seen)
 
     def _refine(self) -> Steps:
         for knob in self.knobs:
             if self._is_in(knob) and len(knob.settings) > 1:
-                if all(is_numeric(setting) for setting in knob.settings):
+                if is_numeric(knob):
                     yield from self._climb(knob)
                 else:
-                    for setting in knob.settings[1 : 1 + _MOST_REFINEMENTS]:
+                    for setting in knob.settings[: 1 + _MOST_REFINEMENTS]:
                         yield from self._move(knob, setting)
 
     def _climb(self, knob: Knob) -> Steps:
@@ -194,38 +298,99 @@ class Story:
 
     def _move(self, knob: Knob, setting: Setting) -> Generator[Proposal, Comparison | None, bool]:
         candidate = self.plan.pull(knob.lever, setting)
-        seen = yield from self._race(Kind.REFINE, self.plan, candidate, lever=knob.lever)
-        if seen is None or not is_better(seen, least_ratio=self.least_ratio):
+        if candidate == self.plan:
             return False
-        self.plan = candidate
+        expected_log = self.outlook.move_log(knob)
+        seen = yield from self._race(
+            Kind.REFINE, self.plan, candidate, lever=knob.lever, expected_log=expected_log
+        )
+        if seen is None or not self._is_better(seen):
+            return False
+        self._take(seen)
         return True
 
+    # ---- two numbers at once
+
+    def _pair(self) -> Steps:
+        """Move two numbers at once: threads and workers want the same cores.
+
+        One step of each alone may lose what both together gain.
+        """
+        for one, other, settings in islice(self._pairs(), _MOST_PAIRS):
+            candidate = self.plan.pull(one.lever, settings[0]).pull(other.lever, settings[1])
+            if len(self.plan.differing(candidate)) < 2:
+                continue
+            expected_log = max(self.outlook.move_log(one), self.outlook.move_log(other))
+            seen = yield from self._race(Kind.PAIR, self.plan, candidate, expected_log=expected_log)
+            if seen is not None and self._is_better(seen):
+                for knob in (one, other):
+                    self.deciding[knob.lever] = seen
+                    self.pruned.discard(knob.lever)
+                self._take(seen)
+                return
+
+    def _pairs(self) -> Iterator[tuple[Knob, Knob, tuple[Setting, Setting]]]:
+        numeric = [k for k in self._usable() if is_numeric(k) and len(k.settings) > 1]
+        numeric = [k for k in numeric if self._is_in(k) or not self.outlook.is_bounded(k)]
+        now = dict(self.plan.settings)
+        for one, other in combinations(numeric, 2):
+            near = (neighbours(one, now.get(one.lever)), neighbours(other, now.get(other.lever)))
+            for settings in product(*near):
+                yield one, other, settings
+
+    # ---- fewest levers win
+
     def _prune(self) -> Steps:
-        """Race each knob's absence against its presence, least promising first."""
-        for knob in reversed(self.knobs):
-            without = self.plan.without(knob.lever)
-            if without == self.plan or knob.lever in self.pruned or self._is_proven(knob, without):
-                continue
-            seen = yield from self._race(Kind.PRUNE, without, self.plan, lever=knob.lever)
-            # A failure here is that of the plan which never ran before: the one without.
-            if seen is None or seen.verdict is Verdict.FAIL:
-                continue
-            self.deciding[knob.lever] = seen
-            self.pruned.add(knob.lever)
-            if not is_better(seen, least_ratio=self.least_ratio):
-                self.plan = without
+        """Race knobs' absence against their presence, least promising first."""
+        levers = [
+            knob.lever
+            for knob in reversed(self.knobs)
+            if self._is_in(knob) and not self._is_settled(knob.lever)
+        ]
+        if len(levers) >= _GROUP_COUNT:
+            yield from self._leave_out(levers[: len(levers) // 2])
+        for lever in levers:
+            if lever in dict(self.plan.settings) and not self._is_settled(lever):
+                yield from self._leave_out([lever])
 
-    def _is_proven(self, knob: Knob, without: Plan) -> bool:
-        """True when its own toggle raced it around the very same other settings."""
-        seen = self.deciding.get(knob.lever)
-        return seen is not None and seen.baseline == without
+    def _leave_out(self, levers: Sequence[str]) -> Steps:
+        kept = frozenset(name for name, _ in self.plan.settings) - set(levers)
+        without = self.plan.only(kept)
+        lever = levers[0] if len(levers) == 1 else None
+        seen = yield from self._race(Kind.PRUNE, without, self.plan, lever=lever)
+        # A failure here is that of the plan which never ran before: the one without.
+        if seen is None or seen.verdict is Verdict.FAIL:
+            return
+        needed = self._is_better(seen)
+        if needed and lever is None:
+            return
+        for name in levers:
+            self.deciding[name] = seen
+            self.pruned.add(name)
+        if not needed:
+            self.plan = without
+            self.outlook.look(seen, without)
 
+    def _doubt(self) -> Steps:
+        """Race a small gain a second time: of many races without one, some win by chance."""
+        ratios = [seen.speedup.mid_ratio for seen in self._evidence() if seen.speedup]
+        if not self.plan.settings or prod(ratios) > _DOUBTED_RATIO:
+            return
+        seen = yield from self._race(Kind.PRUNE, self.plan, Plan())
+        if seen is None or seen.speedup is None:
+            return
+        if seen.speedup.mid_ratio > 1.0 / (1.0 + self.stakes.least_ratio / 2):
+            self.doubted = {name: seen for name, _ in self.plan.settings}
+            self.plan = Plan()
 
-def best_guess(knobs: Sequence[Knob]) -> Plan:
-    """Return the plan of every knob at its first setting."""
-    return replace(Plan(), settings=tuple(sorted((k.lever, k.settings[0]) for k in knobs)))
+    def _evidence(self) -> list[Comparison]:
+        """Return the comparisons that the incumbent stands on, each once."""
+        found = [self.deciding.get(name, self.bundle) for name, _ in self.plan.settings]
+        return list({id(seen): seen for seen in found if seen is not None}.values())
 
-
-def is_numeric(setting: Setting) -> bool:
-    """Return whether a setting has neighbours."""
-    return isinstance(setting, int | float) and not isinstance(setting, bool)
+    def _is_settled(self, lever: str) -> bool:
+        """True when it was raced against its absence, or around the very same other settings."""
+        seen = self.deciding.get(lever)
+        return lever in self.pruned or (
+            seen is not None and seen.baseline == self.plan.without(lever)
+        )

@@ -31,7 +31,7 @@ def find_knobs(
         least_ratio: the least gain that is worth a trial.
         settled: the settings of an earlier start of the same search, which goes on with them.
     """
-    found, rows = [], []
+    found, rows, priors = [], [], search.read_priors()
     for name, lever in discover().items():
         why = _left_out(name, options)
         settings = () if why else settled.get(name) or lever.settings(scene)
@@ -53,6 +53,7 @@ def find_knobs(
                 effect=lever.effect,
                 bundled=lever.promising(scene),
                 forecasts=_forecasts(lever, scene, settings),
+                prior=priors.get(name),
             )
         )
     assert scene.baseline is not None  # noqa: S101  # the tuner profiles first

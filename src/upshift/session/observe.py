@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from upshift import compare
 from upshift.errors import ScriptFailed, UpshiftError
-from upshift.launch.bench import REPLAY_SETTLE_COUNT
+from upshift.launch.probes import REPLAY_SETTLE_COUNT, ceiling, overhead
 from upshift.records import Phase, Profile
 from upshift.session.costs import GLANCE_COUNT, probe_count, watch_count
 
@@ -80,7 +80,7 @@ def measure_own_cost(bench: Bench, seen: Profile, plan: Plan) -> Profile:
     count = min(_OVERHEAD_MOST_COUNT, int(_OVERHEAD_S / (4 * max(1e-6, seen.step_s))))
     if count < _OVERHEAD_LEAST_COUNT:  # some microseconds in steps as long as these
         return seen
-    pairs = bench.overhead(plan, count)
+    pairs = overhead(bench, plan, count)
     if len(pairs) < _OVERHEAD_LEAST_COUNT:  # a short script: no interval, no claim
         return seen
     slower = compare.settle(pairs).speedup
@@ -99,7 +99,7 @@ def measure_ceiling(bench: Bench, seen: Profile, plan: Plan) -> Profile:
     if count < _CEILING_LEAST_COUNT:
         return seen
     try:
-        pairs, waiting_ratio = bench.ceiling(plan, count)
+        pairs, waiting_ratio = ceiling(bench, plan, count)
     except (ScriptFailed, UpshiftError):
         return seen
     if len(pairs) < _CEILING_LEAST_COUNT or waiting_ratio > _WAITING_RATIO:

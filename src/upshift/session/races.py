@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -140,12 +141,22 @@ class Races:
                 failure=failure.last_words,
                 wall_s=self._clock() - started_s,
             )
-        result = compare.compare(baseline, candidate, seen.pairs, rule, seen.wall_s)
+        result = replace(
+            compare.compare(baseline, candidate, seen.pairs, rule, seen.wall_s),
+            phase_s=self._bench.tally.phase_s(other),
+            baseline_phase_s=self._bench.tally.phase_s(own),
+            later_s=self._later_s(own, other),
+        )
         if result.speedup is not None:
             word = {Verdict.WIN: "faster", Verdict.DROP: "no gain"}.get(result.verdict, "undecided")
             change = candidate.only(baseline.differing(candidate)) or baseline
             self._view.known(f"{change}: {times(result.speedup.mid_ratio)}, {word}")
         return result
+
+    def _later_s(self, baseline: Plan, candidate: Plan) -> float | None:
+        with suppress(ScriptFailed):  # a script may end just now; the race is over
+            self._bench.note_compiling(candidate)
+        return self._bench.tally.later_s(baseline, candidate)
 
     def confirm(self, plan: Plan, *, until_s: float) -> compare.Confirmation:
         """Race a plan against the script on fresh launches, twice; this figure is published.

@@ -15,23 +15,19 @@ from upshift import compare, search, session
 from upshift.lever import Scene, discover, lookup
 from upshift.records import Cost, Effect, LeverReport, Plan, Profile, Proof, Tuning
 from upshift.session.costs import Costs, costs_of
+from upshift.session.hunt import Hunt
 from upshift.session.knobs import find_knobs, remarks
 from upshift.session.observe import observe
+from upshift.session.payback import WORTH_SAYING_S, Payback, blamed
 from upshift.session.proof import Prover, declared_effect, effects
 from upshift.session.races import LEAST_RATIO, Races
-from upshift.units import duration, percent, times, whole_minutes
+from upshift.units import duration, percent, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from upshift.records import Interval, Workload
+    from upshift.records import Band, Interval, Workload
     from upshift.session import Options, Watcher
-
-MOST_LAUNCHES_COUNT = 25
-_LEAST_RACE_S = 2.0
-_RACES_PER_KNOB = 3
-_CONFIRM_SHARE = 0.25
-_LATE_RATIO = 0.1
 
 
 class Tuner:
@@ -50,11 +46,10 @@ class Tuner:
         self._view = view
         self._clock = clock
         self._started_s = clock()
-        self._end_s = self._started_s + options.budget_s
-        self._short = False
         self._notes: list[str] = []
         self._rows: list[LeverReport] = []
         self._proof_launches_count = 0
+        self._band: Band | None = None
 
     def tune(self) -> Tuning:
         """Run the whole story.
@@ -87,18 +82,21 @@ class Tuner:
             return self._story(journal)
 
     def _story(self, journal: search.Journal) -> Tuning:
-        self._warn_of_a_short_budget(journal)
+        self._hunt = Hunt(
+            self._knobs, journal, bench=self._bench, races=self._races, options=self._options,
+            view=self._view, costs=self._costs, spent_s=self._spent_s, note=self._notes.append,
+        )  # fmt: skip
+        self._hunt.warn_of_a_short_budget()
         try:
-            self._view.stage("noise", "the script against itself")
-            self._races.measure_noise()
-            self._search(journal)
-            plan = self._best(journal)
-            self._rows += search.rows(
-                self._knobs, journal.history, least_ratio=self._races.least_ratio
-            )
+            if self._hunt.best.settings or not self._hunt.is_over:
+                self._view.stage("noise", "the script against itself")
+                self._races.measure_noise()
+            self._hunt.run()
+            plan = self._hunt.best
+            self._rows += self._hunt.rows()
             result = self._settle(plan)
         except KeyboardInterrupt:
-            return self._stopped(journal)
+            return self._stopped()
         journal.path.unlink(missing_ok=True)
         return result
 
@@ -109,70 +107,30 @@ class Tuner:
             if not plan.settings:
                 break
             seen = self._confirm(plan)
-            if seen is not None:
+            if seen is None:
+                rest, why = self._proven_part(plan), "the gain was not seen on fresh launches"
+            elif why := self._why_too_late(plan, seen.speedup):
+                rest = self._early_part(plan)
+            else:
+                self._say_what_it_saves(plan, seen.speedup)
                 tuned = observe(self._bench, self._races.with_pulled(plan))
                 return self._result(plan, proof, tuned=tuned, confirmed=seen)
-            rest = self._proven_part(plan)
-            self._retell(
-                plan.differing(rest),
-                outcome="dropped",
-                why="the gain was not seen on fresh launches",
-            )
+            self._retell(plan.differing(rest), outcome="dropped", why=why)
             plan = rest
         return self._result(Plan(), Proof(effect=Effect.EXACT))
 
-    def _best(self, journal: search.Journal) -> Plan:
-        return search.incumbent(self._knobs, journal.history, least_ratio=self._races.least_ratio)
-
-    def _stopped(self, journal: search.Journal) -> Tuning:
+    def _stopped(self) -> Tuning:
         """Keep the best so far, and say what it lacks; the journal stays for the next time."""
-        plan = self._best(journal)
         told = {row.lever for row in self._rows}
-        self._rows += [
-            row
-            for row in search.rows(
-                self._knobs, journal.history, least_ratio=self._races.least_ratio
-            )
-            if row.lever not in told
-        ]
+        self._rows += [row for row in self._hunt.rows(stopped=True) if row.lever not in told]
         self._notes.append(
             "Interrupted: the best so far is kept, neither proved nor confirmed. "
             "The same command goes on from here."
         )
+        plan = self._hunt.best
         return self._result(plan, Proof(effect=declared_effect(plan)), interrupted=True)
 
     # ---- the parts
-
-    def _search(self, journal: search.Journal) -> None:
-        if journal.resumed_count:
-            self._view.known(f"{journal.resumed_count} races are known from an earlier start")
-        races = _RACES_PER_KNOB * len(self._knobs)
-        best = self._best(journal)
-        spare_s = self._end_s - self._clock() - self._costs(best).answer_s(effects(best))
-        confirm_s = min(self._races.confirm_s, max(0.0, _CONFIRM_SHARE * spare_s))
-        while proposal := self._propose(journal):
-            best = self._best(journal)
-            after_s = self._after_s(proposal.candidate, best, confirm_s=confirm_s)
-            prepare_s, least_s = self._races.prepare_s(proposal), self._races.least_s(proposal)
-            left_s = self._left_s(best, after_s=after_s) - prepare_s
-            if left_s < least_s and journal.history:
-                needed_s = self._spent_s() + prepare_s + least_s + after_s
-                self._notes.append(
-                    "The budget ended the search before every lever was tried alone: "
-                    f"--budget {whole_minutes(needed_s)} or longer may find more."
-                )
-                return
-            self._view.stage("search", f"{proposal.kind}: {proposal.candidate}")
-            share_s = max(_LEAST_RACE_S, 2 * left_s / max(2, races - len(journal.history)))
-            journal.append(self._races.race(proposal, share_s, most_s=left_s))
-
-    def _propose(self, journal: search.Journal) -> search.Proposal | None:
-        return search.propose(
-            self._knobs,
-            journal.history,
-            least_ratio=self._races.least_ratio,
-            launches_left=max(0, MOST_LAUNCHES_COUNT - self._bench.launch_count),
-        )
 
     def _prove(self, plan: Plan) -> tuple[Plan, Proof]:
         """Run the gates; a plan that fails them loses its strongest lever and is tried again."""
@@ -192,6 +150,7 @@ class Tuner:
                     self._view.stage("proof", f"does the script learn the same under {plan}?")
                 proof = prover.prove(self._races.with_pulled(plan))
                 self._proof_launches_count = prover.launch_count
+                self._band = prover.band
                 if proof.holds or not plan.settings:
                     return plan, proof
                 plan = self._reject_one(plan, proof)
@@ -206,10 +165,9 @@ class Tuner:
     def _confirm(self, plan: Plan) -> compare.Confirmation | None:
         """Race the plan on fresh launches; None where no gain is seen."""
         self._view.stage("confirmation", f"fresh launches: the script against {plan}")
-        until_s = self._end_s - self._costs(plan).observe_s
+        until_s = self._started_s + self._hunt.end_s - self._costs(plan).observe_s
         seen = self._races.confirm(plan, until_s=until_s)
         if seen.speedup.is_gain:
-            self._say_what_it_saves(seen.speedup)
             return seen
         self._notes.append(
             f"On fresh launches {plan} gave {_interval(seen.speedup)}: "
@@ -226,13 +184,48 @@ class Tuner:
         )
         rest = plan.only(won)
         answer_s = self._costs(rest).answer_s(effects(rest))
-        return rest if rest != plan and self._clock() + answer_s <= self._end_s else Plan()
+        return (
+            rest
+            if rest != plan and self._clock() + answer_s <= self._started_s + self._hunt.end_s
+            else Plan()
+        )
 
-    def _say_what_it_saves(self, speedup: Interval) -> None:
-        """Weigh the gain against the search, where the user said how long the training runs."""
+    def _payback(self, plan: Plan, speedup: Interval) -> Payback | None:
+        """Return when a plan has paid for its start; None where it starts about as early."""
+        later_s = self._later_s(plan)
+        if later_s is None or later_s < WORTH_SAYING_S:
+            return None
+        ratio, step_s = speedup.mid_ratio, self._baseline.step_s
+        return Payback(later_s=later_s, step_s=step_s, speedup_ratio=ratio)
+
+    def _later_s(self, plan: Plan) -> float | None:
+        return self._bench.tally.later_s(self._options.pulled, self._races.with_pulled(plan))
+
+    def _why_too_late(self, plan: Plan, speedup: Interval) -> str:
+        """Say that a plan's start costs more than its steps save; empty where it does not."""
+        payback, training_s = self._payback(plan, speedup), self._options.training_s
+        if payback is None or training_s is None or payback.is_repaid(training_s):
+            return ""
+        saved_s = search.Stakes(training_s=training_s).saved_s(speedup.mid_ratio)
+        return (
+            f"starts {duration(payback.later_s)} later and saves {duration(saved_s)} of "
+            f"{duration(training_s)} of training"
+        )
+
+    def _early_part(self, plan: Plan) -> Plan:
+        """Return the levers that do not make the start late."""
+        late = blamed(plan, self._hunt.history, later_s=self._later_s(plan) or 0.0)
+        return plan.only(frozenset(name for name, _ in plan.settings) - late)
+
+    def _say_what_it_saves(self, plan: Plan, speedup: Interval) -> None:
+        """Weigh the gain against the start and the search."""
+        payback = self._payback(plan, speedup)
+        if payback is not None:
+            self._notes.append(payback.says)
         if self._options.training_s is None:
             return
         saved_s = self._options.training_s * (1 - 1 / speedup.mid_ratio)
+        saved_s -= payback.later_s if payback else 0.0
         spent_s = self._spent_s()
         self._notes.append(
             f"Of {duration(self._options.training_s)} of training the plan saves about "
@@ -257,53 +250,8 @@ class Tuner:
             candidate=self._races.with_pulled(plan),
         )
 
-    def _after_s(self, candidate: Plan, best: Plan, *, confirm_s: float) -> float:
-        """Return the seconds that come after a race, whoever wins it.
-
-        Args:
-            candidate: the plan that is raced.
-            best: the best plan so far.
-            confirm_s: seconds of pairs that the confirmation should have.
-        """
-        costs = self._costs(candidate)
-        answers_s = [costs.answer_s(effects(candidate))]
-        if best.settings:
-            answers_s.append(self._costs(best).answer_s(effects(best)))
-        return max(answers_s) + max(0.0, confirm_s - costs.confirm_pairs_s)
-
-    def _left_s(self, best: Plan, *, after_s: float) -> float:
-        """Return the seconds that the search has left, by the best plan that it has found.
-
-        While there is none it goes on for a bit longer: an answer that looked at half of the
-        levers is worth less than one that comes late by a tenth.
-        """
-        if self._short:  # the proof comes late in any case; that has been said
-            return 0.0 if best.settings else self._options.budget_s - self._spent_s()
-        late_s = 0.0 if best.settings else _LATE_RATIO * self._options.budget_s
-        return self._options.budget_s + late_s - self._spent_s() - after_s
-
     def _spent_s(self) -> float:
         return self._clock() - self._started_s
-
-    def _warn_of_a_short_budget(self, journal: search.Journal) -> None:
-        """Say at the beginning that the budget cannot hold a proof, and what could."""
-        proposal = self._propose(journal)
-        first_s, candidate = 0.0, self._best(journal)
-        if proposal is not None and not journal.history:
-            first_s = self._races.prepare_s(proposal) + self._races.least_s(proposal)
-            candidate = proposal.candidate
-        costs = self._costs(candidate)
-        needed_s = self._spent_s() + costs.noise_s + first_s
-        needed_s += costs.answer_s(effects(candidate))
-        if needed_s > self._options.budget_s:
-            self._short, self._end_s = True, self._started_s + needed_s
-            said = (
-                f"A proved answer for this script needs about {duration(needed_s)}, more than the "
-                f"budget of {duration(self._options.budget_s)}: the search stops at the first "
-                "gain, and its proof comes late."
-            )
-            self._view.note(said)
-            self._notes.append(said)
 
     def _say_baseline(self) -> None:
         seen = self._baseline
@@ -359,6 +307,7 @@ class Tuner:
             levers=tuple(sorted(self._rows, key=lambda row: order.index(row.lever))),
             notes=(*self._bench.notes, *self._notes),
             interrupted=interrupted,
+            band=self._band if proof.gates else None,
         )
 
 

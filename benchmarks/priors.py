@@ -1,0 +1,169 @@
+"""Make `src/upshift/search/priors.toml` from the records that are committed here.
+
+    python benchmarks/priors.py
+
+The search orders its trials by what each lever did to other scripts. Two kinds of record count:
+figures of whole steps and figures of the time in the phases that a lever acts on. Read are
+
+- `loader.json`: cases of the data engine, "end to end" or "time in the loader";
+- `first-light.md`: the rows of its table that have a plan;
+- every other `*.json` here that holds documents of `upshift tune --json`, by their rows of levers.
+
+Where several levers were pulled together, each gets an even share of the log of the speed-up. A
+lever helped where the lower end of the interval is above 1. The result depends on nothing but
+these files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from statistics import median, pstdev
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).parent
+TARGET = HERE.parent / "src" / "upshift" / "search" / "priors.toml"
+WHOLE = "end to end"
+TUNE_KEYS = {"schema", "workload", "plan", "levers", "baseline"}
+CELL = re.compile(r"^([\d.]+)x \[([\d.]+), ([\d.]+)\]$")
+HEAD = """\
+# What levers did to other scripts. Made by `python benchmarks/priors.py`: do not edit.
+#
+# script_count: on how many a lever was tried; helped_count: on how many of them it helped.
+# step_log_gain: median log of the speed-up of a whole step where it helped; phase_log_gain: that
+# of the phases that it acts on. log_spread: standard deviation of these logs over the scripts.
+# from: the file and case of each figure.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One lever on one script."""
+
+    lever: str
+    source: str
+    log_gain: float
+    helped: bool
+    whole: bool
+
+
+def shared(
+    levers: list[str], source: str, *, mid_ratio: float, low_ratio: float, whole: bool
+) -> Iterator[Record]:
+    """Share a figure evenly among the levers that were pulled for it."""
+    for lever in levers:
+        yield Record(
+            lever=lever,
+            source=source,
+            log_gain=log(mid_ratio) / len(levers),
+            helped=low_ratio > 1.0,
+            whole=whole,
+        )
+
+
+def from_loader(path: Path) -> Iterator[Record]:
+    """Read the cases of the data engine."""
+    for case in json.loads(path.read_text())["cases"]:
+        ratio = case["ratio"]
+        if case["failed"] or not ratio:
+            continue
+        levers = [text.split("=")[0] for text in case["levers"]]
+        yield from shared(
+            levers,
+            f"{path.name}: {case['case']}",
+            mid_ratio=ratio["mid"],
+            low_ratio=ratio["low"],
+            whole=WHOLE in case["what"],
+        )
+
+
+def from_table(path: Path) -> Iterator[Record]:
+    """Read the rows of a table whose columns begin with script, plan, speed-up."""
+    for line in path.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        found = CELL.match(cells[2]) if line.startswith("|") and len(cells) > 2 else None
+        if found is None:
+            continue
+        levers = [text.split("=")[0] for text in cells[1].split(", ")]
+        script = cells[0].split(" (")[0]
+        mid_ratio, low_ratio, _ = map(float, found.groups())
+        source = f"{path.name}: {script}"
+        yield from shared(levers, source, mid_ratio=mid_ratio, low_ratio=low_ratio, whole=True)
+
+
+def from_tunings(path: Path) -> Iterator[Record]:
+    """Read the rows of levers of every tuning in a document, wherever it stands in it."""
+    for index, document in enumerate(tunings(json.loads(path.read_text()))):
+        argv = document["workload"].get("argv") or [str(index)]
+        source = f"{path.name}: {Path(argv[0]).name} {index}"
+        for row in document["levers"]:
+            speedup = row.get("speedup")
+            if not speedup or not speedup.get("mid"):
+                continue
+            helped = row["verdict"] == "kept" and speedup["low"] > 1.0
+            yield Record(
+                lever=row["lever"],
+                source=source,
+                log_gain=log(speedup["mid"]),
+                helped=helped,
+                whole=True,
+            )
+
+
+def tunings(value: Any) -> Iterator[dict[str, Any]]:
+    """Find the documents of `upshift tune` in a value."""
+    if isinstance(value, dict):
+        if value.keys() >= TUNE_KEYS and isinstance(value["levers"], list):
+            yield value
+            return
+        value = [value[key] for key in sorted(value)]
+    if isinstance(value, list):
+        for item in value:
+            yield from tunings(item)
+
+
+def read_records(folder: Path) -> list[Record]:
+    """Read every record in a folder, in a fixed order."""
+    records = [*from_loader(folder / "loader.json"), *from_table(folder / "first-light.md")]
+    for path in sorted(folder.glob("*.json")):
+        if path.name != "loader.json":
+            records += from_tunings(path)
+    return records
+
+
+def entry(lever: str, records: list[Record]) -> str:
+    """Return the lines of one lever."""
+    helped = [record for record in records if record.helped]
+    lines = [
+        f"[lever.{lever}]",
+        f"script_count = {len(records)}",
+        f"helped_count = {len(helped)}",
+    ]
+    spreads = [0.0]
+    for name, whole in (("step_log_gain", True), ("phase_log_gain", False)):
+        gains = [record.log_gain for record in helped if record.whole is whole]
+        if gains:
+            lines.append(f"{name} = {median(gains):.3f}")
+            spreads.append(pstdev(gains))
+    lines.append(f"log_spread = {max(spreads):.3f}")
+    sources = "".join(f"    {json.dumps(record.source)},\n" for record in records)
+    return "\n".join(lines) + f"\nfrom = [\n{sources}]\n"
+
+
+def render(folder: Path) -> str:
+    """Return the whole file."""
+    levers: dict[str, list[Record]] = {}
+    for record in read_records(folder):
+        levers.setdefault(record.lever, []).append(record)
+    return "\n".join([HEAD, *(entry(lever, levers[lever]) for lever in sorted(levers))])
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render(HERE))
+    print(f"wrote {TARGET}")

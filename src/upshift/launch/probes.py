@@ -1,0 +1,28 @@
+"""What a bench can be asked besides races: our own cost, and a loader that costs nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from upshift.launch.order import REPLAY_KEY
+from upshift.records import Phase
+
+if TYPE_CHECKING:
+    from upshift.launch.bench import Bench
+    from upshift.records import Pair, Plan
+
+REPLAY_SETTLE_COUNT = 6  # one step to see who feeds the loop, four to keep what it gives
+
+
+def overhead(bench: Bench, plan: Plan, count: int) -> list[Pair]:
+    """Run pairs of steps with our seams taken out (baseline) and put in (candidate)."""
+    return bench.within((plan,), count, ((0, 1, 1, False), (0, 1, 1, True)))[0]
+
+
+def ceiling(bench: Bench, plan: Plan, count: int) -> tuple[list[Pair], float]:
+    """Run pairs of blocks with new batches and with old ones; tell DATA's share in these."""
+    cycle = bench.cycle_count
+    turns = ((0, cycle, cycle, True), (1, REPLAY_SETTLE_COUNT + 2 * cycle, cycle, True))
+    pairs, steps = bench.within((plan, plan.pull(REPLAY_KEY, True)), count, turns)
+    data_ns = sum(step.phase_ns.get(Phase.DATA, 0) for step in steps)
+    return pairs, data_ns * 1e-9 / sum(step.wall_s for step in steps)

@@ -1,0 +1,70 @@
+"""What a bench has seen of each plan: how long it takes to start, and where its steps go."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from upshift.records import Phase, Plan, Step
+
+_RECENT_COUNT = 3
+_COMPILE_KEY = "compile_s"
+
+
+class Tally:
+    """Sums over the starts and steps of a bench."""
+
+    def __init__(self) -> None:
+        self._starts: list[tuple[Plan, float]] = []
+        self._compiled_s: dict[Plan, float] = {}
+        self._children: dict[int, tuple[object, float]] = {}
+        self._phases: dict[Plan, dict[Phase, float]] = {}
+        self._counts: dict[Plan, int] = {}
+
+    def started(self, plan: Plan, wall_s: float) -> None:
+        """Note the seconds from a launch under `plan` to its first step."""
+        self._starts.append((plan, wall_s))
+
+    def compiled(self, plan: Plan, child: object, facts: Mapping[str, Any]) -> None:
+        """Note what a child says of its compiling; what is new since last time is for `plan`."""
+        total_s = float(facts.get("traits", {}).get(_COMPILE_KEY) or facts.get(_COMPILE_KEY) or 0)
+        _, before_s = self._children.get(id(child), (child, 0.0))
+        self._children[id(child)] = (child, total_s)  # held: its id is not given away
+        self._compiled_s[plan] = max(total_s - before_s, self._compiled_s.get(plan, 0.0))
+
+    def ran(self, plan: Plan, steps: Sequence[Step]) -> None:
+        """Note steps that were counted under `plan`."""
+        sums = self._phases.setdefault(plan, {})
+        self._counts[plan] = self._counts.get(plan, 0) + len(steps)
+        for step in steps:
+            for phase, spent_ns in step.phase_ns.items():
+                sums[phase] = sums.get(phase, 0.0) + spent_ns * 1e-9
+
+    def phase_s(self, plan: Plan) -> Mapping[Phase, float] | None:
+        """Return the mean seconds of a step in each phase, None where no step was seen."""
+        if not self._counts.get(plan):
+            return None
+        return {phase: s / self._counts[plan] for phase, s in self._phases[plan].items()}
+
+    @property
+    def start_s(self) -> float:
+        """Seconds from a launch to the first step; the very first one had to read the disk."""
+        seconds = [wall_s for _, wall_s in self._starts]
+        return max(seconds[1:][-_RECENT_COUNT:] or seconds, default=0.0)
+
+    def later_s(self, baseline: Plan, candidate: Plan) -> float | None:
+        """Return how much later the first step comes under `candidate`, compiling included.
+
+        Launches under both plans tell, and what the children say of their compiling; None
+        where neither does. The launch that had to read the disk does not count.
+        """
+        own, other = self._own(baseline), self._own(candidate)
+        launched_s = median(other) - median(own) if own and other else None
+        found = [s for s in (launched_s, self._compiled_s.get(candidate)) if s is not None]
+        return max(found, default=None)
+
+    def _own(self, plan: Plan) -> list[float]:
+        return [wall_s for own, wall_s in self._starts[1:] if own == plan]

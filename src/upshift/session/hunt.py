@@ -1,0 +1,197 @@
+"""The search of one tuning: which races are worth their time, and what came of them."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from upshift import search
+from upshift.session.proof import effects
+from upshift.units import duration, whole_minutes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from upshift.launch.bench import Bench
+    from upshift.records import Comparison, LeverReport, Plan
+    from upshift.session import Options, Watcher
+    from upshift.session.costs import Costs
+    from upshift.session.races import Races
+
+MOST_LAUNCHES_COUNT = 25
+_LEAST_RACE_S = 2.0
+_RACES_PER_KNOB = 3
+_CONFIRM_SHARE = 0.25
+_LATE_RATIO = 0.1
+# Where nobody says how long the training runs: a search should cost a twentieth of it at most,
+# and what runs for less than an hour is seldom tuned.
+_TRAINING_PER_BUDGET, _TRAINING_LEAST_S = 20.0, 3600.0
+
+
+class Hunt:
+    """The search of one tuning, from its journal.
+
+    Attributes:
+        short: the budget cannot hold a proof; that has been said.
+        end_s: when the tuning should be over, in seconds after its start.
+    """
+
+    def __init__(
+        self,
+        knobs: Sequence[search.Knob],
+        journal: search.Journal,
+        *,
+        bench: Bench,
+        races: Races,
+        options: Options,
+        view: Watcher,
+        costs: Callable[[Plan], Costs],
+        spent_s: Callable[[], float],
+        note: Callable[[str], None],
+    ) -> None:
+        self.short = False
+        self.end_s = options.budget_s
+        self._note = note
+        self._knobs = knobs
+        self._journal = journal
+        self._bench = bench
+        self._races = races
+        self._options = options
+        self._view = view
+        self._costs = costs
+        self._spent_s = spent_s
+        self._confirm_s = 0.0
+
+    @property
+    def best(self) -> Plan:
+        """The best plan so far."""
+        return search.incumbent(self._knobs, self._journal.history, stakes=self._stakes)
+
+    @property
+    def history(self) -> tuple[Comparison, ...]:
+        """Every race so far."""
+        return self._journal.history
+
+    def rows(self, *, stopped: bool = False) -> tuple[LeverReport, ...]:
+        """Return what was found about each lever.
+
+        Args:
+            stopped: somebody ended the search.
+        """
+        terms = None if stopped else self._terms
+        return search.rows(self._knobs, self._journal.history, stakes=self._stakes, terms=terms)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no race is worth its time."""
+        return self._propose() is None
+
+    def run(self) -> None:
+        """Race until nothing is worth it, or the time is needed for what comes after."""
+        history = self._journal.history
+        if self._journal.resumed_count:
+            self._view.known(f"{self._journal.resumed_count} races are known from an earlier start")
+        races = _RACES_PER_KNOB * len(self._knobs)
+        best = self.best
+        spare_s = self.end_s - self._spent_s() - self._costs(best).answer_s(effects(best))
+        self._confirm_s = min(self._races.confirm_s, max(0.0, _CONFIRM_SHARE * spare_s))
+        while proposal := self._propose():
+            history = self._journal.history
+            left_s = self._left_s(proposal, self.best) - self._races.prepare_s(proposal)
+            self._view.stage("search", f"{proposal.kind}: {proposal.candidate}")
+            share_s = max(_LEAST_RACE_S, 2 * left_s / max(2, races - len(history)))
+            self._journal.append(self._races.race(proposal, share_s, most_s=left_s))
+        self._tell_what_was_passed_over()
+
+    def warn_of_a_short_budget(self) -> None:
+        """Say at the beginning that the budget cannot hold a proof, and what could."""
+        proposal = self._propose()
+        first_s, candidate = 0.0, self.best
+        if proposal is not None and not self._journal.history:
+            first_s = self._price(proposal).wall_s
+            candidate = proposal.candidate
+        costs = self._costs(candidate)
+        needed_s = self._spent_s() + costs.noise_s + first_s
+        needed_s += costs.answer_s(effects(candidate))
+        if needed_s > self._options.budget_s:
+            self.short, self.end_s = True, needed_s
+            said = (
+                f"A proved answer for this script needs about {duration(needed_s)}, more than the "
+                f"budget of {duration(self._options.budget_s)}: the search stops at the first "
+                "gain, and its proof comes late."
+            )
+            self._view.note(said)
+            self._note(said)
+
+    # ---- what may be spent
+
+    @property
+    def _stakes(self) -> search.Stakes:
+        training_s = self._options.training_s
+        least_ratio = self._races.least_ratio
+        if training_s is None:
+            return search.Stakes(least_ratio=least_ratio)
+        return search.Stakes(least_ratio=least_ratio, training_s=training_s)
+
+    @property
+    def _terms(self) -> search.Terms:
+        best, begun = self.best, bool(self._journal.history)  # the first race is run in any case
+        return search.Terms(
+            price=self._price,
+            left_s=lambda asked: self._left_s(asked, best) if begun else inf,
+            launches_left=max(0, MOST_LAUNCHES_COUNT - self._bench.launch_count),
+            weighed_s=self._options.training_s
+            or max(_TRAINING_LEAST_S, _TRAINING_PER_BUDGET * self._options.budget_s),
+        )
+
+    def _propose(self) -> search.Proposal | None:
+        return search.propose(
+            self._knobs, self._journal.history, stakes=self._stakes, terms=self._terms
+        )
+
+    def _price(self, asked: search.Proposal) -> search.Price:
+        own, other = map(self._races.with_pulled, (asked.baseline, asked.candidate))
+        return search.Price(
+            wall_s=self._races.prepare_s(asked) + self._races.least_s(asked),
+            launch_count=self._bench.launches(own, other),
+        )
+
+    def _left_s(self, asked: search.Proposal, best: Plan) -> float:
+        """Return the seconds that the search has left, by the best plan that it has found.
+
+        While there is none it goes on for a bit longer: an answer that looked at half of the
+        levers is worth less than one that comes late by a tenth.
+        """
+        budget_s = self._options.budget_s
+        if self.short:  # the proof comes late in any case; that has been said
+            return 0.0 if best.settings else budget_s - self._spent_s()
+        late_s = 0.0 if best.settings else _LATE_RATIO * budget_s
+        return budget_s + late_s - self._spent_s() - self._after_s(asked.candidate, best)
+
+    def _after_s(self, candidate: Plan, best: Plan) -> float:
+        """Return the seconds that come after a race, whoever wins it."""
+        costs = self._costs(candidate)
+        answers_s = [costs.answer_s(effects(candidate))]
+        if best.settings:
+            answers_s.append(self._costs(best).answer_s(effects(best)))
+        return max(answers_s) + max(0.0, self._confirm_s - costs.confirm_pairs_s)
+
+    def _tell_what_was_passed_over(self) -> None:
+        passed = search.refusals(
+            self._knobs, self._journal.history, stakes=self._stakes, terms=self._terms
+        )
+        late = [one.asked for one in passed if one.reason is search.Reason.TIME]
+        if late:
+            after_s = self._after_s(late[0].candidate, self.best)
+            needed_s = self._spent_s() + self._price(late[0]).wall_s + after_s
+            self._note(
+                "The budget ended the search before every lever was tried alone: "
+                f"--budget {whole_minutes(needed_s)} or longer may find more."
+            )
+        elif any(one.reason is search.Reason.WORTH for one in passed):
+            trained = duration(self._terms.weighed_s)
+            given = "" if self._options.training_s else ", which is assumed (--for says it)"
+            self._note(
+                "The search ended where a trial was expected to cost more than it saves of "
+                f"{trained} of training{given}."
+            )
