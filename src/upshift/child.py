@@ -206,7 +206,7 @@ def prepare(text: str) -> None:
     if scratch := os.environ.get("UPSHIFT_REDIRECT"):
         _redirect(scratch)
     if order["mode"] == "verify":
-        _pin(order["seed"])
+        _pin(order["seed"], order.get("shift", 0))
     if order["mode"] != "run":
         _refuse_questions(order)
     attach: dict[str, Callable[[dict[str, Any]], None]] = {
@@ -225,12 +225,12 @@ def _redirect(scratch: str) -> None:
     sys.meta_path.insert(0, AfterImport("torch", redirect.after_torch))
 
 
-def _pin(seed: int) -> None:
+def _pin(seed: int, shift: int) -> None:
     from upshift.verify import pin
 
-    pin.pin_python(seed)
-    sys.meta_path.insert(0, AfterImport("numpy", lambda: pin.pin_numpy(seed)))
-    sys.meta_path.insert(0, AfterImport("torch", lambda: pin.pin_torch(seed)))
+    pin.pin_python(seed, shift)
+    sys.meta_path.insert(0, AfterImport("numpy", lambda: pin.pin_numpy(seed, shift)))
+    sys.meta_path.insert(0, AfterImport("torch", lambda: pin.pin_torch(seed, shift)))
 
 
 def _run(order: dict[str, Any]) -> None:

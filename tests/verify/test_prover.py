@@ -1,136 +1,241 @@
-"""The proof on real runs: harmless levers pass, planted faults do not."""
+"""The whole proof on real runs: which plans pass, which do not, by which gates."""
 
-import shutil
 import sys
-from dataclasses import replace
+from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
+from upshift import levers
 from upshift.launch.process import best_isolation
-from upshift.launch.verification import recorded
 from upshift.records import Effect, Entry, Plan, Workload
+from upshift.session import proof as proofs
 from upshift.session.proof import Prover
-from upshift.verify import gates
-from upshift.verify.evidence import read_evidence
+from upshift.verify.evidence import Evidence
 
-STEPS = 12
 # Sets no seed: weights, dropout, order and noise come from generators that are pinned.
 SCRIPT = """
-import sys
+import upshift.levers
+upshift.levers.__path__.append({folder!r})
 import numpy as np
 import torch
 from torch import nn
+
 torch.set_num_threads(1)
-fault = sys.argv[1]
-data = torch.utils.data.TensorDataset(
-    torch.from_numpy(np.random.default_rng().normal(size=(96, 3, 8, 8)).astype("float32")),
-    torch.randint(0, 4, (96,)))
-loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
+
+
+class Noisy(torch.utils.data.Dataset):
+    x = torch.from_numpy(np.random.default_rng().normal(size=(96, 3, 8, 8)).astype("float32"))
+    y = torch.randint(0, 4, (96,))
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, index):
+        return self.x[index] + 0.1 * torch.randn(3, 8, 8), self.y[index]
+
+
+loader = torch.utils.data.DataLoader(Noisy(), batch_size=8, shuffle=True)
 model = nn.Sequential(
     nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.1),
     nn.Linear(8 * 64, 4))
-lr, decay = 0.05, 0.01
-if fault == "lr": lr *= 1.005
-if fault == "decay": decay = 0.0
-if fault == "frozen": model[0].requires_grad_(False)
-if fault == "momentum": model[1].momentum = 0.2
-optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=decay)
-step = 0
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
 for epoch in range(20):
-    model.train()
-    if fault == "eval": model[1].eval()
     for x, y in loader:
-        step += 1
-        if fault == "batch" and step == 5: x = x.flip(0)
-        loss = nn.functional.cross_entropy(model(x), y)
-        if fault == "half": loss = loss / 2
         optimizer.zero_grad()
-        loss.backward()
-        if fault == "hidden lr":
-            for p in model.parameters(): p.grad *= 1.005
-        if fault == "skip" and step == 3: continue
+        nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
 """
-pytestmark = pytest.mark.child
+# Levers of a kind that must be rejected, and of kinds that no installed lever has.
+LEVER = '''"""{name}: planted."""
+
+from upshift.lever import Lever
+from upshift.records import Effect, Phase, Switch
+
+def lr(optimizer):
+    for group in optimizer.param_groups:
+        group["lr"] *= 1.005
+
+def steps(optimizer):
+    before = []
+
+    def keep(*_):
+        before[:] = [p.detach().clone() for p in optimizer.param_groups[0]["params"]]
+
+    def stretch(*_):
+        import torch
+
+        for p, b in zip(optimizer.param_groups[0]["params"], before):
+            with torch.no_grad():
+                p.add_(p - b, alpha=0.005)
+
+    optimizer.register_step_pre_hook(keep)
+    optimizer.register_step_post_hook(stretch)
+
+def narrow(module, call, args, kwargs):
+    import torch
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = call(args, kwargs)
+    return found.float()
+
+def draws(module, call, args, kwargs):
+    import torch
+
+    if next(module.parameters(), None) is not None:
+        torch.rand(3)
+    return call(args, kwargs)
+
+def pull(training, setting):
+    undo = [training.on_call(act) for act in {calls}]
+    undo += [training.on_optimizer(act) for act in {optimizers}]
+    return lambda: [back() for back in undo]
+
+LEVER = Lever(
+    name="{name}", phases=frozenset({{Phase.FORWARD}}), effect=Effect.{effect},
+    switch=Switch.LAUNCH, settings=lambda scene: (True,), gain_ratio=2.0,
+    why_not=lambda scene: "never", lines=lambda setting: "pass", pull=pull,
+)
+'''
+PLANTED = {
+    "planted_rate": ("ROUNDING", "[]", "[lr]"),
+    "planted_steps": ("ROUNDING", "[]", "[steps]"),
+    "planted_draws": ("REDRAW", "[draws]", "[]"),
+    "planted_draws_and_steps": ("REDRAW", "[draws]", "[steps]"),
+    "planted_narrow": ("PRECISION", "[narrow]", "[]"),
+    "planted_narrow_and_steps": ("PRECISION", "[narrow]", "[steps]"),
+    "planted_learning": ("LEARNING", "[]", "[]"),
+}
 
 
 @pytest.fixture(scope="module")
-def workload(tmp_path_factory) -> Workload:
-    folder = tmp_path_factory.mktemp("proof")
-    (folder / "train.py").write_text(SCRIPT)
-    argv = ("train.py", "none")
-    return Workload(entry=Entry.SCRIPT, argv=argv, cwd=str(folder), python=sys.executable)
+def planted(tmp_path_factory):
+    """Plant the levers beside the installed ones, here and in the children."""
+    folder = tmp_path_factory.mktemp("proof") / "planted"
+    folder.mkdir()
+    for name, (effect, calls, optimizers) in PLANTED.items():
+        text = LEVER.format(name=name, effect=effect, calls=calls, optimizers=optimizers)
+        (folder / f"{name}.py").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(levers, "__path__", [*levers.__path__, str(folder)])
+        yield folder
+    for name in PLANTED:
+        sys.modules.pop(f"upshift.levers.{name}", None)
 
 
-@pytest.fixture(scope="module")
-def record(workload, tmp_path_factory):
-    """Record the script with a planted fault, or with another floor."""
-    known = {}
-    taught = tmp_path_factory.mktemp("taught")
-
-    def run(fault="none", *, again=0, floor_seed=None):
-        key = (fault, again, floor_seed)
-        if key not in known:
-            with recorded(
-                replace(workload, argv=("train.py", fault)), Plan(), step_count=STEPS,
-                forced_count=6, teacher=taught if any(taught.iterdir()) else None,
-                isolation=best_isolation(), patience_s=120, floor_seed=floor_seed,
-            ) as (message, folder):  # fmt: skip
-                if not any(taught.iterdir()):
-                    for path in folder.glob("weights*"):
-                        shutil.copy(path, taught)
-                known[key] = read_evidence(message, folder)
-        return known[key]
-
-    return run
-
-
-@pytest.fixture(autouse=True)
-def _baseline_first(record):
-    """The script as it is leaves the weights that every other run starts its steps from."""
-    record()
-
-
-def test_an_unseeded_script_repeats_itself_to_the_bit(record) -> None:
-    first, second = record(), record(again=1)
-    assert gates.repeatable(first, second).passed is True
-    assert first.step_count == STEPS
-    assert len(set(first.batches)) == STEPS
-
-
-def test_one_changed_bit_per_weight_is_seen_and_is_rounding(record) -> None:
-    floors = [record(floor_seed=1)]
-    assert not record().equals(floors[0])
-    assert gates.within_floor(record(), floors[0], floors).passed is True
-
-
-@pytest.mark.parametrize("fault", ["lr", "decay", "frozen", "eval"])
-def test_a_fault_in_the_settings_is_caught_by_the_structure(record, fault) -> None:
-    gate = gates.same_structure(record(), record(fault), redraws=False)
-    assert gate.passed is False, gate.says
-
-
-@pytest.mark.parametrize("fault", ["half", "hidden lr", "batch", "skip"])
-def test_a_fault_in_the_arithmetic_is_caught_by_a_gate(record, fault) -> None:
-    structure = gates.same_structure(record(), record(fault), redraws=False)
-    rounding = gates.within_floor(record(), record(fault), [record(floor_seed=1)])
-    assert False in (structure.passed, rounding.passed), (structure.says, rounding.says)
-
-
-def test_a_fault_in_what_is_learned_without_gradients_is_not_exact(record) -> None:
-    assert gates.same_bits(record(), record("momentum")).passed is False
-
-
-def test_harmless_levers_are_proved(workload) -> None:
-    with Prover(
+def open_prover(folder):
+    workload = Workload(
+        entry=Entry.SCRIPT, argv=("train.py",), cwd=str(folder.parent), python=sys.executable
+    )
+    return Prover(
         workload, isolation=best_isolation(), step_s=0.01, start_s=5.0, patience_s=120.0,
         parameter_count=3000,
-    ) as prover:  # fmt: skip
-        for plan in (
-            Plan().pull("channels_last", True).pull("fused_optimizer", True),
-            Plan().pull("malloc_retention", True),
-        ):
-            proof = prover.prove(plan)
-            assert proof.holds, [gate.says for gate in proof.gates]
-            assert proof.gates
-    assert proof.effect is Effect.EXACT
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def prove(planted):
+    """Prove a plan; the script as it is is recorded once for all of them."""
+    (planted.parent / "train.py").write_text(SCRIPT.format(folder=str(planted)))
+    with open_prover(planted) as prover:
+        known = {}
+
+        def prove(**settings):
+            plan = Plan(tuple(sorted(settings.items())))
+            if plan not in known:
+                before = prover.launch_count
+                known[plan] = (prover.prove(plan), prover.launch_count - before)
+            return known[plan]
+
+        prove(redrawing_workers=2)  # the first plan, which asks to keep the batches
+        yield prove
+
+
+def said(proof):
+    return {gate.name: gate.passed for gate in proof.gates}, [gate.says for gate in proof.gates]
+
+
+@pytest.mark.child
+def test_workers_that_draw_otherwise_learn_the_same_from_the_batches_of_the_script(prove) -> None:
+    proof, launch_count = prove(redrawing_workers=2)
+    verdict, says = said(proof)
+    assert verdict == {
+        "G0 repeatable": True, "G1 structure": True, "G1 law of the draws": True,
+        "G3 rounding": True,
+    }, says  # fmt: skip
+    assert proof.effect is Effect.REDRAW
+    assert launch_count <= 6
+
+
+@pytest.mark.child
+def test_a_model_that_draws_otherwise_is_judged_by_other_seeds(prove) -> None:
+    proof, _ = prove(planted_draws=True)
+    verdict, says = said(proof)
+    assert (verdict["G3 draws"], verdict["G3 update"]) == (True, True), says
+    assert proof.effect is Effect.REDRAW
+
+
+@pytest.mark.child
+def test_fewer_bits_are_proved_by_a_floor_of_such_bits(prove) -> None:
+    proof, launch_count = prove(planted_narrow=True)
+    verdict, says = said(proof)
+    assert (verdict["G4 precision"], verdict["G3 update"]) == (True, True), says
+    assert proof.effect is Effect.PRECISION
+    assert launch_count <= 6
+
+
+@pytest.mark.child
+@pytest.mark.parametrize(
+    ("name", "gate"),
+    [
+        ("planted_rate", "G1 structure"),
+        ("planted_steps", "G3 rounding"),
+        ("planted_draws_and_steps", "G3 update"),
+        ("planted_narrow_and_steps", "G3 update"),
+    ],
+)
+def test_plans_that_differ_in_a_planted_rate_alone_are_told_apart(name, gate, prove) -> None:
+    proof, _ = prove(**{name: True})
+    verdict, says = said(proof)
+    assert not proof.holds
+    assert verdict[gate] is False, says
+
+
+@pytest.mark.child
+def test_harmless_levers_are_proved(prove) -> None:
+    rounding, _ = prove(channels_last=True, fused_optimizer=True)
+    assert rounding.holds, said(rounding)
+    exact, _ = prove(malloc_retention=True)
+    assert exact.holds, said(exact)
+    assert exact.effect is Effect.EXACT
+
+
+@pytest.mark.parametrize(("excess", "holds"), [(0.0, True), (0.2, False)])
+def test_another_algorithm_is_run_under_five_seeds_beside_the_script(
+    excess, holds, planted, monkeypatch
+) -> None:
+    asked = []
+
+    @contextmanager
+    def recorded(workload, plan, take, *, isolation, patience_s):
+        asked.append((str(plan), take.shift))
+        yield plan, take
+
+    def read(plan, take):
+        losses = np.linspace(2.0, 1.0, 32) + 0.05 * np.random.default_rng(take.shift).normal()
+        return Evidence(
+            step_count=32, batches=(), orders=(), structure=(), samples=(8,) * 32,
+            losses=tuple(losses + (excess if plan.settings else 0.0)), weights="", sizes=(),
+            gradients=(), moves=(), losses_at=tuple(range(1, 33)),
+        )  # fmt: skip
+
+    monkeypatch.setattr(proofs, "recorded", recorded)
+    monkeypatch.setattr(proofs, "read_evidence", read)
+    with open_prover(planted) as prover:
+        proof = prover.prove(Plan().pull("planted_learning", True))
+    assert sorted(asked) == sorted(
+        (arm, shift) for shift in range(5) for arm in ("nothing", "planted_learning=True")
+    )
+    assert proof.effect is Effect.LEARNING
+    assert proof.holds is holds
+    assert [gate.name for gate in proof.gates] == ["G5 learning"]

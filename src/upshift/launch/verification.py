@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import ScriptFailed
-from upshift.launch.channel import Listener, make_scratch
 from upshift.launch.blocks import patience_s as more_patience_s
+from upshift.launch.channel import Listener, make_scratch
 from upshift.launch.order import environment
 from upshift.launch.process import Isolation, Process
 
@@ -21,29 +22,60 @@ if TYPE_CHECKING:
 _SEED = 20_240_229
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take:
+    """What is special about one recorded run.
+
+    Attributes:
+        step_count: steps to record.
+        forced_count: how many of them start from the weights of `teacher`.
+        teacher: a folder of weights; None leaves such weights behind.
+        keeps: leave batches and gradients behind, too.
+        feeds: train on the batches and the gradients of `teacher`.
+        perturb_ratio: multiply each weight by one plus or minus this.
+        perturb_seed: by which coin.
+        reseed: draw other numbers after each batch than the run that left it; None draws the same.
+        shift: added to the seeds, those of the script too: another run of the same training.
+    """
+
+    step_count: int
+    forced_count: int
+    teacher: Path | None = None
+    keeps: bool = False
+    feeds: bool = False
+    perturb_ratio: float = 0.0
+    perturb_seed: int = 1
+    reseed: int | None = None
+    shift: int = 0
+
+    def order(self) -> dict[str, Any]:
+        """Return what the recorder in the child has to know."""
+        perturb = {"scale": self.perturb_ratio, "seed": self.perturb_seed}
+        return {
+            "steps": self.step_count,
+            "forced": self.forced_count,
+            "teach": self.teacher is None,
+            "teacher": None if self.teacher is None else str(self.teacher),
+            "keep": self.keeps,
+            "feed": self.feeds,
+            "perturb": perturb if self.perturb_ratio else None,
+            "reseed": self.reseed,
+            "shift": self.shift,
+        }
+
+
 @contextmanager
 def recorded(
-    workload: Workload,
-    plan: Plan,
-    *,
-    step_count: int,
-    forced_count: int,
-    teacher: Path | None = None,
-    isolation: Isolation,
-    patience_s: float,
-    floor_seed: int | None = None,
+    workload: Workload, plan: Plan, take: Take, *, isolation: Isolation, patience_s: float
 ) -> Iterator[tuple[Mapping[str, Any], Path]]:
     """Run the first steps of the script under `plan`; yield what was recorded and where.
 
     Args:
         workload: the user's command.
         plan: levers to pull.
-        step_count: steps to record.
-        forced_count: how many of them start from the weights of `teacher`.
-        teacher: a folder of weights; None leaves such weights behind.
+        take: what is special about this run.
         isolation: how its writes are kept away from the user's files.
         patience_s: how long the whole run may take.
-        floor_seed: change the last bit of each initial weight, by this seed.
 
     Raises:
         ScriptFailed: the run ended, or took too long, before it had anything to say.
@@ -52,12 +84,7 @@ def recorded(
     listener = Listener(scratch / "s")
     tensors = scratch / "tensors"
     tensors.mkdir()
-    env = _pinned(
-        plan, socket=str(scratch / "s"), steps=step_count, forced=forced_count,
-        folder=str(tensors), teach=teacher is None,
-        teacher=None if teacher is None else str(teacher),
-        perturb=None if floor_seed is None else {"scale": 2.0**-23, "seed": floor_seed},
-    )  # fmt: skip
+    env = _pinned(plan, take, socket=str(scratch / "s"), folder=str(tensors))
     try:
         process = Process.start(
             workload.command, env=env, cwd=workload.cwd, scratch=scratch, isolation=isolation
@@ -82,9 +109,10 @@ def recorded(
         process.kill()
 
 
-def _pinned(plan: Plan, **details: Any) -> dict[str, str]:
-    env = environment(plan, mode="verify", seed=_SEED, **details)
-    env["PYTHONHASHSEED"] = str(_SEED)
+def _pinned(plan: Plan, take: Take, **details: Any) -> dict[str, str]:
+    seed = _SEED + take.shift
+    env = environment(plan, mode="verify", seed=seed, **take.order(), **details)
+    env["PYTHONHASHSEED"] = str(seed)
     # Two runs share the cores; threads that spin while they wait would starve each other.
     env.setdefault("OMP_WAIT_POLICY", "passive")
     return env

@@ -28,6 +28,7 @@ _SLOW_STEP_S = 5.0
 # Runs of a proof go two at a time: they read the disk together, and hash every step.
 _TOGETHER_RATIO, _HASHED_RATIO = 1.5, 1.25
 _BUSY_RATIO = 1.5
+_SEED_PAIRS_COUNT = 5
 
 
 def probe_count(step_s: float, *, cycle_count: int = 1) -> int:
@@ -114,17 +115,19 @@ class Costs:
         """Return the seconds of a proof that needs no second attempt.
 
         Runs go two at a time, in waves: the script twice, then the plan beside the script with
-        one bit changed. What rounds needs another bit changed; what also redraws is recorded once
-        more without that.
+        one bit changed. Where that does not decide, two more such runs, or two under other seeds.
+        What also redraws or narrows is recorded once more without that; what learns otherwise is
+        run under five seeds.
 
         Args:
             effects: those of the levers in the plan.
         """
-        waves = 2
-        if set(effects) - {Effect.EXACT, Effect.REDRAW}:
+        asked = set(effects) - {Effect.EXACT}
+        waves = 2 + bool(asked) + (Effect.PRECISION in asked)
+        if Effect.REDRAW in asked and asked != {Effect.REDRAW}:
             waves += 1
-        if Effect.REDRAW in effects and set(effects) != {Effect.REDRAW}:
-            waves += 1
+        if Effect.LEARNING in asked:
+            waves += _SEED_PAIRS_COUNT
         steps_s = recorded_count(self.step_s) * self.step_s * _HASHED_RATIO * self.busy_ratio
         return waves * (_TOGETHER_RATIO * self.start_s + steps_s)
 

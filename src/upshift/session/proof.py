@@ -5,27 +5,35 @@ from __future__ import annotations
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 from upshift.errors import ScriptFailed
-from upshift.launch.verification import recorded
+from upshift.launch.verification import Take, recorded
 from upshift.lever import lookup
-from upshift.records import Effect, Gate, Plan, Proof
+from upshift.records import Effect, Gate, Phase, Plan, Proof
 from upshift.session.costs import recorded_count
-from upshift.verify import gates
+from upshift.verify import draws, gates, learning, precision
+from upshift.verify.band import band_of
 from upshift.verify.evidence import Evidence, read_evidence
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from upshift.launch.process import Isolation
-    from upshift.records import Workload
+    from upshift.records import Band, Workload
 
-_FLOOR_SEEDS = (1, 2)
+_FLOORS_COUNT, _OTHER_SEEDS_COUNT = 3, 2
 _AT_ONCE_COUNT = 2
-_FORCED_LEAST_COUNT, _FORCED_MOST_COUNT = 2, 8
-_TAUGHT_BYTES = 1 << 28
+_FORCED_LEAST_COUNT, _FORCED_COUNT, _FORCED_MOST_COUNT = 2, 8, 24
+_FORCED_SHARE = 0.75
+_TAUGHT_BYTES, _EVIDENCE_BYTES = 1 << 28, 1 << 27
+_ONE_BIT = 2.0**-23
+_CLEAR_LOW, _CLEAR_HIGH = 5.0, 1000.0
 
 
 def declared_effect(plan: Plan) -> Effect:
@@ -36,6 +44,27 @@ def declared_effect(plan: Plan) -> Effect:
 def effects(plan: Plan) -> frozenset[Effect]:
     """Return what the levers of a plan say they do, each."""
     return frozenset(lever.effect for lever, _ in lookup(plan))
+
+
+def _without(plan: Plan, effect: Effect) -> Plan:
+    return Plan(tuple((lever.name, s) for lever, s in lookup(plan) if lever.effect is not effect))
+
+
+def _epsilon_ratio(plan: Plan) -> float:
+    precise = [pair for pair in lookup(plan) if pair[0].effect is Effect.PRECISION]
+    return max(lever.epsilon_ratio(setting) for lever, setting in precise)
+
+
+def _forced_count(step_count: int, parameter_count: int) -> int:
+    """Return how many steps can be taught: their weights and gradients need room.
+
+    >>> _forced_count(32, 1000), _forced_count(32, 4_000_000), _forced_count(32, 10**9)
+    (24, 8, 2)
+    """
+    weights_bytes = 4 * max(1, parameter_count)
+    many = min(_FORCED_MOST_COUNT, _EVIDENCE_BYTES // (2 * weights_bytes))
+    most = min(_TAUGHT_BYTES // weights_bytes, max(_FORCED_COUNT, many))
+    return max(_FORCED_LEAST_COUNT, min(most, int(_FORCED_SHARE * step_count)))
 
 
 class Prover:
@@ -60,14 +89,18 @@ class Prover:
         self.launch_count = 0
         self._workload = workload
         self._isolation = isolation
-        self._step_count = recorded_count(step_s)
+        step_count = recorded_count(step_s)
         # Two runs share the cores, and every step is hashed: be generous.
-        self._patience_s = patience_s + 4 * start_s + 10 * self._step_count * step_s
-        fitting = _TAUGHT_BYTES // (4 * max(1, parameter_count))
-        self._forced_count = max(_FORCED_LEAST_COUNT, min(fitting, _FORCED_MOST_COUNT))
+        self._patience_s = patience_s + 4 * start_s + 10 * step_count * step_s
         self._taught = Path(tempfile.mkdtemp(prefix="upshift-"))
+        forced_count = _forced_count(step_count, parameter_count)
+        self._take = Take(step_count=step_count, forced_count=forced_count, teacher=self._taught)
         self._baseline: tuple[Evidence, Evidence] | None = None
-        self._floors: tuple[Evidence, ...] = ()
+        self._keeps = False
+        self._teaching = Lock()
+        self._step_s = step_s
+        self._vitals: list[Mapping[str, Any]] = []
+        self._known: dict[tuple[Plan, Take], Evidence] = {}
 
     def __enter__(self) -> Prover:
         return self
@@ -78,75 +111,198 @@ class Prover:
     ) -> None:  # fmt: skip
         shutil.rmtree(self._taught, ignore_errors=True)
 
+    @property
+    def band(self) -> Band | None:
+        """What a real run is held against, once a plan has been judged."""
+        return band_of(self._vitals, step_s=self._step_s)
+
     def prove(self, plan: Plan) -> Proof:
         """Return what the gates say of `plan`."""
         declared = declared_effect(plan)
         if not plan.settings:
             return Proof(effect=Effect.EXACT)
         try:
-            return self._judge(plan, declared)
+            judge = self._judge_learning if declared is Effect.LEARNING else self._judge
+            return judge(plan)
         except ScriptFailed as failure:
             gate = Gate(name="G1 structure", passed=False, says=failure.problem)
             return Proof(effect=declared, gates=(gate,))
 
-    def _judge(self, plan: Plan, declared: Effect) -> Proof:
+    # ---- the same training
+
+    def _judge(self, plan: Plan) -> Proof:
+        declared, asked = declared_effect(plan), effects(plan)
         first, second, candidate = self._runs(plan)
         repeats = gates.repeatable(first, second)
-        redraws = declared is Effect.REDRAW and candidate.batches != first.batches
+        redraws = Effect.REDRAW in asked and candidate.batches != first.batches
         structure = gates.same_structure(first, candidate, redraws=redraws)
+        shown: list[Gate] = [repeats, structure]
         if candidate.equals(first):
-            bits = gates.same_bits(first, candidate)
-            return gates.prove(Effect.EXACT, (repeats, structure, bits))
+            shown.append(gates.same_bits(first, candidate))
+            return gates.prove(Effect.EXACT, shown)
         if declared is Effect.EXACT and repeats.passed:
-            return gates.prove(declared, (repeats, structure, gates.same_bits(first, candidate)))
-        effect = declared
-        if declared is Effect.REDRAW and not redraws:  # the same batches: only the rest is left
-            effect = Effect.ROUNDING
-        rest = plan if not redraws else Plan(
-            tuple((lever.name, s) for lever, s in lookup(plan) if lever.effect is not Effect.REDRAW)
-        )  # fmt: skip
-        if not rest.settings:
-            return gates.prove(effect, (repeats, structure))
-        judged = candidate if rest == plan else self._record(rest)
+            return gates.prove(declared, [*shown, gates.same_bits(first, candidate)])
+        if redraws:
+            shown.append(draws.same_law(first, candidate))
+        if structure.passed is False:  # what follows compares step by step
+            return gates.prove(declared, shown)
         if repeats.passed is None:
-            rounding = gates.within_spread(first, judged, repeats)
+            shown.append(gates.within_spread(first, candidate, repeats))
+        elif Effect.PRECISION in asked:
+            shown += self._precision(plan, first, candidate)
+        elif Effect.REDRAW in asked:
+            shown += self._redraw(plan, first, candidate)
         else:
-            rounding = gates.within_floor(first, judged, self._floor_runs())
-        return gates.prove(effect, (repeats, structure, rounding))
+            shown.append(self._rounding(first, candidate))
+        same_draws = not redraws and _draw_alike(first, candidate)
+        effect = Effect.ROUNDING if declared is Effect.REDRAW and same_draws else declared
+        return gates.prove(effect, shown)
+
+    def _rounding(self, first: Evidence, candidate: Evidence) -> Gate:
+        """G3 by one floor run; by three where one does not decide."""
+        gate = gates.within_floor(first, candidate, self._floors(_ONE_BIT, 1))
+        ratio = gate.distance_ratio or 0.0
+        clear = ratio >= _CLEAR_HIGH or (gate.passed is True and ratio <= _CLEAR_LOW)
+        if clear:
+            return gate
+        floors = self._floors(_ONE_BIT, _FLOORS_COUNT)
+        return gates.within_floor(first, candidate, floors)
+
+    def _redraw(self, plan: Plan, first: Evidence, candidate: Evidence) -> list[Gate]:
+        """Compare on the batches of the script as it is; where the model draws, with its seeds."""
+        fed = candidate.fed_step_count or 0
+        if not fed and candidate.batches != first.batches:
+            says = "batches cannot be kept here: training on the new ones was not compared"
+            shown = [Gate(name="G3 draws", passed=None, says=says)]
+        else:
+            own, other = (first.until(fed), candidate.until(fed)) if fed else (first, candidate)
+            if own.model_draws[: len(own.losses)] == other.model_draws[: len(own.losses)]:
+                return [self._rounding(own, other)]
+            shown = [draws.within_draws(own, other, self._others(fed))]
+            shown.append(precision.same_update(own, other, self._floors(_ONE_BIT, 1)))
+        rest = _without(plan, Effect.REDRAW)
+        if rest.settings:
+            shown.append(self._rounding(first, self._record(rest, self._take)))
+        return shown
+
+    def _precision(self, plan: Plan, first: Evidence, candidate: Evidence) -> list[Gate]:
+        """Prove the other levers without the narrow ones, and these by a floor of their own."""
+        rest, epsilon_ratio = _without(plan, Effect.PRECISION), _epsilon_ratio(plan)
+        shown: list[Gate] = []
+        if rest.settings:
+            proof = self._judge(rest)
+            shown += [gate for gate in proof.gates if _is_news(gate)]
+        if Effect.REDRAW in effects(plan) and first.model_draws != candidate.model_draws:
+            still = _without(plan, Effect.REDRAW)
+            candidate = self._record(still, replace(self._take, feeds=True))
+        fed = candidate.fed_step_count
+        if fed and first.batches:
+            first, candidate = first.until(fed), candidate.until(fed)
+        floors = self._floors(epsilon_ratio, 1)
+        shown.append(
+            precision.within_precision(first, candidate, floors, epsilon_ratio=epsilon_ratio)
+        )
+        phases = [lv.phases for lv, _ in lookup(plan) if lv.effect is Effect.PRECISION]
+        if not any(Phase.OPTIMIZER in part for part in phases):
+            shown.append(precision.same_update(first, candidate, self._floors(_ONE_BIT, 1)))
+        return shown
+
+    # ---- another algorithm
+
+    def _judge_learning(self, plan: Plan) -> Proof:
+        """Run the script under several seeds as it is and under the plan."""
+        take = replace(self._take, forced_count=0, teacher=None)
+        takes = [replace(take, shift=shift) for shift in range(learning.LEAST_PAIRS_COUNT)]
+        asked = [(arm, one) for one in takes for arm in (Plan(), plan)]
+        runs = self._record_all(asked)
+        sample_count = learning.common_sample_count(runs)
+        ends = [learning.final_loss(run, sample_count) for run in runs]
+        shown = [learning.no_worse(list(zip(ends[::2], ends[1::2], strict=True)))]
+        rest = _without(plan, Effect.LEARNING)
+        if rest.settings:
+            shown += self._judge(rest).gates
+        return gates.prove(Effect.LEARNING, shown)
+
+    # ---- the runs
 
     def _runs(self, plan: Plan) -> tuple[Evidence, Evidence, Evidence]:
         """Record the script twice, then the plan and a floor, two at a time."""
+        asked = effects(plan)
+        feeds = bool(asked & {Effect.REDRAW, Effect.PRECISION})
+        if self._baseline is None or (feeds and not self._keeps):
+            self._forget()
+            self._keeps = feeds
+            keeping = replace(self._take, teacher=None, keeps=feeds)
+            first, second = self._together([partial(self._run, Plan(), keeping)] * 2)
+            self._baseline = (first, second)
+        wanted = [(plan, replace(self._take, feeds=feeds))]
+        if Effect.PRECISION in asked:
+            wanted.append((Plan(), replace(self._take, perturb_ratio=_epsilon_ratio(plan))))
+        elif declared_effect(plan) is not Effect.EXACT:
+            wanted.append((Plan(), replace(self._take, perturb_ratio=_ONE_BIT)))
+        return (*self._baseline, self._record_all(wanted)[0])
+
+    def _floors(self, ratio: float, count: int) -> tuple[Evidence, ...]:
+        take = replace(self._take, perturb_ratio=ratio)
+        seeds = range(1, count + 1)
+        return tuple(self._record_all([(Plan(), replace(take, perturb_seed=s)) for s in seeds]))
+
+    def _others(self, fed: int) -> list[Evidence]:
+        """Return the script on the same batches from the same weights, under other seeds."""
+        take = replace(self._take, feeds=True)
+        seeds = range(1, _OTHER_SEEDS_COUNT + 1)
+        found = self._record_all([(Plan(), replace(take, reseed=seed)) for seed in seeds])
+        return [run.until(fed) if fed else run for run in found]
+
+    def _record(self, plan: Plan, take: Take) -> Evidence:
+        return self._record_all([(plan, take)])[0]
+
+    def _record_all(self, asked: Sequence[tuple[Plan, Take]]) -> list[Evidence]:
+        """Record runs, two at a time; what was recorded before is not again."""
+        missing = [pair for pair in dict.fromkeys(asked) if pair not in self._known]
+        found = self._together([partial(self._run, plan, take) for plan, take in missing])
+        self._known.update(zip(missing, found, strict=True))
+        return [self._known[pair] for pair in asked]
+
+    def _together(self, runs: Sequence[Callable[[], Evidence]]) -> list[Evidence]:
         with ThreadPoolExecutor(_AT_ONCE_COUNT) as pool:
-            if self._baseline is None:
-                taught = pool.submit(self._record, Plan(), teach=True)
-                second = pool.submit(self._record, Plan(), teach=True)
-                self._baseline = (taught.result(), second.result())
-            candidate = pool.submit(self._record, plan)
-            if not self._floors and declared_effect(plan) is not Effect.EXACT:
-                floor = pool.submit(self._record, Plan(), floor_seed=_FLOOR_SEEDS[0])
-                self._floors = (floor.result(),)
-            return (*self._baseline, candidate.result())
+            return [future.result() for future in [pool.submit(run) for run in runs]]
 
-    def _floor_runs(self) -> tuple[Evidence, ...]:
-        for seed in _FLOOR_SEEDS[len(self._floors) :]:
-            self._floors += (self._record(Plan(), floor_seed=seed),)
-        return self._floors
-
-    def _record(
-        self, plan: Plan, *, teach: bool = False, floor_seed: int | None = None
-    ) -> Evidence:
+    def _run(self, plan: Plan, take: Take) -> Evidence:
         self.launch_count += 1
         with recorded(
-            self._workload,
-            plan,
-            step_count=self._step_count,
-            forced_count=self._forced_count,
-            teacher=None if teach else self._taught,
-            isolation=self._isolation,
-            patience_s=self._patience_s,
-            floor_seed=floor_seed,
+            self._workload, plan, take, isolation=self._isolation, patience_s=self._patience_s
         ) as (message, folder):
-            if teach and not any(self._taught.iterdir()):
-                for path in folder.glob("weights*"):
-                    shutil.copy(path, self._taught)
-            return read_evidence(message, folder)
+            evidence = read_evidence(message, folder)
+            if take.teacher is None and take.forced_count:
+                self._vitals.append(message["vitals"] | {"steps": message["steps"]})
+                self._teach(folder)
+            return evidence
+
+    def _teach(self, folder: Path) -> None:
+        """Keep what the first of the two runs left for the others."""
+        with self._teaching:
+            if any(self._taught.iterdir()):
+                return
+            for pattern in ("weights*", "batch*", "taught*"):
+                for path in folder.glob(pattern):
+                    shutil.move(path, self._taught)
+
+    def _forget(self) -> None:
+        """Begin anew: what was kept for another plan is not enough for this one."""
+        self._known.clear()
+        for path in self._taught.iterdir():
+            path.unlink()
+
+
+def _is_news(gate: Gate) -> bool:
+    """Return whether a gate of a part of a plan says more than the same gate of the whole."""
+    return gate.passed is False or not gate.name.startswith(("G0", "G1 structure"))
+
+
+def _draw_alike(first: Evidence, candidate: Evidence) -> bool:
+    """Return whether torch's generator stood alike wherever it was looked at."""
+    return (first.fetch_draws, first.model_draws) == (
+        candidate.fetch_draws,
+        candidate.model_draws,
+    )

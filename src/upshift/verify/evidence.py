@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+NOTHING: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
@@ -20,16 +22,24 @@ class Evidence:
 
     Attributes:
         step_count: steps that were recorded.
-        batches: a hash of the content of each batch, in order.
+        batches: a hash of the content of each batch that the loader made, in order.
+        outlines: of each batch the type, shape, mean and spread of each tensor in it.
         orders: for each dataset, a hash of the indices of each batch, in order.
         structure: optimizer settings before each step, and what trained in each call.
         samples: samples of each step.
         losses: the value of each loss.
+        losses_at: how many losses there were at the end of each step.
         weights: a hash of all weights and buffers after the last step.
         sizes: how many values of each parameter tensor are kept.
         gradients: for each taught step the gradients that the optimizer saw, all in one run.
         moves: for each taught step how it moved the weights.
-        forced_losses_count: losses that belong to the taught steps.
+        tail: how the steps after the taught ones moved the weights.
+        averages: what follows the weights or the activations without gradients (running
+            averages, statistics of a norm) after the taught steps, each with its shape.
+        fetch_draws: a hash of torch's generator after each batch was made.
+        model_draws: the same at the beginning of each backward pass.
+        fed_step_count: steps on batches of the script as it is; None where it was not asked.
+        gradients_taught: the optimizer got the gradients of the script as it is.
     """
 
     step_count: int
@@ -42,10 +52,26 @@ class Evidence:
     sizes: tuple[int, ...]
     gradients: tuple[NDArray[np.float32], ...]
     moves: tuple[NDArray[np.float32], ...]
-    forced_losses_count: int
+    losses_at: tuple[int, ...]
+    outlines: tuple[tuple[tuple[str, float, float], ...], ...] = ()
+    tail: NDArray[np.float32] = field(default_factory=lambda: NOTHING)
+    averages: tuple[tuple[str, NDArray[np.float32]], ...] = ()
+    fetch_draws: tuple[str, ...] = ()
+    model_draws: tuple[str, ...] = ()
+    fed_step_count: int | None = None
+    gradients_taught: bool = False
+
+    @property
+    def forced_losses_count(self) -> int:
+        """Losses that belong to the taught steps."""
+        forced = min(len(self.gradients), len(self.losses_at))
+        return self.losses_at[forced - 1] if forced else 0
 
     def equals(self, other: Evidence) -> bool:
-        """Return whether both runs saw the same batches and ended with the same bits."""
+        """Return whether this run saw the batches of `other` and ended with the same bits."""
+        # Who was fed has the generators of the script as it is, whatever it drew itself.
+        fed = self.fed_step_count is not None
+        same_draws = (self.fetch_draws, self.model_draws) == (other.fetch_draws, other.model_draws)
         return (
             self.step_count == other.step_count
             and self.batches == other.batches
@@ -53,26 +79,67 @@ class Evidence:
             and self.weights == other.weights
             and all(map(np.array_equal, self.gradients, other.gradients))
             and all(map(np.array_equal, self.moves, other.moves))
+            and _holds(self.averages, other.averages)
+            and (same_draws or not fed)
         )
+
+    def until(self, step_count: int) -> Evidence:
+        """Return what the first steps left; nothing is known of what came after them."""
+        if step_count >= self.step_count:
+            return self
+        kept = self.losses_at[step_count - 1] if step_count else 0
+        return replace(
+            self,
+            step_count=step_count,
+            losses=self.losses[:kept],
+            losses_at=self.losses_at[:step_count],
+            samples=self.samples[:step_count],
+            gradients=self.gradients[:step_count],
+            moves=self.moves[:step_count],
+            tail=NOTHING,
+            averages=self.averages if step_count >= len(self.gradients) else (),
+        )
+
+
+def _holds(
+    candidate: tuple[tuple[str, NDArray[np.float32]], ...],
+    baseline: tuple[tuple[str, NDArray[np.float32]], ...],
+) -> bool:
+    """Return whether each average of the baseline is there, to the bit, in whatever order."""
+    found = {(shape, values.tobytes()) for shape, values in candidate}
+    return all((shape, values.tobytes()) in found for shape, values in baseline)
 
 
 def read_evidence(message: Mapping[str, Any], folder: Path) -> Evidence:
     """Return the evidence of the run that sent `message` and wrote its tensors to `folder`."""
 
-    def arrays(name: str) -> tuple[NDArray[np.float32], ...]:
-        taught = range(message["forced"])
-        return tuple(np.fromfile(folder / f"{name}{step}", dtype="<f4") for step in taught)
+    def array(name: str) -> NDArray[np.float32]:
+        path = folder / name
+        return np.fromfile(path, dtype="<f4") if path.exists() else NOTHING
 
+    def arrays(name: str) -> tuple[NDArray[np.float32], ...]:
+        return tuple(array(f"{name}{step}") for step in range(message["forced"]))
+
+    shapes, sizes = message["averages"]
+    borders = np.cumsum(sizes)[:-1].astype(int)
+    averages = np.split(array("averages"), borders) if shapes else []
     return Evidence(
         step_count=message["steps"],
         batches=tuple(message["batches"]),
+        outlines=tuple(tuple((a, b, c) for a, b, c in part) for part in message["outlines"]),
         orders=tuple(tuple(order) for order in message["orders"]),
         structure=tuple(message["structure"]),
         samples=tuple(message["samples"]),
         losses=tuple(message["losses"]),
+        losses_at=tuple(message["losses_at"]),
         weights=message["weights"],
         sizes=tuple(message["sizes"]),
         gradients=arrays("gradients"),
         moves=arrays("moves"),
-        forced_losses_count=message["forced_losses"],
+        tail=array("tail"),
+        averages=tuple(zip(shapes, averages, strict=True)),
+        fetch_draws=tuple(message["fetch_draws"]),
+        model_draws=tuple(message["model_draws"]),
+        fed_step_count=message["fed"],
+        gradients_taught=message["gradients_taught"],
     )

@@ -20,17 +20,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from upshift.records import Effect, Gate, Proof
+from upshift.verify.distances import (
+    LEAST_DISTANCE,
+    average_ratios,
+    distance,
+    distances,
+    gradient_ratios,
+    loss_ratio,
+    move_ratios,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
     from upshift.verify.evidence import Evidence
 
 PASS_RATIO, WARN_RATIO = 10.0, 100.0
 TENSOR_FACTOR = 10.0
-_LEAST_DISTANCE = 4 * 2.0**-23
 _GROSS_DISTANCE = 0.2
 _SPREAD_FACTOR = 3.0
 _LEAST_SPREAD_RATIO = 1e-3
@@ -55,17 +61,18 @@ def same_structure(baseline: Evidence, candidate: Evidence, *, redraws: bool) ->
     Args:
         baseline: the untouched script.
         candidate: the script under the plan.
-        redraws: the plan says that random draws inside the samples change; then the order of
-            the samples is compared in place of their content.
+        redraws: random draws inside the samples change, as the plan says; then the order of
+            the samples is compared in place of their content, which tells it otherwise.
     """
     count = min(baseline.step_count, candidate.step_count)
+    orders = _common(baseline.orders, candidate.orders)
     differing = [
         name
         for name, left, right in (
             ("number of steps", baseline.step_count, candidate.step_count),
             ("samples per step", baseline.samples, candidate.samples),
             ("number of losses", len(baseline.losses), len(candidate.losses)),
-            ("order of the samples", *_common(baseline.orders, candidate.orders)),
+            ("order of the samples", *(orders if redraws else ((), ()))),
             ("optimizer settings or training flags", baseline.structure, candidate.structure),
             (
                 "content of the batches",
@@ -107,7 +114,7 @@ def same_bits(baseline: Evidence, candidate: Evidence) -> Gate:
 
 
 def within_floor(baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence]) -> Gate:
-    """G3: gradients, losses and weights differ no more than by rounding.
+    """G3: gradients, losses, weights and averages differ no more than by rounding.
 
     The distance of each tensor to the baseline's, relative to its size, is divided by the distance
     that one changed bit per weight causes. The typical tensor may reach 10, the worst 100.
@@ -121,19 +128,13 @@ def within_floor(baseline: Evidence, candidate: Evidence, floors: Sequence[Evide
     if candidate.sizes != baseline.sizes or len(candidate.losses) != len(baseline.losses):
         says = "the plan changes the parameters or the number of losses"
         return Gate(name=name, passed=False, says=says)
-    if gross := _gross_step(baseline, candidate, floors):
+    gross = gross_step(baseline, candidate, floors) or _gross_tail(baseline, candidate, floors)
+    if gross:
         return Gate(name=name, passed=False, says=gross, distance_ratio=float("inf"))
-    parts = {
-        "gradients": _gradient_ratios(baseline, candidate, floors),
-        "weights": _move_ratios(baseline, candidate, floors),
-    }
-    ratios = {part: float(np.median(values)) for part, values in parts.items()}
-    ratios["losses"] = _loss_ratio(baseline, candidate, floors)
-    for part, values in parts.items():
-        ratios[f"worst {part}"] = float(np.max(values)) / TENSOR_FACTOR
+    ratios = part_ratios(baseline, candidate, floors)
     worst = max(ratios, key=lambda part: ratios[part])
     ratio = ratios[worst]
-    figures = ", ".join(f"{part} {ratios[part]:.2g}" for part in ("gradients", "weights", "losses"))
+    figures = ", ".join(f"{part} {r:.2g}" for part, r in ratios.items() if "worst" not in part)
     if ratio <= PASS_RATIO:
         says = f"differs like rounding: {figures} times what one changed bit does"
         return Gate(name=name, passed=True, says=says, distance_ratio=ratio)
@@ -145,6 +146,39 @@ def within_floor(baseline: Evidence, candidate: Evidence, floors: Sequence[Evide
         return Gate(name=name, passed=None, says=says, distance_ratio=ratio)
     says = f"the {worst} differ by {ratio:.3g} times what one changed bit does: not rounding"
     return Gate(name=name, passed=False, says=says, distance_ratio=ratio)
+
+
+def part_ratios(
+    baseline: Evidence,
+    candidate: Evidence,
+    floors: Sequence[Evidence],
+    *,
+    least: float = LEAST_DISTANCE,
+    lost_distance: float = np.inf,
+) -> dict[str, float]:
+    """Return how many times further than the floor each part lies: typical tensors and worst.
+
+    Args:
+        baseline: the untouched script.
+        candidate: the script under the plan.
+        floors: the untouched script with its weights perturbed.
+        least: a relative distance that is rounding whatever the floor says.
+        lost_distance: where the floor takes a gradient further than that, it is nothing but
+            rounding and only has to stay small.
+    """
+    parts = {
+        "gradients": gradient_ratios(
+            baseline, candidate, floors, least, lost_distance=lost_distance
+        ),
+        "weights": move_ratios(baseline, candidate, floors, least),
+        "averages": average_ratios(baseline, candidate, floors, least),
+    }
+    known = {part: values for part, values in parts.items() if values.size}
+    ratios = {part: float(np.median(values)) for part, values in known.items()}
+    ratios["losses"] = loss_ratio(baseline, candidate, floors, least)
+    for part, values in known.items():
+        ratios[f"worst {part}"] = float(np.max(values)) / TENSOR_FACTOR
+    return ratios
 
 
 def within_spread(baseline: Evidence, candidate: Evidence, gate: Gate) -> Gate:
@@ -173,91 +207,36 @@ def prove(effect: Effect, gates: Sequence[Gate]) -> Proof:
     return Proof(effect=effect, gates=tuple(gates))
 
 
-def _distances(
-    left: Sequence[NDArray[np.float32]], right: Sequence[NDArray[np.float32]], sizes: Sequence[int]
-) -> NDArray[np.float64]:
-    """Return relative distances, shape (steps, tensors); infinite where a value is no number."""
-    borders = np.cumsum(sizes)[:-1]
-    table = [
-        [_distance(a, b) for a, b in zip(np.split(x, borders), np.split(y, borders), strict=True)]
-        for x, y in zip(left, right, strict=False)
-    ]
-    return np.asarray(table, dtype=np.float64)
-
-
-def _distance(left: NDArray[np.float32], right: NDArray[np.float32]) -> float:
-    reference = float(np.linalg.norm(right.astype(np.float64)))
-    if reference == 0.0:
-        return 0.0 if not np.any(left) else float("inf")
-    distance = float(np.linalg.norm(left.astype(np.float64) - right)) / reference
-    return distance if np.isfinite(distance) else float("inf")
-
-
-def _floor(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    # A floor run that ran away to infinity would permit everything.
-    finite = np.where(np.isfinite(table), table, 0.0)
-    return np.asarray(np.maximum(np.median(finite, axis=0), _LEAST_DISTANCE), dtype=np.float64)
-
-
-def _gradient_ratios(
-    baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence]
-) -> NDArray[np.float64]:
-    """Return for each tensor how many times further it is than one changed bit takes it."""
-    own, sizes = baseline.gradients, baseline.sizes
-    table = _distances(candidate.gradients, own, sizes)
-    shaken = np.concatenate([_distances(floor.gradients, own, sizes) for floor in floors])
-    return np.asarray(_quartile(table) / _floor(shaken), dtype=np.float64)
-
-
-def _move_ratios(
-    baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence]
-) -> NDArray[np.float64]:
-    """Return the same for movements: the cleanest step, and the quartile beyond the gradients."""
-    own, sizes = baseline.moves, baseline.sizes
-    table = _distances(candidate.moves, own, sizes)
-    floor = _floor(np.concatenate([_distances(other.moves, own, sizes) for other in floors]))
-    gradients = _distances(candidate.gradients, baseline.gradients, sizes)
-    explained = np.max(np.where(np.isfinite(gradients), gradients, 0.0), axis=0)
-    cleanest = np.min(table, axis=0) / floor
-    beyond = _quartile(table) / np.maximum(floor, explained)
-    return np.asarray(np.maximum(cleanest, beyond), dtype=np.float64)
-
-
-def _quartile(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(np.quantile(table, 0.25, axis=0, method="lower"), dtype=np.float64)
-
-
-def _loss_ratio(baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence]) -> float:
-    count = baseline.forced_losses_count
-    own = np.asarray(baseline.losses[:count], dtype=np.float64)
-    if not count:
-        return 0.0
-    if not np.isfinite(own).all():
-        return float("inf")
-    scale = np.maximum(np.abs(own), 1e-12)
-    distances = np.abs(np.asarray(candidate.losses[:count]) - own) / scale
-    shaken = [
-        np.abs(np.asarray(floor.losses[:count]) - own) / scale
-        for floor in floors
-        if len(floor.losses) >= count
-    ]
-    floor = _floor(np.concatenate(shaken)[:, None]) if shaken else np.asarray([_LEAST_DISTANCE])
-    distances = np.where(np.isfinite(distances), distances, np.inf)
-    return float(np.quantile(distances, 0.25, method="lower") / floor[0])
-
-
-def _gross_step(baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence]) -> str:
+def gross_step(
+    baseline: Evidence,
+    candidate: Evidence,
+    floors: Sequence[Evidence],
+    parts: Sequence[str] = ("gradients", "moves"),
+) -> str:
     """Return what is wrong with a single step that differs by far: one that was skipped, say."""
-    whole = (sum(baseline.sizes),)
-    for part, word in (("gradients", "gradients"), ("moves", "weights")):
+    whole, words = (sum(baseline.sizes),), {"gradients": "gradients", "moves": "weights"}
+    for part in parts:
         own = getattr(baseline, part)
-        distances = _distances(getattr(candidate, part), own, whole)[:, 0]
-        shaken = [_distances(getattr(floor, part), own, whole) for floor in floors]
+        apart = distances(getattr(candidate, part), own, whole)[:, 0]
+        shaken = [distances(getattr(floor, part), own, whole) for floor in floors]
         finite = [table[np.isfinite(table)] for table in shaken]
         largest = max([float(np.max(values)) for values in finite if values.size], default=0.0)
-        worst = int(np.argmax(distances))
-        if distances[worst] > max(_GROSS_DISTANCE, PASS_RATIO * largest):
-            return f"the {word} of step {worst + 1} differ by {distances[worst]:.2g} of their size"
+        worst = int(np.argmax(apart))
+        if apart[worst] > max(_GROSS_DISTANCE, PASS_RATIO * largest):
+            far = f"{apart[worst]:.2g}"
+            return f"the {words[part]} of step {worst + 1} differ by {far} of their size"
     if not np.isfinite(candidate.losses).all() and np.isfinite(baseline.losses).all():
         return "a loss is not a number"
     return ""
+
+
+def _gross_tail(baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence]) -> str:
+    """Return what is wrong with the steps after the taught ones: some were skipped, say."""
+    if not baseline.tail.size or not candidate.tail.size:
+        return ""
+    apart = distance(candidate.tail, baseline.tail)
+    shaken = [distance(floor.tail, baseline.tail) for floor in floors if floor.tail.size]
+    largest = max([far for far in shaken if np.isfinite(far)], default=0.0)
+    if apart <= max(_GROSS_DISTANCE, PASS_RATIO * largest):
+        return ""
+    return f"the weights of the last steps differ by {apart:.2g} of what they moved"

@@ -1,0 +1,173 @@
+"""The gates that compare laws: of the samples, of the draws in a model, of what is learned.
+
+Where a verdict rests on chance, the rate of errors is a test.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from upshift.verify import draws, gates, learning, precision
+from upshift.verify.evidence import Evidence
+
+STEPS, SIZE, KIND = 24, 200, "torch.float32 (8, 3)"
+
+
+def drawn(seed, *, dropout=0.1, scale=1.0, shift=0.0, moved=0.0):
+    """Return the evidence of a model that draws: the same weights and batches, other masks."""
+    chance, weights = np.random.default_rng(seed), np.random.default_rng(0)
+    losses, gradients, moves = [], [], []
+    for step in range(STEPS):
+        level = 2.0 - step / STEPS
+        losses.append(scale * (level + dropout * chance.normal()) + shift)
+        gradient = weights.normal(size=SIZE)
+        noisy = gradient * (1 + dropout * chance.normal(size=SIZE))
+        gradients.append((scale * noisy).astype(np.float32))
+        moves.append(((-0.1 - moved) * gradient).astype(np.float32))
+    return Evidence(
+        step_count=STEPS, batches=(), orders=(), structure=(), samples=(8,) * STEPS,
+        losses=tuple(losses), losses_at=tuple(range(1, STEPS + 1)), weights="", sizes=(SIZE,),
+        gradients=tuple(gradients), moves=tuple(moves), gradients_taught=True,
+    )  # fmt: skip
+
+
+def batches(seed, *, mean=0.0, spread=1.0, kind=KIND, count=STEPS, same=False):
+    """Return the evidence of batches: the same samples, each with noise of its own."""
+    samples, noise = np.random.default_rng(0), np.random.default_rng(seed)
+    outlines, names = [], []
+    for number in range(count):
+        values = samples.normal(size=64) + mean + spread * noise.normal(size=64)
+        outlines.append(((kind, float(values.mean()), float(values.std())), ("label", 1.0, 1.0)))
+        names.append("same" if same else f"batch {seed} {number}")
+    return replace(drawn(0), outlines=tuple(outlines), batches=tuple(names))
+
+
+def test_other_draws_of_the_samples_are_believed_in_nearly_all_cases() -> None:
+    verdicts = [draws.same_law(batches(1), batches(seed)).passed for seed in range(2, 302)]
+    assert verdicts.count(True) >= 298
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"mean": 0.4}, "mean of tensor 1"),
+        ({"spread": 1.5}, "spread of tensor 1"),
+        ({"kind": "torch.float64 (8, 3)"}, "types or shapes in batch 1"),
+        ({"same": True}, "more than once"),
+    ],
+)
+def test_another_law_of_the_samples_is_told(change, says) -> None:
+    gate = draws.same_law(batches(1), batches(2, **change))
+    assert gate.passed is False
+    assert says in gate.says
+
+
+def test_a_few_batches_are_not_judged_by_their_values() -> None:
+    gate = draws.same_law(batches(1, count=4), batches(2, count=4, mean=5.0))
+    assert gate.passed is None
+    assert "too few" in gate.says
+
+
+def test_other_draws_of_the_model_are_believed_in_nearly_all_cases() -> None:
+    own = [drawn(1), drawn(2), drawn(3)]
+    verdicts = [draws.within_draws(own[0], drawn(s), own[1:]).passed for s in range(4, 304)]
+    assert verdicts.count(True) >= 294
+
+
+@pytest.mark.parametrize(
+    "change", [{"dropout": 0.0}, {"dropout": 0.3}, {"scale": 0.5}, {"shift": 0.3}]
+)
+def test_another_law_of_the_model_is_told(change) -> None:
+    gate = draws.within_draws(drawn(1), drawn(9, **change), [drawn(2), drawn(3)])
+    assert gate.passed is False, gate.says
+
+
+def test_draws_that_matter_for_nothing_must_change_nothing() -> None:
+    still = [drawn(seed, dropout=0.0) for seed in (1, 2, 3)]
+    assert draws.within_draws(still[0], drawn(4, dropout=0.0), still[1:]).passed is True
+    assert draws.within_draws(still[0], drawn(4, scale=1.1), still[1:]).passed is False
+
+
+def test_an_optimizer_is_compared_on_the_same_gradients() -> None:
+    floor = replace(drawn(5), moves=tuple(m * np.float32(1 + 2.0**-23) for m in drawn(5).moves))
+    assert precision.same_update(drawn(1), drawn(2), [floor]).passed is True
+    assert precision.same_update(drawn(1), drawn(2, moved=0.0005), [floor]).passed is False
+    skipped = drawn(2)
+    skipped = replace(skipped, moves=(*skipped.moves[:-1], 0 * skipped.moves[-1]))
+    gate = precision.same_update(drawn(1), skipped, [floor])
+    assert gate.passed is False
+    assert f"step {STEPS}" in gate.says
+    untaught = replace(drawn(2), gradients_taught=False)
+    assert precision.same_update(drawn(1), untaught, [floor]).passed is None
+
+
+@pytest.mark.parametrize(
+    ("change", "passed"),
+    [({}, True), ({"scale": 0.97}, False), ({"scale": -1.0}, False), ({"dropout": 0.3}, False)],
+)
+def test_fewer_bits_neither_turn_nor_stretch_the_gradients(change, passed) -> None:
+    plain = drawn(1, dropout=0.0)
+    floor, narrow = drawn(2, dropout=0.004), drawn(3, **{"dropout": 0.004, **change})
+    gate = precision.within_precision(plain, narrow, [floor], epsilon_ratio=2.0**-8)
+    assert gate.passed is passed, gate.says
+
+
+def followed(values):
+    """Return evidence with running averages: nobody says in which order they are found."""
+    return replace(drawn(1), averages=tuple(("(4,)", np.float32(v) * np.ones(4)) for v in values))
+
+
+def test_averages_are_compared_with_the_nearest_whatever_their_order() -> None:
+    baseline, floor = followed([1.0, 2.0]), followed([1.0, 2.0])
+    assert gates.within_floor(baseline, followed([2.0, 1.0, 7.0]), [floor]).passed is True
+    assert gates.within_floor(baseline, followed([1.0, 2.001]), [floor]).passed is False
+    assert gates.within_floor(baseline, followed([]), [floor]).passed is False
+    assert followed([2.0, 1.0]).equals(baseline)
+    assert not followed([1.0, 2.001]).equals(baseline)
+
+
+def pairs_of(excess, seed, *, count=5, noise=0.02):
+    chance = np.random.default_rng(seed)
+    own = 1.0 + 0.2 * chance.normal(size=count)
+    return list(zip(own, own + excess + noise * chance.normal(size=count), strict=True))
+
+
+def test_learning_no_worse_is_shown_by_pairs_of_seeds() -> None:
+    assert learning.no_worse(pairs_of(0.0, 1)).passed is True
+    gate = learning.no_worse(pairs_of(0.5, 1))
+    assert gate.passed is False
+    assert "margin" in gate.says
+
+
+def test_worse_learning_is_rarely_believed() -> None:
+    """At the margin the test is wrong in about one of twenty cases."""
+    believed = 0
+    for seed in range(400):
+        own = np.asarray([pair[0] for pair in pairs_of(0.0, seed)])
+        margin = 0.5 * float(np.std(own, ddof=1))
+        believed += learning.no_worse(pairs_of(margin, seed)).passed is True
+    assert believed <= 32
+
+
+@pytest.mark.parametrize(
+    ("pairs", "says"),
+    [
+        ([(1.0, 1.0)] * 4, "too few"),
+        ([(1.0, 1.0)] * 4 + [(1.0, float("nan"))], "under the plan"),
+        ([(1.0, 1.0)] * 4 + [(float("inf"), 1.0)], "script itself"),
+    ],
+)
+def test_learning_is_not_judged_from_too_little(pairs, says) -> None:
+    gate = learning.no_worse(pairs)
+    assert gate.passed is False
+    assert says in gate.says
+
+
+def test_learning_is_compared_after_as_many_samples() -> None:
+    own = replace(drawn(1), losses=tuple(float(24 - step) for step in range(STEPS)))
+    larger = replace(own, samples=(16,) * STEPS)
+    count = learning.common_sample_count([own, larger])
+    assert count == 8 * STEPS
+    assert learning.final_loss(own, count) == np.mean([6, 5, 4, 3, 2, 1])
+    assert learning.final_loss(larger, count) == np.mean([15, 14, 13])
