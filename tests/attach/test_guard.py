@@ -285,3 +285,21 @@ def test_the_sentence_names_the_step_the_figure_and_the_levers() -> None:
     assert "b=2" in text
     assert text.endswith("\n")
     assert "Put back" not in astray_said(16, "the loss is nan", [], ["b=2"]).split("Only")[0]
+
+
+def test_what_somebody_else_put_before_it_stays_there(monkeypatch) -> None:
+    from functools import wraps
+
+    watch, seen = watched(), []
+    Guard(watch, Band(), astray=lambda *w: None, slow=lambda *s: None)
+    ours = torch.autograd.backward
+
+    @wraps(ours)
+    def theirs(*args, **kwargs):
+        seen.append(1)
+        return ours(*args, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "backward", theirs)
+    supervised(watch.live, steps=STEP_COUNT + 5)
+    assert torch.autograd.backward is theirs
+    assert len(seen) == STEP_COUNT + 5

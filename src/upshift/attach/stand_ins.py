@@ -21,6 +21,7 @@ class StandIns:
     def __init__(self, in_loop: Callable[[], bool]) -> None:
         self._in_loop = in_loop
         self._answers: dict[tuple[int, str], list[Answer]] = {}
+        self._placed: dict[tuple[int, str], Any] = {}
 
     def add(self, owner: Any, name: str, answer: Answer) -> Callable[[], None]:
         """Let `answer(original, *args, **kwargs)` stand in, until the result is called.
@@ -31,14 +32,18 @@ class StandIns:
         if key not in self._answers:
             self._answers[key] = []
             original = vars(owner)[name]
-            setattr(owner, name, self._stand_in(original, self._answers[key]))
+            self._placed[key] = self._stand_in(original, self._answers[key])
+            setattr(owner, name, self._placed[key])
         answers = self._answers[key]
         answers.append(answer)
 
         def undo() -> None:
             answers.remove(answer)
-            if not answers and self._answers.pop(key, None) is not None:
-                setattr(owner, name, vars(owner)[name].__wrapped__)
+            if answers or self._answers.pop(key, None) is None:
+                return
+            stand_in = self._placed.pop(key)
+            if vars(owner)[name] is stand_in:  # else somebody stands before us now
+                setattr(owner, name, stand_in.__wrapped__)
 
         return undo
 
