@@ -130,10 +130,6 @@ class Excusing:
         """As `Training`; a tensor for which `convert` raises is passed as it is."""
         return self._training.on_inputs(self._excused(convert, lambda module, tensor: tensor))
 
-    def excuse(self, error: Exception) -> None:
-        """As `Training`; the script goes on without the lever."""
-        self._excuse(error)
-
     def on_phase(self, enter: Callable[[Any], Any]) -> Any:
         """As `Training`; where `enter` or what it returned raises, the phase goes on as it is."""
         entered = self._excused(enter, lambda phase: None)
@@ -143,6 +139,10 @@ class Excusing:
             return None if leave is None else self._excused(leave, lambda: None)
 
         return self._training.on_phase(careful)
+
+    def excuse(self, error: Exception) -> None:
+        """As `Training`; the script goes on without the lever."""
+        self._excuse(error)
 
     def on_training(self, pull: Callable[[], Any]) -> Any:
         """As `Training`; where `pull` raises nothing is set."""
@@ -364,10 +364,10 @@ def _verify(order: dict[str, Any]) -> None:
 
     watch = Watch(measuring=True)
     watch.live.at_once = True
+    vitals = Vitals(watch)  # before the recorder's hooks, which end the run at the last step
     Recorder(order, watch, done=done)
     Pulled(watch.live).switch(order["plan"])
     watch.install()
-    vitals = Vitals(watch)
 
 
 def _talk(channel: Any, message: dict[str, Any]) -> dict[str, Any]:
