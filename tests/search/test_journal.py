@@ -1,6 +1,6 @@
 import pytest
 
-from upshift.records import Comparison, Interval, Pair, Plan, Verdict
+from upshift.records import Comparison, Interval, Pair, Phase, Plan, Verdict
 from upshift.search import Journal
 
 FINGERPRINT = {"script": "abc", "torch": "2.5.0", "cores": 4}
@@ -15,6 +15,8 @@ def comparison(lever="a", setting=True):
         means_ratio=1.09,
         pairs=(Pair(baseline_s=1.1, candidate_s=1.0, baseline_first=False),),
         wall_s=3.5,
+        phase_s={Phase.DATA: 0.2, Phase.FORWARD: 0.8},
+        later_s=1.5,
     )
 
 
