@@ -50,12 +50,12 @@ HEAD = """\
 Wall time of plain python over that of the other, of the same command, whole runs: imports, reading
 data, evaluation and compiling count. Rounds in a shuffled order, {rounds} of them; the
 Hodges-Lehmann estimate with its 95 % interval, or with the lowest and highest round (marked r)
-where there are fewer than six. Above 1 is faster than plain python. `torch.compile` needs an edit of the
-script; the others take it as it is. Data is made, in the format of each script.
+where there are fewer than six. Above 1 is faster than plain python. `torch.compile` needs an edit
+of the script; the others take it as it is. Data is made, in the format of each script.
 
 Reproduce with `python benchmarks/make_data.py CHECKOUTS` and `python benchmarks/rivals.py
-CHECKOUTS --budget {budget} --rounds {rounds}`; the commands stand in [rivals.json](rivals.json), all rounds in
-[rivals-rounds.json](rivals-rounds.json).
+CHECKOUTS --budget {budget} --rounds {rounds}`; the commands stand in [rivals.json](rivals.json),
+all rounds in [rivals-rounds.json](rivals-rounds.json).
 
 """
 

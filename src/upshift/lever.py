@@ -60,7 +60,7 @@ class Training(Protocol):
         """Apply `pull` to each `torch.optim.Optimizer` right before its first step."""
 
     def on_options(self, choose: Callable[[Any], Mapping[str, Any] | None]) -> Undo:
-        """Step each optimizer under the options that `choose(optimizer)` returns, as {"fused": True}.
+        """Step each optimizer under what `choose(optimizer)` returns, such as `{"fused": True}`.
 
         The optimizer that it sees has the options of the script, and so have checkpoints and
         copies of it. The first update of a parameter is always the script's own.

@@ -27,13 +27,13 @@ TRAITS = {
         "loader.persistent": False, "loader.draws": True, "loop.draws": True, "threads": 4,
     },
     "by hand": {"model.conv": False, "threads": 1},
-    "kept": {
-        "optimizer.name": "RMSprop", "loader.workers": 2, "loader.map_style": True,
-        "loader.persistent": True, "threads": 16,
-    },
     "compiler": {
         "model.parameter_count": 1000, "compile.cxx": "g++", "compile.triton": False,
         "compile.refused": "",
+    },
+    "kept": {
+        "optimizer.name": "RMSprop", "loader.workers": 2, "loader.map_style": True,
+        "loader.persistent": True, "threads": 16,
     },
     "many objects": {"gc.step_s": 0.02, "gc.enabled": True, "gc.threshold_count": 700},
     "decayed": {"numbers.denormal_ratio": 0.02, "memory.huge_pages": "madvise"},

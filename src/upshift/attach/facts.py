@@ -182,8 +182,8 @@ class Traits:
 
         self.found.update(read_threads())
         self.found["torch"] = torch.__version__
-        self.found.update(self._updates.read())
         self.found.update(read_compilers(torch.__version__))
+        self.found.update(self._updates.read())
         self.found.update(self._model.read())
         self.found.update(self._signs.read())
         if self._fetches is not None and self._dataset is not None:
