@@ -50,10 +50,12 @@ class Training(Protocol):
     Attributes:
         trial: the process is thrown away after some seconds of timed steps. What pays from the
             second pass over the data on may show there what it gives then.
+        paused_s: seconds in which the loop stood still between two steps, parked.
         at_once: the first steps are recorded for a proof. What waits before it acts does not here.
     """
 
     trial: bool
+    paused_s: float
     at_once: bool
 
     def on_optimizer(self, pull: Callable[[Any], Callable[[], None] | None]) -> Undo:

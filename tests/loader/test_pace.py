@@ -2,17 +2,15 @@
 
 import pytest
 
-from upshift.loader import pace
 from upshift.loader.pace import Pace
 
 
 class Loop:
     """A loop whose time is told, not measured."""
 
-    def __init__(self, monkeypatch) -> None:
+    def __init__(self) -> None:
         self.now_s = 0.0
-        self.pace = Pace()
-        monkeypatch.setattr(pace.time, "monotonic", lambda: self.now_s)
+        self.pace = Pace(lambda: self.now_s)
 
     def elsewhere(self, count, *, wait_s, fetch_s, step_s=1.0) -> bool:
         """Make steps with workers until they are changed for the main process."""
@@ -36,8 +34,8 @@ class Loop:
 
 
 @pytest.fixture
-def loop(monkeypatch):
-    return Loop(monkeypatch)
+def loop():
+    return Loop()
 
 
 def test_two_busy_workers_are_left_to_their_work(loop) -> None:

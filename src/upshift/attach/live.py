@@ -74,6 +74,7 @@ class LiveTraining:
         self._settings: list[Callable[[], Undo | None]] = []
         self.begun = False
         self.trial = False
+        self.paused_s = 0.0
         self.at_once = False
         self.compile_s = 0.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -358,4 +359,6 @@ class Watch:
         count = self.samples.cut()
         for observer in self.observers:
             observer.ended()
+        began_s = time.monotonic()
         self.on_step(phases, count)
+        self.live.paused_s += time.monotonic() - began_s

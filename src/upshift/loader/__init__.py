@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+import weakref
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from upshift.loader.switchboard import Switchboard
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from upshift.lever import Training
 
 _BOARDS: WeakKeyDictionary[Training, Switchboard] = WeakKeyDictionary()
@@ -18,10 +22,21 @@ def board_of(training: Training) -> Switchboard:
     training = getattr(training, "itself", training)  # what the child hands to one lever only
     board = _BOARDS.get(training)
     if board is None:
-        board = _BOARDS[training] = Switchboard(rehearses=training.trial)
+        board = Switchboard(rehearses=training.trial, clock=_clock_of(weakref.ref(training)))
+        _BOARDS[training] = board
         training.on_loader(board.make)
         training.on_next(board.advance)
     return board
+
+
+def _clock_of(training: weakref.ref[Training]) -> Callable[[], float]:
+    """Return the clock of a loop, which stands still while a trial is parked."""
+
+    def now_s() -> float:
+        known = training()
+        return time.monotonic() - (known.paused_s if known is not None else 0.0)
+
+    return now_s
 
 
 __all__ = ["Switchboard", "board_of"]

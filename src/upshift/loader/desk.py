@@ -38,6 +38,7 @@ class Desk:
 
     Args:
         note: told, in one sentence, each thing that is not done, and why.
+        clock: seconds of the loop.
 
     Attributes:
         pace: who makes batches faster, workers or the main process, where the script has none.
@@ -46,9 +47,11 @@ class Desk:
         kept_seed: the base seed of the script's own persistent workers.
     """
 
-    def __init__(self, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.note = note
-        self.pace = Pace()
+        self.pace = Pace(clock)
         self.draws: bool | None = None
         self.keeps = True
         self.kept_seed: int | None = None

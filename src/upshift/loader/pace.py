@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import time
 from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _WINDOW_COUNT = 16
 _SLOWEST_COUNT = 2
@@ -22,12 +26,16 @@ class Pace:
     cheaper, a window of batches is made in the main process, to see, and whoever was faster goes
     on. Every exact way gives the same batches, so nothing but time hangs on it.
 
+    Args:
+        clock: seconds of the loop, without those in which a trial was parked.
+
     Attributes:
         is_home: the main process should make the batches.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.is_home = False
+        self._clock = clock
         self._began_s: float | None = None
         self._cycles_s: list[float] = []
         self._waits_s: list[float] = []
@@ -42,7 +50,7 @@ class Pace:
 
     def ask(self) -> None:
         """Note that the loop asks for a batch."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         if self._began_s is not None:
             self._cycles_s.append(now_s - self._began_s)
         self._began_s = now_s
@@ -55,7 +63,7 @@ class Pace:
         """
         self._left_count -= 1
         if self._began_s is not None:
-            self._waits_s.append(time.monotonic() - self._began_s)
+            self._waits_s.append(self._clock() - self._began_s)
         self._fetches_s.append(fetch_s)
         if len(self._cycles_s) < _WINDOW_COUNT:
             return False

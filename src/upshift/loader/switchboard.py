@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -42,6 +43,7 @@ class Switchboard:
 
     Args:
         rehearses: this is a trial: what pays from the second pass on is shown at once.
+        clock: seconds of the loop, without those in which a trial was parked.
 
     Attributes:
         wish: the number of workers that a lever asks for.
@@ -51,8 +53,11 @@ class Switchboard:
         notes: what is not done for some loader, and why, one sentence each.
     """
 
-    def __init__(self, *, rehearses: bool = False) -> None:
+    def __init__(
+        self, *, rehearses: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.rehearses = rehearses
+        self._clock = clock
         self.wish = Wish()
         self.offers: list[Offer] = []
         self.setups: list[Any] = []
@@ -124,7 +129,7 @@ class Switchboard:
     def _desk(self, loader: Any) -> Desk:
         desk = self._desks.get(loader)
         if desk is None:
-            desk = self._desks[loader] = Desk(self._note)
+            desk = self._desks[loader] = Desk(self._note, self._clock)
         return desk
 
     def _note(self, why: str) -> None:
