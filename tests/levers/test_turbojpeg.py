@@ -23,6 +23,17 @@ def test_is_tried_where_a_loader_feeds_the_loop() -> None:
     assert LEVER.why_not(Scene(machine=LAPTOP)) == "the loop takes its batches from no DataLoader"
 
 
+@libraries
+def test_is_left_alone_where_no_image_was_opened_and_is_a_guess_where_nobody_knows() -> None:
+    def seen(opens):
+        return Scene(machine=LAPTOP, traits={"loader.workers": 0, "loader.opens_images": opens})
+
+    assert LEVER.settings(seen(False)) == ()
+    assert LEVER.why_not(seen(False)) == "no image file was opened with Pillow"
+    assert LEVER.promising(seen(True))
+    assert not LEVER.promising(FED)
+
+
 def test_says_what_is_missing(monkeypatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "PIL" or None)
     assert LEVER.settings(FED) == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -191,6 +192,9 @@ class Traits:
         if self._step_count:
             per_step = max(1, round(self._batch_count / self._step_count))
             self.found["loader.batches_per_step"] = per_step
+        if self.found.get("loader.workers") == 0:
+            # Pillow loads its readers when a first file is opened; workers do that elsewhere.
+            self.found["loader.opens_images"] = "PIL.JpegImagePlugin" in sys.modules
         if self._draws.items is not None and not self.found.get("loader.workers"):
             self.found["loader.draws"] = self._draws.items
         if self._draws.loop is not None:

@@ -32,14 +32,23 @@ def _missing() -> list[str]:
 
 def settings(scene: Scene) -> tuple[bool, ...]:
     """Return the one setting there is, where both libraries are there and a loader feeds."""
-    return () if _missing() or "loader.workers" not in scene.traits else (True,)
+    fed = "loader.workers" in scene.traits
+    opens = scene.traits.get("loader.opens_images", True)
+    return (True,) if fed and opens and not _missing() else ()
 
 
 def why_not(scene: Scene) -> str:
     """Say why there is nothing to try."""
     if missing := _missing():
         return f"{' and '.join(missing)} cannot be imported (pip install upshift[turbojpeg])"
-    return "the loop takes its batches from no DataLoader"
+    if "loader.workers" not in scene.traits:
+        return "the loop takes its batches from no DataLoader"
+    return "no image file was opened with Pillow"
+
+
+def promising(scene: Scene) -> bool:
+    """Return whether images were seen to be opened; of workers nobody knows."""
+    return bool(scene.traits.get("loader.opens_images"))
 
 
 def pull(training: Training, setting: bool) -> Callable[[], None]:
@@ -67,6 +76,7 @@ LEVER = Lever(
         "pixels = simplejpeg.decode_jpeg(Path(path).read_bytes())\n"
         "image = Image.fromarray(pixels)  # in place of Image.open(path)"
     ),
+    promising=promising,
     settle_count=4,
     pull=pull,
 )
