@@ -13,7 +13,7 @@ $(READY): pyproject.toml
 	touch $@
 
 demo: $(READY)
-	$(BIN)/upshift tune --budget 130s --plan .demo/upshift.toml examples/image_pipeline.py
+	$(BIN)/upshift tune --budget 180s --plan .demo/upshift.toml examples/image_pipeline.py
 
 test: $(READY)
 	$(BIN)/pytest -q
