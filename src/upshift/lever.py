@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     Undo = Callable[[], None]
 
 S = TypeVar("S", bound=Setting)
+_DEAREST_FAULT_S = 4e-6
+_LEAST_FAULT_SHARE_RATIO = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,16 @@ class Scene:
     machine: Machine
     baseline: Profile | None = None
     traits: Mapping[str, Setting] = field(default_factory=dict)
+
+    def few_faults(self) -> str:
+        """Say that page faults take too little of a step to matter; empty where they may."""
+        seen = self.baseline
+        if seen is None or seen.faults_count is None:
+            return ""
+        share = seen.faults_count * _DEAREST_FAULT_S / seen.step_s
+        if share >= _LEAST_FAULT_SHARE_RATIO:
+            return ""
+        return f"a step faults in {seen.faults_count:.0f} pages: at most {share:.1%} of it"
 
 
 class Training(Protocol):

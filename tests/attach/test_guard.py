@@ -239,12 +239,16 @@ def test_a_script_that_ends_early_or_has_no_loss_of_one_number_is_left_alone() -
 
 
 def test_a_failure_of_its_own_is_not_the_script_s() -> None:
+    called = []
+
     def breaks(*wrong):
+        called.append(wrong)
         raise RuntimeError("planted")
 
     watch = watched()
     Guard(watch, Band(losses=(1.0,), spreads=(0.1,)), astray=breaks, slow=breaks)
     supervised(watch.live, spoil=lambda step, loss: loss * math.nan)
+    assert len(called) == 1
 
 
 def test_a_run_that_is_slower_than_without_levers_is_told_once() -> None:

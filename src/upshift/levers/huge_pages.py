@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 
 _TUNABLE = "glibc.malloc.hugetlb"  # 1: the heap asks the kernel by madvise(2)
 _GLIBC_SINCE = (2, 35)
-_DEAREST_FAULT_S = 4e-6
-_LEAST_SHARE_RATIO = 0.01
-
-
-def _fault_share_ratio(scene: Scene) -> float | None:
-    """Return the most that page faults can cost of a step; None where faults are unknown."""
-    profile = scene.baseline
-    if profile is None or profile.faults_count is None:
-        return None
-    return profile.faults_count * _DEAREST_FAULT_S / profile.step_s
 
 
 def _has_tunable() -> bool:
@@ -51,8 +41,7 @@ def settings(scene: Scene) -> tuple[str, ...]:
     if sys.platform != "linux":
         return ()
     given = scene.traits.get("memory.huge_pages") in ("madvise", "always")
-    share = _fault_share_ratio(scene)
-    if not given or (share is not None and share < _LEAST_SHARE_RATIO):
+    if not given or scene.few_faults():
         return ()
     return ("glibc", "torch") if _has_tunable() else ("torch",)
 
@@ -64,8 +53,7 @@ def why_not(scene: Scene) -> str:
         return "this kernel has no transparent huge pages"
     if mode not in ("madvise", "always"):
         return f"transparent huge pages are set to {mode} on this machine"
-    count = scene.baseline.faults_count if scene.baseline else 0
-    return f"a step faults in {count:.0f} pages: at most {_fault_share_ratio(scene):.1%} of it"
+    return scene.few_faults()
 
 
 def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:

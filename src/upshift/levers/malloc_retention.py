@@ -22,31 +22,18 @@ if TYPE_CHECKING:
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MMAP_BYTES, _TRIM_BYTES = 1 << 30, (1 << 31) - 1
-_DEAREST_FAULT_S = 4e-6
-_LEAST_SHARE_RATIO = 0.01
-
-
-def _fault_share_ratio(scene: Scene) -> float | None:
-    """Return the most that page faults can cost of a step; None where faults are unknown."""
-    profile = scene.baseline
-    if profile is None or profile.faults_count is None:
-        return None
-    return profile.faults_count * _DEAREST_FAULT_S / profile.step_s
 
 
 def settings(scene: Scene) -> tuple[bool, ...]:
     """Return the one setting there is, where steps fault enough pages in."""
-    share = _fault_share_ratio(scene)
-    faults = share is None or share >= _LEAST_SHARE_RATIO
-    return (True,) if sys.platform == "linux" and faults else ()
+    return (True,) if sys.platform == "linux" and not scene.few_faults() else ()
 
 
 def why_not(scene: Scene) -> str:
     """Say why there is nothing to try."""
     if sys.platform != "linux":
         return "it is a setting of glibc on Linux"
-    count = scene.baseline.faults_count if scene.baseline else 0
-    return f"a step faults in {count:.0f} pages: at most {_fault_share_ratio(scene):.1%} of it"
+    return scene.few_faults()
 
 
 def pull(training: Training, setting: bool) -> Callable[[], None]:
