@@ -15,12 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,10 +27,11 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "src"))
 
 import loader_choice  # noqa: E402  after the path to upshift
+from figures import machine_line, ratio  # noqa: E402
 from loader_cases import CASES, Case  # noqa: E402
 from loader_page import case_line, choice_line, page_of, peer_line  # noqa: E402
 from loader_peers import PEERS, Peer  # noqa: E402
-from loader_race import Arm, Failed, Race, differ, hashes, ratio  # noqa: E402
+from loader_race import Arm, Failed, Race, differ, hashes  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,18 +40,6 @@ PACKAGES = ("torch", "torchvision", "numpy", "pillow", "torchdata", "spdl-core",
 FRESH_ROUNDS, LIVING_ROUNDS = 6, 10
 PEER_FRESH_ROUNDS, PEER_LIVING_ROUNDS = 3, 6
 CHOICE = "choice"
-
-
-def machine_line() -> str:
-    """Return what the figures were measured on."""
-    installed = []
-    for name in PACKAGES:
-        try:
-            installed.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            installed.append(f"{name} not installed")
-    facts = f"{os.cpu_count()} CPUs ({platform.machine()}), Python {platform.python_version()}"
-    return f"{facts}, {', '.join(installed)}"
 
 
 def missing(case: Case, levers: Mapping[str, Any]) -> str:
@@ -246,7 +233,7 @@ def main() -> None:
 
     asked = arguments()
     random.seed()
-    found = earlier(asked) | {"machine": machine_line(), "quick": asked.quick}
+    found = earlier(asked) | {"machine": machine_line(PACKAGES), "quick": asked.quick}
     for case in CASES:
         if asked.only and case.name not in asked.only:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from figures import ratio_cell
 from loader_choice import LARGEST_COUNT, NEAR_RATIO
 
 if TYPE_CHECKING:
@@ -47,16 +48,6 @@ measured again where they differ. A step is {step}. Target: {target} at most.
 | loader, per item | chosen | best of the sweep | ratio | |
 |---|---|---|---|---|
 """
-
-
-def ratio_cell(found: Mapping[str, Any] | None, failed: str | None) -> str:
-    """Return a ratio and its interval, or why there is none."""
-    if failed:
-        return failed.replace("|", "/")
-    if found is None:
-        return ""
-    mark = " r" if found.get("is_range") else ""
-    return f"{found['mid']:.2f}x [{found['low']:.2f}, {found['high']:.2f}]{mark}"
 
 
 def bits_cell(bits: str | None) -> str:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 SRC = Path(__file__).parents[1] / "src"
 BLOCK_LIMIT_S = 120.0
-FEWEST_PAIRS = 6  # below, the signed-rank interval excludes nothing
 
 
 class Failed(Exception):
@@ -190,20 +189,3 @@ def differ(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
                 words = {"batches": "batches of", "states": "random state after"}[what]
                 return f"{words} epoch {epoch}"
     return "" if baseline["weights"] == candidate["weights"] else "weights"
-
-
-def ratio(logs: Sequence[float]) -> dict[str, Any] | None:
-    """Return the ratio with its interval; the lowest and highest round below six of them."""
-    from math import exp
-
-    from upshift.compare import hodges_lehmann, signed_rank_interval
-
-    if not logs:
-        return None
-    if len(logs) < FEWEST_PAIRS:
-        low, mid, high = min(logs), hodges_lehmann(logs), max(logs)
-        found = {"low": exp(low), "mid": exp(mid), "high": exp(high), "is_range": True}
-    else:
-        seen = signed_rank_interval(logs)
-        found = {"low": seen.low_ratio, "mid": seen.mid_ratio, "high": seen.high_ratio}
-    return {**found, "rounds": [exp(value) for value in logs]}

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
-import platform
 import random
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from upshift.compare import hodges_lehmann, signed_rank_interval
+from figures import machine_line, ratio, ratio_cell
 
 HERE = Path(__file__).parent
 LEVERS = ("channels_last=True", "fused_optimizer=True", "intra_op_threads=1")
@@ -85,12 +83,6 @@ def seconds(words: list[str]) -> float:
     return float(done.stdout)
 
 
-def told(logs: list[float]) -> str:
-    """Return a ratio with its 95 % interval."""
-    low, high = signed_rank_interval(logs)
-    return f"{math.exp(hodges_lehmann(logs)):.3f} [{math.exp(low):.3f}, {math.exp(high):.3f}]"
-
-
 def main() -> None:
     """Run the benchmark and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -116,16 +108,10 @@ def main() -> None:
             ratios.append(math.log(walls["run"] / walls["hand"]))
             controls.append(math.log(walls["again"] / walls["hand"]))
             print(f"round {number + 1}: {math.exp(ratios[-1]):.3f}", flush=True)
-    import torch
-
-    machine = (
-        f"{os.cpu_count()} CPUs ({platform.machine()}), Python {platform.python_version()}, "
-        f"torch {torch.__version__}"
-    )
     text = PAGE.format(
-        machine=machine, rounds=asked.rounds, first=first, steps=asked.steps,
+        machine=machine_line(), rounds=asked.rounds, first=first, steps=asked.steps,
         levers=", ".join(f"`{lever}`" for lever in LEVERS),
-        ratio=told(ratios), control=told(controls),
+        ratio=ratio_cell(ratio(ratios), digits=3), control=ratio_cell(ratio(controls), digits=3),
     )  # fmt: skip
     (asked.out / "overhead.md").write_text(text)
     print(text)

@@ -15,8 +15,6 @@ import argparse
 import importlib.util
 import json
 import math
-import os
-import platform
 import random
 import subprocess
 import sys
@@ -25,12 +23,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from figures import machine_line, ratio, ratio_cell
 from first_light import tree_hash
 
-from upshift.compare import hodges_lehmann, signed_rank_interval
+from upshift.compare import hodges_lehmann
 
 HERE = Path(__file__).parent
-LEAST_FOR_INTERVAL = 6
 LIMIT_S = 600.0
 EDITED = "upshift_bench_compiled.py"
 RIVALS = {
@@ -148,14 +146,7 @@ def race(found: dict[str, list[str]], folder: Path, rounds: int) -> dict[str, li
 
 def told(ratios: list[float]) -> str:
     """Return a ratio with its spread."""
-    if not ratios:
-        return "failed"
-    logs = [math.log(ratio) for ratio in ratios]
-    middle = math.exp(hodges_lehmann(logs))
-    if len(logs) >= LEAST_FOR_INTERVAL:
-        low, high = (math.exp(end) for end in signed_rank_interval(logs))
-        return f"{middle:.2f}x [{low:.2f}, {high:.2f}]"
-    return f"{middle:.2f}x [{min(ratios):.2f}, {max(ratios):.2f}] r"
+    return ratio_cell(ratio([math.log(r) for r in ratios])) or "failed"
 
 
 def page(rows: dict[str, dict[str, Any]], machine: str, rounds: int, budget: str) -> str:
@@ -170,7 +161,7 @@ def page(rows: dict[str, dict[str, Any]], machine: str, rounds: int, budget: str
             + f" | {row['plan']} | {row['effect']} | {row['launches']} | {row['tune_s']:.0f} |"
         )  # fmt: skip
     lines.append("| **geometric mean** | " + " | ".join(means(rows, names)) + " | | | | |")
-    facts = HEAD.format(machine=machine, rounds=rounds, budget=budget)
+    facts = HEAD.format(machine=machine_line(), rounds=rounds, budget=budget)
     return facts + "\n".join(lines) + "\n"
 
 
@@ -221,20 +212,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE)
     asked = parser.parse_args()
     rows = {}
-    import torch
-
-    machine = (
-        f"{os.cpu_count()} CPUs ({platform.machine()}), Python {platform.python_version()}, "
-        f"torch {torch.__version__}"
-    )
     for entry in json.loads((HERE / "rivals.json").read_text()):
         if asked.only and not any(part in entry["name"] for part in asked.only):
             continue
         rows[entry["name"]] = measure(entry, (asked.checkouts / entry["folder"]).resolve(), asked)
         asked.out.mkdir(exist_ok=True)
         (asked.out / "rivals-rounds.json").write_text(json.dumps(rows, indent=1) + "\n")
-        (asked.out / "rivals.md").write_text(page(rows, machine, asked.rounds, asked.budget))
-        print(page(rows, machine, asked.rounds, asked.budget).splitlines()[-2], flush=True)
+        (asked.out / "rivals.md").write_text(page(rows, machine_line(), asked.rounds, asked.budget))
+        print(page(rows, machine_line(), asked.rounds, asked.budget).splitlines()[-2], flush=True)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
-import platform
 import sys
 import time
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+from figures import machine_line
 
 from upshift import search, session
 from upshift.lever import Scene
@@ -130,13 +130,9 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--out", type=Path, default=HERE)
     asked = parser.parse_args()
-    import torch
-
-    machine = (
-        f"{os.cpu_count()} CPUs ({platform.machine()}), Python {platform.python_version()}, "
-        f"torch {torch.__version__}"
+    page = HEAD.format(
+        machine=machine_line(), budget=asked.budget, levers=", ".join(sorted(LEVERS))
     )
-    page = HEAD.format(machine=machine, budget=asked.budget, levers=", ".join(sorted(LEVERS)))
     rows = {}
     for script in asked.only or SCRIPTS:
         workload = Workload(
