@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 Measure: TypeAlias = "Callable[[Sequence[bool]], Sequence[Pair]]"
 _FIRST_CHUNK, _LARGEST_CHUNK = 4, 64
+# A burst of another job's work slows several blocks in a row, which the coin knows nothing of:
+# fewer pairs than these lie within one burst.
+_DROP_LEAST_COUNT = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +82,8 @@ def rule_for(noise: Noise, *, budget_s: float, least_ratio: float = 0.02) -> Rul
 def judge(pairs: Sequence[Pair], rule: Rule) -> Verdict:
     """Return what the pairs prove, in their order: the first crossing decides.
 
-    Pairs that follow the first crossing never change the verdict.
+    Pairs that follow the first crossing never change the verdict. Nothing is dropped before
+    six pairs.
     """
     if not pairs:
         return Verdict.UNDECIDED
@@ -87,6 +91,7 @@ def judge(pairs: Sequence[Pair], rule: Rule) -> Verdict:
     faster = log_e_path(values, bets=rule.bets)
     lacking = log_e_path(log1p(rule.least_ratio) - values, bets=rule.bets)
     win = _first(faster >= log(rule.win_ratio))
+    lacking[: _DROP_LEAST_COUNT - 1] = -inf
     drop = _first(lacking >= log(rule.drop_ratio))
     if win is None and drop is None:
         return Verdict.UNDECIDED
@@ -140,8 +145,8 @@ def run_chunk(
 
 
 def _chunk(done: int, rule: Rule, *, spent_s: float) -> int:
-    """Return how many pairs to ask for: 4, 8, 16 .. 64, within the pairs and seconds left."""
-    size = min(_FIRST_CHUNK + done, _LARGEST_CHUNK, rule.pair_count - done)
+    """Return how many pairs to ask for: 4, 4, 8 .. 64, within the pairs and seconds left."""
+    size = min(max(_FIRST_CHUNK, done), _LARGEST_CHUNK, rule.pair_count - done)
     if not done or spent_s <= 0.0 or rule.budget_s == inf:
         return size
     left = (rule.budget_s - spent_s) * done / spent_s

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LEAST_RATIO = 0.02
+_CLEAR_RATIO = 1.1
 
 
 class Kind(StrEnum):
@@ -98,6 +99,13 @@ def propose_race(
 def is_better(comparison: Comparison, stakes: Stakes) -> bool:
     """Return whether the candidate is taken: it won, or its best estimate is worth it."""
     return is_faster(comparison, stakes) and not starts_too_late(comparison, stakes)
+
+
+def is_taken_whole(comparison: Comparison, stakes: Stakes) -> bool:
+    """Return whether a bundle comes in: it won, or showed much in noise that hid the proof."""
+    speedup = comparison.speedup
+    clear = speedup is not None and speedup.mid_ratio > _CLEAR_RATIO
+    return is_better(comparison, stakes) and (comparison.verdict is Verdict.WIN or clear)
 
 
 def is_faster(comparison: Comparison, stakes: Stakes) -> bool:

@@ -26,7 +26,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from upshift.records import Comparison, Plan, Setting, Switch, Verdict
 from upshift.search.knob import at_most
 from upshift.search.outlook import Outlook, best_guess, is_numeric, neighbours
-from upshift.search.proposal import LEAST_RATIO, Kind, Proposal, is_better, propose_race
+from upshift.search.proposal import (
+    LEAST_RATIO,
+    Kind,
+    Proposal,
+    is_better,
+    is_taken_whole,
+    propose_race,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -37,11 +44,8 @@ if TYPE_CHECKING:
 
 # Yields a race, receives its comparison, or None when it may not be run any more.
 Steps: TypeAlias = "Generator[Proposal, Comparison | None, None]"
-_MOST_BUNDLES = 3
-_MOST_ROUNDS = 3
-_MOST_PASSES = 3
-_MOST_REFINEMENTS = 4
-_MOST_PAIRS = 8
+_MOST_BUNDLES, _MOST_ROUNDS, _MOST_PASSES = 3, 3, 3
+_MOST_REFINEMENTS, _MOST_PAIRS = 4, 8
 _GROUP_COUNT = 4
 _PROMISING_RATIO = 0.35
 _DOUBTED_RATIO = 1.06
@@ -162,18 +166,19 @@ class Story:
         return (yield from self._race(Kind.BUNDLE, self.plan, candidate, expected_log=expected_log))
 
     def _read_bundle(self, seen: Comparison) -> Steps:
-        if seen.verdict is Verdict.WIN and self._is_better(seen):
+        if is_taken_whole(seen, self.stakes):
             self._take(seen)
             self.bundle = seen
             return
-        self.outlook.disappointed |= {name for name, _ in seen.candidate.settings}
-        knobs = [knob for knob in self._usable() if knob.lever in dict(seen.candidate.settings)]
+        names = {name for name, _ in seen.candidate.settings}
+        self.outlook.disappointed |= names
+        knobs = [knob for knob in self._usable() if knob.lever in names]
         hurts = seen.speedup is not None and seen.speedup.mid_ratio < _HURTS_RATIO
         if len(knobs) < _GROUP_COUNT or not hurts:
             return
         for half in (knobs[: len(knobs) // 2], knobs[len(knobs) // 2 :]):
             part = yield from self._race_bundle(half)
-            if part is not None and part.verdict is Verdict.WIN and self._is_better(part):
+            if part is not None and is_taken_whole(part, self.stakes):
                 self._take(part)
                 self.bundle = part
 
@@ -323,9 +328,9 @@ class Story:
             expected_log = max(self.outlook.move_log(one), self.outlook.move_log(other))
             seen = yield from self._race(Kind.PAIR, self.plan, candidate, expected_log=expected_log)
             if seen is not None and self._is_better(seen):
-                for knob in (one, other):
-                    self.deciding[knob.lever] = seen
-                    self.pruned.discard(knob.lever)
+                for lever in (one.lever, other.lever):
+                    self.deciding[lever] = seen
+                    self.pruned.discard(lever)
                 self._take(seen)
                 return
 
@@ -354,8 +359,7 @@ class Story:
                 yield from self._leave_out([lever])
 
     def _leave_out(self, levers: Sequence[str]) -> Steps:
-        kept = frozenset(name for name, _ in self.plan.settings) - set(levers)
-        without = self.plan.only(kept)
+        without = self.plan.only(frozenset(name for name, _ in self.plan.settings) - set(levers))
         lever = levers[0] if len(levers) == 1 else None
         seen = yield from self._race(Kind.PRUNE, without, self.plan, lever=lever)
         # A failure here is that of the plan which never ran before: the one without.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from upshift.records import Machine, Plan, Profile
 
 NOISE_LEAST_COUNT, NOISE_LEAST_S = 8, 3.0
-CONFIRM_ROUNDS, CONFIRM_TRIAL_COUNT, CONFIRM_LEAST_COUNT = 2, 2, 6
+CONFIRM_ROUNDS, CONFIRM_TRIAL_COUNT, CONFIRM_LEAST_COUNT = 2, 2, 10
 CONFIRM_LEAST_S = 3.0
 GLANCE_COUNT, PROBE_COUNT, PROBE_S = 2, 8, 4.0
 WATCH_LEAST_COUNT, WATCH_MOST_COUNT, WATCH_S = 8, 400, 6.0
@@ -102,7 +102,7 @@ class Costs:
 
     @property
     def confirm_pairs_s(self) -> float:
-        """Seconds of the fewest pairs of a confirmation: two that tell their length, then six."""
+        """Seconds of the fewest pairs of a confirmation: two that tell their length, then ten."""
         pairs_s = (CONFIRM_TRIAL_COUNT + CONFIRM_LEAST_COUNT) * self.pair_s
         return CONFIRM_ROUNDS * max(CONFIRM_LEAST_S, pairs_s)
 

@@ -13,6 +13,7 @@ from upshift import compare
 from upshift.errors import ScriptFailed
 from upshift.records import Comparison, Noise, Plan, Verdict
 from upshift.session.costs import (
+    CONFIRM_LEAST_COUNT,
     CONFIRM_LEAST_S,
     CONFIRM_ROUNDS,
     CONFIRM_TRIAL_COUNT,
@@ -36,6 +37,7 @@ _CONFIRM_SHARE, _CONFIRM_LEAST_S, _CONFIRM_MOST_S = 0.2, 8.0, 60.0
 _CONFIRM_WANTED_S = 30.0
 _SHOWN_COUNT = 200
 _RACE_LEAST_COUNT, _RACE_USUAL_COUNT, _RACE_USUAL_S = 8, 16, 8.0
+_CONFIRM_MOST_COUNT = 24
 
 
 class Races:
@@ -56,6 +58,7 @@ class Races:
     ) -> None:
         self.noise: Noise | None = None
         self.least_ratio = LEAST_RATIO
+        self._seen: dict[Plan, Comparison] = {}
         self._bench = bench
         self._options = options
         self._view = view
@@ -147,6 +150,7 @@ class Races:
             baseline_phase_s=self._bench.tally.phase_s(own),
             later_s=self._later_s(own, other),
         )
+        self._seen[candidate] = result
         if result.speedup is not None:
             word = {Verdict.WIN: "faster", Verdict.DROP: "no gain"}.get(result.verdict, "undecided")
             change = candidate.only(baseline.differing(candidate)) or baseline
@@ -163,7 +167,7 @@ class Races:
 
         Args:
             plan: what the search chose.
-            until_s: when it should be over, by the clock; at least six pairs are run each time.
+            until_s: when it should be over, by the clock; at least ten pairs are run each time.
         """
         rounds = []
         launches_s = self._bench.launch_s(self._options.pulled)
@@ -190,6 +194,7 @@ class Races:
             budget_s=left_s,
             least_s=min(left_s, _CONFIRM_WANTED_S / CONFIRM_ROUNDS),
         )
+        count = max(count, self._least_confirming_count(plan))
         return compare.confirm(
             measure,
             pair_count=count,
@@ -197,6 +202,19 @@ class Races:
             clock=self._clock,
             on_pair=self._shower(Plan(), plan),
         )
+
+    def _least_confirming_count(self, plan: Plan) -> int:
+        """Return the pairs that half of the gain seen in the search needs in the noise seen there.
+
+        A plan with loader workers is many times noisier than the script against itself.
+        """
+        seen = self._seen.get(plan)
+        if seen is None or seen.speedup is None or len(seen.pairs) < CONFIRM_LEAST_COUNT:
+            return CONFIRM_LEAST_COUNT
+        wanted_ratio = max(LEAST_RATIO, (seen.speedup.mid_ratio - 1.0) / 2)
+        noise = compare.measure_noise(seen.pairs, pair_s=1.0, budget_s=1.0)
+        count = compare.plan_pairs(noise, wanted_ratio=wanted_ratio, budget_s=_CONFIRM_MOST_COUNT)
+        return max(CONFIRM_LEAST_COUNT, count)
 
     def _measure(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> compare.Measure:
         own, other = self.with_pulled(baseline), self.with_pulled(candidate)
