@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 import upshift
-from upshift import lever
 from upshift.cli import app
 from upshift.errors import IsolationFailed, NeverTrains
 from upshift.records import (
@@ -26,6 +25,7 @@ from upshift.records import (
     Proof,
     Tuning,
 )
+from upshift.testing import plant
 
 MACHINE = Machine(cpu=Cpu(model="A CPU"), budget=Budget(core_count=2, limited_by="cores"))
 PROFILE = Profile(
@@ -111,7 +111,7 @@ def project(tmp_path, monkeypatch):
         name: SimpleNamespace(name=name, lines=lambda s: f"# set to {s}")
         for name in ("compile", "intra_op_threads")
     }
-    monkeypatch.setattr(lever, "discover", lambda: known)
+    plant(monkeypatch, known)
     (tmp_path / "train.py").write_text("print('training')\n")
     return tmp_path
 

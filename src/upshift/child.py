@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from upshift.launch import traces
-from upshift.lever import lookup
+from upshift.lever import discover, lookup
 from upshift.records import Plan, Switch
 
 if TYPE_CHECKING:
@@ -309,6 +309,7 @@ def _trial(order: dict[str, Any]) -> None:
     watch = Watch(measuring=True)
     watch.live.trial = True
     board_of(watch.live)  # it must have seen a pass begin to take it over in the middle
+    discover()  # a lever may come at any step; whatever its file touches must be there before
     pulled, replay = Pulled(watch.live), Replay(watch.live.advancers)
 
     def switch(settings: dict[str, Any]) -> None:

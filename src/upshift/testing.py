@@ -101,6 +101,17 @@ def periodic(sd_ratio: float = 0.02, *, period_count: int = 7, height_ratio: flo
     )
 
 
+def plant(patch: Any, levers: Mapping[str, Any]) -> None:
+    """Put `levers` in the place of those that are installed.
+
+    Args:
+        patch: pytest's `monkeypatch`.
+        levers: by name.
+    """
+    patch.setattr("upshift.lever.names", lambda: tuple(levers))
+    patch.setattr("upshift.lever.load", levers.__getitem__)
+
+
 @dataclass(kw_only=True)
 class FakeBench:
     """A machine on which a plan takes the time that a function says.

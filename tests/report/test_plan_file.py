@@ -18,14 +18,12 @@ TODAY = datetime.date(2026, 1, 2)
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch):
-    class Any(dict):
+    class Every(tuple):
         def __contains__(self, name):
             return name != "no_such_lever"
 
-        def __missing__(self, name):
-            return SimpleNamespace(name=name)
-
-    monkeypatch.setattr(lever, "discover", Any)
+    monkeypatch.setattr(lever, "names", Every)
+    monkeypatch.setattr(lever, "load", lambda name: SimpleNamespace(name=name))
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from upshift.launch.bench import Bench
 from upshift.launch.process import Isolation
 from upshift.lever import Lever
 from upshift.records import Effect, Entry, Gate, Phase, Proof, Switch, Tuning, Workload
-from upshift.session import Options, knobs, tuner
+from upshift.session import Options, tuner
 from upshift.session.costs import recorded_count
-from upshift.testing import LAPTOP, FakeScript, steady
+from upshift.testing import LAPTOP, FakeScript, plant, steady
 from upshift.units import parse_duration
 
 LATE_RATIO = 1.15
@@ -102,9 +102,7 @@ class Tuned:
 @pytest.fixture
 def tuned(monkeypatch, tmp_path):
     """Tune a simulated script."""
-    monkeypatch.setattr("upshift.lever.discover", lambda: LEVERS)
-    monkeypatch.setattr(tuner, "discover", lambda: LEVERS)
-    monkeypatch.setattr(knobs, "discover", lambda: LEVERS)
+    plant(monkeypatch, LEVERS)
     monkeypatch.setattr("upshift.launch.process.best_isolation", lambda: Isolation.NONE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert upshift.lever.discover() == LEVERS

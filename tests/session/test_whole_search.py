@@ -22,7 +22,7 @@ from upshift.session.costs import Costs
 from upshift.session.hunt import MOST_LAUNCHES_COUNT, Hunt
 from upshift.session.observe import observe
 from upshift.session.races import Races
-from upshift.testing import FakeScript, steady
+from upshift.testing import FakeScript, plant, steady
 
 WORKLOAD = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd="/nowhere", python="python")
 SCENARIOS = 25
@@ -211,7 +211,7 @@ class Searched:
 @pytest.fixture
 def search_on(monkeypatch):
     """Search on a simulated machine."""
-    monkeypatch.setattr("upshift.lever.discover", lambda: LEVERS)
+    plant(monkeypatch, LEVERS)
 
     def run(machine, *, budget_s=inf, sd_ratio=0.04) -> Searched:
         script = FakeScript(
