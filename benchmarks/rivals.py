@@ -210,14 +210,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", action="append", default=[], help="part of a name")
     parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--resume", action="store_true", help="keep the scripts that are done")
     asked = parser.parse_args()
-    rows = {}
+    done = asked.out / "rivals-rounds.json"
+    rows = json.loads(done.read_text()) if asked.resume and done.exists() else {}
     for entry in json.loads((HERE / "rivals.json").read_text()):
         if asked.only and not any(part in entry["name"] for part in asked.only):
             continue
+        if entry["name"] in rows:
+            continue
         rows[entry["name"]] = measure(entry, (asked.checkouts / entry["folder"]).resolve(), asked)
         asked.out.mkdir(exist_ok=True)
-        (asked.out / "rivals-rounds.json").write_text(json.dumps(rows, indent=1) + "\n")
+        done.write_text(json.dumps(rows, indent=1) + "\n")
         (asked.out / "rivals.md").write_text(page(rows, machine_line(), asked.rounds, asked.budget))
         print(page(rows, machine_line(), asked.rounds, asked.budget).splitlines()[-2], flush=True)
 

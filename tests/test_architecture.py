@@ -15,14 +15,26 @@ from upshift import records
 SRC = Path(upshift.errors.__file__).parent
 STAGES = {
     "machine", "launch", "attach", "loader", "compile", "levers", "compare", "search", "verify",
-    "report",
+    "diagnose", "report",
 }  # fmt: skip
 SHARED = {"records", "lever", "units", "errors"}
 WIRING = {"session", "child", "cli", "testing", "__main__", "__init__"}
 CHILD_SIDE = {"attach", "loader", "compile", "levers"}
 FOR_LEVERS = {"loader", "compile"}
 LONGEST_FILE, LONGEST_FUNCTION = 400, 60
-UNITS = ("_s", "_ns", "_bytes", "_ratio", "_count", "_flops", "flops", "_index", "index", "seed")
+UNITS = (
+    "_s",
+    "_ns",
+    "_bytes",
+    "_ratio",
+    "_count",
+    "_flops",
+    "flops",
+    "_index",
+    "index",
+    "line",
+    "seed",
+)
 HEAVY = {"torch", "numpy", "rich", "typer", "msgspec", "tomlkit", "psutil", "IPython"}
 
 

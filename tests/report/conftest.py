@@ -9,16 +9,21 @@ from upshift.records import (
     Caveat,
     Cost,
     Cpu,
+    Diagnosis,
     Effect,
     Entry,
+    Finding,
     Gate,
+    HotLine,
     Interval,
     LeverReport,
     Machine,
     Noise,
     Phase,
+    Place,
     Plan,
     Profile,
+    Profiling,
     Proof,
     Torch,
     Tuning,
@@ -52,6 +57,35 @@ def machine():
 def workload(tmp_path):
     argv = ("train.py", "--epochs", "3", "--name", "my run [a]")
     return Workload(entry=Entry.SCRIPT, argv=argv, cwd=str(tmp_path), python="/usr/bin/python3")
+
+
+@pytest.fixture
+def diagnosis(workload):
+    slow = Place(path=f"{workload.cwd}/train.py", line=7, source="images = slow(images)")
+    return Diagnosis(
+        findings=(
+            Finding(
+                name="few-workers",
+                share=interval(0.38, 0.43, 0.47),
+                says="The loop waits 43 % of the step for batches that one process makes.",
+                remedy="Give the loader two workers.",
+                lever="loader_workers",
+                places=(slow,),
+            ),
+            Finding(name="shm-too-small", says="64.0 MiB are left.", remedy="Pass --shm-size."),
+        ),
+        hot_lines=(HotLine(place=slow, share_ratio=0.12, phase="data", calls="PIL.Image.resize"),),
+    )
+
+
+@pytest.fixture
+def profiled(workload, diagnosis):
+    def make(profile, machine, notes=()):
+        return Profiling(
+            machine=machine, workload=workload, profile=profile, diagnosis=diagnosis, notes=notes
+        )
+
+    return make
 
 
 @pytest.fixture

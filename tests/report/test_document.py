@@ -14,10 +14,10 @@ TOP = {
 }  # fmt: skip
 
 
-def test_the_schema_is_frozen(tuning, profile, machine, workload):
+def test_the_schema_is_frozen(tuning, profile, machine, workload, profiled):
     documents = (
         document.tuning_document(tuning),
-        document.profile_document(profile, machine, workload),
+        document.profile_document(profiled(profile, machine)),
         document.machine_document(machine),
     )
     for doc in documents:
@@ -37,9 +37,9 @@ def test_the_parts_are_frozen(tuning):
         assert set(row) == {"lever", "setting", "verdict", "speedup", "effect", "why"}
 
 
-def test_unknown_is_null(profile, machine, workload, nothing):
-    doc = document.profile_document(profile, machine, workload)
-    assert doc["findings"] == []
+def test_unknown_is_null(profile, machine, workload, nothing, profiled):
+    doc = document.profile_document(profiled(profile, machine))
+    assert [one["share"] is None for one in doc["findings"]] == [False, True]
     assert [doc[key] for key in ("plan", "speedup", "levers", "maths", "cost")] == [None] * 5
     assert document.tuning_document(nothing)["speedup"] is None
     assert document.tuning_document(nothing)["plan"] == {}

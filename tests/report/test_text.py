@@ -34,14 +34,16 @@ def test_a_tuning_fits_80_columns_in_any_encoding(request, kind, encoding, plan_
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_a_profile_fits_80_columns_in_any_encoding(profile, machine, encoding):
-    page = shown(text.render_profile(profile, machine, ("A note " * 30,)), encoding=encoding)
+def test_a_profile_fits_80_columns_in_any_encoding(profile, machine, encoding, profiled):
+    page = shown(
+        text.render_profile(profiled(profile, machine, ("A note " * 30,))), encoding=encoding
+    )
     assert max(map(len, page.splitlines())) <= 80
     assert encoding == "utf-8" or page.isascii()
 
 
-def test_a_profile_says_what_was_measured(profile, machine):
-    page = shown(text.render_profile(profile, machine, ("No seed is set.",)))
+def test_a_profile_says_what_was_measured(profile, machine, profiled):
+    page = shown(text.render_profile(profiled(profile, machine, ("No seed is set.",))))
     for words in (
         "34.1 ms", "33.2 ms to 36 ms", "64 steps", "samples/s", "1.2 of 2 cores", "812.0 MiB",
         "16095 per step", "12 % of the matrix-product peak", "adds 0.4 % to a step",
@@ -50,24 +52,24 @@ def test_a_profile_says_what_was_measured(profile, machine):
         assert words in page, words
 
 
-def test_what_is_unknown_is_left_out(profile, machine):
+def test_what_is_unknown_is_left_out(profile, machine, profiled):
     bare = replace(
         profile, peak_rss_bytes=None, faults_count=None, cores_ratio=None, flops=None, own_cost=None
     )
-    page = shown(text.render_profile(bare, machine))
+    page = shown(text.render_profile(profiled(bare, machine)))
     for words in ("memory", "page faults", "cores busy", "arithmetic", "own cost", "None"):
         assert words not in page, words
 
 
-def test_tokens_are_called_tokens(profile, machine):
-    page = shown(text.render_profile(replace(profile, sample_unit="tokens"), machine))
+def test_tokens_are_called_tokens(profile, machine, profiled):
+    page = shown(text.render_profile(profiled(replace(profile, sample_unit="tokens"), machine)))
     assert "tokens/s" in page
     assert "samples" not in page
 
 
-def test_one_core_is_singular(profile, machine):
+def test_one_core_is_singular(profile, machine, profiled):
     single = replace(machine, budget=Budget(core_count=1, limited_by="quota"))
-    page = shown(text.render_profile(profile, single))
+    page = shown(text.render_profile(profiled(profile, single)))
     assert "1.2 of 1 core" in [line.rstrip()[-13:] for line in page.splitlines()]
 
 

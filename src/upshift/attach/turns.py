@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from upshift.attach import examine
 from upshift.attach.facts import FlopProbe, Traits, peaks, usage
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Turns:
         self._skip_count = self._left_count = 0
         self._answer: Message = {"kind": "training"}
         self._flops: FlopProbe | None = None
+        self._examination: examine.Examination | None = None
 
     def stepped(self, phases_ns: tuple[int, ...], sample_count: int) -> None:
         """Take in a finished step; switch plans or wait for a command when a turn is over."""
@@ -75,6 +77,10 @@ class Turns:
         if self._flops is not None:
             self._answer = {"kind": "flops", "flops": self._flops.close()}
             self._flops, self._done = None, []
+        elif self._examination is not None:
+            found = self._examination.end()
+            self._answer = {"kind": "examined", "found": found, "turns": self._done}
+            self._examination, self._done = None, []
         elif self._done:
             self._answer = {"kind": "turns", "turns": self._done, "usage": usage()}
             self._done = []
@@ -88,6 +94,12 @@ class Turns:
                 self._watch.resume()
                 self._flops = FlopProbe()
                 self._left_count = 1
+                self._done.append([])
+                return
+            if command["do"] == "examine":
+                self._watch.resume()
+                self._examination = examine.Examination(self._watch, examine.discover())
+                self._left_count = command["count"]
                 self._done.append([])
                 return
             self._answer = self._reply(command)

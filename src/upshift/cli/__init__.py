@@ -117,10 +117,10 @@ def profile(
     options = _options(lever=lever, patience=patience, steps=steps)
     workload = read_workload(script)
     with _view(quiet=quiet, plain=plain) as view:
-        found, machine, notes = session.profile(workload, options, view)
-    _print(text.render_profile(found, machine, notes))
+        found = session.profile(workload, options, view)
+    _print(text.render_profile(found))
     if json is not None:
-        document.write_document(json, document.profile_document(found, machine, workload))
+        document.write_document(json, document.profile_document(found))
 
 
 @app.command(cls=Command)

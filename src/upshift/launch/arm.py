@@ -129,6 +129,12 @@ class Arm:
         self.step_count += sum(skipped + counted for _, skipped, counted, _ in turns)
         return [[_step(row) for row in rows] for rows in answer["turns"]], answer["usage"]
 
+    def examine(self, count: int, *, timeout_s: float) -> tuple[list[Step], Message]:
+        """Look closely at `count` steps; return them, and what the examiners found."""
+        answer = self.ask({"do": "examine", "count": count}, timeout_s + self._compile_s)
+        self.step_count += count
+        return [_step(row) for row in answer["turns"][0]], answer["found"]
+
     def park(self) -> None:
         """Stop the child and its loader workers: they neither take CPU nor fetch ahead."""
         if not self._parked:

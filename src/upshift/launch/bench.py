@@ -135,7 +135,7 @@ class Bench:
 
     def _settle(self, arm: Arm, count: int) -> None:
         if count:
-            arm.turns([(0, count, 0, True)], timeout_s=self._timeout_s(count))
+            arm.turns([(0, count, 0, True)], timeout_s=self.timeout_s(count))
 
     def _set_aside(self, seat: int) -> None:
         """Stop a child, or end it where memory holds only one."""
@@ -218,12 +218,12 @@ class Bench:
 
     def steps(self, plan: Plan, count: int) -> tuple[list[Step], dict[str, float]]:
         """Run `count` steps under `plan`; return them, and what they used (differences)."""
-        return self._repeat(lambda: self._steps(plan, self._room(count, spent_count=1)))
+        return self.repeat(lambda: self._steps(plan, self.room(count, spent_count=1)))
 
     def _steps(self, plan: Plan, count: int) -> tuple[list[Step], dict[str, float]]:
-        arm = self._with_life((plan,), 0, count + 1)
+        arm = self.with_life((plan,), 0, count + 1)
         _, before = arm.turns([(0, 0, 1, True)], timeout_s=self._patience_s)
-        (steps,), after = arm.turns([(0, 0, count, True)], timeout_s=self._timeout_s(count))
+        (steps,), after = arm.turns([(0, 0, count, True)], timeout_s=self.timeout_s(count))
         used = {name: after[name] - before[name] for name in ("faults_count", "cpu_s")}
         self.step_s = sum(step.wall_s for step in steps) / len(steps)
         return steps, {**used, "peak_rss_bytes": after["peak_rss_bytes"]}
@@ -246,12 +246,12 @@ class Bench:
         def run() -> list[Pair]:
             shape = self._shape(baseline, candidate, apart=apart)
             if shape.relay:
-                self._room(shape.block_count)
+                self.room(shape.block_count)
                 return self._relay(baseline, candidate, coins, shape)
-            room = self._room(shape.step_count * len(coins)) // shape.step_count
+            room = self.room(shape.step_count * len(coins)) // shape.step_count
             return self._alternate(baseline, candidate, coins[:room], shape)
 
-        return self._repeat(run)
+        return self.repeat(run)
 
     def prepare(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> None:
         """Bring the children of a comparison to life and settle them, outside every clock."""
@@ -263,7 +263,7 @@ class Bench:
             for seat, plan in self._seats_for(baseline, candidate).items():
                 self.arm(plan, seat=seat)
 
-        self._repeat(sit)
+        self.repeat(sit)
 
     def _shape(self, baseline: Plan, candidate: Plan, *, apart: bool) -> Shape:
         return shape_of(
@@ -284,14 +284,14 @@ class Bench:
         seat = self._seat_for(baseline)
         plans = (baseline, candidate)
         count = shape.step_count * len(coins)
-        arm = self._with_life(plans, seat, count)
+        arm = self.with_life(plans, seat, count)
         turns = [
             (index, shape.skip_counts[index], shape.block_count, True)
             for baseline_first in coins
             for index in ((0, 1) if baseline_first else (1, 0))
         ]
         waiting = Waiting()
-        answer, _ = arm.turns(turns, timeout_s=self._timeout_s(count))
+        answer, _ = arm.turns(turns, timeout_s=self.timeout_s(count))
         pressure = waiting.share_ratio()
         for (index, *_), steps in zip(turns, answer, strict=True):
             self.tally.ran(plans[index], steps)
@@ -313,8 +313,8 @@ class Bench:
             costs = []
             for (seat, plan), skip in turns if baseline_first else turns[::-1]:
                 count = skip + shape.block_count
-                arm = self._with_life((plan,), seat, count)
-                timeout_s = self._timeout_s(count)
+                arm = self.with_life((plan,), seat, count)
+                timeout_s = self.timeout_s(count)
                 (steps,), _ = arm.turns([(0, skip, shape.block_count, True)], timeout_s=timeout_s)
                 self.tally.ran(plan, steps)
                 costs.append(cost_s(steps))
@@ -328,21 +328,21 @@ class Bench:
 
         def run() -> tuple[list[Pair], list[Step]]:
             size = sum(skipped + counted for _, skipped, counted, _ in turns)
-            coins = [random.random() < 0.5 for _ in range(self._room(size * count) // size)]
-            arm = self._with_life(plans[:1], 0, size * count)
+            coins = [random.random() < 0.5 for _ in range(self.room(size * count) // size)]
+            arm = self.with_life(plans[:1], 0, size * count)
             arm.switch(plans)
             order = [turn for first in coins for turn in (turns if first else turns[::-1])]
-            answer, _ = arm.turns(order, timeout_s=self._timeout_s(size * count))
+            answer, _ = arm.turns(order, timeout_s=self.timeout_s(size * count))
             arm.switch(plans[:1])
             walls = [sum(step.wall_s for step in steps) / len(steps) for steps in answer]
             pairs = [pair(walls[2 * i : 2 * i + 2], coin, None) for i, coin in enumerate(coins)]
             return pairs, [step for i, coin in enumerate(coins) for step in answer[2 * i + coin]]
 
-        return self._repeat(run)
+        return self.repeat(run)
 
     # ---- lives
 
-    def _with_life(self, plans: tuple[Plan, ...], seat: int, count: int) -> Arm:
+    def with_life(self, plans: tuple[Plan, ...], seat: int, count: int) -> Arm:
         """Return a child that still has `count` steps to live, as far as is known."""
         arm = self._seats[seat]
         spent = (
@@ -359,14 +359,14 @@ class Bench:
             return sys.maxsize
         return self.life_count - (1 + WARM_COUNT + self.cycle_count + spent_count)
 
-    def _room(self, count: int, *, spent_count: int = 0) -> int:
+    def room(self, count: int, *, spent_count: int = 0) -> int:
         """Return how many of `count` steps one life of the script has room for."""
         room = self._left_count(spent_count)
         if self.life_count is not None and room < _LEAST_ROOM_COUNT:
             raise too_short(self.life_count, self.life_count - room + _LEAST_ROOM_COUNT)
         return min(count, room)
 
-    def _repeat(self, run: Callable[[], _T]) -> _T:
+    def repeat(self, run: Callable[[], _T]) -> _T:
         """Run, and once more from fresh children when the script came to its end meanwhile."""
         try:
             return run()
@@ -394,5 +394,6 @@ class Bench:
             return -1
         return 2 if self._current.get(seat) == (plan,) else 1
 
-    def _timeout_s(self, count: int) -> float:
+    def timeout_s(self, count: int) -> float:
+        """Return how long to wait for so many steps."""
         return self._patience_s + _TIMEOUT_FACTOR * count * self.step_s

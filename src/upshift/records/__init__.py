@@ -7,9 +7,10 @@ their own invariants. Durations are seconds (`_s`) or nanoseconds (`_ns`), sizes
 
 from upshift.records.band import Band
 from upshift.records.evidence import Comparison, Interval, Noise, Pair, Profile, Step
+from upshift.records.finding import Diagnosis, Finding, HotLine, Place
 from upshift.records.machine import Budget, Caveat, Cpu, Machine, Memory, Pressure, Runtime, Torch
 from upshift.records.plan import Plan, Workload
-from upshift.records.tuning import Cost, Gate, LeverReport, Proof, Tuning
+from upshift.records.tuning import Cost, Gate, LeverReport, Profiling, Proof, Tuning
 from upshift.records.words import Effect, Entry, Phase, Setting, Switch, Verdict
 
 __all__ = [
@@ -19,9 +20,12 @@ __all__ = [
     "Comparison",
     "Cost",
     "Cpu",
+    "Diagnosis",
     "Effect",
     "Entry",
+    "Finding",
     "Gate",
+    "HotLine",
     "Interval",
     "LeverReport",
     "Machine",
@@ -29,9 +33,11 @@ __all__ = [
     "Noise",
     "Pair",
     "Phase",
+    "Place",
     "Plan",
     "Pressure",
     "Profile",
+    "Profiling",
     "Proof",
     "Runtime",
     "Setting",

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from upshift.records.band import Band
-    from upshift.records.evidence import Interval, Noise, Profile
+    from upshift.records.evidence import Comparison, Interval, Noise, Profile
+    from upshift.records.finding import Diagnosis
     from upshift.records.machine import Machine
     from upshift.records.plan import Plan, Workload
     from upshift.records.words import Effect, Setting
@@ -62,11 +63,25 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Profiling:
+    """Everything that one `profile` found out."""
+
+    machine: Machine
+    workload: Workload
+    profile: Profile
+    diagnosis: Diagnosis
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
     """Everything that one `tune` found out: the only input of every report.
 
     Attributes:
         band: how the script trains without levers, None where no proof recorded it.
+        diagnosis: what makes the untouched script slow, None where nobody looked.
+        races: every race of the search, in order.
+        confirmed: the fresh launches behind `speedup`.
     """
 
     machine: Machine
@@ -83,3 +98,6 @@ class Tuning:
     notes: tuple[str, ...] = ()
     interrupted: bool = False
     band: Band | None = None
+    diagnosis: Diagnosis | None = None
+    races: tuple[Comparison, ...] = ()
+    confirmed: Comparison | None = None

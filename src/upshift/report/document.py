@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from upshift.records import Interval, Machine, Profile, Tuning, Workload
+    from upshift.records import Diagnosis, Interval, Machine, Profile, Profiling, Tuning
 
 SCHEMA = 1
 KEYS = (
@@ -35,13 +35,13 @@ def machine_document(machine: Machine) -> dict[str, Any]:
     return _document(machine=_plain(machine))
 
 
-def profile_document(profile: Profile, machine: Machine, workload: Workload) -> dict[str, Any]:
+def profile_document(found: Profiling) -> dict[str, Any]:
     """Return what `profile` found."""
     return _document(
-        machine=_plain(machine),
-        workload=_plain(workload),
-        baseline=_baseline(profile),
-        findings=[],
+        machine=_plain(found.machine),
+        workload=_plain(found.workload),
+        baseline=_baseline(found.profile),
+        findings=_findings(found.diagnosis),
     )
 
 
@@ -51,7 +51,7 @@ def tuning_document(tuning: Tuning) -> dict[str, Any]:
         machine=_plain(tuning.machine),
         workload=_plain(tuning.workload),
         baseline=_baseline(tuning.baseline),
-        findings=[],
+        findings=_findings(tuning.diagnosis),
         plan=dict(tuning.plan.settings),
         speedup=_interval(tuning.speedup),
         levers=[
@@ -94,6 +94,20 @@ def _plain(record: object) -> Any:
     import msgspec
 
     return msgspec.to_builtins(record)
+
+
+def _findings(diagnosis: Diagnosis | None) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": finding.name,
+            "share": _interval(finding.share),
+            "where": [_plain(place) for place in finding.places],
+            "why": finding.says,
+            "remedy": finding.remedy,
+            "lever": finding.lever,
+        }
+        for finding in (diagnosis.findings if diagnosis else ())
+    ]
 
 
 def _baseline(profile: Profile) -> dict[str, Any]:

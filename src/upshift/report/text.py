@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from upshift.report import steps
+from upshift.report import findings, steps
 from upshift.report.layout import WIDTH, bullets, facts, heading, indented, prose, section
 from upshift.report.wording import EFFECTS, command_line, continued, interval, words
 from upshift.units import duration, percent, times
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from upshift.records import Interval, LeverReport, Machine, Profile, Tuning
+    from upshift.records import Interval, LeverReport, Machine, Profiling, Tuning
 
 STYLES = {"kept": "bold green", "rejected": "red", "failed": "red", "dropped": "dim"}
 PASSED = {True: "passed", False: "failed", None: "open"}
 
 
-def render_profile(profile: Profile, machine: Machine, notes: Sequence[str] = ()) -> Group:
-    """Draw where the time of a step goes, and what the process used meanwhile."""
+def render_profile(found: Profiling) -> Group:
+    """Draw where the time of a step goes and why, and what the process used meanwhile."""
+    profile = found.profile
     return Group(
         heading("upshift profile"),
         Text(),
@@ -35,8 +36,10 @@ def render_profile(profile: Profile, machine: Machine, notes: Sequence[str] = ()
         prose(" ".join(filter(None, (steps.bottleneck(profile), steps.loader_ceiling(profile))))),
         *section("Where a step goes", steps.stack(profile), Text(), steps.phases(profile)),
         *(indented(part) for part in steps.outside(profile)),
-        *section("What it used", *facts(steps.usage(profile, machine))),
-        *section("Notes", *bullets(notes)),
+        *section("What makes it slow", *findings.told(found.diagnosis)),
+        *section("Where in your code", *findings.lines(found.diagnosis, found.workload)),
+        *section("What it used", *facts(steps.usage(profile, found.machine))),
+        *section("Notes", *bullets(found.notes)),
     )
 
 
@@ -56,6 +59,7 @@ def render_tuning(tuning: Tuning, *, plan_path: Path, lines: Mapping[str, str]) 
         prose(headline(tuning), "bold"),
         *(prose(sentence) for sentence in _beneath(tuning)),
         *section("Where a step goes", *_steps(tuning)),
+        *section("What makes it slow", *findings.told(tuning.diagnosis)),
         *section("What was tried", *_tried(tried)),
         *section("What was not tried, and why", *facts([(s.lever, s.why) for s in skipped])),
         *section("What it does to the maths", *_maths(tuning)),

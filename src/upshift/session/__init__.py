@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from upshift.launch.bench import Bench
-    from upshift.records import Band, Machine, Profile, Tuning
+    from upshift.records import Band, Machine, Profiling, Tuning
+
+_LOOK_S = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +96,10 @@ def glance() -> Machine:
     return machine.read(probe=lambda: installed)
 
 
-def profile(
-    workload: Workload, options: Options, view: Watcher
-) -> tuple[Profile, Machine, tuple[str, ...]]:
-    """Measure where the steps of the script go, in a trial that changes nothing."""
+def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
+    """Measure where the steps of the script go and why, in a trial that changes nothing."""
+    from upshift.records import Profiling
+    from upshift.session.examine import examine
     from upshift.session.observe import (
         measure_ceiling,
         measure_own_cost,
@@ -114,8 +116,12 @@ def profile(
         seen = measure_peaks(bench, seen, options.pulled)
         view.stage("profile", "what a loader that costs nothing would give")
         seen = measure_ceiling(bench, seen, options.pulled)
+        view.stage("profile", "a closer look at what makes it slow")
+        diagnosis = examine(bench, options.pulled, seen, facts, seconds=_LOOK_S)
         notes = bench.notes
-    return seen, facts, notes
+    return Profiling(
+        machine=facts, workload=workload, profile=seen, diagnosis=diagnosis, notes=notes
+    )
 
 
 def tune(workload: Workload, options: Options, view: Watcher) -> Tuning:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from upshift import compare, search, session
 from upshift.lever import Scene, discover, lookup
-from upshift.records import Cost, Effect, LeverReport, Plan, Profile, Proof, Tuning
+from upshift.records import Comparison, Cost, Effect, LeverReport, Plan, Profile, Proof, Tuning
 from upshift.session.costs import Costs, costs_of
+from upshift.session.examine import examine
 from upshift.session.hunt import Hunt
 from upshift.session.knobs import find_knobs, remarks
 from upshift.session.observe import observe
@@ -26,8 +27,10 @@ from upshift.units import duration, percent, times
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from upshift.records import Band, Interval, Workload
+    from upshift.records import Band, Diagnosis, Interval, Workload
     from upshift.session import Options, Watcher
+
+_LOOK_S = 3.0
 
 
 class Tuner:
@@ -50,6 +53,8 @@ class Tuner:
         self._rows: list[LeverReport] = []
         self._proof_launches_count = 0
         self._band: Band | None = None
+        self._diagnosis: Diagnosis | None = None
+        self._journal: search.Journal | None = None
 
     def tune(self) -> Tuning:
         """Run the whole story.
@@ -65,6 +70,9 @@ class Tuner:
             self._view.stage("baseline", "starting the script as it is")
             self._baseline = observe(bench, self._options.pulled)
             self._say_baseline()
+            self._diagnosis = examine(
+                bench, self._options.pulled, self._baseline, self._machine, seconds=_LOOK_S
+            )
             traits = bench.facts(self._options.pulled)["traits"]
             self._scene = Scene(machine=self._machine, baseline=self._baseline, traits=traits)
             self._notes += remarks(self._scene)
@@ -78,6 +86,7 @@ class Tuner:
                 self._notes.append("No lever can reach 2 % here: see why each was left out.")
                 journal.path.unlink(missing_ok=True)
                 return self._result(Plan(), Proof(effect=Effect.EXACT))
+            self._journal = journal
             journal.settle({knob.lever: knob.settings for knob in self._knobs})
             return self._story(journal)
 
@@ -308,7 +317,22 @@ class Tuner:
             notes=(*self._bench.notes, *self._notes),
             interrupted=interrupted,
             band=self._band if proof.gates else None,
+            diagnosis=self._diagnosis,
+            races=self._journal.history if self._journal else (),
+            confirmed=_confirmed(plan, confirmed) if confirmed else None,
         )
+
+
+def _confirmed(plan: Plan, seen: compare.Confirmation) -> Comparison:
+    return Comparison(
+        baseline=Plan(),
+        candidate=plan,
+        verdict=seen.verdict,
+        speedup=seen.speedup,
+        means_ratio=seen.means_ratio,
+        pairs=seen.pairs,
+        wall_s=seen.wall_s,
+    )
 
 
 def _interval(speedup: Interval) -> str:

@@ -1,0 +1,66 @@
+"""All that is known of a script when its findings are looked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import sqrt
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+from upshift.records import HotLine, Interval, Machine, Phase, Profile, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_NORMAL_95 = 1.96
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One look at one script.
+
+    Attributes:
+        machine: this machine.
+        profile: of the untouched script.
+        traits: what the child says of itself (`attach.facts`); a missing key is unknown.
+        found: what the examiners saw (`attach.examine`), by `file.key`; a missing key is unknown.
+        steps: the steps of the examination, in order.
+        hot_lines: lines of the user's code that cost time.
+    """
+
+    machine: Machine
+    profile: Profile
+    traits: Mapping[str, Any] = field(default_factory=dict)
+    found: Mapping[str, Any] = field(default_factory=dict)
+    steps: tuple[Step, ...] = ()
+    hot_lines: tuple[HotLine, ...] = ()
+
+    @property
+    def step_s(self) -> float:
+        """Mean seconds of a training step in the profile."""
+        return sum(s for phase, s in self.profile.phase_s.items() if Phase(phase).in_step)
+
+    def share(self, seconds: Sequence[float]) -> Interval | None:
+        """Return the share of the examined steps that some part of each took.
+
+        Args:
+            seconds: of each examined step, in order.
+
+        Returns:
+            The ratio of the sums with a normal 95 % interval of the ratio estimate (Cochran,
+            Sampling Techniques, 1977, section 6.4); None on fewer than two steps.
+        """
+        walls = [step.wall_s for step in self.steps][: len(seconds)]
+        if len(walls) < 2 or not sum(walls):
+            return None
+        ratio = sum(seconds) / sum(walls)
+        rests = [part - ratio * wall for part, wall in zip(seconds, walls, strict=False)]
+        error = _NORMAL_95 * stdev(rests) / sqrt(len(walls)) / fmean(walls)
+        low, high = max(0.0, ratio - error), min(1.0, ratio + error)
+        return Interval(low_ratio=min(low, ratio), mid_ratio=ratio, high_ratio=max(high, ratio))
+
+    def phase_share(self, *phases: Phase) -> Interval | None:
+        """Return the share of the examined steps that `phases` took."""
+        return self.share(
+            [sum(step.phase_ns.get(p, 0) for p in phases) * 1e-9 for step in self.steps]
+        )

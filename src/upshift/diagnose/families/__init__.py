@@ -1,0 +1,1 @@
+"""One file per family of symptoms, each ending with `SYMPTOMS`."""

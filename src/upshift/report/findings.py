@@ -1,0 +1,62 @@
+"""Findings and hot lines on the terminal."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from upshift.report.layout import indented, prose
+from upshift.units import percent
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from upshift.records import Diagnosis, Finding, Place, Workload
+
+_SHOWN_PLACES = 2
+
+
+def told(diagnosis: Diagnosis | None) -> list[RenderableType]:
+    """Tell each finding: its cost and name, what was measured, what to do, where."""
+    parts: list[RenderableType] = []
+    for finding in diagnosis.findings if diagnosis else ():
+        line = Text(f"{cost(finding):>6}  ", "bold")
+        line.append(finding.name, "bold")
+        parts += [line, indented(prose(finding.says))]
+        parts.append(indented(prose(remedy(finding), "cyan")))
+        parts += [indented(prose(place(one), "dim")) for one in finding.places[:_SHOWN_PLACES]]
+    return parts
+
+
+def cost(finding: Finding) -> str:
+    """Return the share of the step that a finding costs; a dash where none can be told."""
+    return "-" if finding.share is None else percent(finding.share.mid_ratio)
+
+
+def remedy(finding: Finding) -> str:
+    """Say what to do, and who does it."""
+    if finding.lever is None:
+        return f"Only you can: {finding.remedy}"
+    return f"{finding.remedy} The lever {finding.lever} does it without an edit."
+
+
+def place(where: Place) -> str:
+    """Return file, line and source of a place."""
+    return f"{os.path.relpath(where.path)}:{where.line}  {where.source}".rstrip()
+
+
+def lines(diagnosis: Diagnosis, workload: Workload) -> list[RenderableType]:
+    """List the lines of the user's code that cost time, relative to where it runs."""
+    parts: list[RenderableType] = []
+    for hot in diagnosis.hot_lines:
+        path = os.path.relpath(hot.place.path, workload.cwd)
+        line = Text(f"{percent(hot.share_ratio):>6}  ", "bold")
+        line.append(f"{path}:{hot.place.line}")
+        if hot.calls:
+            line.append(f"  in {hot.calls}", "dim")
+        parts.append(line)
+        if hot.place.source:
+            parts.append(indented(prose(hot.place.source, "cyan")))
+    return parts

@@ -1,0 +1,69 @@
+"""A closer look at the running script, and what it says."""
+
+from __future__ import annotations
+
+import linecache
+from typing import TYPE_CHECKING, Any
+
+from upshift import diagnose
+from upshift.errors import ScriptFailed, UpshiftError
+from upshift.launch import probes
+from upshift.records import Diagnosis, HotLine, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from upshift.launch.bench import Bench
+    from upshift.records import Machine, Plan, Profile
+
+_LEAST_COUNT, _MOST_COUNT = 8, 200
+
+
+def examine(
+    bench: Bench, plan: Plan, seen: Profile, machine: Machine, *, seconds: float
+) -> Diagnosis:
+    """Look closely at the script for some steps, and say what makes them slow.
+
+    A script that does not bear to be looked at keeps the findings that need no look.
+
+    Args:
+        bench: where it runs.
+        plan: what the user pulled.
+        seen: its profile.
+        machine: this machine.
+        seconds: how long to look, about; at least eight steps.
+    """
+    count = max(_LEAST_COUNT, bench.cycle_count, int(seconds / max(1e-6, seen.step_s)))
+    try:
+        steps, found = probes.examine(bench, plan, min(count, _MOST_COUNT))
+        traits = bench.facts(plan)["traits"]
+    except (ScriptFailed, UpshiftError):
+        return Diagnosis()
+    hot_lines = read_lines(found.pop("stacks.lines", ()))
+    case = diagnose.Case(
+        machine=machine,
+        profile=seen,
+        traits=traits,
+        found=found,
+        steps=tuple(steps),
+        hot_lines=hot_lines,
+    )
+    return Diagnosis(findings=diagnose.diagnose(case), hot_lines=hot_lines, steps=tuple(steps))
+
+
+def read_lines(lines: Sequence[Mapping[str, Any]]) -> tuple[HotLine, ...]:
+    """Return sampled lines with their source."""
+    return tuple(
+        HotLine(
+            place=read_place(line["path"], line["line"]),
+            share_ratio=line["share_ratio"],
+            phase=line.get("phase", ""),
+            calls=line.get("calls", ""),
+        )
+        for line in lines
+    )
+
+
+def read_place(path: str, line: int) -> Place:
+    """Return a line of a file with its text; without it where the file cannot be read."""
+    return Place(path=path, line=line, source=linecache.getline(path, line).strip())

@@ -1,0 +1,51 @@
+"""Scripts that are sick, and their healthy twins with the same surface."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from upshift import machine, session
+from upshift.records import Entry, Plan, Workload
+from upshift.session.examine import examine
+from upshift.session.observe import observe
+
+LOOK_S = 1.0
+
+
+def look(folder, source, *args, seconds=LOOK_S, step_count=12):
+    """Return what is found in a script, by name, and the whole diagnosis under `""`."""
+    (folder / "train.py").write_text(source)
+    workload = Workload(
+        entry=Entry.SCRIPT, argv=("train.py", *args), cwd=str(folder), python=sys.executable
+    )
+    facts = machine.read(probe=lambda: None)
+    with session.open_bench(workload, session.Options(), facts) as bench:
+        seen = observe(bench, Plan(), step_count=step_count)
+        diagnosis = examine(bench, Plan(), seen, facts, seconds=seconds)
+    return {"": diagnosis, **{finding.name: finding for finding in diagnosis.findings}}
+
+
+@pytest.fixture(scope="module")
+def diagnosed(tmp_path_factory):
+    """Look at a script; the same text with the same arguments is looked at once a module."""
+    known = {}
+
+    def diagnose(source, *args, **details):
+        key = (source, args, tuple(details.items()))
+        if key not in known:
+            known[key] = look(tmp_path_factory.mktemp("sick"), source, *args, **details)
+        return known[key]
+
+    return diagnose
+
+
+@pytest.fixture
+def machine_of():
+    """Return the facts of a machine with so many cores."""
+
+    def make(core_count):
+        facts = machine.read(probe=lambda: None)
+        return replace(facts, budget=replace(facts.budget, core_count=core_count))
+
+    return make
