@@ -37,23 +37,19 @@ from upshift.cli.arguments import (
     Words,
     say,
 )
+from upshift.cli.reports import PLAN, check_outputs, leave, print_page, report
 from upshift.cli.workload import read_workload
 from upshift.errors import PlanError, UsageError
 from upshift.records import Effect, Plan, Workload
 from upshift.units import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from rich.console import RenderableType
-
-    from upshift.records import Band, Setting, Tuning
+    from upshift.records import Band, Setting
     from upshift.report.progress import View
     from upshift.session import Options
 
-WIDEST = 100
-PLAN = Path("upshift.toml")
-REPORT = "upshift-report.txt"
 
 app = typer.Typer(
     add_completion=False,
@@ -91,9 +87,9 @@ def doctor(json: Json = None) -> None:
     from upshift.report import doctor as doctor_page
     from upshift.report import document
 
-    _check_outputs(json)
+    check_outputs(json)
     machine = session.doctor(sys.executable)
-    _print(doctor_page.render(machine))
+    print_page(doctor_page.render(machine))
     if json is not None:
         document.write_document(json, document.machine_document(machine))
 
@@ -113,12 +109,12 @@ def profile(
     from upshift import session
     from upshift.report import document, text
 
-    _check_outputs(json)
+    check_outputs(json)
     options = _options(lever=lever, patience=patience, steps=steps)
     workload = read_workload(script)
     with _view(quiet=quiet, plain=plain) as view:
         found = session.profile(workload, options, view)
-    _print(text.render_profile(found))
+    print_page(text.render_profile(found))
     if json is not None:
         document.write_document(json, document.profile_document(found))
 
@@ -149,7 +145,7 @@ def tune(
     from upshift.report import plan_file
 
     path = plan or PLAN
-    _check_outputs(json, path)
+    check_outputs(json, path)
     if not force:
         plan_file.guard_plan(path)
     options = _options(
@@ -159,7 +155,7 @@ def tune(
     workload = read_workload(script)
     with _view(quiet=quiet, plain=plain, budget_s=options.budget_s) as view:
         tuning = session.tune(workload, options, view)
-    written = _leave(tuning, path, json)
+    written = leave(tuning, path, json)
     if not quiet:
         say(f"Wrote {', '.join(str(p) for p in written)}.")
     if tuning.interrupted:
@@ -190,26 +186,7 @@ def run(
     session.run(workload, chosen, band)
 
 
-@app.command(cls=Command)
-def report(
-    path: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[PLAN]",
-            show_default=False,
-            help="The plan file of a tuning; without it, the last one.",
-        ),
-    ] = None,
-    json: Json = None,
-) -> None:
-    """Show the report of a tuning again."""
-    from upshift.report import archive, document, text
-
-    _check_outputs(json)
-    tuning, plan_path = archive.recall(path, PLAN)
-    _print(text.render_tuning(tuning, plan_path=plan_path, lines=_lines(tuning.plan)))
-    if json is not None:
-        document.write_document(json, document.tuning_document(tuning))
+app.command(cls=Command)(report)
 
 
 @app.command(cls=Command)
@@ -222,7 +199,7 @@ def levers(
     from upshift.lever import discover
     from upshift.report.levers import render_cards
 
-    _print(render_cards(discover(), name))
+    print_page(render_cards(discover(), name))
 
 
 def main() -> None:
@@ -292,15 +269,6 @@ def _setting(pair: str) -> tuple[str, Setting]:
     return name, value
 
 
-def _check_outputs(*paths: Path | None) -> None:
-    """Say at the start, not after minutes of work, that a result cannot be written."""
-    from upshift.report.files import check_writable
-
-    for path in paths:
-        if path is not None:
-            check_writable(path)
-
-
 def _chosen_plan(
     workload: Workload, options: Options, *, needed: bool, quiet: bool
 ) -> tuple[Plan, Band | None]:
@@ -326,36 +294,6 @@ def _chosen_plan(
     return saved.plan, plan_file.fitting_band(saved, machine, workload)
 
 
-def _leave(tuning: Tuning, path: Path, json: Path | None) -> list[Path]:
-    """Print the report, then write everything: a full disk must not cost the answer."""
-    from datetime import date
-
-    from upshift.report import archive, document, plan_file, text
-
-    lines = _lines(tuning.plan)
-    page = text.render_tuning(tuning, plan_path=path, lines=lines)
-    _print(page)
-    plan_file.write_plan(path, tuning, lines=lines, today=date.today())
-    report_path = path.with_name(REPORT)
-    _save(page, report_path)
-    written = [path, report_path]
-    if json is not None:
-        document.write_document(json, document.tuning_document(tuning))
-        written.append(json)
-    try:
-        archive.remember(tuning, path)
-    except UsageError as error:
-        say(f"`upshift report` will not know this tuning. {error.problem}")
-    return written
-
-
-def _lines(plan: Plan) -> Mapping[str, str]:
-    from upshift.lever import discover
-
-    known = discover()
-    return {name: known[name].lines(s) for name, s in plan.settings if name in known}
-
-
 def _view(*, quiet: bool, plain: bool, budget_s: float | None = None) -> View:
     from rich.console import Console
 
@@ -363,23 +301,3 @@ def _view(*, quiet: bool, plain: bool, budget_s: float | None = None) -> View:
 
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     return View(console, style=choose(console, quiet=quiet, plain=plain), budget_s=budget_s)
-
-
-def _print(page: RenderableType) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False, emoji=False)
-    console.width = min(console.width, WIDEST)
-    console.print(page)
-
-
-def _save(page: RenderableType, path: Path) -> None:
-    from io import StringIO
-
-    from rich.console import Console
-
-    from upshift.report.files import write_atomically
-
-    paper = StringIO()
-    Console(file=paper, width=80, no_color=True, force_terminal=False).print(page)
-    write_atomically(path, "".join(f"{li.rstrip()}\n" for li in paper.getvalue().splitlines()))

@@ -1,0 +1,103 @@
+"""What a command leaves behind: the page on the terminal, and files of other forms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from upshift.cli.arguments import Json, say
+from upshift.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import RenderableType
+
+    from upshift.records import Plan, Tuning
+
+WIDEST = 100
+PLAN = Path("upshift.toml")
+REPORT = "upshift-report.txt"
+
+
+def report(
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[PLAN]",
+            show_default=False,
+            help="The plan file of a tuning; without it, the last one.",
+        ),
+    ] = None,
+    json: Json = None,
+) -> None:
+    """Show the report of a tuning again."""
+    from upshift.report import archive, document, text
+
+    check_outputs(json)
+    tuning, plan_path = archive.recall(path, PLAN)
+    print_page(text.render_tuning(tuning, plan_path=plan_path, lines=_lines(tuning.plan)))
+    if json is not None:
+        document.write_document(json, document.tuning_document(tuning))
+
+
+def leave(tuning: Tuning, path: Path, json: Path | None) -> list[Path]:
+    """Print the report, then write everything: a full disk must not cost the answer."""
+    from datetime import date
+
+    from upshift.report import archive, document, plan_file, text
+
+    lines = _lines(tuning.plan)
+    page = text.render_tuning(tuning, plan_path=path, lines=lines)
+    print_page(page)
+    plan_file.write_plan(path, tuning, lines=lines, today=date.today())
+    report_path = path.with_name(REPORT)
+    _save(page, report_path)
+    written = [path, report_path]
+    if json is not None:
+        document.write_document(json, document.tuning_document(tuning))
+        written.append(json)
+    try:
+        archive.remember(tuning, path)
+    except UsageError as error:
+        say(f"`upshift report` will not know this tuning. {error.problem}")
+    return written
+
+
+def _lines(plan: Plan) -> Mapping[str, str]:
+    from upshift.lever import discover
+
+    known = discover()
+    return {name: known[name].lines(s) for name, s in plan.settings if name in known}
+
+
+def check_outputs(*paths: Path | None) -> None:
+    """Say at the start, not after minutes of work, that a result cannot be written."""
+    from upshift.report.files import check_writable
+
+    for path in paths:
+        if path is not None:
+            check_writable(path)
+
+
+def print_page(page: RenderableType) -> None:
+    """Print a page to stdout, no wider than is easy to read."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.width = min(console.width, WIDEST)
+    console.print(page)
+
+
+def _save(page: RenderableType, path: Path) -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from upshift.report.files import write_atomically
+
+    paper = StringIO()
+    Console(file=paper, width=80, no_color=True, force_terminal=False).print(page)
+    write_atomically(path, "".join(f"{li.rstrip()}\n" for li in paper.getvalue().splitlines()))
