@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,6 +44,7 @@ from upshift.units import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from upshift.records import Band, Setting
     from upshift.report.progress import View
