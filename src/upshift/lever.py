@@ -7,6 +7,7 @@ No lever names another, and nothing outside `levers/` names one.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
     Undo = Callable[[], None]
 
 S = TypeVar("S", bound=Setting)
+STEP = frozenset(phase for phase in Phase if phase.in_step)
+COMPUTE = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER})
+COMPUTE_AND_DATA = COMPUTE | {Phase.DATA}
 _DEAREST_FAULT_S = 4e-6
+_GONE = "UPSHIFT_GONE"
 _LEAST_FAULT_SHARE_RATIO = 0.01
 
 
@@ -221,6 +226,33 @@ class Lever(Generic[S]):
     def card(self) -> str:
         """The docstring of the lever's file: what helps, what hurts, the maths, the source."""
         return importlib.import_module(f"{levers.__name__}.{self.name}").__doc__ or ""
+
+
+def preload(env: Mapping[str, str], library: str, path: str | None) -> Mapping[str, str]:
+    """Let a process start with a library, after what the user preloads.
+
+    Args:
+        env: of the process.
+        library: its name.
+        path: where it lies; None where it is gone, which `expect_preloaded` tells in the child.
+    """
+    if path is None:
+        return {**env, _GONE: f"{env.get(_GONE, '')} {library}".strip()}
+    own = env.get("LD_PRELOAD", "").strip()
+    return {**env, "LD_PRELOAD": f"{own}:{path}" if own else path}
+
+
+def expect_preloaded(library: str) -> None:
+    """Say in the child that a library could not be preloaded.
+
+    Raises:
+        LookupError: it was there when the plan was made, and is not any more.
+    """
+    gone = os.environ.pop(_GONE, "").split()
+    if rest := [name for name in gone if name != library]:
+        os.environ[_GONE] = " ".join(rest)
+    if library in gone:
+        raise LookupError(f"{library} is not installed here any more")
 
 
 def names() -> tuple[str, ...]:

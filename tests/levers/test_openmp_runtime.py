@@ -56,6 +56,6 @@ def test_is_left_out_where_the_library_is_gone(monkeypatch) -> None:
     assert "LD_PRELOAD" not in edited
     for name, value in edited.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(LookupError, match="is not installed for this Python any more"):
+    with pytest.raises(LookupError, match="libiomp5 is not installed here any more"):
         LEVER.pull(None, "libiomp5")
     LEVER.pull(None, "libiomp5")()

@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from upshift.lever import Lever
-from upshift.records import Effect, Phase, Switch
+from upshift.lever import STEP, Lever, expect_preloaded, preload
+from upshift.records import Effect, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +37,6 @@ _TUNED = {
         "TCMALLOC_RELEASE_RATE": "0",
     },
 }
-_GONE = "UPSHIFT_ALLOCATOR_GONE"
 _LD_CONF = Path("/etc")
 
 
@@ -109,10 +108,7 @@ def why_not(scene: Scene) -> str:
 def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
     """Preload the library after what the user preloads; where it is gone, say so to the child."""
     path = find(setting, env)
-    if path is None:
-        return {**env, _GONE: setting}
-    own = env.get("LD_PRELOAD", "").strip()
-    return {**_TUNED[setting], **env, "LD_PRELOAD": f"{own}:{path}" if own else path}
+    return {**(_TUNED[setting] if path else {}), **preload(env, setting, path)}
 
 
 def pull(training: Training, setting: str) -> Callable[[], None]:
@@ -121,14 +117,13 @@ def pull(training: Training, setting: str) -> Callable[[], None]:
     Raises:
         LookupError: the library was there when the plan was made, and is not any more.
     """
-    if os.environ.pop(_GONE, ""):
-        raise LookupError(f"{setting} is not installed here any more")
+    expect_preloaded(setting)
     return lambda: None
 
 
 LEVER = Lever(
     name="allocator",
-    phases=frozenset(phase for phase in Phase if phase.in_step),
+    phases=STEP,
     effect=Effect.EXACT,
     switch=Switch.LAUNCH,
     settings=settings,

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from upshift.lever import Lever
-from upshift.records import Effect, Phase, Switch
+from upshift.lever import STEP, Lever
+from upshift.records import Effect, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,7 +174,7 @@ def pull(training: Training, setting: bool) -> Callable[[], None]:
 
 LEVER = Lever(
     name="debug_modes_off",
-    phases=frozenset(phase for phase in Phase if phase.in_step),
+    phases=STEP,
     effect=Effect.EXACT,
     switch=Switch.STEP,
     settings=settings,

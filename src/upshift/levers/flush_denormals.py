@@ -13,8 +13,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from upshift.lever import Lever
-from upshift.records import Effect, Phase, Switch
+from upshift.lever import COMPUTE, Lever
+from upshift.records import Effect, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +90,7 @@ def pull(training: Training, setting: bool) -> Callable[[], None]:
 
 LEVER = Lever(
     name="flush_denormals",
-    phases=frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER}),
+    phases=COMPUTE,
     effect=Effect.PRECISION,
     # What was flushed stays zero: steps after the way back are not the script's own.
     switch=Switch.CHILD,

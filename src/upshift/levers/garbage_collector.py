@@ -14,8 +14,8 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any
 
-from upshift.lever import Lever
-from upshift.records import Effect, Phase, Switch
+from upshift.lever import STEP, Lever
+from upshift.records import Effect, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,7 +121,7 @@ def _lines(factor: int) -> str:
 
 LEVER = Lever(
     name="garbage_collector",
-    phases=frozenset(phase for phase in Phase if phase.in_step),
+    phases=STEP,
     effect=Effect.EXACT,
     # A full collection on the way in spares the other plan its next one: no step by step.
     switch=Switch.CHILD,

@@ -15,8 +15,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from upshift.lever import Lever
-from upshift.records import Effect, Phase, Switch
+from upshift.lever import COMPUTE_AND_DATA, Lever
+from upshift.records import Effect, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +73,7 @@ def _lines(setting: str) -> str:
 
 LEVER = Lever(
     name="huge_pages",
-    phases=frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER, Phase.DATA}),
+    phases=COMPUTE_AND_DATA,
     effect=Effect.EXACT,
     switch=Switch.LAUNCH,
     settings=settings,

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from upshift.lever import Lever
-from upshift.records import Effect, Phase, Switch
+from upshift.lever import COMPUTE_AND_DATA, Lever
+from upshift.records import Effect, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +91,7 @@ def pull(training: Training, count: int) -> Callable[[], None]:
 
 LEVER = Lever(
     name="intra_op_threads",
-    phases=frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER, Phase.DATA}),
+    phases=COMPUTE_AND_DATA,
     effect=Effect.ROUNDING,
     switch=Switch.STEP,
     settings=settings,

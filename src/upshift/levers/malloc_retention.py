@@ -12,8 +12,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from upshift.lever import Lever
-from upshift.records import Effect, Phase, Switch
+from upshift.lever import COMPUTE_AND_DATA, Lever
+from upshift.records import Effect, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ def pull(training: Training, setting: bool) -> Callable[[], None]:
 
 LEVER = Lever(
     name="malloc_retention",
-    phases=frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER, Phase.DATA}),
+    phases=COMPUTE_AND_DATA,
     effect=Effect.EXACT,
     switch=Switch.LAUNCH,
     settings=settings,

@@ -14,8 +14,8 @@ import os
 from typing import TYPE_CHECKING
 
 from upshift.errors import PlanError
-from upshift.lever import Lever
-from upshift.records import Effect, Phase, Switch
+from upshift.lever import COMPUTE_AND_DATA, Lever
+from upshift.records import Effect, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -105,7 +105,7 @@ def pull(training: Training, setting: str) -> Callable[[], None]:
 
 LEVER = Lever(
     name="omp_wait_policy",
-    phases=frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER, Phase.DATA}),
+    phases=COMPUTE_AND_DATA,
     effect=Effect.EXACT,
     switch=Switch.LAUNCH,
     settings=settings,

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from upshift.lever import Lever
-from upshift.records import Effect, Phase, Switch
+from upshift.lever import COMPUTE_AND_DATA, Lever, expect_preloaded, preload
+from upshift.records import Effect, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from upshift.lever import Scene, Training
 
 _FILE = "libiomp5.so"
-_GONE = "UPSHIFT_OPENMP_GONE"
 
 
 def find(env: Mapping[str, str]) -> str | None:
@@ -65,11 +64,8 @@ def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
     waiting that the user has chosen stays.
     """
     path = find(env)
-    if path is None:
-        return {**env, _GONE: setting}
-    own = env.get("LD_PRELOAD", "").strip()
-    wait = {} if "OMP_WAIT_POLICY" in env else {"KMP_BLOCKTIME": "1"}
-    return {**wait, **env, "LD_PRELOAD": f"{own}:{path}" if own else path}
+    wait = {"KMP_BLOCKTIME": "1"} if path and "OMP_WAIT_POLICY" not in env else {}
+    return {**wait, **preload(env, setting, path)}
 
 
 def pull(training: Training, setting: str) -> Callable[[], None]:
@@ -78,14 +74,13 @@ def pull(training: Training, setting: str) -> Callable[[], None]:
     Raises:
         LookupError: the library was there when the plan was made, and is not any more.
     """
-    if os.environ.pop(_GONE, ""):
-        raise LookupError("intel-openmp is not installed for this Python any more")
+    expect_preloaded(setting)
     return lambda: None
 
 
 LEVER = Lever(
     name="openmp_runtime",
-    phases=frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER, Phase.DATA}),
+    phases=COMPUTE_AND_DATA,
     effect=Effect.ROUNDING,
     switch=Switch.LAUNCH,
     settings=settings,

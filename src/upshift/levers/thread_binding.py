@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from upshift.lever import Lever
+from upshift.lever import COMPUTE, Lever
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def pull(training: Training, setting: str) -> Callable[[], None]:
 
 LEVER = Lever(
     name="thread_binding",
-    phases=frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER}),
+    phases=COMPUTE,
     effect=Effect.EXACT,
     switch=Switch.CHILD,
     settings=settings,
