@@ -231,3 +231,17 @@ def test_a_floor_that_ran_away_permits_nothing(baseline, floors) -> None:
     endless = tuple(np.full(SIZE, np.inf, np.float32) for _ in range(STEPS))
     wild = replace(floors[0], gradients=endless, losses=(float("inf"),) * STEPS)
     assert gates.within_floor(baseline, evidence(lr=0.1005), [wild]).passed is False
+
+
+def test_the_losses_of_both_runs_go_into_the_proof(baseline) -> None:
+    losses = {"losses": tuple(range(16)), "losses_at": tuple(range(2, 18, 2))}
+    two_a_step = replace(evidence(), **losses)
+    proof = gates.show_losses(gates.prove(Effect.EXACT, []), baseline, two_a_step.until(6))
+    assert proof.baseline_losses == baseline.losses[:6]
+    assert proof.candidate_losses == (0.5, 2.5, 4.5, 6.5, 8.5, 10.5)
+    assert proof.taught_count == 6
+
+
+def test_a_step_without_a_loss_has_none(baseline) -> None:
+    some = replace(baseline, losses_at=(0, 1, 1, 2), losses=(3.0, 5.0))
+    assert np.isnan(some.step_losses).tolist() == [True, False, True, False]

@@ -26,10 +26,20 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What was shown about the arithmetic of a plan."""
+    """What was shown about the arithmetic of a plan.
+
+    Attributes:
+        baseline_losses: mean loss of each recorded step of the script as it is.
+        candidate_losses: the same under the plan; as many steps, empty where none was recorded.
+        taught_count: the first steps, each of which began with the weights of the script as it
+            is; after these the candidate trains on its own.
+    """
 
     effect: Effect
     gates: tuple[Gate, ...] = ()
+    baseline_losses: tuple[float, ...] = ()
+    candidate_losses: tuple[float, ...] = ()
+    taught_count: int = 0
 
     @property
     def holds(self) -> bool:

@@ -131,8 +131,12 @@ class Prover:
     # ---- the same training
 
     def _judge(self, plan: Plan) -> Proof:
-        declared, asked = declared_effect(plan), effects(plan)
         first, second, candidate = self._runs(plan)
+        proof = self._compare(plan, first, second, candidate)
+        return gates.show_losses(proof, first, candidate)
+
+    def _compare(self, plan: Plan, first: Evidence, second: Evidence, candidate: Evidence) -> Proof:
+        declared, asked = declared_effect(plan), effects(plan)
         repeats = gates.repeatable(first, second)
         redraws = Effect.REDRAW in asked and candidate.batches != first.batches
         structure = gates.same_structure(first, candidate, redraws=redraws)
@@ -221,7 +225,7 @@ class Prover:
         rest = _without(plan, Effect.LEARNING)
         if rest.settings:
             shown += self._judge(rest).gates
-        return gates.prove(Effect.LEARNING, shown)
+        return gates.show_losses(gates.prove(Effect.LEARNING, shown), runs[0], runs[1])
 
     # ---- the runs
 

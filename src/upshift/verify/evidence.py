@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,6 +67,13 @@ class Evidence:
         """Losses that belong to the taught steps."""
         forced = min(len(self.gradients), len(self.losses_at))
         return self.losses_at[forced - 1] if forced else 0
+
+    @property
+    def step_losses(self) -> tuple[float, ...]:
+        """The mean loss of each step; not a number for a step without a loss."""
+        begins = (0, *self.losses_at)
+        steps = (self.losses[a:b] for a, b in zip(begins, self.losses_at, strict=False))
+        return tuple(sum(losses) / len(losses) if losses else nan for losses in steps)
 
     def equals(self, other: Evidence) -> bool:
         """Return whether this run saw the batches of `other` and ended with the same bits."""

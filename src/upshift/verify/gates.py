@@ -15,6 +15,7 @@ least one step must be clean.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -205,6 +206,17 @@ def loss_distance(first: Evidence, second: Evidence) -> float:
 def prove(effect: Effect, gates: Sequence[Gate]) -> Proof:
     """Return the gates as one proof."""
     return Proof(effect=effect, gates=tuple(gates))
+
+
+def show_losses(proof: Proof, baseline: Evidence, candidate: Evidence) -> Proof:
+    """Return the proof with the losses that both runs had, as far as both went."""
+    pairs = list(zip(baseline.step_losses, candidate.step_losses, strict=False))
+    return replace(
+        proof,
+        baseline_losses=tuple(own for own, _ in pairs),
+        candidate_losses=tuple(other for _, other in pairs),
+        taught_count=min(len(candidate.gradients), len(pairs)),
+    )
 
 
 def gross_step(
