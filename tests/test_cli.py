@@ -216,6 +216,7 @@ def test_a_setting_is_read_as_what_it_looks_like(session, text, setting):
         (["run", "--plan", "gone.toml", "train.py"], "There is no plan at gone.toml."),
         (["report"], "Nothing was tuned yet."),
         (["levers", "x"], "There is no lever called x."),
+        (["findings", "x"], "There is no finding called x."),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_a_remedy(session, args, problem):
@@ -383,7 +384,9 @@ def test_run_with_an_empty_plan_asks_the_machine_nothing(session):
     assert [call[0] for call in session.calls] == ["tune", "run"]
 
 
-@pytest.mark.parametrize("command", ["doctor", "profile", "tune", "run", "report", "levers"])
+@pytest.mark.parametrize(
+    "command", ["doctor", "profile", "tune", "run", "report", "levers", "findings"]
+)
 def test_help_is_made_of_sentences(command):
     page = upshift_with(command, "--help")
     assert page.exit_code == 0

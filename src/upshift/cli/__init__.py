@@ -202,6 +202,20 @@ def levers(
     print_page(render_cards(discover(), name))
 
 
+@app.command(cls=Command)
+def findings(
+    name: Annotated[
+        str | None, typer.Argument(show_default=False, help="Show the page of this one.")
+    ] = None,
+) -> None:
+    """List what makes training slow that `profile` can find."""
+    from upshift.diagnose import discover
+    from upshift.report import pages
+
+    symptoms = discover()
+    print_page(pages.render_titles(symptoms) if name is None else pages.render_page(symptoms, name))
+
+
 def main() -> None:
     """Run the command line; the exit code says how it ended."""
     for stream in (sys.stdout, sys.stderr):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from upshift.report import pages
 from upshift.report.layout import indented, prose
 from upshift.units import percent
 
@@ -21,12 +22,15 @@ _SHOWN_PLACES = 2
 def told(diagnosis: Diagnosis | None) -> list[RenderableType]:
     """Tell each finding: its cost and name, what was measured, what to do, where."""
     parts: list[RenderableType] = []
-    for finding in diagnosis.findings if diagnosis else ():
+    found = diagnosis.findings if diagnosis else ()
+    for finding in found:
         line = Text(f"{cost(finding):>6}  ", "bold")
         line.append(finding.name, "bold")
         parts += [line, indented(prose(finding.says))]
         parts.append(indented(prose(remedy(finding), "cyan")))
         parts += [indented(prose(place(one), "dim")) for one in finding.places[:_SHOWN_PLACES]]
+    if found:
+        parts.append(prose(f"Why, and when not: {pages.command(found[0].name)}", "dim"))
     return parts
 
 

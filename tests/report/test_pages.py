@@ -1,0 +1,49 @@
+import io
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from upshift.errors import UsageError
+from upshift.report import pages
+
+SYMPTOMS = {"gc-pauses": SimpleNamespace(title="Steps [stall] now and then")}
+
+
+def shown(page):
+    paper = io.StringIO()
+    Console(file=paper, width=80).print(page)
+    return paper.getvalue()
+
+
+def test_every_finding_is_listed_by_its_name_and_what_users_say():
+    page = shown(pages.render_titles(SYMPTOMS))
+    assert "gc-pauses  Steps [stall] now and then" in page
+    assert "upshift findings NAME" in page
+
+
+def test_a_page_is_shown_whole(tmp_path, monkeypatch):
+    (tmp_path / "gc-pauses.md").write_text("# Stalls\n\n## Why\n\nA [full](x.md) collection.\n")
+    monkeypatch.setattr(pages, "_IN_WHEEL", tmp_path)
+    page = shown(pages.render_page(SYMPTOMS, "gc-pauses"))
+    for words in ("Stalls", "Why", "A full collection."):
+        assert words in page
+
+
+def test_a_page_that_is_not_there_is_said():
+    with pytest.raises(UsageError, match="no finding called x"):
+        pages.render_page(SYMPTOMS, "x")
+    with pytest.raises(UsageError, match="no page at"):
+        pages.render_page({"no-page": SYMPTOMS["gc-pauses"]}, "no-page")
+
+
+def test_a_wheel_carries_the_pages_of_the_repository():
+    root = Path(__file__).parents[2]
+    assert pages.folder() == root / "docs" / "findings"
+    wheel = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
+        "targets"
+    ]
+    target = pages._IN_WHEEL.relative_to(root / "src").as_posix()
+    assert wheel["wheel"]["force-include"] == {"docs/findings": target}
