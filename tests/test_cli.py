@@ -15,6 +15,7 @@ from upshift.records import (
     Budget,
     Cost,
     Cpu,
+    Diagnosis,
     Effect,
     Entry,
     Interval,
@@ -22,6 +23,7 @@ from upshift.records import (
     Phase,
     Plan,
     Profile,
+    Profiling,
     Proof,
     Tuning,
 )
@@ -79,7 +81,10 @@ class Session(ModuleType):
     def profile(self, workload, options, view):
         self.note("profile", workload, options)
         view.stage("Watching")
-        return PROFILE, self.machine, ("A note.",)
+        return Profiling(
+            machine=self.machine, workload=workload, profile=PROFILE, diagnosis=Diagnosis(),
+            notes=("A note.",),
+        )  # fmt: skip
 
     def tune(self, workload, options, view):
         self.note("tune", workload, options)
