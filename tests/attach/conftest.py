@@ -30,17 +30,18 @@ for path in sys.argv[1:]:
         os._exit(0)
     os.waitpid(pid, 0)
 """
-COUNT = 6
+COUNT, EXAMINED_COUNT = 6, 4
 
 
 @dataclass
 class Trial:
-    """What a trial showed: the steps of one turn, the facts, and all that it printed."""
+    """What a trial showed: the steps of one turn, facts, a closer look, and all that it printed."""
 
     steps: list[Any]
     facts: dict[str, Any]
     output: str
     turns: list[list[Any]] = field(default_factory=list)
+    found: dict[str, Any] = field(default_factory=dict)
 
 
 def attach(path: Path, *, turns, plan=None) -> Trial:
@@ -52,11 +53,14 @@ def attach(path: Path, *, turns, plan=None) -> Trial:
     try:
         arm.begin()
         seen, _ = arm.turns(turns, timeout_s=60)
+        _, found = arm.examine(EXAMINED_COUNT, timeout_s=60)
         facts = arm.ask({"do": "facts"}, 60)
         with pytest.raises(TooFewSteps):
             arm.turns([(0, 0, 1 << 40, True)], timeout_s=60)
         arm._process.wait(30)
-        return Trial(steps=seen[-1], facts=facts, output=arm._process.output(), turns=seen)
+        return Trial(
+            steps=seen[-1], facts=facts, found=found, output=arm._process.output(), turns=seen
+        )
     finally:
         arm.close()
 

@@ -289,7 +289,7 @@ finish()
 
 WORKERS = r"""
 class Rows(Dataset):
-    def __len__(self): return 16
+    def __len__(self): return 24
     def __getitem__(self, i): return X[i], Y[i]
 
 def main():

@@ -21,6 +21,11 @@ def test_output_weights_and_random_states_are_those_of_plain_python(name, trial,
     assert len(trial(name).steps) == 6
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_examiner_breaks_on_a_script_of_any_habit(name, trial) -> None:
+    assert trial(name).found["broken"] == {}
+
+
 def phases(steps) -> set[Phase]:
     return {Phase(phase) for step in steps for phase in step.phase_ns}
 
