@@ -300,6 +300,10 @@ class FakeArm:
             answer.append(steps[skip_count:])
         return answer, {"faults_count": 0.0, "cpu_s": self._now_s, "peak_rss_bytes": 1.0}
 
+    def examine(self, count: int, *, timeout_s: float) -> tuple[list[Step], dict[str, Any]]:
+        """Run steps at which nobody finds anything."""
+        return [self._step(self._plans[0]) for _ in range(count)], {}
+
     def park(self) -> None:
         """Stand still; nothing is left to do."""
 

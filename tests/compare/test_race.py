@@ -88,7 +88,7 @@ def test_a_race_ends_with_the_script() -> None:
 def test_the_coin_is_fair_and_every_pair_is_told() -> None:
     told = []
     rule = Rule(pair_count=400, drop_ratio=inf, win_ratio=inf)
-    race(bench().arms(Plan(), FAST), rule=rule, coin=random.Random(3), on_pair=told.append)
+    race(bench().arms(Plan(), FAST), rule=rule, coin=random.Random(3), on_pairs=told.extend)
     assert len(told) == 400
     assert 160 < sum(pair.baseline_first for pair in told) < 240
 

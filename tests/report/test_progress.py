@@ -1,11 +1,15 @@
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from upshift.records import Plan
+from upshift.records import Comparison, Interval, Pair, Plan, Verdict
+from upshift.report.bars import Whisker
 from upshift.report.progress import Style, View, choose
 
+PAIR = Pair(baseline_s=1.1, candidate_s=1.0, baseline_first=True)
+GAIN = Interval(low_ratio=1.01, mid_ratio=1.123, high_ratio=1.24)
 THREADS = Plan().pull("intra_op_threads", 2)
 
 
@@ -42,16 +46,24 @@ def test_one_plain_line_per_event():
     ]
 
 
+def raced(baseline, candidate, speedup):
+    return Comparison(
+        baseline=baseline, candidate=candidate, verdict=Verdict.WIN, speedup=speedup,
+        pairs=(PAIR,),
+    )  # fmt: skip
+
+
 def test_evidence_does_not_flood_the_log():
     paper, clock = console(), Clock()
     view = View(paper, style=Style.PLAIN, clock=clock)
+    view.race_begins(Plan(), THREADS)
     for count in range(1, 101):
         clock.now_s = count * 0.1
-        view.evidence(Plan(), THREADS, count, None if count < 3 else 1.1)
+        view.race_grows([PAIR], GAIN)
     lines = told(paper)
-    assert lines[0] == "[    0 s] intra_op_threads=2 against nothing: 1 pair"
     assert len(lines) == 2
-    assert lines[1].endswith("51 pairs, 1.10x so far")
+    assert lines[0].startswith("[    0 s] intra_op_threads=2 against nothing: 1 pair, 1.12x (1.01x")
+    assert "51 pairs, 1.12x (1.01x to 1.24x) so far" in lines[1]
 
 
 @pytest.mark.parametrize(
@@ -65,16 +77,47 @@ def test_evidence_does_not_flood_the_log():
 )
 def test_a_race_is_named_by_what_differs(baseline, candidate, race):
     paper = console()
-    View(paper, style=Style.PLAIN, clock=Clock()).evidence(baseline, candidate, 1, None)
-    assert told(paper) == [f"[    0 s] {race}: 1 pair"]
+    view = View(paper, style=Style.PLAIN, clock=Clock())
+    view.race_begins(baseline, candidate)
+    view.race_grows([PAIR], GAIN)
+    assert told(paper)[0].startswith(f"[    0 s] {race}: 1 pair")
 
 
-def test_a_new_race_is_told_at_once():
+def test_a_new_race_is_told_at_once_and_counts_from_one():
     paper, clock = console(), Clock()
     view = View(paper, style=Style.PLAIN, clock=clock)
-    view.evidence(Plan(), THREADS, 1, None)
-    view.evidence(THREADS, Plan(), 1, None)
-    assert len(told(paper)) == 2
+    for plans in ((Plan(), THREADS), (THREADS, Plan())):
+        view.race_begins(*plans)
+        view.race_grows([PAIR], GAIN)
+    assert [line.split(": ")[1].split(",")[0] for line in told(paper)] == ["1 pair", "1 pair"]
+
+
+def test_what_leads_is_weighed_by_the_races_that_it_won():
+    paper = console()
+    view = View(paper, style=Style.PLAIN, clock=Clock())
+    both = THREADS.pull("a", 1)
+    view.race_ends(raced(Plan(), Plan(), Interval(low_ratio=0.5, mid_ratio=0.6, high_ratio=0.7)))
+    view.race_ends(raced(Plan(), THREADS, GAIN))
+    view.race_ends(raced(THREADS, both, GAIN))
+    view.leads(both)
+    assert told(paper) == ["[    0 s] leading: a=1, intra_op_threads=2, about 1.26x"]
+
+
+def test_a_race_that_failed_says_why():
+    paper = console()
+    view = View(paper, style=Style.PLAIN, clock=Clock())
+    view.race_ends(
+        Comparison(
+            baseline=Plan(), candidate=THREADS, verdict=Verdict.FAIL, failure="It crashed.\nMore"
+        )
+    )
+    assert told(paper) == ["[    0 s] intra_op_threads=2 against nothing: failed. It crashed."]
+
+
+def test_findings_are_told_with_their_cost(diagnosis):
+    paper = console()
+    View(paper, style=Style.PLAIN, clock=Clock()).found(diagnosis)
+    assert told(paper)[0].startswith("[    0 s] 43 % few-workers: The loop waits 43 %")
 
 
 def test_a_long_line_is_one_line():
@@ -87,29 +130,85 @@ def test_quiet_says_nothing():
     paper = console(terminal=True)
     with View(paper, style=Style.QUIET) as view:
         view.stage("x")
-        view.evidence(Plan(), THREADS, 1, 1.0)
+        view.race_begins(Plan(), THREADS)
+        view.race_grows([PAIR], GAIN)
+        view.race_ends(raced(Plan(), THREADS, GAIN))
+        view.leads(THREADS)
         view.known("y")
         view.note("z")
     assert told(paper) == []
 
 
-def test_the_live_screen_shows_stage_race_facts_and_time_left():
+def full(view, profile, diagnosis):
+    view.stage("search", "toggle: intra_op_threads=2")
+    view.profiled(profile)
+    view.found(replace(diagnosis, findings=diagnosis.findings * 5))
+    view.leads(Plan().pull("gather_batches", True))
+    for fact in range(9):
+        view.known(f"fact {fact} " + "and so on " * 20)
+    view.race_begins(Plan(), THREADS)
+    for _ in range(48):
+        view.race_grows([PAIR], GAIN)
+
+
+def test_the_live_screen_shows_all_that_is_known_and_the_time_left(profile, diagnosis):
     paper, clock = console(terminal=True, record=True), Clock()
     view = View(paper, style=Style.LIVE, budget_s=300, clock=clock)
     with view:
-        view.stage("Racing one lever at a time", "2 of 7")
-        for fact in range(9):
-            view.known(f"fact {fact}")
-        view.evidence(Plan(), THREADS, 48, 1.123)
+        full(view, profile, diagnosis)
         clock.now_s = 100.0
         paper.print(view._screen())
-    page = paper.export_text()
+    page = paper.export_text().split("3 m 20 s of 5 m 00 s left")[-1]
     for words in (
-        "Racing one lever at a time", "2 of 7", "intra_op_threads=2 against nothing",
-        "48 pairs, 1.12x so far", "fact 8", "3 m 20 s of 5 m 00 s left",
+        "search", "intra_op_threads=2 against nothing", "48 pairs, 1.12x (1.01x to 1.24x) so far",
+        "fact 8", "34.1 ms a step", "data 43 %", "43 %  few-workers: Give the loader",
+        "gather_batches=True",
     ):  # fmt: skip
         assert words in page, words
-    assert "fact 0" not in page.split("48 pairs")[-1]
+    assert "fact 0" not in page
+
+
+def test_the_live_screen_fits_a_small_terminal(profile, diagnosis):
+    paper = console(record=True)
+    view = View(paper, style=Style.LIVE, budget_s=300, clock=Clock())
+    full(view, profile, diagnosis)
+    paper.print(view._screen())
+    lines = paper.export_text().splitlines()
+    assert len(lines) <= 23
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_screen_that_is_left_gives_the_cursor_back(profile, diagnosis):
+    paper = console(terminal=True)
+
+    def work():
+        with View(paper, style=Style.LIVE) as view:
+            full(view, profile, diagnosis)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    written = paper.file.getvalue()
+    assert "\x1b[?25l" in written
+    assert "\x1b[?25h" in written.rpartition("\x1b[?25l")[2]
+
+
+@pytest.mark.parametrize(
+    ("speedup", "drawn"),
+    [
+        ((1.01, 1.12, 1.24), "0.8x ----------|====o===== 1.25x"),
+        ((0.8, 0.8, 0.8), "0.8x o---------|---------- 1.25x"),
+        ((0.01, 1.0, 100.0), "0.8x ==========o========== 1.25x"),
+        ((0.5, 1.6, 9.0), "0.5x ==========|======o=== 2x"),
+        ((1.0, 500.0, 900.0), "0.008x ----------|=========o 125x"),
+    ],
+)
+def test_a_speed_up_is_drawn_with_its_interval(speedup, drawn):
+    paper = console()
+    low, mid, high = speedup
+    whisker = Whisker(speedup=Interval(low_ratio=low, mid_ratio=mid, high_ratio=high), width=21)
+    (text,) = whisker.__rich_console__(paper, paper.options.update_width(80))
+    assert text.plain.translate(str.maketrans("─━●┼", "-=o|")) == drawn
 
 
 def test_the_screen_is_gone_when_an_error_passes():

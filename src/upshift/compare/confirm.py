@@ -49,7 +49,7 @@ def confirm(
     pair_count: int,
     coin: random.Random,
     clock: Callable[[], float] = time.monotonic,
-    on_pair: Callable[[Pair], None] | None = None,
+    on_pairs: Callable[[Sequence[Pair]], None] | None = None,
 ) -> Confirmation:
     """Run exactly `pair_count` pairs, or as many as the script has, and say what they show.
 
@@ -58,13 +58,13 @@ def confirm(
         pair_count: fixed beforehand, see `confirming_pairs`.
         coin: orders each pair.
         clock: seconds.
-        on_pair: is told of each pair in order.
+        on_pairs: is told of the pairs in order, some at a time.
     """
     started_s = clock()
     pairs: list[Pair] = []
     while len(pairs) < pair_count:
         size = min(_CHUNK, pair_count - len(pairs))
-        answer = run_chunk(measure, size, coin=coin, on_pair=on_pair)
+        answer = run_chunk(measure, size, coin=coin, on_pairs=on_pairs)
         if not answer:
             break
         pairs += answer

@@ -108,7 +108,7 @@ def race(
     rule: Rule,
     coin: random.Random,
     clock: Callable[[], float] = time.monotonic,
-    on_pair: Callable[[Pair], None] | None = None,
+    on_pairs: Callable[[Sequence[Pair]], None] | None = None,
 ) -> Race:
     """Run pairs until they decide or the rule's pairs or seconds are spent.
 
@@ -118,14 +118,14 @@ def race(
         rule: when to stop.
         coin: orders each pair; its fairness is what makes the evidence valid.
         clock: seconds.
-        on_pair: is told of each pair in order.
+        on_pairs: is told of the pairs in order, some at a time.
     """
     started_s = clock()
     pairs: list[Pair] = []
     verdict = Verdict.UNDECIDED
     while verdict is Verdict.UNDECIDED:
         size = _chunk(len(pairs), rule, spent_s=clock() - started_s)
-        answer = run_chunk(measure, size, coin=coin, on_pair=on_pair)
+        answer = run_chunk(measure, size, coin=coin, on_pairs=on_pairs)
         if not answer:
             break
         pairs += answer
@@ -134,13 +134,16 @@ def race(
 
 
 def run_chunk(
-    measure: Measure, size: int, *, coin: random.Random, on_pair: Callable[[Pair], None] | None
+    measure: Measure,
+    size: int,
+    *,
+    coin: random.Random,
+    on_pairs: Callable[[Sequence[Pair]], None] | None,
 ) -> Sequence[Pair]:
-    """Measure some pairs, the order of each by the coin, and tell of each; none once it ended."""
+    """Measure some pairs, the order of each by the coin, and tell of them; none once it ended."""
     answer = measure([coin.random() < 0.5 for _ in range(size)]) if size else ()
-    if on_pair is not None:
-        for pair in answer:
-            on_pair(pair)
+    if on_pairs is not None and answer:
+        on_pairs(answer)
     return answer
 
 

@@ -10,27 +10,23 @@ import time
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
-from upshift.report.bars import Gauge
+from upshift.report import findings
+from upshift.report.board import Board, draw, race_name
 from upshift.report.layout import prose
-from upshift.units import duration, times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
     from typing import Self
 
     from rich.console import Console, RenderableType
     from rich.live import Live
 
-    from upshift.records import Plan
+    from upshift.records import Comparison, Diagnosis, Interval, Pair, Plan, Profile
 
 PLAIN_EVIDENCE_S = 5.0
-KEPT_FACTS = 6
-GAUGE_WIDTH = 30
 
 
 class Style(StrEnum):
@@ -65,11 +61,7 @@ class View:
         self._budget_s = budget_s
         self._clock = clock
         self._start_s = clock()
-        self._stage = ""
-        self._detail = ""
-        self._race = ""
-        self._evidence = ""
-        self._known: list[str] = []
+        self._board = Board()
         self._said_s = float("-inf")
         self._live: Live | None = None
 
@@ -101,29 +93,57 @@ class View:
 
     def stage(self, name: str, detail: str = "") -> None:
         """Begin a part of the work."""
-        self._stage, self._detail = name, detail
-        self._race = self._evidence = ""
-        self._said_s = float("-inf")
+        board = self._board
+        board.stage, board.detail = name, detail
+        board.race, board.speedup = None, None
         self._line(f"{name}: {detail}" if detail else name)
 
-    def evidence(
-        self, baseline: Plan, candidate: Plan, pair_count: int, mid_ratio: float | None
-    ) -> None:
-        """Show how far a race has come; cheap enough to be called at every pair."""
-        race = _race(baseline, candidate)
-        if race != self._race:
-            self._said_s = float("-inf")
-        so_far = "" if mid_ratio is None else f", {times(mid_ratio)} so far"
-        pairs = "1 pair" if pair_count == 1 else f"{pair_count} pairs"
-        self._race, self._evidence = race, f"{pairs}{so_far}"
+    def profiled(self, profile: Profile) -> None:
+        """Show where the steps of the script go, as it is."""
+        self._board.profile = profile
+        self._redraw()
+
+    def found(self, diagnosis: Diagnosis) -> None:
+        """Show what makes it slow."""
+        self._board.diagnosis = diagnosis
+        for finding in diagnosis.findings:
+            self._line(f"{findings.cost(finding)} {finding.name}: {finding.says}")
+
+    def race_begins(self, baseline: Plan, candidate: Plan) -> None:
+        """Show a new race."""
+        board = self._board
+        board.race, board.pair_count, board.speedup = (baseline, candidate), 0, None
+        self._said_s = float("-inf")
+        self._redraw()
+
+    def race_grows(self, pairs: Sequence[Pair], speedup: Interval) -> None:
+        """Show how far the race has come, at the next time when the screen is drawn."""
+        board = self._board
+        board.pair_count += len(pairs)
+        board.speedup = speedup
         now_s = self._clock()
         if self._style is Style.PLAIN and now_s - self._said_s >= PLAIN_EVIDENCE_S:
             self._said_s = now_s
-            self._line(f"{race}: {self._evidence}")
+            name = race_name(*board.race) if board.race else ""
+            self._line(f"{name}: {board.evidence}")
+
+    def race_ends(self, seen: Comparison) -> None:
+        """Keep what the race says of a plan; what came of it is told as a fact."""
+        gains = self._board.gains
+        if seen.speedup is not None and seen.candidate != seen.baseline:
+            gains[seen.candidate] = gains.get(seen.baseline, 1.0) * seen.speedup.mid_ratio
+        if seen.failure:
+            name = race_name(seen.baseline, seen.candidate)
+            self.known(f"{name}: failed. {seen.failure.splitlines()[0]}")
+
+    def leads(self, plan: Plan) -> None:
+        """Show a new best plan."""
+        self._board.leader = plan
+        self._line(f"leading: {self._board.leading or plan}")
 
     def known(self, text: str) -> None:
         """Keep a fact on the screen."""
-        self._known.append(text)
+        self._board.facts.append(text)
         self._line(text)
 
     def note(self, text: str) -> None:
@@ -137,42 +157,15 @@ class View:
         if self._style is Style.PLAIN:
             clock = f"[{self._elapsed_s():5.0f} s]"
             self._console.print(Text(f"{clock} {text}"), soft_wrap=True)
-        elif self._live is not None:
+        else:
+            self._redraw()
+
+    def _redraw(self) -> None:
+        if self._live is not None:
             self._live.refresh()
 
     def _elapsed_s(self) -> float:
         return self._clock() - self._start_s
 
     def _screen(self) -> RenderableType:
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(no_wrap=True, style="dim")
-        grid.add_column(overflow="fold")
-        grid.add_row("time", self._time())
-        grid.add_row("now", Text(self._stage, "bold"))
-        for name, value in (("", self._detail), ("race", self._race), ("", self._evidence)):
-            if value:
-                grid.add_row(name, prose(value))
-        for index, fact in enumerate(self._known[-KEPT_FACTS:]):
-            grid.add_row("known" if index == 0 else "", prose(fact))
-        return Group(Text(), grid)
-
-    def _time(self) -> RenderableType:
-        elapsed_s = self._elapsed_s()
-        if self._budget_s is None:
-            return Text(duration(round(elapsed_s)))
-        left_s = max(0.0, self._budget_s - elapsed_s)
-        line = Table.grid(padding=(0, 2, 0, 0))
-        gauge = Gauge(share_ratio=elapsed_s / self._budget_s, width=GAUGE_WIDTH, colour="green")
-        left = f"{duration(round(left_s))} of {duration(self._budget_s)} left"
-        line.add_row(gauge, Text(left))
-        return line
-
-
-def _race(baseline: Plan, candidate: Plan) -> str:
-    """Name a race by what differs; what both plans have in common stands behind."""
-    names = candidate.differing(baseline)
-    if not names:
-        return f"{candidate} against itself" if candidate.settings else "the script against itself"
-    common = frozenset(name for name, _ in candidate.settings) - names
-    behind = f", both with {candidate.only(common)}" if common else ""
-    return f"{candidate.only(names)} against {baseline.only(names)}{behind}"
+        return draw(self._board, elapsed_s=self._elapsed_s(), budget_s=self._budget_s)

@@ -14,11 +14,21 @@ from typing import TYPE_CHECKING, Protocol
 from upshift.records import Effect, Plan, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import NoReturn
 
     from upshift.launch.bench import Bench
-    from upshift.records import Band, Machine, Profiling, Tuning
+    from upshift.records import (
+        Band,
+        Comparison,
+        Diagnosis,
+        Interval,
+        Machine,
+        Pair,
+        Profile,
+        Profiling,
+        Tuning,
+    )
 
 _LOOK_S = 8.0
 
@@ -60,10 +70,23 @@ class Watcher(Protocol):
     def stage(self, name: str, detail: str = "") -> None:
         """Begin a part of the work."""
 
-    def evidence(
-        self, baseline: Plan, candidate: Plan, pair_count: int, mid_ratio: float | None
-    ) -> None:
-        """Show how far a race has come."""
+    def profiled(self, profile: Profile) -> None:
+        """Take where the steps of the script go, as it is."""
+
+    def found(self, diagnosis: Diagnosis) -> None:
+        """Take what makes it slow."""
+
+    def race_begins(self, baseline: Plan, candidate: Plan) -> None:
+        """Begin a race; it ends before the next one begins."""
+
+    def race_grows(self, pairs: Sequence[Pair], speedup: Interval) -> None:
+        """Take some more pairs of the race, and what all of them show so far."""
+
+    def race_ends(self, seen: Comparison) -> None:
+        """End the race."""
+
+    def leads(self, plan: Plan) -> None:
+        """Take a new best plan."""
 
     def known(self, text: str) -> None:
         """Keep a fact on the screen."""
@@ -111,6 +134,7 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
     facts = doctor(workload.python)
     with open_bench(workload, options, facts) as bench:
         seen = observe(bench, options.pulled, step_count=options.step_count)
+        view.profiled(seen)
         view.stage("profile", "our own cost, and what this machine can do")
         seen = measure_own_cost(bench, seen, options.pulled)
         seen = measure_peaks(bench, seen, options.pulled)
@@ -118,6 +142,7 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
         seen = measure_ceiling(bench, seen, options.pulled)
         view.stage("profile", "a closer look at what makes it slow")
         diagnosis = examine(bench, options.pulled, seen, facts, seconds=_LOOK_S)
+        view.found(diagnosis)
         notes = bench.notes
     return Profiling(
         machine=facts, workload=workload, profile=seen, diagnosis=diagnosis, notes=notes

@@ -93,14 +93,19 @@ class Hunt:
             self._view.known(f"{self._journal.resumed_count} races are known from an earlier start")
         races = _RACES_PER_KNOB * len(self._knobs)
         best = self.best
+        if best.settings:
+            self._view.leads(best)
         spare_s = self.end_s - self._spent_s() - self._costs(best).answer_s(effects(best))
         self._confirm_s = min(self._races.confirm_s, max(0.0, _CONFIRM_SHARE * spare_s))
         while proposal := self._propose():
             history = self._journal.history
-            left_s = self._left_s(proposal, self.best) - self._races.prepare_s(proposal)
+            left_s = self._left_s(proposal, best) - self._races.prepare_s(proposal)
             self._view.stage("search", f"{proposal.kind}: {proposal.candidate}")
             share_s = max(_LEAST_RACE_S, 2 * left_s / max(2, races - len(history)))
             self._journal.append(self._races.race(proposal, share_s, most_s=left_s))
+            best, old = self.best, best
+            if best != old:
+                self._view.leads(best)
         self._tell_what_was_passed_over()
 
     def warn_of_a_short_budget(self) -> None:

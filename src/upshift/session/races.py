@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from upshift import search
     from upshift.launch.bench import Bench
-    from upshift.records import Pair
+    from upshift.records import Interval, Pair
     from upshift.session import Options, Watcher
 
 LEAST_RATIO, COARSEST_RATIO = 0.02, 0.05
@@ -35,7 +35,7 @@ _COIN_SEED = 20_240_601
 _NOISE_SHARE, _NOISE_MOST_S, _NOISE_MOST_COUNT = 0.05, 12.0, 60
 _CONFIRM_SHARE, _CONFIRM_LEAST_S, _CONFIRM_MOST_S = 0.2, 8.0, 60.0
 _CONFIRM_WANTED_S = 30.0
-_SHOWN_COUNT = 200
+_REDRAWN_GROWTH = 1.1  # an interval of many pairs takes milliseconds
 _RACE_LEAST_COUNT, _RACE_USUAL_COUNT, _RACE_USUAL_S = 8, 16, 8.0
 _CONFIRM_MOST_COUNT = 24
 
@@ -82,6 +82,7 @@ class Races:
         plan = self._options.pulled
         measure = self._measure(plan, plan)
         self._bench.prepare(self.with_pulled(plan), self.with_pulled(plan))
+        self._view.race_begins(Plan(), Plan())
         seconds = min(max(NOISE_LEAST_S, _NOISE_SHARE * self._options.budget_s), _NOISE_MOST_S)
         started_s = self._clock()
         pairs = list(measure([True, False]))
@@ -90,6 +91,17 @@ class Races:
         pairs += measure([self._coin.random() < 0.5 for _ in range(count - len(pairs))])
         pair_s = (self._clock() - started_s) / len(pairs)
         noise = compare.measure_noise(pairs, pair_s=pair_s, budget_s=self.confirm_s)
+        self._view.race_grows(pairs, noise.bias)
+        self._view.race_ends(
+            Comparison(
+                baseline=Plan(),
+                candidate=Plan(),
+                verdict=Verdict.UNDECIDED,
+                speedup=noise.bias,
+                pairs=tuple(pairs),
+                wall_s=self._clock() - started_s,
+            )
+        )
         self.noise = noise
         launches_ratio = abs(math.log(noise.bias.mid_ratio))
         coarse_ratio = max(noise.resolution_ratio, launches_ratio)
@@ -118,6 +130,18 @@ class Races:
             share_s: seconds of pairs that this race may take.
             most_s: seconds of pairs that are left for all races.
         """
+        baseline, candidate = proposal.baseline, proposal.candidate
+        self._view.race_begins(baseline, candidate)
+        result = self._race(proposal, share_s, most_s=most_s)
+        self._view.race_ends(result)
+        if result.speedup is not None:
+            self._seen[candidate] = result
+            word = {Verdict.WIN: "faster", Verdict.DROP: "no gain"}.get(result.verdict, "undecided")
+            change = candidate.only(baseline.differing(candidate)) or baseline
+            self._view.known(f"{change}: {times(result.speedup.mid_ratio)}, {word}")
+        return result
+
+    def _race(self, proposal: search.Proposal, share_s: float, *, most_s: float) -> Comparison:
         assert self.noise is not None  # noqa: S101  # measured before the search
         baseline, candidate = proposal.baseline, proposal.candidate
         own, other = self.with_pulled(baseline), self.with_pulled(candidate)
@@ -133,7 +157,7 @@ class Races:
                 rule=rule,
                 coin=self._coin,
                 clock=self._clock,
-                on_pair=self._shower(baseline, candidate),
+                on_pairs=self._shower(rule.bets),
             )
         except ScriptFailed as failure:
             self._bench.clear()
@@ -144,18 +168,12 @@ class Races:
                 failure=failure.last_words,
                 wall_s=self._clock() - started_s,
             )
-        result = replace(
+        return replace(
             compare.compare(baseline, candidate, seen.pairs, rule, seen.wall_s),
             phase_s=self._bench.tally.phase_s(other),
             baseline_phase_s=self._bench.tally.phase_s(own),
             later_s=self._later_s(own, other),
         )
-        self._seen[candidate] = result
-        if result.speedup is not None:
-            word = {Verdict.WIN: "faster", Verdict.DROP: "no gain"}.get(result.verdict, "undecided")
-            change = candidate.only(baseline.differing(candidate)) or baseline
-            self._view.known(f"{change}: {times(result.speedup.mid_ratio)}, {word}")
-        return result
 
     def _later_s(self, baseline: Plan, candidate: Plan) -> float | None:
         with suppress(ScriptFailed):  # a script may end just now; the race is over
@@ -195,13 +213,16 @@ class Races:
             least_s=min(left_s, _CONFIRM_WANTED_S / CONFIRM_ROUNDS),
         )
         count = max(count, self._least_confirming_count(plan))
-        return compare.confirm(
+        self._view.race_begins(Plan(), plan)
+        seen = compare.confirm(
             measure,
             pair_count=count,
             coin=self._coin,
             clock=self._clock,
-            on_pair=self._shower(Plan(), plan),
+            on_pairs=self._shower(compare.grid(self.noise.sd_ratio)),
         )
+        self._view.race_ends(confirmed_race(plan, seen))
+        return seen
 
     def _least_confirming_count(self, plan: Plan) -> int:
         """Return the pairs that half of the gain seen in the search needs in the noise seen there.
@@ -224,12 +245,29 @@ class Races:
 
         return measure
 
-    def _shower(self, baseline: Plan, candidate: Plan) -> Callable[[Pair], None]:
+    def _shower(self, bets: Sequence[float]) -> Callable[[Sequence[Pair]], None]:
+        """Tell the watcher of pairs, with an interval that bears to be looked at all the time."""
         logs: list[float] = []
+        shown: tuple[int, Interval] | None = None
 
-        def show(pair: Pair) -> None:
-            logs.append(pair.log_ratio)
-            middle = compare.hodges_lehmann(logs[-_SHOWN_COUNT:])
-            self._view.evidence(baseline, candidate, len(logs), math.exp(middle))
+        def show(pairs: Sequence[Pair]) -> None:
+            nonlocal shown
+            logs.extend(pair.log_ratio for pair in pairs)
+            if shown is None or len(logs) >= _REDRAWN_GROWTH * shown[0]:
+                shown = len(logs), compare.confidence_sequence(logs, bets=bets)
+            self._view.race_grows(pairs, shown[1])
 
         return show
+
+
+def confirmed_race(plan: Plan, seen: compare.Confirmation) -> Comparison:
+    """Return the race of a plan against the script that a confirmation is."""
+    return Comparison(
+        baseline=Plan(),
+        candidate=plan,
+        verdict=seen.verdict,
+        speedup=seen.speedup,
+        means_ratio=seen.means_ratio,
+        pairs=seen.pairs,
+        wall_s=seen.wall_s,
+    )

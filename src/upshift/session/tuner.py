@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from upshift import compare, search, session
 from upshift.lever import Scene, discover, lookup
-from upshift.records import Comparison, Cost, Effect, LeverReport, Plan, Profile, Proof, Tuning
+from upshift.records import Cost, Effect, LeverReport, Plan, Profile, Proof, Tuning
 from upshift.session.costs import Costs, costs_of
 from upshift.session.examine import examine
 from upshift.session.hunt import Hunt
@@ -21,7 +21,7 @@ from upshift.session.knobs import find_knobs, remarks
 from upshift.session.observe import observe
 from upshift.session.payback import WORTH_SAYING_S, Payback, blamed
 from upshift.session.proof import Prover, declared_effect, effects
-from upshift.session.races import LEAST_RATIO, Races
+from upshift.session.races import LEAST_RATIO, Races, confirmed_race
 from upshift.units import duration, percent, times
 
 if TYPE_CHECKING:
@@ -69,10 +69,12 @@ class Tuner:
             self._bench = bench
             self._view.stage("baseline", "starting the script as it is")
             self._baseline = observe(bench, self._options.pulled)
+            self._view.profiled(self._baseline)
             self._say_baseline()
             self._diagnosis = examine(
                 bench, self._options.pulled, self._baseline, self._machine, seconds=_LOOK_S
             )
+            self._view.found(self._diagnosis)
             traits = bench.facts(self._options.pulled)["traits"]
             self._scene = Scene(machine=self._machine, baseline=self._baseline, traits=traits)
             self._notes += remarks(self._scene)
@@ -319,20 +321,8 @@ class Tuner:
             band=self._band if proof.gates else None,
             diagnosis=self._diagnosis,
             races=self._journal.history if self._journal else (),
-            confirmed=_confirmed(plan, confirmed) if confirmed else None,
+            confirmed=confirmed_race(plan, confirmed) if confirmed else None,
         )
-
-
-def _confirmed(plan: Plan, seen: compare.Confirmation) -> Comparison:
-    return Comparison(
-        baseline=Plan(),
-        candidate=plan,
-        verdict=seen.verdict,
-        speedup=seen.speedup,
-        means_ratio=seen.means_ratio,
-        pairs=seen.pairs,
-        wall_s=seen.wall_s,
-    )
 
 
 def _interval(speedup: Interval) -> str:

@@ -1,0 +1,130 @@
+"""What the live screen shows: the script, its findings, the race that runs, the best so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from upshift.report import findings, steps
+from upshift.report.bars import Gauge, Whisker
+from upshift.report.layout import prose
+from upshift.report.wording import interval
+from upshift.units import duration, times
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from upshift.records import Diagnosis, Interval, Plan, Profile
+
+KEPT_FACTS, SHOWN_FINDINGS = 5, 3
+GAUGE_WIDTH, WHISKER_WIDTH = 30, 41
+
+
+@dataclass(kw_only=True, slots=True)
+class Board:
+    """What is known at this moment; whoever watches writes it, the screen reads it.
+
+    Attributes:
+        stage: the part of the work that is done now.
+        detail: what of it.
+        profile: of the script as it is.
+        diagnosis: what makes it slow.
+        race: the two plans that race, the baseline first.
+        pair_count: pairs of this race so far.
+        speedup: what they show so far.
+        leader: the best plan so far.
+        gains: about how much faster than the script a plan is, where races have told.
+        facts: sentences, the oldest first.
+    """
+
+    stage: str = ""
+    detail: str = ""
+    profile: Profile | None = None
+    diagnosis: Diagnosis | None = None
+    race: tuple[Plan, Plan] | None = None
+    pair_count: int = 0
+    speedup: Interval | None = None
+    leader: Plan | None = None
+    gains: dict[Plan, float] = field(default_factory=dict)
+    facts: list[str] = field(default_factory=list)
+
+    @property
+    def evidence(self) -> str:
+        """How far the race has come; empty before its first pairs."""
+        if self.speedup is None:
+            return ""
+        pairs = "1 pair" if self.pair_count == 1 else f"{self.pair_count} pairs"
+        return f"{pairs}, {interval(self.speedup)} so far"
+
+    @property
+    def leading(self) -> str:
+        """The best plan, and what it seems to give; empty while there is none."""
+        if self.leader is None or not self.leader.settings:
+            return ""
+        gain = self.gains.get(self.leader)
+        return f"{self.leader}" + (f", about {times(gain)}" if gain else "")
+
+
+def draw(board: Board, *, elapsed_s: float, budget_s: float | None) -> RenderableType:
+    """Draw the board; it fits 80 columns and 24 lines."""
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(ratio=1, overflow="fold")
+    grid.add_row("time", _time(elapsed_s, budget_s))
+    grid.add_row("now", Text(board.stage, "bold"))
+    for name, part in _parts(board):
+        grid.add_row(name, part)
+    return Group(Text(), grid)
+
+
+def _parts(board: Board) -> list[tuple[str, RenderableType]]:
+    parts: list[tuple[str, RenderableType]] = []
+    if board.detail and board.race is None:
+        parts.append(("", _line(board.detail)))
+    if board.profile is not None:
+        parts += [("script", Text(steps.speed(board.profile))), ("", steps.stack(board.profile))]
+    found = board.diagnosis.findings[:SHOWN_FINDINGS] if board.diagnosis else ()
+    for index, finding in enumerate(found):
+        said = f"{findings.cost(finding):>5}  {finding.name}: {finding.remedy}"
+        parts.append(("slow by" if index == 0 else "", _line(said)))
+    if board.leading:
+        parts.append(("leading", prose(board.leading)))
+    if board.race is not None:
+        parts.append(("race", prose(race_name(*board.race))))
+    if board.speedup is not None:
+        parts += [
+            ("", Text(board.evidence)),
+            ("", Whisker(speedup=board.speedup, width=WHISKER_WIDTH)),
+        ]
+    for index, fact in enumerate(board.facts[-KEPT_FACTS:]):
+        parts.append(("known" if index == 0 else "", _line(fact)))
+    return parts
+
+
+def _line(sentence: str) -> Text:
+    """Return a sentence that is cut where the line ends: the screen must not grow."""
+    return Text(sentence, no_wrap=True, overflow="ellipsis")
+
+
+def _time(elapsed_s: float, budget_s: float | None) -> RenderableType:
+    if budget_s is None:
+        return Text(duration(round(elapsed_s)))
+    left_s = max(0.0, budget_s - elapsed_s)
+    line = Table.grid(padding=(0, 2, 0, 0))
+    gauge = Gauge(share_ratio=elapsed_s / budget_s, width=GAUGE_WIDTH, colour="green")
+    line.add_row(gauge, Text(f"{duration(round(left_s))} of {duration(budget_s)} left"))
+    return line
+
+
+def race_name(baseline: Plan, candidate: Plan) -> str:
+    """Name a race by what differs; what both plans have in common stands behind."""
+    names = candidate.differing(baseline)
+    if not names:
+        return f"{candidate} against itself" if candidate.settings else "the script against itself"
+    common = frozenset(name for name, _ in candidate.settings) - names
+    behind = f", both with {candidate.only(common)}" if common else ""
+    return f"{candidate.only(names)} against {baseline.only(names)}{behind}"
