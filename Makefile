@@ -3,13 +3,19 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs_ready
 
-.PHONY: demo test check bench bench-loader format clean
+.PHONY: demo test check docs format clean \
+	bench bench-first-light bench-loader bench-overhead bench-priors bench-rivals bench-sweep
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check "torch==2.13.0"
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch $@
+
+$(DOCS_READY): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[docs]"
 	touch $@
 
 demo: $(READY)
@@ -23,12 +29,27 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(READY)
-	@test -n "$(CHECKOUTS)" || { echo "Say where the public scripts are: make bench CHECKOUTS=folder (see benchmarks/first_light.py)."; exit 2; }
-	$(BIN)/python benchmarks/first_light.py $(CHECKOUTS)
+docs: $(DOCS_READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Open build/site/index.html; searching needs a server: $(BIN)/mkdocs serve"
 
-bench-loader: $(READY)
-	$(BIN)/python benchmarks/loader.py $(ARGUMENTS)
+# Each writes its page and its figures into benchmarks/; pass options by ARGUMENTS="...". They
+# measure times: leave the machine alone meanwhile.
+bench:
+	@echo "make bench-first-light CHECKOUTS=folder  public scripts; benchmarks/first_light.py says which"
+	@echo "make bench-rivals CHECKOUTS=folder       the same scripts beside other launchers"
+	@echo "make bench-loader                        the data engine on made data"
+	@echo "make bench-sweep                         the search beside all combinations"
+	@echo "make bench-overhead                      upshift run beside settings written by hand"
+	@echo "make bench-priors                        the priors of the search, from the figures above"
+	@echo 'All but the last take ARGUMENTS="...", such as ARGUMENTS="--help".'
+
+bench-first-light bench-rivals: $(READY)
+	@test -n "$(CHECKOUTS)" || { echo "Say where the public scripts are: make $@ CHECKOUTS=folder (see benchmarks/first_light.py)."; exit 2; }
+	$(BIN)/python benchmarks/$(subst -,_,$(@:bench-%=%)).py $(CHECKOUTS) $(ARGUMENTS)
+
+bench-loader bench-overhead bench-priors bench-sweep: $(READY)
+	$(BIN)/python benchmarks/$(@:bench-%=%).py $(ARGUMENTS)
 
 format: $(READY)
 	$(BIN)/ruff format .

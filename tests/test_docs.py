@@ -4,6 +4,7 @@ import gc
 import inspect
 import re
 import shlex
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +27,10 @@ PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")
 NOT_RUN = "# not run"
 PROGRAM = ("upshift",)
 MODULE = ("python", "-m", "upshift")
+# These start the command that ends their line.
+LAUNCHERS = ("srun", "docker")
+RUN_OR_READ = {"python", "sh", "console", "toml"}
+OUTPUT = {"text"}
 
 
 class Block(NamedTuple):
@@ -41,13 +46,14 @@ class Block(NamedTuple):
 
 
 def blocks(*kinds):
+    """Return the blocks of these kinds; all of them where none is named."""
     found = []
     for page in PAGES:
         text = page.read_text("utf-8")
         for fence in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
             line = text.count("\n", 0, fence.start()) + 1
             found.append(Block(page, line, kind=fence[1], text=fence[2]))
-    return [block for block in found if block.kind in kinds]
+    return [block for block in found if not kinds or block.kind in kinds]
 
 
 def prose(page):
@@ -60,6 +66,8 @@ def commands(block):
         if block.kind == "console" and not line.startswith("$ "):
             continue
         words = tuple(shlex.split(line.removeprefix("$ "), comments=True))
+        if words[:1] and words[0] in LAUNCHERS and "upshift" in words:
+            words = words[words.index("upshift") :]
         for start in (PROGRAM, MODULE):
             if words[: len(start)] == start:
                 yield words[len(start) :]
@@ -84,6 +92,19 @@ def test_the_examples_run(block):
     code = compile(block.text, str(block), "exec", dont_inherit=True)
     if NOT_RUN not in block.text:
         exec(code, {"__name__": "example"})
+
+
+def test_every_block_runs_or_is_read_or_shows_output():
+    for block in blocks():
+        assert block.kind in RUN_OR_READ | OUTPUT, f"{block}: what is it? Name it after the fence"
+
+
+@pytest.mark.parametrize("block", blocks("sh"), ids=str)
+def test_the_shell_lines_are_shell(block):
+    done = subprocess.run(
+        ["bash", "-n"], input=block.text, capture_output=True, text=True, check=False
+    )
+    assert not done.stderr, block
 
 
 LINES = [(block, words) for block in blocks("sh", "console") for words in commands(block)]
