@@ -1,0 +1,43 @@
+"""Which line of the script made a call."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARIES = tuple(
+    sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+
+
+@cache
+def is_own_file(path: str) -> bool:
+    """Return whether a file is the user's: not Python's, of no installed package, not ours."""
+    if path.startswith("<"):
+        return False
+    full = os.path.abspath(path)
+    return "site-packages" not in full and not full.startswith((*_LIBRARIES, _OWN))
+
+
+def own_place(frame: FrameType | None = None) -> tuple[str, int] | None:
+    """Return file and line of the innermost frame of the user's code.
+
+    Args:
+        frame: where to begin; None begins at the caller.
+
+    Returns:
+        An absolute path and a line, None where only libraries are on the stack.
+    """
+    frame = frame or sys._getframe(1)
+    while frame is not None:
+        if is_own_file(frame.f_code.co_filename):
+            return os.path.abspath(frame.f_code.co_filename), frame.f_lineno
+        frame = frame.f_back
+    return None
