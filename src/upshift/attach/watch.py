@@ -259,6 +259,11 @@ class Watch:
             ) and not self._seen_optimizer
 
     @property
+    def evaluating(self) -> bool:
+        """True between a call without gradients and what trains again."""
+        return self._evaluating
+
+    @property
     def _seen_optimizer(self) -> bool:
         return bool(self.live.optimizers.known)
 

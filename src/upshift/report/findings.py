@@ -14,9 +14,10 @@ from upshift.units import percent
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from upshift.records import Diagnosis, Finding, Place, Workload
+    from upshift.records import Diagnosis, Finding, HotLine, Place, Workload
 
 _SHOWN_PLACES = 2
+_SHOWN_LINES = 8
 
 
 def told(diagnosis: Diagnosis | None) -> list[RenderableType]:
@@ -52,15 +53,23 @@ def place(where: Place) -> str:
 
 
 def lines(diagnosis: Diagnosis, workload: Workload) -> list[RenderableType]:
-    """List the lines of the user's code that cost time, relative to where it runs."""
+    """List the dearest lines of the user's code, relative to where it runs."""
     parts: list[RenderableType] = []
-    for hot in diagnosis.hot_lines:
+    dearest = sorted(diagnosis.hot_lines, key=lambda hot: -hot.share_ratio)
+    for hot in dearest[:_SHOWN_LINES]:
         path = os.path.relpath(hot.place.path, workload.cwd)
         line = Text(f"{percent(hot.share_ratio):>6}  ", "bold")
         line.append(f"{path}:{hot.place.line}")
-        if hot.calls:
-            line.append(f"  in {hot.calls}", "dim")
+        line.append("".join(f"  {word}" for word in _circumstances(hot)), "dim")
         parts.append(line)
         if hot.place.source:
             parts.append(indented(prose(hot.place.source, "cyan")))
+    if len(dearest) > _SHOWN_LINES:
+        parts.append(indented(prose(f"and {len(dearest) - _SHOWN_LINES} more", "dim")))
     return parts
+
+
+def _circumstances(hot: HotLine) -> list[str]:
+    """Return the phase of a line and what it was inside of, as far as they are known."""
+    inside = f"in {hot.calls}" if hot.calls else ""
+    return [word for word in (hot.phase, inside) if word]

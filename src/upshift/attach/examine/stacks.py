@@ -1,0 +1,206 @@
+"""Which lines of the user's code the loop stands on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from upshift.attach import turns, watch
+from upshift.attach.ledger import PHASES
+from upshift.attach.places import is_own_file
+from upshift.records import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType, FrameType
+
+    from upshift.attach.watch import Watch
+
+_SHORTEST_S, _JITTER_S = 0.005, 0.005
+_GOLDEN_RATIO = 0.6180339887498949
+_PATIENCE_S = 0.0005
+_LEAST_RATIO = 0.02
+_MODULE_CALLS = {"Module._call_impl", "Module._wrapped_call_impl"}
+_PHASED = {"root_call", "backward", "loader_next", "loader_iter"}
+
+# A sample: path and line, the phase, and the function of a library that was called there; the
+# path is empty where no line is to be told of.
+Sample = tuple[str, int, str, str]
+
+
+class Stacks:
+    """Look every some milliseconds at the stack of the loop's thread, from a thread beside it.
+
+    What a call of a root module, a backward pass, an optimizer's step or the wait for a batch
+    takes is told by the phases; a line of the loop that does no more than that is left out, and
+    the line of the user's code inside is named where there is one. Code that runs in worker
+    processes is not seen.
+
+    A thread that wants to look waits until the loop lets go of Python's lock, up to the switch
+    interval, and would then see where the loop does that and not where it was; so the interval
+    is made short meanwhile.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._samples: Counter[Sample] = Counter()
+        self._waiting: Counter[Sample] = Counter()
+        self._after_forward = False
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._usual_s = 0.0
+
+    def begin(self) -> None:
+        """Start to look, and stand back while the process forks."""
+        self._usual_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(self._usual_s, _PATIENCE_S))
+        self._start()
+        _looking.append(self)
+
+    def _start(self) -> None:
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._look, name="upshift-stacks", daemon=True)
+        self._thread.start()
+
+    def _halt(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _look(self) -> None:
+        # Evenly spread over an interval without a random generator (Weyl, 1916): a loop of
+        # a steady period is seen at all its moments.
+        turn = 0.0
+        while not self._stop.wait(_SHORTEST_S + _JITTER_S * turn):
+            turn = (turn + _GOLDEN_RATIO) % 1.0
+            phase = PHASES[self._watch.ledger.current]
+            sample = _read(sys._current_frames().get(self._watch.thread))
+            if sample is None:
+                continue
+            if phase is Phase.OTHER and self._watch.evaluating:
+                phase = Phase.EVALUATION
+            path, line, calls = sample
+            seen = self._waiting if phase is Phase.OTHER else self._samples
+            seen[path, line, phase, calls] += 1
+
+    # ---- what ran after the forward pass turns out to be the loss when gradients are asked for
+
+    def called(self, module: Any, args: Any, kwargs: Any) -> None:
+        """Note a forward pass."""
+        self._settle(Phase.OTHER)
+        self._after_forward = True
+
+    def backward(self, tensors: Any) -> None:
+        """Name what ran since the forward pass."""
+        self._settle(Phase.LOSS if self._after_forward else Phase.OTHER)
+
+    def loading(self) -> None:
+        """Note that what ran before was no loss."""
+        self._settle(Phase.OTHER)
+
+    def ended(self) -> None:
+        """Note that what ran before was no loss."""
+        self._settle(Phase.OTHER)
+
+    def _settle(self, phase: Phase) -> None:
+        waited, self._waiting = self._waiting, Counter()
+        for (path, line, _, calls), count in waited.items():
+            self._samples[path, line, phase, calls] += count
+        self._after_forward = False
+
+    def end(self) -> dict[str, Any]:
+        """Stop looking; return the lines that cost time, dearest first, and counts of samples."""
+        _looking.remove(self)
+        self._halt()
+        self._settle(Phase.OTHER)
+        sys.setswitchinterval(self._usual_s)
+        return {
+            "lines": list(summarised(self._samples)),
+            "sample_count": self._samples.total(),
+            "training_sample_count": sum(
+                count for (_, _, phase, _), count in self._samples.items() if Phase(phase).in_step
+            ),
+        }
+
+
+_looking: list[Stacks] = []
+
+
+def _before_fork() -> None:
+    """Leave no thread of ours beside a fork: Python warns of it, and a lock could stay held."""
+    for stacks in _looking:
+        stacks._halt()
+
+
+def _after_fork() -> None:
+    for stacks in _looking:
+        stacks._start()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_looking.clear)
+
+
+def summarised(samples: Counter[Sample]) -> Iterator[dict[str, Any]]:
+    """Yield each line with at least 2 % of the samples, dearest first.
+
+    Args:
+        samples: how often each was seen; one without a path counts for the whole alone.
+    """
+    lines: dict[tuple[str, int], Counter[tuple[str, str]]] = {}
+    for (path, line, phase, calls), count in samples.items():
+        if path:
+            lines.setdefault((path, line), Counter())[phase, calls] += count
+    for (path, line), seen in sorted(lines.items(), key=lambda item: -item[1].total()):
+        share_ratio = seen.total() / samples.total()
+        if share_ratio < _LEAST_RATIO:
+            break
+        phases: Counter[str] = Counter()
+        names: Counter[str] = Counter()
+        for (phase, calls), count in seen.items():
+            phases[phase] += count
+            names[calls] += count
+        yield {
+            "path": path, "line": line, "share_ratio": share_ratio,
+            "phase": phases.most_common(1)[0][0], "calls": names.most_common(1)[0][0],
+        }  # fmt: skip
+
+
+def _read(frame: FrameType | None) -> tuple[str, int, str] | None:
+    """Return the innermost line of the user's code and what it called, empty where a phase tells.
+
+    None where the loop is ours: parked, or asked for something by the parent.
+    """
+    line: tuple[str, int, str] | None = None
+    called = ""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == turns.__file__:
+            return None
+        if line is None and is_own_file(code.co_filename):
+            line = os.path.abspath(code.co_filename), frame.f_lineno, called
+        elif line is None and _tells_phase(code):
+            line = "", 0, ""
+        elif line is None and _is_library(code):
+            called = f"{frame.f_globals.get('__name__', '')}.{code.co_qualname}"
+        frame = frame.f_back
+    return line
+
+
+def _tells_phase(code: CodeType) -> bool:
+    """Return whether a frame is one whose time the phases tell."""
+    if code.co_filename == watch.__file__:
+        return code.co_name in _PHASED
+    return code.co_filename.endswith(os.path.join("torch", "optim", "optimizer.py"))
+
+
+def _is_library(code: CodeType) -> bool:
+    """Return whether a frame is neither ours nor torch's way into a module."""
+    return code.co_qualname not in _MODULE_CALLS and not code.co_filename.startswith(_OURS)
+
+
+_OURS = os.path.dirname(os.path.dirname(watch.__file__)) + os.sep
+
+EXAMINER = Stacks

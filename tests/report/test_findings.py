@@ -1,0 +1,37 @@
+from dataclasses import replace
+
+from rich.console import Console
+
+from upshift.records import Diagnosis, HotLine, Place
+from upshift.report import findings
+
+
+def shown(diagnosis, workload):
+    console = Console(width=80)
+    with console.capture() as capture:
+        for part in findings.lines(diagnosis, workload):
+            console.print(part)
+    return capture.get()
+
+
+def test_a_hot_line_shows_its_place_phase_call_and_source(diagnosis, workload) -> None:
+    text = shown(diagnosis, workload)
+    assert "12 %  train.py:7  data  in PIL.Image.resize" in text
+    assert "images = slow(images)" in text
+
+
+def test_the_eight_dearest_lines_are_shown_and_the_rest_is_counted(diagnosis, workload) -> None:
+    place = diagnosis.hot_lines[0].place
+    many = tuple(
+        HotLine(place=replace(place, line=at), share_ratio=at / 100) for at in range(3, 14)
+    )
+    text = shown(Diagnosis(hot_lines=many), workload)
+    assert text.index("train.py:13") < text.index("train.py:12")
+    assert "train.py:6\n" in text
+    assert "train.py:5" not in text
+    assert "and 3 more" in text
+
+
+def test_a_line_without_source_stands_alone(workload) -> None:
+    bare = HotLine(place=Place(path=f"{workload.cwd}/a.py", line=3), share_ratio=0.5)
+    assert shown(Diagnosis(hot_lines=(bare,)), workload).split() == ["50", "%", "a.py:3"]
