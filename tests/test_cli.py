@@ -339,6 +339,34 @@ def test_profile_prints_and_writes(session):
     assert json.loads(Path("p.json").read_text())["baseline"]["step_s"] == 0.01
 
 
+@pytest.mark.parametrize("command", ["profile", "tune"])
+def test_events_go_to_a_file_and_end_with_the_result(session, command):
+    done = upshift_with(command, "--json", "r.json", "--events", "e.jsonl", "train.py")
+    assert done.exit_code == 0, done.output
+    lines = [json.loads(line) for line in Path("e.jsonl").read_text().splitlines()]
+    names = [line["event"] for line in lines]
+    assert names[:2] == ["start", "stage"]
+    assert names[-1] == "result"
+    assert lines[0]["command"] == command
+    assert lines[-1]["document"] == json.loads(Path("r.json").read_text())
+    assert "r.json" in lines[-1]["files"]
+
+
+def test_an_error_is_the_last_event(session):
+    session.error = NeverTrains("It never trains.", remedy="Train.", output="")
+    assert upshift_with("tune", "--events", "e.jsonl", "train.py").exit_code == 3
+    last = json.loads(Path("e.jsonl").read_text().splitlines()[-1])
+    assert (last["event"], last["problem"], last["exit_code"]) == ("error", "It never trains.", 3)
+
+
+def test_events_on_stdout_leave_it_to_them(session, capfd):
+    with pytest.raises(SystemExit):
+        app(["profile", "--quiet", "--events", "-", "train.py"], prog_name="upshift")
+    out, err = capfd.readouterr()
+    assert [json.loads(line)["event"] for line in out.splitlines()][-1] == "result"
+    assert "60 % of the step is spent" in err
+
+
 def test_doctor_prints_and_writes(session):
     done = upshift_with("doctor", "--json", "d.json")
     assert done.exit_code == 0, done.output

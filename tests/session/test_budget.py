@@ -1,8 +1,10 @@
 """A budget is kept: whole tunings of scripts of arithmetic, in simulated time."""
 
+import json
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 
 import pytest
 
@@ -12,6 +14,7 @@ from upshift.launch.bench import Bench
 from upshift.launch.process import Isolation
 from upshift.lever import Lever
 from upshift.records import Effect, Entry, Gate, Phase, Proof, Switch, Tuning, Workload
+from upshift.report.events import Events
 from upshift.session import Options, tuner
 from upshift.session.costs import recorded_count
 from upshift.testing import LAPTOP, FakeScript, plant, steady
@@ -114,7 +117,7 @@ def tuned(monkeypatch, tmp_path):
 
     def run(
         budget_s, *, step_s, start_s, slower_ratio=1.3, rejected=frozenset(), gains=FASTER,
-        training_s=None,
+        training_s=None, watcher=None,
         **details,
     ) -> Tuned:  # fmt: skip
         def cost(plan):
@@ -143,7 +146,7 @@ def tuned(monkeypatch, tmp_path):
         monkeypatch.setattr(tuner, "Prover", prover)
         view = Silent()
         options = Options(budget_s=budget_s, training_s=training_s)
-        own = tuner.Tuner(WORKLOAD, options, view, clock=script.clock)
+        own = tuner.Tuner(WORKLOAD, options, watcher or view, clock=script.clock)
         tuning = own.tune()
         tried = {row.lever for row in tuning.levers if row.outcome != "skipped"}
         late_ratio = script.spent_s / budget_s
@@ -290,3 +293,24 @@ def test_each_lever_that_the_budget_left_out_says_what_its_race_needs(tuned) -> 
             r"it could give at most 2\.00x",
             row.why,
         )
+
+
+def test_who_looks_on_hears_the_whole_story_in_order(tuned) -> None:
+    stream = BytesIO()
+    stream.close = lambda: None
+    with Events(stream) as events:
+        seen = tuned(300.0, step_s=0.02, start_s=2.0, watcher=events)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    races = [line for line in lines if "race" in line]
+    for number in range(1, races[-1]["race"] + 1):
+        own = [line for line in races if line["race"] == number]
+        kinds = [line["event"] for line in own]
+        assert (kinds[0], kinds[-1]) == ("race_begins", "race_ends")
+        assert kinds.count("pair") == own[-1]["pairs"]
+    begun = [line["stage"] for line in races if line["event"] == "race_begins"]
+    assert begun == sorted(begun, key=["noise", "search", "confirmation"].index)
+    assert (begun[0], begun[-1]) == ("noise", "confirmation")
+    leaders = [line["plan"] for line in lines if line["event"] == "incumbent"]
+    assert leaders[-1] == dict(seen.tuning.plan.settings)
+    names = [line["event"] for line in lines]
+    assert names.index("profile") < names.index("race_begins")

@@ -19,6 +19,7 @@ from upshift.cli.arguments import (
     Allowed,
     Budget,
     Command,
+    EventsPath,
     Force,
     Json,
     Keep,
@@ -36,7 +37,8 @@ from upshift.cli.arguments import (
     Words,
     say,
 )
-from upshift.cli.reports import PLAN, check_outputs, leave, print_page, report
+from upshift.cli.reports import PLAN, check_outputs, leave, on_stdout, print_page, report
+from upshift.cli.watching import telling, view
 from upshift.cli.workload import read_workload
 from upshift.errors import PlanError, UsageError
 from upshift.records import Effect, Plan, Workload
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from upshift.records import Band, Setting
-    from upshift.report.progress import View
     from upshift.session import Options
 
 
@@ -104,19 +105,23 @@ def profile(
     patience: Patience = "60s",
     quiet: Quiet = False,
     plain: Plain = False,
+    events: EventsPath = None,
 ) -> None:
     """Show where each training step goes; change nothing."""
     from upshift import session
     from upshift.report import document, text
+    from upshift.report.audience import Audience
 
     check_outputs(json)
     options = _options(lever=lever, patience=patience, steps=steps)
     workload = read_workload(script)
-    with _view(quiet=quiet, plain=plain) as view:
-        found = session.profile(workload, options, view)
-    print_page(text.render_profile(found))
-    if json is not None:
-        document.write_document(json, document.profile_document(found))
+    with telling(events, "profile", workload) as told:
+        with view(quiet=quiet, plain=plain) as screen:
+            found = session.profile(workload, options, Audience(told, screen))
+        print_page(text.render_profile(found), aside=on_stdout(events))
+        if json is not None:
+            document.write_document(json, document.profile_document(found))
+        told.result(document.profile_document(found), [json] if json else [])
 
 
 @app.command(cls=Command)
@@ -136,13 +141,15 @@ def tune(
     patience: Patience = "60s",
     quiet: Quiet = False,
     plain: Plain = False,
+    events: EventsPath = None,
 ) -> None:
     """Search what makes the script faster, and prove it.
 
     This writes a plan, which `upshift run` applies, and a report. The script is not edited.
     """
     from upshift import session
-    from upshift.report import plan_file
+    from upshift.report import document, plan_file
+    from upshift.report.audience import Audience
 
     path = plan or PLAN
     check_outputs(json, path)
@@ -153,9 +160,11 @@ def tune(
         lever=lever, only=only, skip=skip, patience=patience,
     )  # fmt: skip
     workload = read_workload(script)
-    with _view(quiet=quiet, plain=plain, budget_s=options.budget_s) as view:
-        tuning = session.tune(workload, options, view)
-    written = leave(tuning, path, json)
+    with telling(events, "tune", workload) as told:
+        with view(quiet=quiet, plain=plain, budget_s=options.budget_s) as screen:
+            tuning = session.tune(workload, options, Audience(told, screen))
+        written = leave(tuning, path, json, aside=on_stdout(events))
+        told.result(document.tuning_document(tuning), written)
     if not quiet:
         say(f"Wrote {', '.join(str(p) for p in written)}.")
     if tuning.interrupted:
@@ -306,12 +315,3 @@ def _chosen_plan(
         if not quiet:
             say(item.says)
     return saved.plan, plan_file.fitting_band(saved, machine, workload)
-
-
-def _view(*, quiet: bool, plain: bool, budget_s: float | None = None) -> View:
-    from rich.console import Console
-
-    from upshift.report.progress import View, choose
-
-    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    return View(console, style=choose(console, quiet=quiet, plain=plain), budget_s=budget_s)

@@ -107,6 +107,15 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the resu
 Plain = Annotated[
     bool, typer.Option("--plain", help="Show progress as one line per event, not as a screen.")
 ]
+EventsPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--events",
+        metavar="PATH",
+        help="Also write what happens as JSON lines while it happens; - is stdout, and moves the "
+        "report to stderr.",
+    ),
+]
 Pulled = Annotated[
     list[str] | None,
     typer.Option("--lever", metavar="NAME=SETTING", help="Pull a lever by hand. Repeatable."),

@@ -43,7 +43,7 @@ def report(
         document.write_document(json, document.tuning_document(tuning))
 
 
-def leave(tuning: Tuning, path: Path, json: Path | None) -> list[Path]:
+def leave(tuning: Tuning, path: Path, json: Path | None, *, aside: bool = False) -> list[Path]:
     """Print the report, then write everything: a full disk must not cost the answer."""
     from datetime import date
 
@@ -51,7 +51,7 @@ def leave(tuning: Tuning, path: Path, json: Path | None) -> list[Path]:
 
     lines = _lines(tuning.plan)
     page = text.render_tuning(tuning, plan_path=path, lines=lines)
-    print_page(page)
+    print_page(page, aside=aside)
     plan_file.write_plan(path, tuning, lines=lines, today=date.today())
     report_path = path.with_name(REPORT)
     _save(page, report_path)
@@ -82,11 +82,21 @@ def check_outputs(*paths: Path | None) -> None:
             check_writable(path)
 
 
-def print_page(page: RenderableType) -> None:
-    """Print a page to stdout, no wider than is easy to read."""
+def on_stdout(path: Path | None) -> bool:
+    """Whether an output goes to stdout, so that a page must not."""
+    return path is not None and str(path) == "-"
+
+
+def print_page(page: RenderableType, *, aside: bool = False) -> None:
+    """Print a page, no wider than is easy to read.
+
+    Args:
+        page: what to print.
+        aside: to stderr, because stdout is for a program.
+    """
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = Console(highlight=False, markup=False, emoji=False, stderr=aside)
     console.width = min(console.width, WIDEST)
     console.print(page)
 

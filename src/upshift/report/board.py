@@ -113,10 +113,12 @@ def _line(sentence: str) -> Text:
 def _time(elapsed_s: float, budget_s: float | None) -> RenderableType:
     if budget_s is None:
         return Text(duration(round(elapsed_s)))
-    left_s = max(0.0, budget_s - elapsed_s)
+    left_s = round(budget_s - elapsed_s)
     line = Table.grid(padding=(0, 2, 0, 0))
     gauge = Gauge(share_ratio=elapsed_s / budget_s, width=GAUGE_WIDTH, colour="green")
-    line.add_row(gauge, Text(f"{duration(round(left_s))} of {duration(budget_s)} left"))
+    left = f"{duration(left_s)} of {duration(budget_s)} left"
+    over = f"over the {duration(budget_s)} of the budget"
+    line.add_row(gauge, Text(left if left_s > 0 else over))
     return line
 
 

@@ -40,8 +40,8 @@ def profile_document(found: Profiling) -> dict[str, Any]:
     return _document(
         machine=_plain(found.machine),
         workload=_plain(found.workload),
-        baseline=_baseline(found.profile),
-        findings=_findings(found.diagnosis),
+        baseline=baseline(found.profile),
+        findings=findings(found.diagnosis),
     )
 
 
@@ -50,16 +50,16 @@ def tuning_document(tuning: Tuning) -> dict[str, Any]:
     return _document(
         machine=_plain(tuning.machine),
         workload=_plain(tuning.workload),
-        baseline=_baseline(tuning.baseline),
-        findings=_findings(tuning.diagnosis),
+        baseline=baseline(tuning.baseline),
+        findings=findings(tuning.diagnosis),
         plan=dict(tuning.plan.settings),
-        speedup=_interval(tuning.speedup),
+        speedup=interval(tuning.speedup),
         levers=[
             {
                 "lever": row.lever,
                 "setting": row.setting,
                 "verdict": row.outcome,
-                "speedup": _interval(row.speedup),
+                "speedup": interval(row.speedup),
                 "effect": row.effect.value,
                 "why": row.why,
             }
@@ -96,11 +96,12 @@ def _plain(record: object) -> Any:
     return msgspec.to_builtins(record)
 
 
-def _findings(diagnosis: Diagnosis | None) -> list[dict[str, Any]]:
+def findings(diagnosis: Diagnosis | None) -> list[dict[str, Any]]:
+    """Return findings as the document writes them, dearest first."""
     return [
         {
             "id": finding.name,
-            "share": _interval(finding.share),
+            "share": interval(finding.share),
             "where": [_plain(place) for place in finding.places],
             "why": finding.says,
             "remedy": finding.remedy,
@@ -110,7 +111,8 @@ def _findings(diagnosis: Diagnosis | None) -> list[dict[str, Any]]:
     ]
 
 
-def _baseline(profile: Profile) -> dict[str, Any]:
+def baseline(profile: Profile) -> dict[str, Any]:
+    """Return a profile as the document writes it."""
     return {
         "step_s": profile.step_s,
         "samples_per_s": profile.samples_per_s,
@@ -118,7 +120,8 @@ def _baseline(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _interval(ratio: Interval | None) -> dict[str, float] | None:
+def interval(ratio: Interval | None) -> dict[str, float] | None:
+    """Return a speed-up with its interval as the document writes it."""
     if ratio is None:
         return None
     return {"low": ratio.low_ratio, "mid": ratio.mid_ratio, "high": ratio.high_ratio}
