@@ -1,26 +1,43 @@
 """What `upshift run` costs beside a script whose author wrote the same settings into it.
 
-    python benchmarks/overhead.py --rounds 20
+    python benchmarks/overhead.py --launches 8
 
 Both are the same small training. One has the settings in its source and is run by plain python;
-the other has none and is run by `upshift run --lever ...`. In each round both run once, in a random
-order, and print the seconds of their steps after the first ones. Above 1, `run` is slower.
+the other has none and is run by `upshift run --lever ...`. Above 1, `run` is slower.
+
+Runs of the same script differ by more than what is looked for, and a machine drifts within
+seconds. So no two whole runs are set side by side: in each launch three processes live at once (by
+hand, by hand again, by `run`), and take turns at blocks of whole epochs, in a random order, while
+the others wait for a line on their standard input. A launch gives the median ratio of its rounds;
+the figure is over launches. The second process by hand says what the method itself cannot tell
+apart. Starting up is no part of the blocks and is told beside them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import random
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
 
 from figures import machine_line, ratio, ratio_cell
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 HERE = Path(__file__).parent
 LEVERS = ("channels_last=True", "fused_optimizer=True", "intra_op_threads=1")
+ARMS = ("hand", "again", "run")
+EPOCH_COUNT = 16
+BLOCK_COUNT = 2 * EPOCH_COUNT
+WARM_COUNT = 3
 SCRIPT = """\
 import sys
 import time
@@ -41,80 +58,180 @@ net = nn.Sequential(
 if HAND:
     net = net.to(memory_format=torch.channels_last)
 optimizer = torch.optim.AdamW(net.parameters(), **({{"fused": True}} if HAND else {{}}))
-data = TensorDataset(torch.randn(256, 3, 32, 32), torch.randint(10, (256,)))
+data = TensorDataset(torch.randn({epoch} * 16, 3, 32, 32), torch.randint(10, ({epoch} * 16,)))
 loader = DataLoader(data, batch_size=16, shuffle=True)
 criterion = nn.CrossEntropyLoss()
-step, began_s = 0, 0.0
-while step < {steps}:
-    for images, labels in loader:
-        if step == {first}:
-            began_s = time.perf_counter()
+
+
+def endless():
+    while True:
+        yield from loader
+
+
+batches = endless()
+while line := sys.stdin.readline():
+    count = int(line)
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    for _ in range(count):
+        images, labels = next(batches)
         if HAND:
             images = images.to(memory_format=torch.channels_last)
         optimizer.zero_grad()
         criterion(net(images), labels).backward()
         optimizer.step()
-        step += 1
-        if step == {steps}:
-            break
-print(time.perf_counter() - began_s)
+    spent_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+    last = net[3].weight.is_contiguous(memory_format=torch.channels_last)
+    print(spent_s / count, cpu_s / count, torch.get_num_threads(), last, flush=True)
 """
 PAGE = """\
 # What `upshift run` costs beside settings written by hand
 
 {machine}
 
-The same training of a small convolutional network, in fresh processes, {rounds} rounds in a random
-order: {levers} pulled by `upshift run`, over the same three written into the script and run by
-plain python. Seconds of steps {first} to {steps}, loading included.
+The same training of a small convolutional network: {levers} pulled by `upshift run`, over the same
+three written into the script and run by plain python. Blocks of {block} steps, loading included, in
+turn, {rounds} rounds in each of {launches} launches; the median ratio of each launch, and their
+interval. A step takes {step_ms:.2f} ms.
 
-| | ratio |
-|---|---|
-| `upshift run` over the script edited by hand | {ratio} |
-| the edited script over itself | {control} |
+| | ratio of the time of a step | of its CPU time |
+|---|---|---|
+| `upshift run` over the script edited by hand | {run} | {run_cpu} |
+| the edited script over itself, in another process | {again} | {again_cpu} |
 
-Reproduce with `python benchmarks/overhead.py --rounds {rounds}`.
+CPU time leaves out what other programs on the machine take, and waiting.
+
+Until the first step has ended: {hand_s:.2f} s by hand, {run_s:.2f} s by `upshift run` (medians of
+the launches; the processes were started one after the other).
+
+Reproduce with `make bench-overhead ARGUMENTS="--launches {launches} --rounds {rounds}"`.
 """
 
 
-def seconds(words: list[str]) -> float:
-    """Return what the script says that its steps took."""
-    done = subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True)
-    return float(done.stdout)
+class Spent(NamedTuple):
+    """Seconds of one step, by the clock and by the processor."""
+
+    wall_s: float
+    cpu_s: float
+
+
+class Arm:
+    """One living script, which runs steps when it is asked to.
+
+    Attributes:
+        start_s: seconds from the start of the process to the end of its first step.
+        state: threads and layout of the weights, as the script itself sees them.
+    """
+
+    def __init__(self, words: Sequence[str], folder: Path) -> None:
+        self._errors = folder / "errors"
+        self._began_s = time.perf_counter()
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=errors, text=True, cwd=folder,
+            )  # fmt: skip
+        self.state: tuple[str, ...] = ()
+        self.step(1)
+        self.start_s = time.perf_counter() - self._began_s
+
+    def step(self, count: int) -> Spent:
+        """Run `count` steps and return what one of them took."""
+        assert self._process.stdin is not None  # noqa: S101
+        assert self._process.stdout is not None  # noqa: S101
+        with contextlib.suppress(BrokenPipeError):
+            print(count, file=self._process.stdin, flush=True)
+        words = self._process.stdout.readline().split()
+        said = self._errors.read_text()
+        if not words or said:  # a lever that was left out says so there
+            raise SystemExit(said or "The script ended early.")
+        self.state = tuple(words[2:])
+        return Spent(float(words[0]), float(words[1]))
+
+    def close(self) -> None:
+        """End the script."""
+        assert self._process.stdin is not None  # noqa: S101
+        self._process.stdin.close()
+        self._process.wait(60)
+
+
+def launch(
+    folder: Path, rounds: int, coin: random.Random
+) -> tuple[dict[str, list[Spent]], dict[str, float]]:
+    """Start the three and let them take turns.
+
+    Returns:
+        What a step of each arm took in each round, and its seconds of starting up.
+    """
+    pulled = [word for lever in LEVERS for word in ("--lever", lever)]
+    edited, plain = str(folder / "hand.py"), str(folder / "plain.py")
+    words = {
+        "hand": [edited],
+        "again": [edited],
+        "run": ["-m", "upshift", "run", "--quiet", *pulled, plain],
+    }
+    with contextlib.ExitStack() as stack:
+        arms = {}
+        for name in coin.sample(ARMS, len(ARMS)):
+            place = folder / name
+            place.mkdir(exist_ok=True)
+            arms[name] = Arm(words[name], place)
+            stack.callback(arms[name].close)
+        for _ in range(WARM_COUNT):
+            for arm in arms.values():
+                arm.step(BLOCK_COUNT)
+        if len({arm.state for arm in arms.values()}) > 1:
+            raise SystemExit(f"Not the same settings: { {n: a.state for n, a in arms.items()} }.")
+        seen: dict[str, list[Spent]] = {name: [] for name in ARMS}
+        for _ in range(rounds):
+            for name in coin.sample(ARMS, len(ARMS)):
+                seen[name].append(arms[name].step(BLOCK_COUNT))
+        return seen, {name: arm.start_s for name, arm in arms.items()}
+
+
+def log_ratio(over: Sequence[Spent], under: Sequence[Spent], kind: str) -> float:
+    """Return the median log ratio of the rounds."""
+    return median(
+        math.log(getattr(one, kind) / getattr(two, kind))
+        for one, two in zip(over, under, strict=True)
+    )
 
 
 def main() -> None:
     """Run the benchmark and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--launches", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--out", type=Path, default=HERE)
     asked = parser.parse_args()
-    first, coin = asked.steps // 6, random.Random(3)
-    ratios, controls = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        scripts = {}
+    coin = random.Random(3)
+    cells = {"run": "wall_s", "run_cpu": "cpu_s", "again": "wall_s", "again_cpu": "cpu_s"}
+    logs: dict[str, list[float]] = {cell: [] for cell in cells}
+    steps: list[Spent] = []
+    starts: dict[str, list[float]] = {name: [] for name in ARMS}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         for hand in (True, False):
-            scripts[hand] = Path(folder, f"hand_{hand}.py".lower())
-            scripts[hand].write_text(SCRIPT.format(hand=hand, steps=asked.steps, first=first))
-        pulled = [word for lever in LEVERS for word in ("--lever", lever)]
-        todo = {
-            "hand": [str(scripts[True])],
-            "again": [str(scripts[True])],
-            "run": ["-m", "upshift", "run", "--quiet", *pulled, str(scripts[False])],
-        }
-        for number in range(asked.rounds):
-            walls = {name: seconds(todo[name]) for name in coin.sample(list(todo), len(todo))}
-            ratios.append(math.log(walls["run"] / walls["hand"]))
-            controls.append(math.log(walls["again"] / walls["hand"]))
-            print(f"round {number + 1}: {math.exp(ratios[-1]):.3f}", flush=True)
-    text = PAGE.format(
-        machine=machine_line(), rounds=asked.rounds, first=first, steps=asked.steps,
+            text = SCRIPT.format(hand=hand, epoch=EPOCH_COUNT)
+            (folder / ("hand.py" if hand else "plain.py")).write_text(text)
+        for number in range(asked.launches):
+            seen, started = launch(folder, asked.rounds, coin)
+            for cell, kind in cells.items():
+                over = seen[cell.removesuffix("_cpu")]
+                logs[cell].append(log_ratio(over, seen["hand"], kind))
+            steps += seen["hand"]
+            for arm, start_s in started.items():
+                starts[arm].append(start_s)
+            told = ", ".join(f"{cell} {math.exp(found[-1]):.3f}" for cell, found in logs.items())
+            print(f"launch {number + 1}: {told}", flush=True)
+    page = PAGE.format(
+        machine=machine_line(), launches=asked.launches, rounds=asked.rounds, block=BLOCK_COUNT,
         levers=", ".join(f"`{lever}`" for lever in LEVERS),
-        ratio=ratio_cell(ratio(ratios), digits=3), control=ratio_cell(ratio(controls), digits=3),
+        step_ms=median(step.wall_s for step in steps) * 1e3,
+        hand_s=median(starts["hand"] + starts["again"]), run_s=median(starts["run"]),
+        **{cell: ratio_cell(ratio(found), digits=3) for cell, found in logs.items()},
     )  # fmt: skip
-    (asked.out / "overhead.md").write_text(text)
-    print(text)
+    (asked.out / "overhead.md").write_text(page)
+    print(page)
 
 
 if __name__ == "__main__":
