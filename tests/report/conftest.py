@@ -1,12 +1,15 @@
 """Records that look like a real tuning."""
 
+import random
 from dataclasses import replace
+from math import exp
 
 import pytest
 
 from upshift.records import (
     Budget,
     Caveat,
+    Comparison,
     Cost,
     Cpu,
     Diagnosis,
@@ -19,14 +22,17 @@ from upshift.records import (
     LeverReport,
     Machine,
     Noise,
+    Pair,
     Phase,
     Place,
     Plan,
     Profile,
     Profiling,
     Proof,
+    Step,
     Torch,
     Tuning,
+    Verdict,
     Workload,
 )
 
@@ -194,3 +200,72 @@ def lines():
         "gather_batches": "batch = [t[index] for t in dataset.tensors]",
         "intra_op_threads": "torch.set_num_threads(2)",
     }
+
+
+def race(baseline, candidate, verdict, ratios, *, count=40, sd_ratio=0.08, seed=0):
+    """Return a comparison with pairs around the middle one of three ratios."""
+    rng = random.Random(seed)
+    pairs = tuple(
+        Pair(
+            baseline_s=0.001 * ratios[1] * exp(rng.gauss(0.0, sd_ratio)),
+            candidate_s=0.001,
+            baseline_first=rng.random() < 0.5,
+        )
+        for _ in range(count)
+    )
+    return Comparison(
+        baseline=baseline, candidate=candidate, verdict=verdict, speedup=interval(*ratios),
+        means_ratio=ratios[1], pairs=pairs, wall_s=6.5,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def watched():
+    """Steps of a loop that waits for its data, one in eleven for a collection of garbage, too."""
+    rng = random.Random(4)
+    return tuple(
+        Step(
+            phase_ns={
+                Phase.DATA: int(14.8e6 * exp(rng.gauss(0, 0.25))),
+                Phase.FORWARD: int(7.1e6 * exp(rng.gauss(0, 0.04))),
+                Phase.LOSS: 200_000,
+                Phase.BACKWARD: int(10.2e6 * exp(rng.gauss(0, 0.05))),
+                Phase.OPTIMIZER: 1_600_000,
+                Phase.OTHER: int(24e6 if index % 11 == 10 else 5e5),
+            },
+            sample_count=32,
+        )
+        for index in range(96)
+    )
+
+
+@pytest.fixture
+def raced(tuning, diagnosis, watched):
+    """A tuning with everything that a page can show."""
+    gather = Plan().pull("gather_batches", True)
+    both = gather.pull("intra_op_threads", 2)
+    extra = both.pull("malloc_retention", True)
+    losses = tuple(2.3 * 0.97**index for index in range(32))
+    broken = Comparison(
+        baseline=both, candidate=both.pull("compile", "default"), verdict=Verdict.FAIL,
+        failure="No C compiler is installed.",
+    )  # fmt: skip
+    return replace(
+        tuning,
+        diagnosis=replace(diagnosis, steps=watched),
+        races=(
+            race(Plan(), gather, Verdict.WIN, (1.31, 1.35, 1.4), seed=1),
+            race(gather, both, Verdict.WIN, (1.03, 1.06, 1.09), seed=2),
+            race(both, both.pull("channels_last", True), Verdict.DROP, (0.97, 0.99, 1.01), seed=3),
+            broken,
+            race(both, extra, Verdict.UNDECIDED, (0.99, 1.02, 1.06), seed=4),
+            race(both, extra, Verdict.DROP, (0.98, 0.995, 1.01), seed=5),
+        ),
+        confirmed=race(Plan(), both, Verdict.WIN, (1.38, 1.43, 1.49), count=120, seed=6),
+        proof=replace(
+            tuning.proof,
+            baseline_losses=losses,
+            candidate_losses=tuple(loss * (1 + 1e-7 * i) for i, loss in enumerate(losses)),
+            taught_count=24,
+        ),
+    )

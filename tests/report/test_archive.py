@@ -14,7 +14,7 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-@pytest.mark.parametrize("kind", ["tuning", "nothing"])
+@pytest.mark.parametrize("kind", ["tuning", "nothing", "raced"])
 def test_a_tuning_comes_back_as_it_was(request, tmp_path, kind):
     tuning = request.getfixturevalue(kind)
     place = archive.remember(tuning, tmp_path / "upshift.toml")
@@ -26,10 +26,11 @@ def test_a_tuning_comes_back_as_it_was(request, tmp_path, kind):
 def test_odd_mappings_and_infinities_come_back(tmp_path, tuning):
     phase_s = MappingProxyType(dict(tuning.baseline.phase_s))
     gates = (replace(tuning.proof.gates[0], distance_ratio=float("inf")),)
+    losses = {"baseline_losses": (2.0, 1.0), "candidate_losses": (float("inf"), -float("inf"))}
     odd = replace(
         tuning,
         baseline=replace(tuning.baseline, phase_s=phase_s),
-        proof=replace(tuning.proof, gates=gates),
+        proof=replace(tuning.proof, gates=gates, **losses),
     )
     archive.remember(odd, tmp_path / "p")
     read, _ = archive.recall(tmp_path / "p", tmp_path / "p")

@@ -34,7 +34,7 @@ def render(machine: Machine) -> RenderableType:
     text = Text()
     text.append(_headline(machine.budget), style="bold")
     text.append("\n\n")
-    for label, value in _rows(machine):
+    for label, value in rows(machine):
         text.append(f"{label:<{_INDENT}}", style="bold")
         text.append(_wrapped(value, indent=_INDENT).lstrip() + "\n")
     text.append("\n")
@@ -62,7 +62,8 @@ def _headline(budget: Budget) -> str:
     return f"This job gets {_count(budget.core_count, 'core')}: {reason}."
 
 
-def _rows(machine: Machine) -> Iterator[tuple[str, str]]:
+def rows(machine: Machine) -> Iterator[tuple[str, str]]:
+    """Yield what is known of a machine as a name and a value."""
     yield "limits", _limits(machine.budget)
     yield "cpu", _cpu(machine)
     yield "memory", _memory(machine)

@@ -57,13 +57,13 @@ def render_tuning(tuning: Tuning, *, plan_path: Path, lines: Mapping[str, str]) 
         heading(shlex.join(("upshift", "tune", *words(tuning.workload)))),
         Text(),
         prose(headline(tuning), "bold"),
-        *(prose(sentence) for sentence in _beneath(tuning)),
+        *(prose(sentence) for sentence in beneath(tuning)),
         *section("Where a step goes", *_steps(tuning)),
         *section("What makes it slow", *findings.told(tuning.diagnosis)),
         *section("What was tried", *_tried(tried)),
         *section("What was not tried, and why", *facts([(s.lever, s.why) for s in skipped])),
         *section("What it does to the maths", *_maths(tuning)),
-        *section("How far this can be trusted", *bullets(_trust(tuning))),
+        *section("How far this can be trusted", *bullets(trust(tuning))),
         *section("About this machine", *bullets(_caveats(tuning.machine))),
         *section("How to use it", *_use(tuning, plan_path, lines)),
     )
@@ -84,7 +84,8 @@ def headline(tuning: Tuning) -> str:
     return f"This script can run {times(tuning.speedup.mid_ratio)} as fast."
 
 
-def _beneath(tuning: Tuning) -> list[str]:
+def beneath(tuning: Tuning) -> list[str]:
+    """Say what stands beneath the headline: the plan, its figure, its effect."""
     said = []
     if tuning.interrupted:
         said.append("You interrupted the search; this is what was known by then.")
@@ -151,7 +152,8 @@ def _maths(tuning: Tuning) -> list[RenderableType]:
     return [prose(f"{effect}: {EFFECTS[effect]}. Gates: {verdicts}."), *facts(rows)]
 
 
-def _trust(tuning: Tuning) -> list[str]:
+def trust(tuning: Tuning) -> list[str]:
+    """Say how much was measured, and what could not be seen."""
     cost = tuning.cost
     said = [f"The search took {duration(cost.wall_s)} and {cost.launch_count} launches."]
     if tuning.noise is not None:
