@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs_ready
 
-.PHONY: demo test check docs format clean \
+.PHONY: demo test browser check docs format clean \
 	bench bench-first-light bench-loader bench-overhead bench-priors bench-rivals bench-sweep
 
 $(READY): pyproject.toml
@@ -21,8 +21,17 @@ $(DOCS_READY): $(READY)
 demo: $(READY)
 	$(BIN)/upshift tune --budget 180s --plan .demo/upshift.toml examples/image_pipeline.py
 
-test: $(READY)
+test: $(READY) browser
 	$(BIN)/pytest -q
+
+# The HTML report is also tested in a real browser. Where none can be had, those tests are skipped.
+browser:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		export DEBIAN_FRONTEND=noninteractive; \
+		timeout 300 sh -c "apt-get -qq update && apt-get -qqy install --no-install-recommends chromium" \
+			</dev/null >/dev/null 2>&1; \
+	fi; true
 
 check: $(READY)
 	$(BIN)/ruff format --check .

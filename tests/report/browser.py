@@ -26,8 +26,17 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 def find():
-    """Return the path of a browser, None where none is installed."""
-    return next(filter(None, map(shutil.which, NAMES)), None)
+    """Return the path of a browser that starts, None where there is none."""
+    return next(filter(_starts, filter(None, map(shutil.which, NAMES))), None)
+
+
+def _starts(program):
+    """Tell a browser from a stub that would fetch one."""
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and b"Chrom" in done.stdout
 
 
 class Browser:
