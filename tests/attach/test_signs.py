@@ -93,6 +93,15 @@ def test_a_child_tells_shapes_layers_and_collections(traits) -> None:
     assert found["debug.anomaly_ratio"] == found["debug.profiler_ratio"] == 0
 
 
+def test_a_child_tells_the_dimensions_of_what_is_convolved(traits) -> None:
+    train(traits, nn.Sequential(nn.Flatten(), nn.Linear(4, 4)), [torch.ones(2, 4)])
+    assert "model.conv_input_rank" not in traits.read()
+    train(traits, nn.Sequential(nn.Conv2d(1, 1, 1)), [torch.ones(1, 1, 2, 2)])
+    assert traits.read()["model.conv_input_rank"] == 4
+    train(traits, nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 1, 1)), [torch.ones(1, 4)])
+    assert "model.conv_input_rank" not in traits.read()
+
+
 def test_a_child_tells_how_often_a_debug_mode_was_on(traits) -> None:
     with pytest.warns(UserWarning, match="Anomaly"), torch.autograd.detect_anomaly():
         train(traits, nn.Linear(1, 1), [torch.ones(1, 1)])

@@ -99,6 +99,16 @@ def huge_pages() -> str | None:
         return None
 
 
+def _convolved_ranks(module: Any, args: Any) -> list[int]:
+    """Return how many dimensions the first input has, 0 for none; nothing without convolutions."""
+    from torch import Tensor
+    from torch.nn.modules.conv import _ConvNd
+
+    if not any(isinstance(part, _ConvNd) for part in module.modules()):
+        return []
+    return [args[0].dim() if args and isinstance(args[0], Tensor) else 0]
+
+
 class Signs:
     """An observer of the loop, part of `Traits`."""
 
@@ -107,6 +117,8 @@ class Signs:
         self._optimizers: WeakSet[Any] = WeakSet()
         self._shapes: set[Any] = set()
         self._layer_count: int | None = None
+        self._roots: WeakSet[Any] = WeakSet()
+        self._ranks: set[int] = set()
         self._step_count = 0
         self._backward_count = self._anomaly_count = self._profiler_count = 0
 
@@ -117,6 +129,9 @@ class Signs:
         if self._layer_count is None:
             kinds = (torch.nn.modules.conv._ConvNd, torch.nn.LSTM)
             self._layer_count = sum(isinstance(part, kinds) for part in module.modules())
+        if module not in self._roots:
+            self._roots.add(module)
+            self._ranks.update(_convolved_ranks(module, args))
         if len(self._shapes) < _SHAPE_COUNT:
             inputs = (*args, *kwargs.values())
             self._shapes.add(
@@ -154,6 +169,8 @@ class Signs:
             "inputs.shape_count": len(self._shapes) or None,
             "numbers.denormal_ratio": denormal_ratio(self._optimizers),
         }
+        if len(self._ranks) == 1:
+            found["model.conv_input_rank"] = min(self._ranks)
         if self._step_count > 1:
             found["gc.step_s"] = self._clock.spent_ns * 1e-9 / (self._step_count - 1)
         if self._backward_count:

@@ -53,7 +53,7 @@ LEVER = Lever(
     gain_ratio=50.0,
     why_not=why_not,
     forecast=speedup_of,
-    lines=lambda count: f"DataLoader(..., num_workers={count}, persistent_workers={count > 0})",
+    lines=lambda count: f"DataLoader(..., num_workers={count})  # if its samples draw no numbers",
     settle_count=6,
     cycle_count=lambda count: max(1, 2 * count),
     pull=pull,

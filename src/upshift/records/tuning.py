@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from upshift.records.band import Band
     from upshift.records.evidence import Comparison, Interval, Noise, Profile
     from upshift.records.finding import Diagnosis
@@ -92,6 +94,7 @@ class Tuning:
         diagnosis: what makes the untouched script slow, None where nobody looked.
         races: every race of the search, in order.
         confirmed: the fresh launches behind `speedup`.
+        traits: what the child saw of the script, as levers read it; a missing key is unknown.
     """
 
     machine: Machine
@@ -111,3 +114,4 @@ class Tuning:
     diagnosis: Diagnosis | None = None
     races: tuple[Comparison, ...] = ()
     confirmed: Comparison | None = None
+    traits: Mapping[str, Setting] = field(default_factory=dict)

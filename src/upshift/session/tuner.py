@@ -322,6 +322,7 @@ class Tuner:
             diagnosis=self._diagnosis,
             races=self._journal.history if self._journal else (),
             confirmed=confirmed_race(plan, confirmed) if confirmed else None,
+            traits=self._scene.traits,
         )
 
 

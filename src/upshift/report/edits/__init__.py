@@ -1,0 +1,105 @@
+"""The plan as a diff of the user's own source, for who would rather write it down.
+
+Each edit gives what the lever gives, as far as the text of the files can tell; else the lines are
+given to the user, or the reason why there are none. The files are read, never run or written.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from upshift.lever import lookup
+from upshift.records import Entry
+from upshift.report.edits.job import Job
+from upshift.report.edits.project import read_project
+from upshift.report.edits.table import EDITS, LAST, NO_EDIT, PLACES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from upshift.lever import Lever
+    from upshift.records import Plan, Setting, Tuning, Workload
+
+_OURS = "UPSHIFT_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edits:
+    """What to change by hand.
+
+    Attributes:
+        diff: for `patch -p1`; empty where no file changes.
+        notes: sentences, some with lines of code below them.
+    """
+
+    diff: str
+    notes: tuple[str, ...]
+
+
+def write_edits(tuning: Tuning, plan: Plan, *, env: Mapping[str, str]) -> Edits:
+    """Write a plan into the source of a tuned workload.
+
+    Args:
+        tuning: of which workload, and what was seen of it.
+        plan: its settings, as they stand in the plan file by now.
+        env: the environment in which the script would be started.
+
+    Raises:
+        UsageError: the script is no Python file, or cannot be read.
+        PlanError: the plan names a lever that is not installed here.
+    """
+    if not plan.settings:
+        return Edits(diff="", notes=("The plan is empty: there is nothing to write.",))
+    project = read_project(tuning.workload)
+    notes = list(project.unread)
+    jobs = {
+        lever.name: (
+            lever,
+            Job(
+                project=project, lever=lever.name, setting=setting, lines=lever.lines(setting),
+                plan=dict(plan.settings), traits=tuning.traits, notes=notes,
+            ),
+        )
+        for lever, setting in lookup(plan)
+    }  # fmt: skip
+    variables: dict[str, str] = {}
+    for name in sorted(jobs, key=lambda name: (name in LAST and LAST.index(name) + 1, name)):
+        lever, job = jobs[name]
+        if name in EDITS:
+            EDITS[name](job)
+        elif added := _variables(lever, job.setting, env):
+            variables |= added
+        else:
+            _explain(job)
+    if any(key.startswith(_OURS) for key in variables):
+        notes.append("A library that the plan preloads is not installed here any more.")
+    told = {key: value for key, value in variables.items() if not key.startswith(_OURS)}
+    if told:
+        notes.append(f"Start the script like this:\n    {_command(told, tuning.workload)}")
+    diff = project.diff()
+    if diff and project.root != project.folder:
+        notes.append(f"Apply the diff in {project.root}: patch -p1 -d {project.root}")
+    return Edits(diff=diff, notes=tuple(notes))
+
+
+def _variables(lever: Lever[Any], setting: Setting, env: Mapping[str, str]) -> dict[str, str]:
+    """Return what a lever adds to the environment, or changes in it."""
+    return {key: v for key, v in lever.env(env, setting).items() if env.get(key) != v}
+
+
+def _explain(job: Job) -> None:
+    if job.lever in NO_EDIT:
+        job.keep_running(NO_EDIT[job.lever])
+        return
+    survey = job.survey()
+    sites = survey.called(*PLACES.get(job.lever, ()))
+    job.paste("no edit is made for this lever", at=survey.places(sites))
+
+
+def _command(variables: Mapping[str, str], workload: Workload) -> str:
+    lead = {Entry.SCRIPT: ("python",), Entry.MODULE: ("python", "-m")}.get(workload.entry, ())
+    told = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    return " ".join([*told, shlex.join((*lead, *workload.argv))])

@@ -1,0 +1,79 @@
+"""One lever of a plan, to be written into the user's files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from upshift.report.edits.statements import has_statement, insert_after_imports
+from upshift.report.edits.survey import Survey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from upshift.records import Setting
+    from upshift.report.edits.project import Project
+    from upshift.report.edits.survey import Site
+
+    Edit = Callable[["Job"], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What an edit is made from.
+
+    Attributes:
+        lever: its name.
+        lines: what a user would write by hand.
+        plan: the settings of all levers.
+        traits: what the tuning saw of the script; a missing key is unknown.
+        notes: the sentences for the user; edits add to them.
+    """
+
+    project: Project
+    lever: str
+    setting: Setting
+    lines: str
+    plan: Mapping[str, Setting]
+    traits: Mapping[str, Setting]
+    notes: list[str]
+
+    def survey(self) -> Survey:
+        """Look at the files as they are now."""
+        return Survey(self.project)
+
+    def note(self, says: str) -> None:
+        """Tell the user something about this lever."""
+        self.notes.append(f"{self.lever}: {says}")
+
+    def keep_running(self, why: str) -> None:
+        """Say that no edit gives what the lever gives."""
+        self.note(f"no edit can do this: keep `upshift run`. {why[:1].upper()}{why[1:]}.")
+
+    def paste(self, why: str, *, at: str = "") -> None:
+        """Give the lines to write by hand where no place for them was found, or `at` one."""
+        place = f" at {at}" if at else ""
+        lines = "".join(f"\n    {line}" for line in self.lines.splitlines())
+        self.note(f"write this yourself{place}, since {why}:{lines}")
+
+    def set_up(self, *lines: str) -> None:
+        """Put lines after the import of torch in the script, but for those that are there."""
+        source = self.project.entry
+        missing = [line for line in lines if not has_statement(source, line.partition("  #")[0])]
+        if missing:
+            insert_after_imports(source, "".join(f"{line}\n" for line in missing))
+
+    def torch_name(self) -> str:
+        """Return how the script calls torch, importing it where it does not."""
+        from upshift.report.edits.statements import ensure_import
+
+        own = self.survey().local_name(self.project.entry, "torch")
+        if not own:
+            ensure_import(self.project.entry, "torch")
+        return own or "torch"
+
+
+def change(sites: list[Site], how: Callable[[Site], Callable[[object], object]]) -> None:
+    """Change nodes of several files."""
+    for source in {site.source for site in sites}:
+        source.apply({id(s.node): how(s) for s in sites if s.source is source})

@@ -1,0 +1,1 @@
+"""The kinds of edits: each function writes one lever into the files, or says why it does not."""

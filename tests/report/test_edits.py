@@ -1,0 +1,726 @@
+"""The plan as a diff of the user's source: what is written, and what is left to the user."""
+
+import subprocess
+from dataclasses import replace
+from textwrap import dedent
+
+import pytest
+
+from upshift.errors import PlanError, UsageError
+from upshift.records import Entry, Plan
+from upshift.report.edits import write_edits
+
+QUIET = {"loader.workers": 0, "loader.draws": False}
+IMAGES = {"model.conv": True, "model.conv_input_rank": 4}
+HEAD = """
+    import torch
+    from torch import nn
+"""
+LOOP = """
+    for images, labels in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+"""
+
+
+class Desk:
+    """A folder with a script, and the diffs that are made for it."""
+
+    def __init__(self, folder, tuning):
+        self.folder = folder
+        self.tuning = tuning
+        self.notes = ()
+        self.diff = ""
+
+    def edit(self, source, traits=None, entry=Entry.SCRIPT, argv=("train.py",), env=None, **plan):
+        """Return the script after the diff went through `patch -p1`."""
+        (self.folder / "train.py").write_text(dedent(source).lstrip("\n"))
+        return self.again(traits, entry, argv, env, **plan)
+
+    def again(self, traits=None, entry=Entry.SCRIPT, argv=("train.py",), env=None, **plan):
+        workload = replace(self.tuning.workload, entry=entry, argv=argv, cwd=str(self.folder))
+        tuning = replace(self.tuning, workload=workload, traits=traits or {})
+        pulled = Plan(tuple(sorted(plan.items())))
+        before = {path: path.read_bytes() for path in self.folder.rglob("*.py")}
+        made = write_edits(tuning, pulled, env=env or {})
+        assert before == {path: path.read_bytes() for path in self.folder.rglob("*.py")}
+        self.notes, self.diff = made.notes, made.diff
+        if made.diff:
+            subprocess.run(
+                ["patch", "-p1", "--no-backup-if-mismatch", "--fuzz=0"], input=made.diff, text=True,
+                cwd=self.folder, check=True, capture_output=True,
+            )  # fmt: skip
+        text = (self.folder / "train.py").read_bytes().decode()
+        compile(text, "train.py", "exec")
+        return text
+
+    def said(self):
+        return "\n".join(self.notes)
+
+
+@pytest.fixture
+def desk(tmp_path, tuning):
+    return Desk(tmp_path, tuning)
+
+
+def changed(desk):
+    """The lines that a diff takes away and adds."""
+    kept = ("+++", "---", "@@")
+    return [li for li in desk.diff.splitlines() if li[:1] in "+-" and not li.startswith(kept)]
+
+
+def test_an_empty_plan_has_nothing_to_write(desk) -> None:
+    desk.edit("import torch\n")
+    assert desk.diff == ""
+    assert "The plan is empty" in desk.said()
+
+
+def test_a_setting_of_the_process_comes_after_the_imports_and_keeps_comments(desk) -> None:
+    text = desk.edit(
+        '''
+        """Train."""
+        # a word before
+        import os  # for paths
+
+        import torch  # the library
+        from torch import nn
+
+        # the model
+        model = nn.Linear(1, 1)
+        ''',
+        intra_op_threads=3,
+        flush_denormals=True,
+    )
+    assert text == dedent(
+        '''
+        """Train."""
+        # a word before
+        import os  # for paths
+
+        import torch  # the library
+        from torch import nn
+
+        torch.set_flush_denormal(True)
+        torch.set_num_threads(3)
+
+        # the model
+        model = nn.Linear(1, 1)
+        '''
+    ).lstrip("\n")
+
+
+def test_what_must_stand_before_torch_stays_before_it(desk) -> None:
+    text = desk.edit(
+        """
+        import os
+        os.environ["OMP_NUM_THREADS"] = "4"
+        import torch as th
+        from torch import nn
+        net = nn.Linear(1, 1)
+        """,
+        intra_op_threads=2,
+    )
+    assert text.splitlines()[2:] == [
+        "import torch as th", "from torch import nn", "", "th.set_num_threads(2)", "",
+        "net = nn.Linear(1, 1)",
+    ]  # fmt: skip
+
+
+def test_a_script_that_leaves_torch_to_others_gets_its_import(desk) -> None:
+    (desk.folder / "model.py").write_text("import torch\n")
+    text = desk.edit("import argparse\nimport model\n\nmodel\n", intra_op_threads=2)
+    assert text == (
+        "import argparse\nimport model\nimport torch\n\ntorch.set_num_threads(2)\n\nmodel\n"
+    )
+
+
+def test_a_call_that_is_there_is_changed_and_not_doubled(desk) -> None:
+    desk.edit("import torch\ntorch.set_num_threads( 8 )  # all of them\n", intra_op_threads=2)
+    assert changed(desk) == [
+        "-torch.set_num_threads( 8 )  # all of them", "+torch.set_num_threads( 2 )  # all of them",
+    ]  # fmt: skip
+
+
+def test_a_number_in_another_file_of_the_project_is_changed_there(desk) -> None:
+    (desk.folder / "parts").mkdir()
+    (desk.folder / "parts" / "__init__.py").write_text("from .setup import prepare\n")
+    (desk.folder / "parts" / "setup.py").write_text(
+        "import torch\n\n\ndef prepare():\n    torch.set_num_threads(8)\n"
+    )
+    desk.edit("import torch\nfrom parts import prepare\n\nprepare()\n", intra_op_threads=2)
+    assert "+++ b/parts/setup.py" in desk.diff
+    assert changed(desk)[1] == "+    torch.set_num_threads(2)"
+
+
+def test_files_outside_the_project_are_nobodys_to_edit(desk) -> None:
+    lib = desk.folder / "venv" / "site-packages"
+    lib.mkdir(parents=True)
+    (lib / "helper.py").write_text("import torch\ntorch.set_num_threads(8)\n")
+    desk.edit("import torch\nimport helper\n", intra_op_threads=2)
+    assert desk.diff.count("+++") == 1
+
+
+def test_tasks_precision_and_malloc_are_one_line_each(desk) -> None:
+    text = desk.edit(
+        "import torch\n\ntrain()\n",
+        inter_op_threads=1, fp32_precision="tf32", malloc_retention=True,
+    )  # fmt: skip
+    assert text.splitlines()[:6] == [
+        "import ctypes",
+        "import torch",
+        "",
+        'torch.set_float32_matmul_precision("high")',
+        "torch.set_num_interop_threads(1)",
+        "ctypes.CDLL(None).mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: freed memory stays here",
+    ]
+
+
+def test_a_precision_of_the_scripts_own_stays(desk) -> None:
+    desk.edit(
+        'import torch\ntorch.set_float32_matmul_precision("highest")\n', fp32_precision="tf32"
+    )
+    assert desk.diff == ""
+    assert "keep `upshift run`. The script sets a precision itself at train.py:2." in desk.said()
+
+
+@pytest.mark.parametrize(
+    ("imports", "before", "after"),
+    [
+        ("import torch", "torch.optim.Adam(ps, 1)", "torch.optim.Adam(ps, 1, fused=True)"),
+        ("from torch import optim", "optim.SGD(ps, 0.1)", "optim.SGD(ps, 0.1, fused=True)"),
+        (
+            "from torch.optim import AdamW as Best",
+            "Best(ps, fused=False, lr=1)",
+            "Best(ps, fused=True, lr=1)",
+        ),
+        (
+            "import torch.optim as o",
+            "o.Adam((p for p in ps), foreach=True)",
+            "o.Adam((p for p in ps), fused=True)",
+        ),
+        ("import torch", "torch.optim.SGD(ps, lr=1,)", "torch.optim.SGD(ps, lr=1, fused=True,)"),
+        (
+            "from torch.optim import SGD",
+            "SGD(p for p in ps)",
+            "SGD((p for p in ps), fused=True)",
+        ),
+    ],
+)  # fmt: skip
+def test_every_form_of_a_constructor_gets_the_argument_once(desk, imports, before, after) -> None:
+    text = desk.edit(f"{imports}\nopt = {before}  # mine\n", fused_optimizer=True)
+    assert text == f"{imports}\nopt = {after}  # mine\n"
+    assert desk.again(fused_optimizer=True) == text
+    assert desk.diff == ""
+
+
+def test_an_argument_on_a_line_of_its_own_gets_a_line_of_its_own(desk) -> None:
+    text = desk.edit(
+        """
+        import torch
+        opt = torch.optim.AdamW(
+            model.parameters(),  # all
+            lr=1e-3,
+        )
+        """,
+        fused_optimizer=True,
+    )
+    assert text.splitlines()[1:] == [
+        "opt = torch.optim.AdamW(", "    model.parameters(),  # all", "    lr=1e-3,",
+        "    fused=True,", ")",
+    ]  # fmt: skip
+
+
+def test_an_optimizer_without_a_fused_form_or_with_its_own_name_is_left(desk) -> None:
+    desk.edit(
+        """
+        import torch
+        from mine import Adam
+        one = torch.optim.RMSprop(ps)
+        two = Adam(ps)
+        """,
+        fused_optimizer=True,
+    )
+    assert desk.diff == ""
+    assert "write this yourself, since no constructor" in desk.said()
+    assert "fused=True" in desk.said()
+    desk.again(foreach_optimizer=True)
+    assert changed(desk)[1] == "+one = torch.optim.RMSprop(ps, foreach=True)"
+
+
+def test_arguments_from_a_dict_that_is_written_down_are_changed_there(desk) -> None:
+    text = desk.edit(
+        """
+        import torch
+        options = {"lr": 1e-3, "foreach": True}
+        opt = torch.optim.Adam(ps, **options)
+        """,
+        fused_optimizer=True,
+    )
+    assert 'options = {"lr": 1e-3, "foreach": None, "fused": True}' in text
+
+
+@pytest.mark.parametrize(
+    "more", ["save(options)", "options['lr'] = 2", "opt = other(ps, **options)"]
+)
+def test_a_dict_that_others_use_is_left_and_the_place_is_named(desk, more) -> None:
+    desk.edit(
+        f"import torch\noptions = {{'lr': 1}}\n{more}\nopt = torch.optim.Adam(ps, **options)\n",
+        fused_optimizer=True,
+    )
+    assert desk.diff == ""
+    assert "write this yourself at train.py:4, since its arguments come from elsewhere" in (
+        desk.said()
+    )
+
+
+def test_workers_go_to_the_loader_that_feeds_the_loop(desk) -> None:
+    text = desk.edit(
+        """
+        from torch.utils.data import DataLoader as DL
+        train = DL(data, 8, True, num_workers=0)
+        test = DL(data, batch_size=8)
+        for epoch in range(3):
+            for x in train:
+                model(x).mean().backward()
+            for x in test:
+                model(x)
+        """,
+        QUIET,
+        loader_workers=2,
+    )
+    assert changed(desk) == [
+        "-train = DL(data, 8, True, num_workers=0)", "+train = DL(data, 8, True, num_workers=2)",
+    ]  # fmt: skip
+    assert "the loader at train.py:3 does not feed the training loop" in desk.said()
+    assert "persistent_workers=True would" in desk.said()
+    assert desk.again(QUIET, loader_workers=2) == text
+
+
+def test_a_position_is_filled_where_the_script_counts_its_arguments(desk) -> None:
+    desk.edit(
+        """
+        from torch.utils.data import DataLoader
+        loader = DataLoader(data, 8, True, None, None, 1)
+        """,
+        redrawing_workers=2,
+    )
+    assert changed(desk)[1] == (
+        "+loader = DataLoader(data, 8, True, None, None, 2, persistent_workers=True)"
+    )
+    assert "other random numbers of the same law" in desk.said()
+
+
+def test_a_loader_is_followed_through_functions_classes_and_attributes(desk) -> None:
+    (desk.folder / "data.py").write_text(
+        "from torch.utils.data import DataLoader\n\n\n"
+        "def make(data):\n    train = DataLoader(data)\n    return train, DataLoader(data[:9])\n"
+    )
+    desk.edit(
+        """
+        from tqdm import tqdm
+
+        from data import make
+
+        class Trainer:
+            def __init__(self, loader):
+                self.loader = loader
+
+            def step(self, batch):
+                batch.sum().backward()
+
+            def fit(self):
+                for batch in tqdm(enumerate(self.loader)):
+                    self.step(batch)
+
+        one, other = make([])
+        Trainer(one).fit()
+        """,
+        QUIET,
+        loader_workers=3,
+    )
+    assert changed(desk) == [
+        "-    train = DataLoader(data)", "+    train = DataLoader(data, num_workers=3)",
+    ]  # fmt: skip
+
+
+def test_several_loaders_that_nobody_can_tell_apart_are_all_left(desk) -> None:
+    desk.edit(
+        """
+        from torch.utils.data import DataLoader
+        one, other = DataLoader(a), DataLoader(b)
+        fit(one, other)
+        """,
+        QUIET,
+        loader_workers=2,
+    )
+    assert desk.diff == ""
+    assert "write this yourself at train.py:2, since which of these loaders" in desk.said()
+
+
+@pytest.mark.parametrize(
+    ("traits", "why"),
+    [
+        ({"loader.workers": 0, "loader.draws": True}, "The samples draw random numbers"),
+        ({"loader.workers": 2}, "Workers of another number or life"),
+        ({"loader.workers": 0}, "could not be seen"),
+        ({}, "was not recorded"),
+    ],
+)
+def test_workers_that_would_draw_otherwise_are_not_written(desk, traits, why) -> None:
+    desk.edit(
+        "from torch.utils.data import DataLoader\nDataLoader(data)\n", traits, loader_workers=2
+    )
+    assert desk.diff == ""
+    assert desk.said().startswith("loader_workers: no edit can do this: keep `upshift run`.")
+    assert why in desk.said()
+
+
+def test_fewer_workers_are_not_asked_of_a_loader_that_needs_some(desk) -> None:
+    desk.edit(
+        """
+        from torch.utils.data import DataLoader
+        loader = DataLoader(data, num_workers=2, prefetch_factor=4)
+        """,
+        redrawing_workers=0,
+    )
+    assert desk.diff == ""
+    assert "asks for what needs workers" in desk.said()
+
+
+def test_a_layout_is_asked_for_before_the_optimizer_and_at_each_call(desk) -> None:
+    source = """
+        import torch
+        from torch import nn
+
+        def fit(net, loader, optimizer):
+            for images, labels in loader:
+                loss = nn.functional.cross_entropy(net(images), labels)
+                loss.backward()
+                optimizer.step()
+
+        model = nn.Conv2d(3, 3, 3).to("cpu")
+        # the optimizer
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        fit(model, loader, optimizer)
+        """
+    text = desk.edit(source, IMAGES, channels_last=True)
+    assert changed(desk) == [
+        "-        loss = nn.functional.cross_entropy(net(images), labels)",
+        "+        loss = nn.functional.cross_entropy("
+        "net(images.to(memory_format=torch.channels_last)), labels)",
+        "+model.to(memory_format=torch.channels_last)",
+    ]
+    assert desk.again(IMAGES, channels_last=True) == text
+    assert desk.diff == ""
+
+
+def test_inputs_whose_dimensions_are_unknown_stay(desk) -> None:
+    desk.edit(
+        f"{HEAD}    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n{LOOP}",
+        {"model.conv": True, "model.conv_input_rank": 2},
+        channels_last=True,
+    )
+    assert changed(desk) == ["+model.to(memory_format=torch.channels_last)"]
+    assert "its first convolution converts them" in desk.said()
+
+
+def test_three_dimensions_have_a_layout_of_their_own_and_both_have_none(desk) -> None:
+    source = f"{HEAD}    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+    desk.edit(source, {"model.conv3d": True}, channels_last=True)
+    assert changed(desk) == ["+model.to(memory_format=torch.channels_last_3d)"]
+    desk.edit(source, {"model.conv3d": True, "model.conv": True}, channels_last=True)
+    assert desk.diff == ""
+    assert "write this yourself, since the model has convolutions of both" in desk.said()
+
+
+def test_a_layout_is_left_to_the_lever_where_an_optimizer_loads_its_state(desk) -> None:
+    desk.edit(
+        """
+        import torch
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        optimizer.load_state_dict(state)
+        """,
+        IMAGES,
+        channels_last=True,
+    )
+    assert desk.diff == ""
+    assert "the optimizer loads a state at train.py:3".lower() in desk.said().lower()
+
+
+def test_each_model_of_a_game_is_laid_out_where_its_optimizer_is_made(desk) -> None:
+    text = desk.edit(
+        """
+        import torch
+        one = torch.optim.Adam(maker.parameters())
+        other = torch.optim.Adam([{"params": judge.head.parameters()}])
+        maker(z)
+        """,
+        IMAGES,
+        channels_last=True,
+    )
+    assert text.splitlines()[1:5:2] == [
+        "maker.to(memory_format=torch.channels_last)",
+        "judge.to(memory_format=torch.channels_last)",
+    ]
+
+
+def test_a_model_that_no_optimizer_names_is_left_to_the_user(desk) -> None:
+    desk.edit("import torch\noptimizer = build(model)\n", IMAGES, channels_last=True)
+    assert desk.diff == ""
+    assert "model = model.to(memory_format=torch.channels_last)" in desk.said()
+
+
+def test_a_compiled_model_keeps_its_class_and_keys(desk) -> None:
+    source = """
+        import torch
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = model
+                self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
+        """
+    text = desk.edit(source, torch_compile="max-autotune")
+    assert '        self.model.compile(mode="max-autotune")\n        self.optimizer =' in text
+    assert "torch._inductor.config.fallback_random = True" in text
+    assert desk.again(torch_compile="max-autotune") == text
+    desk.edit(source, torch_compile="default")
+    assert "+        self.model.compile()" in changed(desk)
+
+
+def test_only_the_models_call_goes_under_autocast(desk) -> None:
+    text = desk.edit(
+        f"{HEAD}    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n{LOOP}",
+        autocast="bfloat16",
+    )
+    assert changed(desk) == [
+        "-    loss = nn.functional.cross_entropy(model(images), labels)",
+        '+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):',
+        "+        outputs = model(images)",
+        "+    loss = nn.functional.cross_entropy(outputs.float(), labels)",
+    ]
+    assert desk.again(autocast="bfloat16") == text
+    assert desk.diff == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "after"),
+    [
+        ("out = model(x)\nloss = criterion(out, y)\nloss.backward()", "out = out.float()"),
+        ("loss = model(x, y)  # both\nloss.backward()", "loss = loss.float()  # both"),
+        ("model(x).mean().backward()", "outputs.float().mean().backward()"),
+    ],
+)
+def test_an_answer_that_is_one_tensor_is_widened(desk, lines, after) -> None:
+    text = desk.edit(
+        "import torch\ncriterion = torch.nn.MSELoss()\n"
+        f"o = torch.optim.SGD(model.parameters(), 1)\n{lines}\n",
+        autocast="bfloat16",
+    )
+    assert f"\n{after}\n" in text
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "out = model(x)\nout.loss.backward()",
+        "a, b = model(x)\na.backward()",
+        "loss = weight() * model(x).mean()\nloss.backward()",
+        "loss = mine(model(x), y)\nloss.backward()",
+        "if model(x).sum() > 0:\n    x.backward()",
+    ],
+)
+def test_other_answers_are_left_to_the_user(desk, lines) -> None:
+    desk.edit(
+        f"import torch\no = torch.optim.SGD(model.parameters(), 1)\n{lines}\n", autocast="bfloat16"
+    )
+    assert desk.diff == ""
+    assert "write this yourself at train.py:3" in desk.said()
+
+
+def test_objects_are_frozen_once_before_the_outermost_loop(desk) -> None:
+    text = desk.edit(
+        """
+        import torch
+
+        def epoch():
+            for x in loader:
+                model(x).backward()
+
+        def main():
+            # all of them
+            for _ in range(3):
+                epoch()
+
+        main()
+        """,
+        garbage_collector=10,
+    )
+    assert text.splitlines()[:3] == ["import gc", "import torch", ""]
+    assert (
+        "    # all of them\n    gc.collect()  # what is garbage now would stay for ever\n" in text
+    )
+    assert (
+        "\n    gc.set_threshold(10 * gc.get_threshold()[0], *gc.get_threshold()[1:])\n    for"
+        in text
+    )
+    assert desk.again(garbage_collector=10) == text
+
+
+def test_gradients_are_let_go_where_the_script_fills_them(desk) -> None:
+    desk.edit(
+        """
+        optimizer.zero_grad(set_to_none=False)
+        other.zero_grad(False)
+        third.zero_grad()
+        """,
+        zero_grad_to_none=True,
+    )
+    assert changed(desk)[2:] == ["+optimizer.zero_grad()", "+other.zero_grad()"]
+
+
+def test_debugging_is_switched_off_where_it_is_switched_on(desk) -> None:
+    text = desk.edit(
+        """
+        import torch
+        torch.autograd.set_detect_anomaly(True)
+        with torch.autograd.detect_anomaly():
+            train()
+        """,
+        debug_modes_off=True,
+    )
+    assert text.splitlines()[1:3] == [
+        "torch.autograd.set_detect_anomaly(False)",
+        "with torch.autograd.set_detect_anomaly(False):",
+    ]  # fmt: skip
+
+
+def test_attention_and_averages_are_asked_for_by_another_word(desk) -> None:
+    text = desk.edit(
+        """
+        import torch
+        m = Model.from_pretrained("m", attn_implementation="eager")
+        e = torch.optim.swa_utils.AveragedModel(m, avg_fn=torch.optim.swa_utils.get_ema_avg_fn(0.9))
+        """,
+        sdpa=True, foreach_ema=True,
+    )  # fmt: skip
+    assert 'attn_implementation="sdpa"' in text
+    assert "multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)" in text
+
+
+def test_the_environment_becomes_the_line_to_type(desk) -> None:
+    argv = ("train.py", "--name", "my run")
+    desk.edit("import torch\n", argv=argv, omp_wait_policy="passive", huge_pages="torch")
+    assert desk.diff == ""
+    assert desk.notes[-1] == (
+        "Start the script like this:\n    THP_MEM_ALLOC_ENABLE=1 OMP_WAIT_POLICY=passive "
+        "KMP_BLOCKTIME=0 python train.py --name 'my run'"
+    )
+
+
+def test_what_only_upshift_does_is_said(desk) -> None:
+    desk.edit("import torch\n", batched_fetch=True, sample_cache="1GiB")
+    assert all("no edit can do this: keep `upshift run`. " in note for note in desk.notes)
+    assert len(desk.notes) == 2
+
+
+def test_lines_without_an_edit_come_with_their_place(desk) -> None:
+    desk.edit("import torch\n\n\ntorch.nn.utils.clip_grad_norm_(ps, 1.0)\n", idle_clip=True)
+    assert "write this yourself at train.py:4, since" in desk.said()
+    assert "\n    if max_norm / (norm + 1e-6) < 1:" in desk.said()
+
+
+def test_places_are_those_of_the_users_own_file(desk) -> None:
+    desk.edit(
+        "import torch\nx = 1\ntorch.nn.utils.clip_grad_norm_(ps, 1.0)\n",
+        idle_clip=True, intra_op_threads=2, malloc_retention=True,
+    )  # fmt: skip
+    assert "write this yourself at train.py:3, since" in desk.said()
+
+
+def test_a_whole_plan_written_twice_is_written_once(desk) -> None:
+    plan = {
+        "autocast": "bfloat16", "channels_last": True, "flush_denormals": True,
+        "fused_optimizer": True, "garbage_collector": 1, "intra_op_threads": 2,
+        "loader_workers": 2, "malloc_retention": True, "torch_compile": "default",
+    }  # fmt: skip
+    text = desk.edit(
+        f"{HEAD}    from torch.utils.data import DataLoader\n    loader = DataLoader(data)\n"
+        f"    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n{LOOP}",
+        QUIET | IMAGES,
+        **plan,
+    )
+    assert desk.again(QUIET | IMAGES, **plan) == text
+    assert desk.diff == ""
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\n"])
+def test_line_ends_stay_and_so_does_a_last_line_without_one(desk, end) -> None:
+    path = desk.folder / "train.py"
+    path.write_bytes(end.join(["import torch", "o = torch.optim.SGD(ps, 1)"]).encode())
+    desk.again(fused_optimizer=True)
+    assert (
+        path.read_bytes()
+        == end.join(["import torch", "o = torch.optim.SGD(ps, 1, fused=True)"]).encode()
+    )
+
+
+def test_a_module_is_found_from_the_working_folder(desk) -> None:
+    (desk.folder / "job").mkdir()
+    (desk.folder / "job" / "__main__.py").write_text("import torch\n\nfrom .parts import x\n")
+    (desk.folder / "job" / "parts.py").write_text("import torch\nx = torch.optim.SGD(ps, 1)\n")
+    (desk.folder / "train.py").write_text("")
+    desk.again(entry=Entry.MODULE, argv=("job",), fused_optimizer=True)
+    assert "+++ b/job/parts.py" in desk.diff
+
+
+def test_a_script_inside_a_command_is_found(desk) -> None:
+    desk.edit(
+        "import torch\n", entry=Entry.COMMAND, argv=("torchrun", "--x", "train.py"),
+        intra_op_threads=1,
+    )  # fmt: skip
+    assert "+++ b/train.py" in desk.diff
+
+
+def test_a_script_beside_the_working_folder_says_where_the_diff_belongs(desk, tuning) -> None:
+    inner = desk.folder / "run"
+    inner.mkdir()
+    (desk.folder / "train.py").write_text("import torch\n")
+    workload = replace(
+        tuning.workload, entry=Entry.SCRIPT, argv=(str(desk.folder / "train.py"),), cwd=str(inner)
+    )
+    plan = Plan().pull("intra_op_threads", 1)
+    made = write_edits(replace(tuning, workload=workload), plan, env={})
+    assert "+++ b/train.py" in made.diff
+    assert made.notes[-1].endswith(f"patch -p1 -d {desk.folder}")
+
+
+@pytest.mark.parametrize("name", ["notes.ipynb", "gone.py"])
+def test_what_is_no_python_file_cannot_be_edited(desk, name) -> None:
+    with pytest.raises(UsageError, match=f"Cannot edit {name}"):
+        desk.again(argv=(name,), intra_op_threads=1)
+
+
+def test_a_broken_script_is_one_sentence_and_a_broken_module_a_note(desk) -> None:
+    (desk.folder / "train.py").write_text("import torch\nif x\n")
+    with pytest.raises(UsageError, match=r"train\.py: line 2 is not Python that can be read\."):
+        desk.again(intra_op_threads=1)
+    (desk.folder / "other.py").write_text("def (\n")
+    desk.edit("import torch\nimport other\n", intra_op_threads=1)
+    assert "other.py: line 1" in desk.notes[0]
+    assert "+torch.set_num_threads(1)" in changed(desk)
+
+
+def test_a_lever_that_is_not_installed_is_refused(desk) -> None:
+    with pytest.raises(PlanError, match="nonsense"):
+        desk.edit("import torch\n", nonsense=True)
+
+
+def test_every_edit_is_for_a_lever_that_there_is() -> None:
+    from upshift.lever import names
+    from upshift.report.edits.table import EDITS, LAST, NO_EDIT, PLACES
+
+    assert {*EDITS, *NO_EDIT, *PLACES} <= set(names())
+    assert set(LAST) <= set(EDITS)
+    assert not set(EDITS) & set(NO_EDIT)
