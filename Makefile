@@ -29,7 +29,7 @@ browser:
 	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit; done; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		export DEBIAN_FRONTEND=noninteractive; \
-		timeout 300 sh -c "apt-get -qq update && apt-get -qqy install --no-install-recommends chromium" \
+		timeout 120 sh -c "apt-get -qq update && apt-get -qqy install --no-install-recommends chromium" \
 			</dev/null >/dev/null 2>&1; \
 	fi; true
 
