@@ -25,6 +25,7 @@ from upshift.records import (
     Profile,
     Profiling,
     Proof,
+    Step,
     Tuning,
 )
 from upshift.testing import plant
@@ -34,6 +35,7 @@ PROFILE = Profile(
     step_s=0.01, step_low_s=0.009, step_high_s=0.012, sample_unit="samples", sample_count=8,
     phase_s={Phase.DATA: 0.006, Phase.FORWARD: 0.004}, step_count=50,
 )  # fmt: skip
+EXAMINED = Diagnosis(steps=(Step(phase_ns={Phase.DATA: 4_000_000}, sample_count=8),))
 THREADS = Plan().pull("intra_op_threads", 2)
 
 
@@ -64,6 +66,7 @@ class Session(ModuleType):
         self.plan = THREADS
         self.interrupted = False
         self.error = None
+        self.diagnosis = None
 
     def note(self, *call):
         self.calls.append(call)
@@ -82,7 +85,8 @@ class Session(ModuleType):
         self.note("profile", workload, options)
         view.stage("Watching")
         return Profiling(
-            machine=self.machine, workload=workload, profile=PROFILE, diagnosis=Diagnosis(),
+            machine=self.machine, workload=workload, profile=PROFILE,
+            diagnosis=self.diagnosis or Diagnosis(),
             notes=("A note.",),
         )  # fmt: skip
 
@@ -93,7 +97,7 @@ class Session(ModuleType):
             machine=self.machine, workload=workload, baseline=PROFILE, plan=self.plan,
             proof=Proof(effect=Effect.ROUNDING), cost=Cost(wall_s=9.0, launch_count=3),
             speedup=Interval(low_ratio=1.1, mid_ratio=1.2, high_ratio=1.3),
-            interrupted=self.interrupted,
+            interrupted=self.interrupted, diagnosis=self.diagnosis,
         )  # fmt: skip
 
     def run(self, workload, plan, options):
@@ -365,6 +369,40 @@ def test_events_on_stdout_leave_it_to_them(session, capfd):
     out, err = capfd.readouterr()
     assert [json.loads(line)["event"] for line in out.splitlines()][-1] == "result"
     assert "60 % of the step is spent" in err
+
+
+def test_a_report_is_written_in_other_forms(session, project):
+    session.diagnosis = EXAMINED
+    upshift_with("tune", "train.py")
+    done = upshift_with("report", "--trace", "t.json", "--markdown", "m.md")
+    assert done.exit_code == 0, done.output
+    assert "This script can run 1.20x as fast." in done.stdout
+    assert json.loads(Path("t.json").read_text())["traceEvents"]
+    page = Path("m.md").read_text()
+    assert page.startswith("## This script can run 1.20x as fast.")
+    assert upshift_with("report", "--markdown", "-").stdout == page
+
+
+def test_scalars_of_a_report_are_written_into_a_folder(session):
+    pytest.importorskip("tensorboard")
+    upshift_with("tune", "train.py")
+    done = upshift_with("report", "--tensorboard", "runs")
+    assert done.exit_code == 0, done.output
+    assert len(list(Path("runs").glob("events.out.tfevents.*"))) == 1
+
+
+def test_profile_writes_a_trace(session):
+    session.diagnosis = EXAMINED
+    done = upshift_with("profile", "--trace", "t.json", "train.py")
+    assert done.exit_code == 0, done.output
+    assert json.loads(Path("t.json").read_text())["traceEvents"]
+
+
+def test_a_tuning_whose_steps_were_not_kept_has_no_trace(session):
+    upshift_with("tune", "train.py")
+    done = upshift_with("report", "--trace", "t.json")
+    assert done.exit_code == 2
+    assert "There are no steps to trace" in done.stderr
 
 
 def test_doctor_prints_and_writes(session):

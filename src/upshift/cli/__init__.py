@@ -33,6 +33,7 @@ from upshift.cli.arguments import (
     Quiet,
     Skip,
     Steps,
+    Trace,
     Training,
     Words,
     say,
@@ -100,6 +101,7 @@ def profile(
     script: Words,
     *,
     json: Json = None,
+    trace: Trace = None,
     steps: Steps = None,
     lever: Pulled = None,
     patience: Patience = "60s",
@@ -111,8 +113,9 @@ def profile(
     from upshift import session
     from upshift.report import document, text
     from upshift.report.audience import Audience
+    from upshift.report.trace import write_trace
 
-    check_outputs(json)
+    check_outputs(json, trace)
     options = _options(lever=lever, patience=patience, steps=steps)
     workload = read_workload(script)
     with telling(events, "profile", workload) as told:
@@ -121,7 +124,9 @@ def profile(
         print_page(text.render_profile(found), aside=on_stdout(events))
         if json is not None:
             document.write_document(json, document.profile_document(found))
-        told.result(document.profile_document(found), [json] if json else [])
+        if trace is not None:
+            write_trace(trace, found.diagnosis, workload)
+        told.result(document.profile_document(found), [p for p in (json, trace) if p])
 
 
 @app.command(cls=Command)

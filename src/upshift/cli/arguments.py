@@ -116,6 +116,14 @@ EventsPath = Annotated[
         "report to stderr.",
     ),
 ]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace",
+        metavar="PATH",
+        help="Also write the examined steps as a Chrome trace, which Perfetto opens.",
+    ),
+]
 Pulled = Annotated[
     list[str] | None,
     typer.Option("--lever", metavar="NAME=SETTING", help="Pull a lever by hand. Repeatable."),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from upshift.cli.arguments import Json, say
+from upshift.cli.arguments import Json, Trace, say
 from upshift.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,15 +32,47 @@ def report(
         ),
     ] = None,
     json: Json = None,
+    trace: Trace = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Also write it as Markdown for an issue or a pull request; - prints nothing else.",
+        ),
+    ] = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write its scalars for TensorBoard."),
+    ] = None,
 ) -> None:
-    """Show the report of a tuning again."""
+    """Show the report of a tuning again, or write it in another form."""
     from upshift.report import archive, document, text
+    from upshift.report.tensorboard import write_scalars
+    from upshift.report.trace import write_trace
 
-    check_outputs(json)
+    check_outputs(json, trace, None if on_stdout(markdown) else markdown)
     tuning, plan_path = archive.recall(path, PLAN)
-    print_page(text.render_tuning(tuning, plan_path=plan_path, lines=_lines(tuning.plan)))
+    if not on_stdout(markdown):
+        print_page(text.render_tuning(tuning, plan_path=plan_path, lines=_lines(tuning.plan)))
     if json is not None:
         document.write_document(json, document.tuning_document(tuning))
+    if trace is not None:
+        write_trace(trace, tuning.diagnosis, tuning.workload)
+    if markdown is not None:
+        _write_markdown(markdown, tuning, plan_path)
+    if tensorboard is not None:
+        write_scalars(tensorboard, tuning)
+
+
+def _write_markdown(path: Path, tuning: Tuning, plan_path: Path) -> None:
+    from upshift.report import markdown
+    from upshift.report.files import write_atomically
+
+    page = markdown.render(tuning, plan_path=plan_path, lines=_lines(tuning.plan))
+    if on_stdout(path):
+        typer.echo(page, nl=False)
+    else:
+        write_atomically(path, page)
 
 
 def leave(tuning: Tuning, path: Path, json: Path | None, *, aside: bool = False) -> list[Path]:
