@@ -105,6 +105,11 @@ def test_code_is_shown_whole_inside_a_longer_fence(hooks, tmp_path, monkeypatch)
     assert '`````python linenums="1"\n"""\n````\n"""\n`````\n' in hooks.shown(tmp_path / "a.py")
 
 
+def test_every_page_at_the_top_is_in_the_navigation():
+    named = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} == set(named)
+
+
 def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path):
     pytest.importorskip("material", reason='needs pip install -e ".[docs]"')
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from upshift.errors import UsageError
-from upshift.report import pages
+from upshift.report import findings, pages
 
 SYMPTOMS = {"gc-pauses": SimpleNamespace(title="Steps [stall] now and then")}
 
@@ -47,3 +47,12 @@ def test_a_wheel_carries_the_pages_of_the_repository():
     ]
     target = pages._IN_WHEEL.relative_to(root / "src").as_posix()
     assert wheel["wheel"]["force-include"] == {"docs/findings": target}
+
+
+def test_the_report_names_the_page_of_the_dearest_finding(diagnosis):
+    console = Console(width=80)
+    with console.capture() as capture:
+        for part in findings.told(diagnosis):
+            console.print(part)
+    assert f"upshift findings {diagnosis.findings[0].name}" in capture.get()
+    assert findings.told(None) == []
