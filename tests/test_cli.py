@@ -305,6 +305,25 @@ def test_tune_leaves_plan_report_record_and_document(session, project):
     assert upshift_with("report").stdout == done.stdout
 
 
+def test_the_report_is_also_an_html_page(session):
+    assert upshift_with("tune", "--html", "new/t.html", "train.py").exit_code == 0
+    page = Path("new/t.html").read_text()
+    assert "<h1>This script can run 1.20x as fast.</h1>" in page
+    assert "# set to 2" in page
+    assert upshift_with("report", "--html", "again.html").exit_code == 0
+    assert Path("again.html").read_text() == page
+    assert upshift_with("profile", "--html", "p.html", "train.py").exit_code == 0
+    assert "60 % of the step is spent waiting for its data." in Path("p.html").read_text()
+
+
+@pytest.mark.parametrize("command", ["tune", "profile"])
+def test_a_page_that_cannot_be_written_is_told_before_anything_runs(session, command):
+    done = upshift_with(command, "--html", ".", "train.py")
+    assert done.exit_code == 2
+    assert "Cannot write .: it is a folder." in done.stderr
+    assert not session.calls
+
+
 def test_an_empty_plan_is_left_too(session):
     session.plan = Plan()
     done = upshift_with("tune", "train.py")

@@ -21,6 +21,7 @@ from upshift.cli.arguments import (
     Command,
     EventsPath,
     Force,
+    Html,
     Json,
     Keep,
     Kept,
@@ -101,6 +102,7 @@ def profile(
     script: Words,
     *,
     json: Json = None,
+    html: Html = None,
     trace: Trace = None,
     steps: Steps = None,
     lever: Pulled = None,
@@ -113,9 +115,11 @@ def profile(
     from upshift import session
     from upshift.report import document, text
     from upshift.report.audience import Audience
+    from upshift.report.files import write_atomically
+    from upshift.report.html import render_profile
     from upshift.report.trace import write_trace
 
-    check_outputs(json, trace)
+    check_outputs(json, html, trace)
     options = _options(lever=lever, patience=patience, steps=steps)
     workload = read_workload(script)
     with telling(events, "profile", workload) as told:
@@ -124,9 +128,11 @@ def profile(
         print_page(text.render_profile(found), aside=on_stdout(events))
         if json is not None:
             document.write_document(json, document.profile_document(found))
+        if html is not None:
+            write_atomically(html, render_profile(found))
         if trace is not None:
             write_trace(trace, found.diagnosis, workload)
-        told.result(document.profile_document(found), [p for p in (json, trace) if p])
+        told.result(document.profile_document(found), [p for p in (json, html, trace) if p])
 
 
 @app.command(cls=Command)
@@ -134,6 +140,7 @@ def tune(
     script: Words,
     *,
     json: Json = None,
+    html: Html = None,
     budget: Budget = "5m",
     keep: Kept = Keep.REDRAW,
     allow: Allowed = None,
@@ -157,7 +164,7 @@ def tune(
     from upshift.report.audience import Audience
 
     path = plan or PLAN
-    check_outputs(json, path)
+    check_outputs(json, html, path)
     if not force:
         plan_file.guard_plan(path)
     options = _options(
@@ -168,7 +175,7 @@ def tune(
     with telling(events, "tune", workload) as told:
         with view(quiet=quiet, plain=plain, budget_s=options.budget_s) as screen:
             tuning = session.tune(workload, options, Audience(told, screen))
-        written = leave(tuning, path, json, aside=on_stdout(events))
+        written = leave(tuning, path, json, html, aside=on_stdout(events))
         told.result(document.tuning_document(tuning), written)
     if not quiet:
         say(f"Wrote {', '.join(str(p) for p in written)}.")

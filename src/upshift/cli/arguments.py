@@ -75,6 +75,10 @@ Words = Annotated[
 Json = Annotated[
     Path | None, typer.Option("--json", metavar="PATH", help="Also write the result as JSON.")
 ]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="PATH", help="Also write the report as one HTML page."),
+]
 Budget = Annotated[
     str, typer.Option(metavar="TIME", help="How long the whole search may take: 90s, 5m, 1h30m.")
 ]

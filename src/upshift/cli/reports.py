@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from upshift.cli.arguments import Json, Trace, say
-from upshift.errors import UsageError
+from upshift.cli.arguments import Html, Json, Trace, say
+from upshift.errors import UpshiftError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,12 @@ def report(
             help="The plan file of a tuning; without it, the last one.",
         ),
     ] = None,
+    *,
+    edits: Annotated[
+        bool, typer.Option("--edits", help="Print a diff that writes the plan into the script.")
+    ] = False,
     json: Json = None,
+    html: Html = None,
     trace: Trace = None,
     markdown: Annotated[
         Path | None,
@@ -50,18 +55,38 @@ def report(
     from upshift.report.tensorboard import write_scalars
     from upshift.report.trace import write_trace
 
-    check_outputs(json, trace, None if on_stdout(markdown) else markdown)
+    check_outputs(json, html, trace, None if on_stdout(markdown) else markdown)
     tuning, plan_path = archive.recall(path, PLAN)
+    if edits:
+        _print_edits(tuning, plan_path)
+        return
     if not on_stdout(markdown):
         print_page(text.render_tuning(tuning, plan_path=plan_path, lines=_lines(tuning.plan)))
     if json is not None:
         document.write_document(json, document.tuning_document(tuning))
+    if html is not None:
+        _write_html(html, tuning, plan_path)
     if trace is not None:
         write_trace(trace, tuning.diagnosis, tuning.workload)
     if markdown is not None:
         _write_markdown(markdown, tuning, plan_path)
     if tensorboard is not None:
         write_scalars(tensorboard, tuning)
+
+
+def _print_edits(tuning: Tuning, plan_path: Path) -> None:
+    """Print the diff to stdout, for `patch -p1`, and what else there is to say to stderr."""
+    import os
+
+    from upshift.report import plan_file
+    from upshift.report.edits import write_edits
+
+    # The file may have lost levers since: it says that it may be edited.
+    plan = plan_file.read_plan(plan_path).plan if plan_path.exists() else tuning.plan
+    made = write_edits(tuning, plan, env=os.environ)
+    typer.echo(made.diff.encode("utf-8", "surrogateescape"), nl=False)
+    if made.notes:
+        say(*(note.replace("\n", "\n         ") for note in made.notes))
 
 
 def _write_markdown(path: Path, tuning: Tuning, plan_path: Path) -> None:
@@ -75,7 +100,24 @@ def _write_markdown(path: Path, tuning: Tuning, plan_path: Path) -> None:
         write_atomically(path, page)
 
 
-def leave(tuning: Tuning, path: Path, json: Path | None, *, aside: bool = False) -> list[Path]:
+def _write_html(path: Path, tuning: Tuning, plan_path: Path) -> None:
+    import os
+
+    from upshift.report.edits import write_edits
+    from upshift.report.files import write_atomically
+    from upshift.report.html import render_tuning
+
+    try:
+        edits = write_edits(tuning, tuning.plan, env=os.environ).diff
+    except UpshiftError:  # a notebook, or a script that is not there any more: `--edits` says why
+        edits = ""
+    page = render_tuning(tuning, plan_path=plan_path, lines=_lines(tuning.plan), edits=edits)
+    write_atomically(path, page)
+
+
+def leave(
+    tuning: Tuning, path: Path, json: Path | None, html: Path | None = None, *, aside: bool = False
+) -> list[Path]:
     """Print the report, then write everything: a full disk must not cost the answer."""
     from datetime import date
 
@@ -91,6 +133,9 @@ def leave(tuning: Tuning, path: Path, json: Path | None, *, aside: bool = False)
     if json is not None:
         document.write_document(json, document.tuning_document(tuning))
         written.append(json)
+    if html is not None:
+        _write_html(html, tuning, path)
+        written.append(html)
     try:
         archive.remember(tuning, path)
     except UsageError as error:

@@ -14,8 +14,6 @@ from upshift.units import duration, percent, size, times
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rich.console import RenderableType
-
     from upshift.records import Machine, Profile
 
 GAUGE_WIDTH = 36
@@ -112,13 +110,13 @@ def phases_before_and_after(before: Profile, after: Profile) -> Table:
     return table
 
 
-def outside(profile: Profile) -> list[RenderableType]:
-    """Say what passes between the steps, where anything does."""
+def outside(profile: Profile) -> str:
+    """Say what passes between the steps; empty where nothing does."""
     found = [(p, s) for p, s in profile.phase_s.items() if not Phase(p).in_step and s > 0]
     if not found:
-        return []
+        return ""
     named = ", ".join(f"{phase} {duration(s)}" for phase, s in found)
-    return [Text(), Text(f"Outside the step, spread over all steps: {named}.")]
+    return f"Outside the step, spread over all steps: {named}."
 
 
 def usage(profile: Profile, machine: Machine) -> list[tuple[str, str]]:

@@ -29,13 +29,14 @@ PASSED = {True: "passed", False: "failed", None: "open"}
 def render_profile(found: Profiling) -> Group:
     """Draw where the time of a step goes and why, and what the process used meanwhile."""
     profile = found.profile
+    outside = steps.outside(profile)
     return Group(
         heading("upshift profile"),
         Text(),
         prose(f"{steps.speed(profile)}.", "bold"),
         prose(" ".join(filter(None, (steps.bottleneck(profile), steps.loader_ceiling(profile))))),
         *section("Where a step goes", steps.stack(profile), Text(), steps.phases(profile)),
-        *(indented(part) for part in steps.outside(profile)),
+        *((Text(), indented(Text(outside))) if outside else ()),
         *section("What makes it slow", *findings.told(found.diagnosis)),
         *section("Where in your code", *findings.lines(found.diagnosis, found.workload)),
         *section("What it used", *facts(steps.usage(profile, found.machine))),

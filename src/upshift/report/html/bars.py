@@ -76,15 +76,6 @@ def rows(before: Profile, after: Profile | None) -> list[Row]:
     return table
 
 
-def outside(profile: Profile) -> str:
-    """Say what passes between the steps; empty where nothing does."""
-    found = [(p, s) for p, s in profile.phase_s.items() if not Phase(p).in_step and s > 0]
-    if not found:
-        return ""
-    named = ", ".join(f"{phase} {duration(s)}" for phase, s in found)
-    return f"Outside the step, spread over all steps: {named}."
-
-
 def _row(name: str, cells: list[str]) -> Row:
     before, share, after, after_share = (*cells, "", "")[:4]
     return Row(phase=name, before=before, before_share=share, after=after, after_share=after_share)
