@@ -47,17 +47,16 @@ NAMED = {
 
 def lever_page(lever: Lever[Any]) -> str:
     """Return the page of one lever: its card, what it declares, and the lines to write by hand."""
-    from upshift.report.levers import SWITCHES
+    from upshift.report.levers import SWITCHES, paragraphs
 
-    title, _, body = inspect.cleandoc(lever.card).partition("\n")
-    says = title.partition(": ")[2]
+    says, rest = summary(lever), paragraphs(lever.card)[1:]
     lines = lever.lines(example(lever))
     kind = "sh" if "# in the shell" in lines else "python"
     return "\n\n".join(
         [
             f"# {lever.name}",
             f"{says[:1].upper()}{says[1:]}",
-            *parts_of(body),
+            *map(named, rest),
             f"**Effect:** {lever.effect}: {effects()[lever.effect]}.",
             f"**Shortens:** {', '.join(sorted(lever.phases))}.",
             f"**Switches:** {lever.switch}: {SWITCHES[lever.switch]}.",
@@ -76,11 +75,10 @@ def example(lever: Lever[Any]) -> Any:
     return {"bool": True, "int": NUMBER}.get(kind[1] if kind else "") or NAMED[lever.name]
 
 
-def parts_of(body: str) -> list[str]:
-    """Return the paragraphs of a card, each with its name in bold."""
-    joined = re.sub(r"\s*\n\s+", " ", body.strip())
-    bold = (re.sub(r"^(\w+): ", r"**\1:** ", line) for line in joined.splitlines() if line)
-    return [re.sub(r"(https?://[^\s,)]+[^\s,).])", r"<\1>", line) for line in bold]
+def named(part: str) -> str:
+    """Return a part of a card with its name in bold and its addresses as links."""
+    bold = re.sub(r"^(\w+): ", r"**\1:** ", part)
+    return re.sub(r"(https?://[^\s,)]+[^\s,).])", r"<\1>", bold)
 
 
 def lever_index() -> str:
@@ -103,7 +101,9 @@ def lever_index() -> str:
 
 def summary(lever: Lever[Any]) -> str:
     """Return the first line of a card, without the name."""
-    return inspect.cleandoc(lever.card).partition("\n")[0].partition(": ")[2]
+    from upshift.report.levers import paragraphs
+
+    return paragraphs(lever.card)[0].partition(": ")[2]
 
 
 def effects() -> dict[Any, str]:

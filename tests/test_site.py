@@ -79,11 +79,10 @@ def test_a_finding_and_the_levers_that_its_page_names_lead_to_one_another(pages)
     assert "(../findings/gc-pauses.md)" in pages["levers/garbage_collector.md"]
 
 
-def test_a_card_becomes_paragraphs_with_bold_names(hooks):
-    card = "Helps: small\n    models.\nSource: https://a.org/b, https://c.org"
-    assert hooks.parts_of(card) == [
-        "**Helps:** small models.", "**Source:** <https://a.org/b>, <https://c.org>",
-    ]  # fmt: skip
+def test_a_part_of_a_card_gets_a_bold_name_and_links(hooks):
+    assert hooks.named("Source: https://a.org/b, (https://c.org).") == (
+        "**Source:** <https://a.org/b>, (<https://c.org>)."
+    )
 
 
 def test_links_out_of_the_documents_lead_to_pages_that_show_the_file(hooks):

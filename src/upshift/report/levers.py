@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,16 @@ def render_cards(levers: Mapping[str, Lever[Any]], name: str | None = None) -> G
     return Group(*parts[:-1])
 
 
+def paragraphs(card: str) -> list[str]:
+    r"""Return a card as one line for each of its parts, to be wrapped anew.
+
+    >>> paragraphs("name: what it does.\n\n    Helps: small\n        models.")
+    ['name: what it does.', 'Helps: small models.']
+    """
+    joined = re.sub(r"\n +", " ", inspect.cleandoc(card))
+    return [line for line in joined.splitlines() if line]
+
+
 def _card(lever: Lever[Any]) -> list[RenderableType]:
     rows = [
         ("shortens", f"{', '.join(sorted(lever.phases))} ({_best(lever.gain_ratio)})"),
@@ -53,10 +64,12 @@ def _card(lever: Lever[Any]) -> list[RenderableType]:
         ("switches", f"{lever.switch} ({SWITCHES[lever.switch]})"),
         ("settings", f"upshift run --lever {lever.name}=SETTING"),
     ]
-    body = inspect.cleandoc(lever.card)
+    first, *rest = paragraphs(lever.card)
     return [
         heading(lever.name),
-        indented(prose(body)),
+        indented(prose(first)),
+        Text(),
+        *(indented(prose(part)) for part in rest),
         Text(),
         *(indented(part) for part in facts(rows)),
     ]
