@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import linecache
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from upshift import diagnose
 from upshift.errors import ScriptFailed, UpshiftError
 from upshift.launch import probes
 from upshift.records import Diagnosis, HotLine, Place
+from upshift.session.threads import other_count, try_threads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from upshift.launch.bench import Bench
-    from upshift.records import Machine, Plan, Profile
+    from upshift.records import Finding, Machine, Plan, Profile
 
 _LEAST_COUNT, _MOST_COUNT = 8, 200
+_THREADS_RATIO = 0.4  # of the time for looking, for steps with another number of threads
 
 
 def examine(
@@ -39,6 +42,10 @@ def examine(
         traits = bench.facts(plan)["traits"]
     except (ScriptFailed, UpshiftError):
         return Diagnosis()
+    ranks_count = found.get("processors.local_ranks_count") or 1
+    if (threads := other_count(machine, traits, ranks_count)) is not None:
+        trying_s = _THREADS_RATIO * seconds
+        found |= try_threads(bench, plan, seen, threads, seconds=trying_s)
     hot_lines = read_lines(found.pop("stacks.lines", ()))
     case = diagnose.Case(
         machine=machine,
@@ -48,7 +55,8 @@ def examine(
         steps=tuple(steps),
         hot_lines=hot_lines,
     )
-    return Diagnosis(findings=diagnose.diagnose(case), hot_lines=hot_lines, steps=tuple(steps))
+    findings = tuple(map(with_sources, diagnose.diagnose(case)))
+    return Diagnosis(findings=findings, hot_lines=hot_lines, steps=tuple(steps))
 
 
 def read_lines(lines: Sequence[Mapping[str, Any]]) -> tuple[HotLine, ...]:
@@ -62,6 +70,12 @@ def read_lines(lines: Sequence[Mapping[str, Any]]) -> tuple[HotLine, ...]:
         )
         for line in lines
     )
+
+
+def with_sources(finding: Finding) -> Finding:
+    """Return a finding whose places have their text."""
+    places = tuple(p if p.source else read_place(p.path, p.line) for p in finding.places)
+    return replace(finding, places=places)
 
 
 def read_place(path: str, line: int) -> Place:

@@ -1,0 +1,347 @@
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from upshift.attach import openmp
+from upshift.attach.examine.processors import Clocks
+from upshift.attach.processes import throttle_files, throttled_s
+from upshift.diagnose import Case, discover
+from upshift.records import Phase, Profile, Step
+
+STEPS_COUNT, STEP_S = 20, 0.1
+PROFILE = Profile(
+    step_s=STEP_S,
+    step_low_s=STEP_S,
+    step_high_s=STEP_S,
+    sample_unit="samples",
+    sample_count=1.0,
+    phase_s={Phase.FORWARD: STEP_S},
+    step_count=STEPS_COUNT,
+)
+CROWDED = """
+import ctypes, hashlib, os, shutil, sys, tempfile
+from pathlib import Path
+import torch
+from torch import nn
+
+cpus = len(os.sched_getaffinity(0))
+sick = sys.argv[1] == "sick"
+torch.set_num_threads(4 * cpus if sick else 1)
+own = next(iter((Path(torch.__file__).parent / "lib").glob("libgomp*")))
+path = shutil.copy(own, Path(tempfile.mkdtemp()) / "libgomp-other.so.1") if sick else own
+other = ctypes.CDLL(str(path))
+work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: hashlib.sha256(TEXT).digest() and None)
+other.GOMP_parallel.argtypes = [type(work), ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+TEXT = bytes(1 << 22)
+model = nn.Linear(512, 512)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+x = torch.ones(512, 512)
+while True:
+    other.GOMP_parallel(work, None, torch.get_num_threads(), 0)
+    loss = model(x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+SMALL = """
+import os, sys
+os.environ["OMP_WAIT_POLICY"] = "passive"
+import torch
+from torch import nn
+
+torch.set_num_threads(int(sys.argv[1]))
+
+class Chain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((33_000,), 1e-3))
+
+    def forward(self, x):
+        for _ in range(10):
+            x = x * self.weight + x
+        return x
+
+model = Chain()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+x = torch.ones(33_000)
+while True:
+    loss = model(x).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def told(machine_of):
+    """Return what one symptom says of a made case with four cores."""
+
+    def tell(name, *, traits=None, budget=None, **found):
+        facts = machine_of(4)
+        facts = replace(facts, budget=replace(facts.budget, limited_by="cores", slurm_count=None))
+        if budget:
+            facts = replace(facts, budget=replace(facts.budget, **budget))
+        found = {key.replace("__", "."): value for key, value in found.items()}
+        steps = (Step(phase_ns={Phase.FORWARD: int(STEP_S * 1e9)}),) * STEPS_COUNT
+        case = Case(
+            machine=facts,
+            profile=PROFILE,
+            traits=traits or {"threads": 4},
+            found=found,
+            steps=steps,
+        )
+        return discover()[name].find(case)
+
+    return tell
+
+
+def waiting(wait_s, *, own=4.0, busy=4.0, ranks=None, held_s=None):
+    """Return what the kernel says where the loop waits so long in each step."""
+    wall_s = STEPS_COUNT * STEP_S
+    found = {
+        "processors__waits_s": [wait_s] * STEPS_COUNT,
+        "processors__wall_s": wall_s,
+        "processors__cpus_count": 4,
+        "processors__own_run_s": 2.0 * wall_s,
+        "processors__own_wait_s": (own - 2.0) * wall_s,
+        "processors__busy_s": busy * wall_s,
+        "processors__local_ranks_count": ranks,
+        "processors__throttled_s": held_s and [held_s] * STEPS_COUNT,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def faster(ratio, count):
+    return {
+        "threads__count": count,
+        "threads__low_ratio": ratio - 0.05,
+        "threads__mid_ratio": ratio,
+        "threads__high_ratio": ratio + 0.05,
+    }
+
+
+# ---- real scripts
+
+sees_threads = pytest.mark.skipif(
+    not os.access(f"/proc/self/task/{os.getpid()}/syscall", os.R_OK),
+    reason="this kernel does not tell where a thread waits",
+)
+
+
+def has_own_openmp():
+    torch = pytest.importorskip("torch")
+    return any((Path(torch.__file__).parent / "lib").glob("libgomp*"))
+
+
+@sees_threads
+@pytest.mark.child
+def test_two_runtimes_with_too_many_threads_are_found(diagnosed) -> None:
+    if not has_own_openmp():
+        pytest.skip("this torch brings no libgomp of its own")
+    found = diagnosed(CROWDED, "sick")
+    assert found["duplicate-openmp"].share.mid_ratio > 0.02
+    assert "libgomp-other.so.1" in found["duplicate-openmp"].says
+    assert found["oversubscribed-threads"].lever == "intra_op_threads"
+
+
+@pytest.mark.child
+def test_one_runtime_with_few_threads_is_left_alone(diagnosed) -> None:
+    if not has_own_openmp():
+        pytest.skip("this torch brings no libgomp of its own")
+    found = diagnosed(CROWDED, "healthy")
+    assert {"duplicate-openmp", "oversubscribed-threads", "small-ops-threads"}.isdisjoint(found)
+
+
+@pytest.mark.child
+def test_operations_too_small_for_two_threads_are_found(diagnosed) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two CPUs")
+    found = diagnosed(SMALL, "2")
+    # Where others want the CPUs, too, two threads may be slow for that reason, and it says so.
+    assert {"small-ops-threads", "contended-machine"} & found.keys()
+
+
+# ---- threads
+
+
+def test_small_operations_need_a_gain_that_others_cannot_explain(told) -> None:
+    quiet = waiting(0.0, own=2.1)
+    found = told("small-ops-threads", **faster(1.8, 1), **quiet)
+    assert found.share.mid_ratio == pytest.approx(1 - 1 / 1.8)
+    assert "1.75x to 1.85x" in found.says
+    assert told("small-ops-threads", **faster(1.8, 1), **waiting(0.02, own=2.6)) is None
+    assert told("small-ops-threads", **faster(1.05, 1), **quiet) is None
+    assert told("small-ops-threads", **quiet) is None
+
+
+def test_too_many_threads_are_told_by_steps_with_fewer_or_by_waits(told) -> None:
+    many = {"threads": 16}
+    found = told("oversubscribed-threads", traits=many, **faster(2.0, 4))
+    assert found.share.mid_ratio == pytest.approx(0.5)
+    found = told("oversubscribed-threads", traits=many, **waiting(0.03, own=8.0, busy=2.0))
+    assert found.share.mid_ratio == pytest.approx(0.3)
+    assert told("oversubscribed-threads", traits=many, **waiting(0.0, own=4.0)) is None
+    assert told("oversubscribed-threads", **waiting(0.03, own=8.0)) is None
+    unknown = {"limited_by": "unknown"}
+    assert told("oversubscribed-threads", traits=many, budget=unknown, **faster(2.0, 4)) is None
+
+
+# ---- who has the CPUs
+
+
+def test_waits_are_divided_between_own_threads_and_others(told) -> None:
+    # 4 CPUs: own threads want 6, which is 2 too many; others have 2.
+    both = waiting(0.02, own=6.0, busy=4.0)
+    assert told("contended-machine", **both).share.mid_ratio == pytest.approx(0.1)
+    threads = told("oversubscribed-threads", traits={"threads": 8}, **both)
+    assert threads.share.mid_ratio == pytest.approx(0.1)
+
+
+def test_a_busy_machine_on_which_the_loop_never_waits_is_left_alone(told) -> None:
+    assert told("contended-machine", **waiting(0.0)) is None
+    assert told("contended-machine", **waiting(0.02)).says.startswith("Other processes keep 2.0 of")
+
+
+def test_a_quota_is_found_by_the_steps_that_it_held_up(told) -> None:
+    held = waiting(0.05, held_s=0.04)
+    quota = {"quota_cores_ratio": 2.5, "core_count": 2}
+    found = told("cpu-quota", budget=quota, **held)
+    assert found.share.mid_ratio == pytest.approx(0.4)
+    assert found.lever == "intra_op_threads"
+    # What a quota took is not blamed on others, and a group that is throttled costs nothing
+    # where the loop does not wait.
+    assert told("contended-machine", **held).share.mid_ratio == pytest.approx(0.1)
+    assert told("cpu-quota", **waiting(0.0, held_s=0.04)) is None
+    assert told("cpu-quota", **waiting(0.05)) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "group", "stat"),
+    [
+        ("0::/job", "job", "nr_periods 9\nnr_throttled 2\nthrottled_usec 1500000\n"),
+        ("4:cpu,cpuacct:/job", "cpu/job", "nr_periods 9\nthrottled_time 1500000000\n"),
+        ("0::/job/step", "job", "nr_periods 9\nthrottled_usec 1500000\n"),
+        ("0::/../hidden", "", "nr_periods 9\nthrottled_usec 1500000\n"),
+    ],
+)
+def test_throttling_is_read_in_both_versions_of_control_groups(tmp_path, line, group, stat) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(line + "\n")
+    folder = tmp_path / "sys/fs/cgroup" / group
+    folder.mkdir(parents=True)
+    (folder / "cpu.stat").write_text(stat)
+    assert throttled_s(throttle_files(root=tmp_path)) == pytest.approx(1.5)
+
+
+def test_groups_without_a_quota_are_not_read(tmp_path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cpu.stat").write_text("usage_usec 5\nnr_periods 0\n")
+    assert throttle_files(root=tmp_path) == ()
+
+
+# ---- OpenMP
+
+
+def test_a_second_runtime_that_rests_is_left_alone(told) -> None:
+    pools = [
+        {"path": "/a/libgomp.so.1", "threads_count": 3, "run_s": 1.0},
+        {"path": "/b/libiomp5.so", "threads_count": 3, "run_s": 0.0},
+    ]
+    crowd = waiting(0.03, own=8.0)
+    assert told("duplicate-openmp", processors__pools=pools, **crowd) is None
+    pools[1]["run_s"] = 1.0
+    found = told("duplicate-openmp", processors__pools=pools, **crowd)
+    assert "libgomp.so.1 3, libiomp5.so 3" in found.says
+    assert told("duplicate-openmp", processors__pools=pools, **waiting(0.0)) is None
+
+
+def test_runtimes_are_known_by_the_file_of_their_code() -> None:
+    listing = (
+        "7000-7100 r-xp 00000000 08:01 1 /env/lib/libgomp-a34b3233.so.1\n"
+        "7100-7200 r--p 00000000 08:01 1 /env/lib/libgomp-a34b3233.so.1\n"
+        "8000-8100 r-xp 00000000 08:01 2 /env/lib/libiomp5.so\n"
+        "9000-9100 r-xp 00000000 08:01 3 /env/lib/libgompertz.so\n"
+    )
+    assert openmp.runtimes(listing) == {
+        "/env/lib/libgomp-a34b3233.so.1": ((0x7000, 0x7100),),
+        "/env/lib/libiomp5.so": ((0x8000, 0x8100),),
+    }
+
+
+# ---- clock rates
+
+
+def clock(**facts):
+    return {f"processors__{name}": value for name, value in facts.items()}
+
+
+def test_a_low_clock_rate_needs_a_reason(told) -> None:
+    low = {"frequency_ratio": 0.5, "frequency_cap_ratio": 1.0}
+    assert told("cpu-frequency", **clock(**low, governor="schedutil")) is None
+    assert "too hot" in told("cpu-frequency", **clock(**low, hot_count=3)).says
+    assert "powersave" in told("cpu-frequency", **clock(**low, governor="powersave")).says
+    governed = clock(**low, governor="powersave", frequency_driver="intel_pstate")
+    assert told("cpu-frequency", **governed) is None
+    capped = clock(frequency_ratio=0.5, frequency_cap_ratio=0.5)
+    assert "50 %" in told("cpu-frequency", **capped).says
+    assert told("cpu-frequency", **clock(frequency_ratio=0.95, frequency_cap_ratio=0.94)) is None
+    assert told("cpu-frequency") is None
+
+
+def test_clock_rates_are_read_where_the_machine_tells_them(tmp_path) -> None:
+    cpu = tmp_path / "sys/devices/system/cpu/cpu0"
+    (cpu / "cpufreq").mkdir(parents=True)
+    (cpu / "thermal_throttle").mkdir()
+    (cpu / "thermal_throttle/core_throttle_count").write_text("4\n")
+    rates = {"scaling_cur_freq": 1400, "scaling_max_freq": 3600, "cpuinfo_max_freq": 3600}
+    for name, rate in rates.items():
+        (cpu / "cpufreq" / name).write_text(f"{rate}\n")
+    (cpu / "cpufreq/scaling_governor").write_text("powersave\n")
+    (tmp_path / "proc/thread-self").mkdir(parents=True)
+    (tmp_path / "proc/thread-self/stat").write_text("1 (py (x)) R " + "0 " * 49 + "\n")
+    clocks = Clocks(tmp_path)
+    clocks.sample()
+    (cpu / "thermal_throttle/core_throttle_count").write_text("6\n")
+    seen = clocks.read()
+    assert seen["frequency_ratio"] == pytest.approx(1400 / 3600)
+    assert (seen["governor"], seen["hot_count"]) == ("powersave", 2)
+    blind = Clocks(tmp_path / "nowhere")
+    blind.sample()
+    assert blind.read() == {}
+
+
+# ---- ranks: made cases, no job of several processes is started here
+
+
+def test_ranks_with_a_thread_for_every_core_are_found(told) -> None:
+    crowd = waiting(0.04, own=6.0, busy=4.0, ranks=2)
+    found = told("ranks-oversubscribed", traits={"threads": 4}, **crowd)
+    assert found.share.mid_ratio == pytest.approx(0.4)
+    assert "OMP_NUM_THREADS=2" in found.remedy
+    assert told("contended-machine", **crowd) is None  # the others are ranks
+    assert told("ranks-oversubscribed", traits={"threads": 2}, **crowd) is None
+    assert told("ranks-oversubscribed", **waiting(0.04, own=6.0)) is None
+    assert told("ranks-oversubscribed", **waiting(0.0, own=2.0, ranks=2)) is None
+
+
+def test_what_slurm_gives_a_task_is_not_divided_by_ranks(told) -> None:
+    crowd = waiting(0.04, own=6.0, ranks=2)
+    slurm = {"slurm_count": 4}
+    assert told("ranks-oversubscribed", budget=slurm, **crowd) is None
+
+
+def test_one_thread_a_rank_is_found_where_more_are_faster(told) -> None:
+    one = {
+        "traits": {"threads": 1},
+        "processors__local_ranks_count": 2,
+        "processors__omp_num_threads": "1",
+    }
+    assert told("ranks-one-thread", **one, **faster(1.6, 2)).share.mid_ratio > 0.3
+    assert told("ranks-one-thread", **one) is None
+    assert told("ranks-one-thread", **one, **faster(1.0, 2)) is None
+    alone = {**one, "processors__local_ranks_count": 1}
+    assert told("ranks-one-thread", **alone, **faster(1.6, 2)) is None

@@ -1,0 +1,194 @@
+from dataclasses import replace
+
+import pytest
+
+from upshift import machine
+from upshift.attach.examine.workers import busy_ratio, copied, spent
+from upshift.attach.processes import Mapped, Turn
+from upshift.diagnose import Case, discover
+from upshift.records import Phase, Profile, Step
+
+STEPS_COUNT, STEP_S = 20, 0.1
+PROFILE = Profile(
+    step_s=STEP_S,
+    step_low_s=STEP_S,
+    step_high_s=STEP_S,
+    sample_unit="samples",
+    sample_count=1.0,
+    phase_s={Phase.DATA: STEP_S},
+    step_count=STEPS_COUNT,
+)
+SCRIPT = """
+import hashlib, os, sys
+from concurrent.futures import ThreadPoolExecutor
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+SICK = sys.argv[1] == "sick"
+COUNT, EACH = 2000, 400
+CPUS = sorted(os.sched_getaffinity(0))
+TEXT = bytes(1 << 16)
+
+class Names(Dataset):
+    def __init__(self):
+        if SICK:
+            self.names = [f"{i:0100d}" for i in range(COUNT * EACH)]
+        else:
+            self.names = torch.zeros(COUNT * EACH, 100, dtype=torch.uint8)
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        part = self.names[index * EACH : (index + 1) * EACH]
+        total = sum(len(name) for name in part)
+        each = pool.map if SICK else map
+        digests = list(each(lambda _: hashlib.sha256(TEXT).digest()[0], range(8)))
+        return torch.full((16,), float(total + digests[0]))
+
+def start(worker):
+    global pool
+    pool = ThreadPoolExecutor(4)
+    os.sched_setaffinity(0, CPUS[:1] if SICK else CPUS)
+
+loader = DataLoader(Names(), batch_size=4, num_workers=2, worker_init_fn=start)
+model = nn.Linear(16, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+for epoch in range(1000):
+    for batch in loader:
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.fixture
+def small_machine(monkeypatch):
+    """Let this machine have as little memory as makes copies of a small dataset a danger."""
+    real = machine.read
+
+    def read(**details):
+        facts = real(**details)
+        return replace(facts, memory=replace(facts.memory, available_bytes=256 << 20))
+
+    monkeypatch.setattr(machine, "read", read)
+
+
+@pytest.mark.child
+def test_pools_pins_and_copies_in_workers_are_found(diagnosed, small_machine) -> None:
+    facts = machine.read(probe=lambda: None)
+    if facts.budget.affinity_count is None or facts.budget.affinity_count < 2:
+        pytest.skip("needs two CPUs")
+    found = diagnosed(SCRIPT, "sick")
+    assert found["nested-thread-pools"].lever == "worker_threads"
+    assert found["nested-thread-pools"].share.mid_ratio > 0.02
+    assert "may use 1 CPU" in found["worker-affinity"].says
+    assert found["copy-on-write-growth"].share is None
+
+
+@pytest.mark.child
+def test_workers_with_one_thread_and_an_array_are_left_alone(diagnosed, small_machine) -> None:
+    found = diagnosed(SCRIPT, "healthy")
+    names = {"nested-thread-pools", "worker-affinity", "copy-on-write-growth", "shm-too-small"}
+    assert names.isdisjoint(found)
+
+
+# ---- made cases
+
+
+@pytest.fixture
+def told(machine_of):
+    """Return what one symptom says of a made case: the loop waits for data all the time."""
+
+    def tell(name, *, each=(), phase=Phase.DATA, memory=None, traits=None, affinity=4, **found):
+        facts = machine_of(4)
+        facts = replace(
+            facts,
+            budget=replace(facts.budget, affinity_count=affinity),
+            memory=replace(facts.memory, **(memory or {})),
+        )
+        seen = {f"workers.{key}": value for key, value in found.items()}
+        case = Case(
+            machine=facts,
+            profile=PROFILE,
+            traits=traits or {},
+            found={"workers.each": list(each), **seen},
+            steps=(Step(phase_ns={phase: int(STEP_S * 1e9)}),) * STEPS_COUNT,
+        )
+        return discover()[name].find(case)
+
+    return tell
+
+
+def worker(*, run_s=1.0, wait_s=1.0, busy_ratio=4.0, cpus=(0, 1, 2, 3)):
+    return {"run_s": run_s, "wait_s": wait_s, "busy_ratio": busy_ratio, "cpus": list(cpus)}
+
+
+def test_pools_cost_what_the_workers_waited(told) -> None:
+    assert told("nested-thread-pools", each=[worker()] * 2).share.mid_ratio == pytest.approx(0.5)
+    # Pools that find free cores, workers that are ahead of the loop, and one thread each.
+    assert told("nested-thread-pools", each=[worker(wait_s=0.0)] * 2) is None
+    assert told("nested-thread-pools", each=[worker()] * 2, phase=Phase.FORWARD) is None
+    assert told("nested-thread-pools", each=[worker(busy_ratio=1.4)] * 2) is None
+    assert told("nested-thread-pools", each=[worker()]) is None
+    assert told("nested-thread-pools") is None
+
+
+def test_workers_on_fewer_cpus_than_there_are_of_either_are_found(told) -> None:
+    pinned = [worker(cpus=(2,), busy_ratio=1.0)] * 2
+    assert told("worker-affinity", each=pinned).lever is None
+    bound = {"openmp.variables": "OMP_WAIT_POLICY OMP_PROC_BIND"}
+    found = told("worker-affinity", each=pinned, traits=bound)
+    assert (found.lever, found.remedy) == ("worker_threads", "Unset OMP_PROC_BIND.")
+    assert told("worker-affinity", each=pinned, affinity=1) is None  # the whole job is
+    assert told("worker-affinity", each=pinned[:1]) is None
+    apart = [worker(cpus=(cpu,)) for cpu in range(2)]
+    assert told("worker-affinity", each=apart) is None
+    assert told("worker-affinity", each=[worker(cpus=(2,), wait_s=0.0)] * 2) is None
+
+
+MIB = 1 << 20
+
+
+def test_copies_are_told_where_memory_may_run_out(told) -> None:
+    grown = {"each": [worker()] * 2, "copied_bytes": 40 * MIB, "inherited_bytes": 900 * MIB}
+    little, much = {"available_bytes": 2000 * MIB}, {"available_bytes": 40_000 * MIB}
+    found = told("copy-on-write-growth", **grown, memory=little)
+    assert "940.0 MiB" in found.says
+    assert told("copy-on-write-growth", **grown, memory=much) is None
+    batches = {"loader.workers": 2, "cycle_count": 4, "loader.batch_bytes": 10 * MIB}
+    assert told("copy-on-write-growth", **grown, memory=little, traits=batches) is None
+    assert told("copy-on-write-growth", each=[worker()], memory=little) is None
+
+
+def test_shared_memory_has_to_hold_the_batches_once_more(told) -> None:
+    batches = {"loader.workers": 2, "cycle_count": 4, "loader.batch_bytes": 10 * MIB}
+    docker = {"shm_bytes": 64 * MIB}
+    found = told("shm-too-small", memory=docker, traits=batches, shm_free_bytes=24 * MIB)
+    assert "24.0 MiB of 64.0 MiB" in found.says
+    assert found.share is None
+    assert told("shm-too-small", traits=batches, shm_free_bytes=50 * MIB) is None
+    assert told("shm-too-small", traits=batches) is None
+    alone = {**batches, "loader.workers": 0}
+    assert told("shm-too-small", traits=alone, shm_free_bytes=MIB) is None
+
+
+def test_only_pages_that_were_shared_count_as_copied() -> None:
+    assert copied(Mapped(100, 10), Mapped(60, 50)) == 40
+    assert copied(Mapped(100, 10), Mapped(100, 50)) == 0  # it grew by itself
+    assert copied(Mapped(100, 10), Mapped(60, 10)) == 0  # the others let go
+    assert copied(None, Mapped(60, 10)) is None
+
+
+def test_threads_that_take_turns_are_no_pool() -> None:
+    assert busy_ratio([1, 0, 1, 1, 0]) == 1.0
+    assert busy_ratio([4, 0, 4, 1]) == 3.0
+    assert busy_ratio([]) == 1.0
+
+
+def test_times_of_a_worker_are_those_since_the_first_look() -> None:
+    before = {1: Turn(1.0, 0.0), 2: Turn(1.0, 0.25)}
+    after = {1: Turn(1.5, 0.0), 2: Turn(3.0, 0.5), 3: Turn(0.5, 0.25)}
+    assert spent(before, after) == {"run_s": 3.0, "wait_s": 0.5}
