@@ -1,0 +1,154 @@
+"""Made cases and made devices: there is no accelerator where these tests run."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from upshift.attach import processes
+from upshift.attach.examine.copies import Copies
+from upshift.diagnose import Case, discover
+from upshift.records import Phase, Profile, Step
+
+STEPS_COUNT, STEP_S = 10, 0.1
+MIB = 1 << 20
+PROFILE = Profile(
+    step_s=STEP_S,
+    step_low_s=STEP_S,
+    step_high_s=STEP_S,
+    sample_unit="samples",
+    sample_count=1.0,
+    phase_s={Phase.FORWARD: STEP_S},
+    step_count=STEPS_COUNT,
+)
+LINE = {"path": "/home/train.py", "line": 9}
+
+
+@pytest.fixture
+def told(machine_of):
+    def tell(name, **found):
+        case = Case(
+            machine=machine_of(4),
+            profile=PROFILE,
+            found={f"copies.{key}": value for key, value in found.items()},
+            steps=(Step(phase_ns={Phase.FORWARD: int(STEP_S * 1e9)}),) * STEPS_COUNT,
+        )
+        return discover()[name].find(case)
+
+    return tell
+
+
+def copies(step_s):
+    return {"step_s": [step_s] * STEPS_COUNT, "step_bytes": 10.0 * MIB, "lines": [LINE]}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "lever"),
+    [
+        ("pinned-memory-missing", "pageable", "device_copies"),
+        ("blocking-copies", "blocking", "device_copies"),
+        ("pinned-memory-useless", "pinning", None),
+    ],
+)
+def test_copies_are_told_by_what_they_take(told, name, kind, lever) -> None:
+    found = told(name, **{kind: copies(0.02)})
+    assert found.share.mid_ratio == pytest.approx(0.2)
+    assert found.lever == lever
+    assert "10.0 MiB" in found.says
+    assert found.places[0].line == 9
+    assert told(name, **{kind: copies(0.001)}) is None
+    assert told(name) is None
+
+
+def test_a_thread_that_pins_for_nobody_is_found(told) -> None:
+    busy = {"pinner_run_s": 0.3, "pinner_wall_s": 1.0}
+    assert "30 %" in told("pinned-memory-useless", copy_count=0, **busy).says
+    assert told("pinned-memory-useless", copy_count=5, **busy) is None
+    idle = {"pinner_run_s": 0.001, "pinner_wall_s": 1.0}
+    assert told("pinned-memory-useless", copy_count=0, **idle) is None
+
+
+# ---- the examiner, with a device that is made of time
+
+
+class Made:
+    """Stand for a tensor: it lies somewhere and has a size."""
+
+    def __init__(self, device, *, pinned=False, size=MIB):
+        self.is_cpu, self.nbytes, self._pinned = device == "cpu", size, pinned
+
+    def is_pinned(self):
+        return self._pinned
+
+
+@pytest.fixture
+def look(monkeypatch):
+    """Return what the examiner sees of copies that take the seconds given, one a step."""
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch, "accelerator"):
+        pytest.skip("this torch has no torch.accelerator")
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+
+    def see(tensor, seconds, target="cuda", **kwargs):
+        movers = []
+        live = SimpleNamespace(on_transfer=lambda move: movers.append(move) or movers.clear)
+        examiner = Copies(SimpleNamespace(live=live, thread=0))
+        before = torch.Tensor.pin_memory
+        examiner.begin()
+        for taken_s in seconds:
+
+            def original(tensor, *args, taken_s=taken_s, **kwargs):
+                clock[0] += taken_s
+                return Made(target)
+
+            movers[0](original, tensor, (target,), kwargs)
+            examiner.ended()
+        found = examiner.end()
+        assert not movers
+        assert torch.Tensor.pin_memory is before
+        return found
+
+    return see
+
+
+def test_copies_are_sorted_by_their_memory_and_by_who_waits(look) -> None:
+    pageable = look(Made("cpu"), [0.01] * 3, non_blocking=True)
+    assert pageable["pageable"]["step_s"] == pytest.approx([0.01] * 3)
+    assert pageable["blocking"] is None
+    assert pageable["pageable"]["lines"][0]["path"] == __file__
+    blocking = look(Made("cpu", pinned=True), [0.01] * 3)
+    assert blocking["pageable"] is None
+    assert blocking["blocking"]["step_bytes"] == MIB
+    free = look(Made("cpu", pinned=True), [0.01] * 3, non_blocking=True)
+    assert (free["pageable"], free["blocking"], free["copy_count"]) == (None, None, 3)
+    inside = look(Made("cpu"), [0.01] * 3, target="cpu")
+    assert (inside["pageable"], inside["copy_count"]) == (None, 0)
+
+
+def test_a_copy_is_not_charged_with_the_kernels_before_it(look) -> None:
+    seen = look(Made("cpu"), [0.5, 0.01, 0.5])["pageable"]
+    assert seen["step_s"] == pytest.approx([0.01] * 3)
+
+
+def test_nothing_is_touched_where_there_is_no_accelerator(monkeypatch) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.accelerator.is_available():
+        pytest.skip("there is one")
+    before = torch.Tensor.pin_memory
+    examiner = Copies(SimpleNamespace())
+    examiner.begin()
+    assert torch.Tensor.pin_memory is before
+    examiner.ended()
+    assert examiner.end() == {}
+
+
+def test_shared_and_private_memory_is_read(tmp_path) -> None:
+    folder = tmp_path / "proc/7"
+    folder.mkdir(parents=True)
+    (folder / "smaps_rollup").write_text(
+        "5619-7ffc ---p 00000000 00:00 0    [rollup]\n"
+        "Shared_Clean:   99 kB\nShared_Dirty:   20 kB\nPrivate_Dirty:   3 kB\n"
+    )
+    assert processes.mapped(7, root=tmp_path) == (20 * 1024, 3 * 1024)
+    assert processes.mapped(8, root=tmp_path) is None
