@@ -220,6 +220,27 @@ def test_a_race_without_a_following_one_counts_by_the_plan_or_by_its_verdict(rac
     other = Plan().pull("something", "else")
     assert [move.after for move in html.path.moves(first, other)] == [to]
     assert html.path.moves([replace(first[0], verdict=Verdict.DROP)], other) == []
+    guess = replace(first[0], verdict=Verdict.UNDECIDED)
+    assert [move.after for move in html.path.moves([guess], other)] == [to]
+    even = replace(guess, speedup=replace(guess.speedup, low_ratio=0.9, mid_ratio=1.01))
+    assert html.path.moves([even], other) == []
+
+
+def test_a_bundle_has_a_short_name_and_is_spelt_out(raced):
+    three = Plan().pull("a", 1).pull("b", 2).pull("c", "x y")
+    bundle = replace(raced.races[0], candidate=three)
+    known = replace(raced, races=(bundle,), confirmed=replace(raced.confirmed, candidate=three))
+    fall = html.races.waterfall(known).falls[1]
+    assert fall.name == html.races.strips(known).taken[0].name == "3 levers together"
+    assert fall.detail.startswith("a=1, b=2, c=x y: 1.35x")
+
+
+def test_levers_that_went_for_one_reason_stand_in_one_row(raced, rows):
+    gone = tuple(replace(row, outcome="dropped", why="not seen again") for row in rows)
+    chart = html.races.waterfall(replace(raced, plan=Plan(), levers=gone, confirmed=None))
+    assert [(fall.name, fall.detail) for fall in chart.falls if fall.kind == "lost"] == [
+        ("taken out: gather_batches, intra_op_threads", "dropped: not seen again")
+    ]
 
 
 def test_a_stray_pair_does_not_press_the_others_together(raced):

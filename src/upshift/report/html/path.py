@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from upshift.records import Comparison
 
+_LEAST_RATIO = 0.02
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
@@ -67,5 +69,12 @@ def _went_on(
         return other in (after.baseline, after.candidate)
     if final in (plan, other):
         return final == other
-    won = seen.verdict is Verdict.WIN
-    return won if other == seen.candidate else not won
+    better = _is_better(seen)
+    return better if other == seen.candidate else not better
+
+
+def _is_better(seen: Comparison) -> bool:
+    """Return whether a search takes the candidate: it won, or is the best guess and worth it."""
+    if seen.verdict is not Verdict.UNDECIDED or seen.speedup is None:
+        return seen.verdict is Verdict.WIN
+    return seen.speedup.mid_ratio >= 1.0 + _LEAST_RATIO

@@ -25,6 +25,9 @@ VERDICTS = {
 }
 
 
+_NAMED_COUNT = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fall:
     """One bar of the waterfall; places are percent of the axis.
@@ -124,10 +127,10 @@ def strips(tuning: Tuning) -> Strips | None:
     ends = [log(ratio) for one in sure for ratio in (one.low_ratio, one.high_ratio)]
     scale = shapes.ratio_span(logs, always=ends)
     return Strips(
-        fresh=tuple(_strip(seen, "the plan, on fresh launches", scale) for seen in fresh),
-        taken=tuple(_strip(seen, change(seen), scale) for seen in counted),
+        fresh=tuple(_strip(seen, "the plan, on fresh launches", scale=scale) for seen in fresh),
+        taken=tuple(_strip(seen, *change(seen), scale=scale) for seen in counted),
         others=tuple(
-            _strip(seen, change(seen), scale)
+            _strip(seen, *change(seen), scale=scale)
             for seen in tuning.races
             if not any(seen is one for one in counted)
         ),
@@ -136,8 +139,8 @@ def strips(tuning: Tuning) -> Strips | None:
     )
 
 
-def change(seen: Comparison) -> str:
-    """Name what a race was about: the levers that the candidate has and the baseline has not."""
+def change(seen: Comparison) -> tuple[str, str]:
+    """Name what a race was about, and spell it out where that is too long for a name."""
     own, other = dict(seen.baseline.settings), dict(seen.candidate.settings)
     named = []
     for name in sorted(seen.baseline.differing(seen.candidate)):
@@ -147,7 +150,10 @@ def change(seen: Comparison) -> str:
             named.append(f"{name}={own[name]} to {other[name]}")
         else:
             named.append(f"{name}={other[name]}")
-    return ", ".join(named) or "the same plan twice"
+    whole = ", ".join(named) or "the same plan twice"
+    if len(named) <= _NAMED_COUNT:
+        return whole, ""
+    return f"{len(named)} levers together", f"{whole}: "
 
 
 def _tells(ratio: Interval) -> bool:
@@ -175,14 +181,16 @@ def _whole(
 
 def _fall(move: Move, before: float, after: float, scale: shapes.Scale) -> Fall:
     out = move.after == move.seen.baseline
-    names = sorted(move.before.differing(move.after))
-    name = f"left out again: {', '.join(names)}" if out else change(move.seen)
+    name, spelt = change(move.seen)
+    if out:
+        names = sorted(move.before.differing(move.after))
+        name, spelt = f"left out again: {', '.join(names)}", ""
     figure = interval(move.seen.speedup) if move.seen.speedup else ""
     with_them = "with it " if out else ""
     return Fall(
         kind="out" if out else "gain" if after <= before else "loss",
         name=name,
-        detail=f"{with_them}{figure}, {_count(move.seen.pairs)}",
+        detail=f"{spelt}{with_them}{figure}, {_count(move.seen.pairs)}",
         level=percent(after),
         rest=100 * scale.at(min(before, after)),
         change=100 * (scale.at(max(before, after)) - scale.at(min(before, after))),
@@ -192,16 +200,13 @@ def _fall(move: Move, before: float, after: float, scale: shapes.Scale) -> Fall:
 def _taken_out(tuning: Tuning, searched: Plan, final: Plan) -> list[Fall]:
     """Return what the proof or the fresh launches took out of the plan of the search."""
     lost = {name for name, _ in searched.settings} - {name for name, _ in final.settings}
+    reasons: dict[str, list[str]] = {}
+    for row in tuning.levers:
+        if row.lever in lost:
+            reasons.setdefault(f"{row.outcome}: {row.why}", []).append(row.lever)
     return [
-        Fall(
-            kind="lost",
-            name=f"taken out: {row.lever}",
-            detail=f"{row.outcome}: {row.why}",
-            level="",
-            rest=0.0,
-        )
-        for row in tuning.levers
-        if row.lever in lost
+        Fall(kind="lost", name=f"taken out: {', '.join(names)}", detail=why, level="", rest=0.0)
+        for why, names in reasons.items()
     ]
 
 
@@ -216,19 +221,19 @@ def _fresh(seen: Comparison, speedup: Interval, scale: shapes.Scale) -> Fall:
     )
 
 
-def _strip(seen: Comparison, name: str, scale: shapes.Scale) -> Strip:
+def _strip(seen: Comparison, name: str, spelt: str = "", *, scale: shapes.Scale) -> Strip:
     verdict = VERDICTS[seen.verdict]
     if seen.speedup is None:
         return Strip(
-            name=name, verdict=verdict, figure="", detail=seen.failure, dots="", strays="",
-            band=(), says=f"{name}: {verdict}. {seen.failure}",
+            name=name, verdict=verdict, figure="", detail=f"{spelt}{seen.failure}", dots="",
+            strays="", band=(), says=f"{name}: {verdict}. {seen.failure}",
         )  # fmt: skip
     places = [(pair.log_ratio, (i + 0.5) / len(seen.pairs)) for i, pair in enumerate(seen.pairs)]
     inside = [(scale.at(x), y) for x, y in places if scale.holds(x)]
     strays = [(scale.at(x), y) for x, y in places if not scale.holds(x)]
     figure, speedup = interval(seen.speedup), seen.speedup
     ends = (speedup.low_ratio, speedup.mid_ratio, speedup.high_ratio)
-    detail = _detail(seen, stray_count=len(strays))
+    detail = f"{spelt}{_detail(seen, stray_count=len(strays))}"
     return Strip(
         name=name,
         verdict=verdict,
