@@ -33,7 +33,8 @@ class Fall:
     """One bar of the waterfall; places are percent of the axis.
 
     Attributes:
-        kind: start, gain, loss, out, total or fresh; it selects the look.
+        kind: start, gain, guess (a gain whose interval holds 1), loss, out (a lever that was not
+            needed), lost (taken out after the search) or fresh; it selects the look.
         level: the time of a step by then, in words.
         rest: the time that both have in common.
         change: how far the bar reaches beyond that.
@@ -188,13 +189,19 @@ def _fall(move: Move, before: float, after: float, scale: shapes.Scale) -> Fall:
     figure = interval(move.seen.speedup) if move.seen.speedup else ""
     with_them = "with it " if out else ""
     return Fall(
-        kind="out" if out else "gain" if after <= before else "loss",
+        kind="out" if out else _kind(move),
         name=name,
         detail=f"{spelt}{with_them}{figure}, {_count(move.seen.pairs)}",
         level=percent(after),
         rest=100 * scale.at(min(before, after)),
         change=100 * (scale.at(max(before, after)) - scale.at(min(before, after))),
     )
+
+
+def _kind(move: Move) -> str:
+    if move.time_ratio > 1.0:
+        return "loss"
+    return "gain" if move.seen.speedup and move.seen.speedup.is_gain else "guess"
 
 
 def _taken_out(tuning: Tuning, searched: Plan, final: Plan) -> list[Fall]:
