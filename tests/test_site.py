@@ -45,7 +45,7 @@ def test_a_page_of_a_finding_says_what_when_and_when_not(name):
     assert re.findall(r"^## (.+)$", text, re.MULTILINE) == HEADINGS
     parts = re.split(r"^## .+$", text, flags=re.MULTILINE)
     assert all(part.strip() for part in parts[1:]), "no part is empty"
-    # `upshift findings` shows it on a terminal, where a link leads nowhere, but to a finding by name.
+    # On a terminal a link leads nowhere; the name of another finding can be typed.
     for label, target in re.findall(r"\[([^\]]+)\]\(((?!https?:)[^)]*)\)", text):
         assert target == f"{label}.md", target
         assert label in diagnose.discover()
