@@ -162,6 +162,12 @@ class LiveTraining:
         self.makers.append(make)
         return lambda: self.makers.remove(make)
 
+    def make(self, original: Any, loader: Any) -> Any:
+        """Make the iterator of a pass, by a lever where one wants to."""
+        for make in self.makers:
+            return make(loader, lambda: original(loader))
+        return original(loader)
+
     def on_next(self, advance: Callable[[Any, Any], Any]) -> Undo:
         """Let `advance(original, iterator)` fetch the next batch of each loader iterator."""
         self.advancers.append(advance)

@@ -15,6 +15,7 @@ from upshift.attach.fetches import FetchClock
 from upshift.attach.ledger import INDEX, Ledger
 from upshift.attach.live import LiveTraining
 from upshift.attach.samples import SampleCounter
+from upshift.attach.starts import StartClock
 from upshift.records import Phase
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Watch:
         self.ledger = Ledger()
         self.samples = SampleCounter()
         self.fetches = FetchClock()
+        self.starts = StartClock(lambda: self.live.paused_s)
         self.inside = [False]
         self.thread = get_ident()
         self.observers: list[Any] = []
@@ -81,12 +83,20 @@ class Watch:
         self._steering = seams.steering(self)
         self._watching = seams.watching(self) if measuring else ()
         self._fetching = seams.fetching(self) if measuring else None
+        self._begin_pass, self._advance = self._passing()
         self._moving = seams.moving(self)
         self._differentiating = seams.differentiating(self)
         self._times_transfers = measuring and _has_accelerator()
         self._is_in = False
         self.live.seams_wanted = self._mind_seams
         self._hooks: list[Any] = []
+
+    def _passing(self) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+        """Return what begins a pass over a loader, and what fetches its next batch."""
+        begin, advance = self.live.make, self.live.advance
+        if not self.measuring:
+            return begin, advance
+        return self.starts.beginning(begin), self.starts.advancing(advance)
 
     def _in_loop(self) -> bool:
         from torch.compiler import is_compiling
@@ -271,9 +281,7 @@ class Watch:
         """Make an iterator of `loader`, by a lever where one wants to."""
         self.ledger.enter(_DATA)
         try:
-            for make in self.live.makers:
-                return make(loader, lambda: original(loader))
-            return original(loader)
+            return self._begin_pass(original, loader)
         finally:
             self.ledger.leave()
 
@@ -292,7 +300,7 @@ class Watch:
             for observer in self.observers:
                 observer.loading()
         try:
-            batch = self.live.advance(original, iterator)
+            batch = self._advance(original, iterator)
         finally:
             ledger.leave()
         if self.measuring and not nested:

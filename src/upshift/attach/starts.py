@@ -1,0 +1,119 @@
+"""How long loaders take to begin a pass and to end it: the start of workers, and their end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet, ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MOST_STARTS = 64
+
+
+@dataclass(slots=True)
+class Start:
+    """One pass over a loader that has workers.
+
+    Attributes:
+        at_s: when it began, on the clock of the loop.
+        begin_s: how long `iter(loader)` took.
+        first_s: how long the loop then waited for the first batch.
+        end_s: how long the end of the pass took.
+    """
+
+    at_s: float
+    begin_s: float
+    first_s: float = 0.0
+    end_s: float = 0.0
+
+
+class StartClock:
+    """Time the begin, the first batch and the end of each pass over a loader with workers.
+
+    Args:
+        paused_s: tells the seconds in which the trial was parked so far, by `time.monotonic`.
+
+    Attributes:
+        spent_s: seconds in begins, first batches and ends so far.
+    """
+
+    def __init__(self, paused_s: Callable[[], float]) -> None:
+        self._paused_s = paused_s
+        self.spent_s = 0.0
+        self._starts: list[Start] = []
+        self._going: ref[Any] | None = None
+        self._is_first = False
+        self._workers_count = 0
+        self._staying: WeakSet[Any] = WeakSet()
+        self._method = ""
+
+    def beginning(self, begin: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """Return `begin(original, loader)` with its time taken."""
+
+        def timed(original: Any, loader: Any) -> Any:
+            at_s, began_ns = time.monotonic() - self._paused_s(), time.perf_counter_ns()
+            iterator = begin(original, loader)
+            spent_s = (time.perf_counter_ns() - began_ns) * 1e-9
+            if getattr(iterator, "_num_workers", 0):
+                self._begun(loader, iterator, Start(at_s, spent_s))
+            return iterator
+
+        return timed
+
+    def _begun(self, loader: Any, iterator: Any, start: Start) -> None:
+        # Workers that stayed from the pass before are not started.
+        if loader.persistent_workers and loader in self._staying:
+            return
+        if loader.persistent_workers:
+            self._staying.add(loader)
+        context: Any = loader.multiprocessing_context or multiprocessing
+        self._method = context.get_start_method(allow_none=True) or ""
+        self._workers_count = int(iterator._num_workers)
+        self._going, self._is_first = ref(iterator), True
+        self.spent_s += start.begin_s
+        self._starts = [*self._starts[1 - _MOST_STARTS :], start]
+
+    def advancing(self, advance: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """Return `advance(original, iterator)` with the time of a first and a last call taken."""
+
+        def timed(original: Any, iterator: Any) -> Any:
+            if self._going is None or self._going() is not iterator:
+                return advance(original, iterator)
+            began_ns = time.perf_counter_ns()
+            try:
+                batch = advance(original, iterator)
+            except StopIteration:
+                self._ended((time.perf_counter_ns() - began_ns) * 1e-9)
+                raise
+            if self._is_first:
+                self._is_first = False
+                self._came((time.perf_counter_ns() - began_ns) * 1e-9)
+            return batch
+
+        return timed
+
+    def _came(self, waited_s: float) -> None:
+        self._starts[-1].first_s = waited_s
+        self.spent_s += waited_s
+
+    def _ended(self, waited_s: float) -> None:
+        self._starts[-1].end_s = waited_s
+        self.spent_s += waited_s
+        self._going = None
+
+    def read(self) -> dict[str, Any]:
+        """Return when workers were started and what each start took, in seconds.
+
+        `starts` has rows of: when, `iter(loader)`, the first batch, the end of the pass.
+        """
+        if not self._starts:
+            return {}
+        return {
+            "starts": [[s.at_s, s.begin_s, s.first_s, s.end_s] for s in self._starts],
+            "started_count": self._workers_count,
+            "start_method": self._method,
+        }

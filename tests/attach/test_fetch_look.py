@@ -1,0 +1,156 @@
+"""What the look at the making of batches makes of stacks, items and starts."""
+
+import json
+import sys
+import types
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from upshift.attach.item_work import Work, computes
+from upshift.attach.repeats import Repeats, digest_of, merge
+from upshift.attach.starts import StartClock
+
+
+def frame_here():
+    return sys._getframe(1)
+
+
+class Rows(Dataset):
+    def __init__(self, transform):
+        self.table = [0]
+        self.transform = transform
+
+    def __getitem__(self, index):
+        row = self.table[index]
+        return self.transform(row)
+
+
+def test_code_below_a_transform_of_the_dataset_is_a_transform() -> None:
+    def transform(row):
+        return frame_here()
+
+    data = Rows(transform)
+    kind, place = Work(data).classify(data[0])
+    assert kind == "transforms"
+    assert place[0] == __file__
+
+
+def test_the_transforms_of_a_dataset_inside_another_are_found() -> None:
+    def transform(row):
+        return frame_here()
+
+    data = Rows(transform)
+    subset = torch.utils.data.Subset(data, [0])
+    assert Work(subset).classify(subset.dataset[0])[0] == "transforms"
+
+
+def test_a_line_that_computes_is_the_users_own_work() -> None:
+    def make():
+        return frame_here()
+
+    assert Work(object()).classify(make())[0] == "own"
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"),
+    [
+        ("PIL.ImageFile", "decode"),
+        ("PIL.JpegImagePlugin", "decode"),
+        ("PIL.ImageOps", "transforms"),
+        ("pandas.core.indexing", "store"),
+        ("h5py._hl.dataset", "store"),
+        ("torchvision.transforms.functional", "transforms"),
+    ],
+)
+def test_frames_are_sorted_by_their_module(module, kind) -> None:
+    library = types.ModuleType(module)
+    code = compile("import sys\ndef read(): return sys._getframe()", "<library>", "exec")
+    exec(code, library.__dict__)
+    frame = library.read()
+    assert Work(object()).classify(frame)[0] == kind
+
+
+def test_a_line_that_only_looks_up_computes_nothing() -> None:
+    def look_up(self, index):
+        return self.images[index], self.labels[index]
+
+    def make(self, index):
+        return torch.tensor(self.images[index]) / 255
+
+    for function, found in ((look_up, False), (make, True)):
+        code = function.__code__
+        assert computes(code, code.co_firstlineno + 1) is found
+
+
+def test_the_same_bytes_have_the_same_digest() -> None:
+    one = (torch.arange(6).reshape(2, 3), {"label": 3, "name": "cat"})
+    again = (torch.arange(6).reshape(3, 2).reshape(2, 3), {"label": 3, "name": "cat"})
+    assert digest_of(one) == digest_of(again) is not None
+    assert digest_of(one) != digest_of((torch.arange(6), {"label": 3, "name": "cat"}))
+    assert digest_of(torch.ones(4, 4).t()) is not None
+
+
+def test_what_has_no_bytes_has_no_digest() -> None:
+    assert digest_of(object()) is None
+    assert digest_of([1, object()]) is None
+    assert digest_of(torch.ones(3, requires_grad=True)) is None
+
+
+def test_processes_keep_the_same_few_indices() -> None:
+    ahead, behind = Repeats(), Repeats()
+    for index in range(5000):
+        ahead.note([index], [index])
+        behind.note([4999 - index], [4999 - index])
+    assert ahead.told() == behind.told()
+    assert len(ahead.told()) == 24
+    assert merge([ahead.told(), behind.told()]) == (24, 24)
+    json.dumps(ahead.told())
+
+
+def test_an_item_that_changes_is_seen_within_a_process_and_between_two() -> None:
+    one, other = Repeats(), Repeats()
+    one.note([0, 1, 2], ["a", "b", "c"])
+    other.note([0, 1], ["a", "x"])
+    assert merge([one.told(), other.told()]) == (2, 1)
+    one.note([2], ["y"])
+    assert merge([one.told()]) == (1, 0)
+
+
+def test_only_loaders_with_workers_have_starts() -> None:
+    class Loader:
+        persistent_workers, multiprocessing_context = False, None
+
+    class Iterator:
+        def __init__(self, count):
+            self._num_workers = count
+
+    clock = StartClock(lambda: 0.0)
+    clock.beginning(lambda original, loader: Iterator(0))(None, Loader())
+    assert clock.read() == {}
+    iterator = clock.beginning(lambda original, loader: Iterator(2))(None, Loader())
+    assert clock.advancing(lambda original, iterator: "batch")(None, iterator) == "batch"
+
+    def stop(original, iterator):
+        raise StopIteration
+
+    with pytest.raises(StopIteration):
+        clock.advancing(stop)(None, iterator)
+    found = clock.read()
+    assert found["started_count"] == 2
+    assert all(seconds > 0 for seconds in found["starts"][0])
+    assert clock.spent_s == pytest.approx(sum(found["starts"][0][1:]))
+
+
+def test_workers_that_stay_have_one_start() -> None:
+    class Loader:
+        persistent_workers, multiprocessing_context = True, None
+
+    class Iterator:
+        _num_workers = 2
+
+    clock, loader = StartClock(lambda: 0.0), Loader()
+    for _ in range(3):
+        clock.beginning(lambda original, loader: Iterator())(None, loader)
+    assert len(clock.read()["starts"]) == 1
