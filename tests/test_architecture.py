@@ -18,7 +18,7 @@ STAGES = {
     "diagnose", "report",
 }  # fmt: skip
 SHARED = {"records", "lever", "units", "errors"}
-WIRING = {"session", "child", "cli", "testing", "__main__", "__init__"}
+WIRING = {"session", "child", "cli", "testing", "notebook", "__main__", "__init__"}
 CHILD_SIDE = {"attach", "loader", "compile", "levers"}
 FOR_LEVERS = {"loader", "compile"}
 LONGEST_FILE, LONGEST_FUNCTION = 400, 60

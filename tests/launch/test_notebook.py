@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,7 +78,7 @@ def test_a_file_that_is_no_notebook_is_refused_in_a_sentence(tmp_path, text) -> 
 @pytest.mark.child
 def test_cells_run_in_order_as_main_with_magics_and_arguments(tmp_path) -> None:
     pytest.importorskip("IPython")
-    pytest.importorskip("matplotlib_inline")
+    pytest.importorskip("matplotlib")
     before = write(tmp_path, [*TRAINING[:1], "!echo two is $((1+1))", "%%time\nx = 3", "x"])
     content = before.read_bytes()
     done = start(tmp_path, "train.ipynb", "--epochs", "3")
@@ -86,6 +87,53 @@ def test_cells_run_in_order_as_main_with_magics_and_arguments(tmp_path) -> None:
     assert f"__main__ ['train.ipynb', '--epochs', '3'] {name}\ntwo is 2\n" in done.stdout
     assert "Wall time" in done.stdout
     assert before.read_bytes() == content
+
+
+MAGICS = {
+    "!echo $((1+1))": "2\n",
+    "!printf '%s-%s\\n' {name} $name": "net-net\n",
+    "files = !echo a; echo b\nprint(files.n == 'a\\nb', len(files))": "True 2\n",
+    "!pip --version | cut -c1-4": "pip \n",
+    "!exit 3\nprint(_exit_code)": "3\n",
+    "%env MODE=fast\n!echo $MODE": "env: MODE=fast\nfast\n",
+    "%cd -q .\nimport os\nprint(os.path.basename(os.getcwd()) == FOLDER)": "True\n",
+    "%%capture kept\nprint('not shown')": "",
+    "print(kept.stdout == 'not shown\\n')": "True\n",
+    "%%bash -s {name}\necho bash $1": "bash net\n",
+    "%%sh\necho sh": "sh\n",
+    "%%writefile note.txt\nhello": "Writing note.txt\n",
+    "%run other.py": "other ran as __main__\n",
+    "%load_ext autoreload\n%autoreload 2": "",
+    "import asyncio\nawait asyncio.sleep(0)\nprint('awaited')": "awaited\n",
+    "print('last', end=';');": "last;",
+    "1 + 1;": "",
+}
+
+
+@pytest.mark.child
+def test_shells_and_magics_mean_what_they_mean_in_jupyter(tmp_path) -> None:
+    pytest.importorskip("IPython")
+    (tmp_path / "other.py").write_text("print('other ran as', __name__)\n")
+    marked = [f"{cell}\n" for cell in MAGICS]
+    marks = [f"print('<{index}>')" for index in range(len(marked))]
+    cells = [f"name, FOLDER = 'net', {tmp_path.name!r}"]
+    for mark, cell in zip(marks, marked, strict=True):
+        cells += [mark, cell]
+    write(tmp_path, cells)
+    done = start(tmp_path, "train.ipynb")
+    assert done.returncode == 0, done.stderr
+    parts = dict(re.findall(r"<(\d+)>\n(.*?)(?=<\d+>\n|\Z)", done.stdout, re.DOTALL))
+    assert {cell: parts[str(index)] for index, cell in enumerate(MAGICS)} == MAGICS
+    assert (tmp_path / "note.txt").read_text() == "hello\n"
+
+
+@pytest.mark.child
+@pytest.mark.parametrize("cell", ["%%bash\nexit 4", "%no_such_magic", "%%no_such_magic\n1"])
+def test_a_magic_that_fails_ends_the_run(tmp_path, cell) -> None:
+    pytest.importorskip("IPython")
+    write(tmp_path, [cell, "print('never')"])
+    done = start(tmp_path, "train.ipynb")
+    assert (done.returncode, done.stdout) == (1, "")
 
 
 @pytest.mark.child

@@ -71,7 +71,7 @@ def _shell(argv: Sequence[str]) -> Any:
 
     config = Config()
     config.HistoryManager.enabled = False  # the history of the user's own sessions is theirs
-    config.InteractiveShell.colors = "NoColor"
+    config.InteractiveShell.colors = "nocolor"
     config.InteractiveShell.autocall = 0
     module = type(sys)("__main__")
     module.__spec__ = None
