@@ -44,6 +44,21 @@ def fewer_bits(device: str) -> dict[str, float]:
     return found
 
 
+def product_speed_ratio(device: str, dtype: str) -> float:
+    """Return how many times faster matrix products of `dtype` are than of float32.
+
+    Args:
+        device: `cpu` or `cuda`.
+        dtype: the name of a type of torch, such as `float64`.
+    """
+    import torch
+
+    kinds = (torch.float32, getattr(torch, dtype))
+    with torch.no_grad(), torch.autocast(device, enabled=False):
+        full, other = (_product(device, kind) for kind in kinds)
+        return _speed_ratio(full, other, device)
+
+
 def fp32_precision() -> str:
     """Return the precision of float32 products as torch tells it, "mixed" where it cannot.
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import FrameType
 
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+"""Where our own files are."""
 _LIBRARIES = tuple(
     sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
@@ -23,7 +24,7 @@ def is_own_file(path: str) -> bool:
     if path.startswith("<"):
         return False
     full = os.path.abspath(path)
-    return "site-packages" not in full and not full.startswith((*_LIBRARIES, _OWN))
+    return "site-packages" not in full and not full.startswith((*_LIBRARIES, OWN))
 
 
 def own_place(frame: FrameType | None = None) -> tuple[str, int] | None:

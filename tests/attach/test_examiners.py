@@ -1,0 +1,144 @@
+"""Parts of examiners that need no loop: what they count, and that they leave nothing behind."""
+
+import builtins
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from upshift.attach.examine.bookkeeping import Bookkeeping
+from upshift.attach.examine.faults import fault_s
+from upshift.attach.examine.shapes import count_padding, padding
+from upshift.attach.kept_graph import node_count
+from upshift.attach.layouts import Shape, speed_ratio
+from upshift.attach.operations import OperationMode
+from upshift.attach.rerun import Rerun
+from upshift.attach.tally import Tally, is_light
+from upshift.attach.watch import Watch
+
+
+def test_padding_is_the_run_of_one_value_at_the_end() -> None:
+    tokens = torch.tensor([[5, 6, 7, 0, 0, 0], [5, 6, 7, 8, 0, 0], [1, 2, 3, 4, 5, 6]])
+    assert count_padding(padding(tokens)) == (18, 5, 0)
+
+
+def test_padding_may_stand_in_front() -> None:
+    tokens = torch.tensor([[9, 9, 9, 1, 2], [9, 9, 3, 4, 5]])
+    assert count_padding(padding(tokens)) == (10, 5, 4)
+
+
+def test_rows_without_runs_have_no_padding() -> None:
+    tokens = torch.arange(24).reshape(4, 6)
+    assert count_padding(padding(tokens)) == (24, 0, 0)
+
+
+def test_rows_that_end_with_one_mark_have_no_padding() -> None:
+    tokens = torch.tensor([[1, 2, 3, 0], [4, 5, 6, 0]])
+    assert count_padding(padding(tokens))[1] == 0
+
+
+def test_a_sum_of_losses_holds_their_graphs() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    one = weight.sum()
+    total = one + weight.sum() + weight.sum()
+    assert node_count([total]) > node_count([one]) > 0
+    assert node_count([total.detach()]) == 0
+
+
+def test_a_rerun_leaves_arguments_alone() -> None:
+    rerun = Rerun()
+    numbers = torch.full((5000,), 1e-40)
+    before, version = numbers.clone(), numbers._version
+    rerun.try_out("mul_", torch.ops.aten.mul_.Tensor, (numbers, torch.tensor(0.5)), {})
+    assert numbers._version == version
+    assert torch.equal(numbers, before)
+
+
+def test_a_rerun_does_not_touch_what_it_does_not_know() -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError
+
+    denormal = torch.full((5000,), 1e-40)
+    rerun = Rerun()
+    rerun.try_out("native_batch_norm", refuse, (denormal,), {})
+    rerun.try_out("mul", refuse, (torch.ones(5000), torch.ones(5000)), {})
+    assert rerun.waste_ns == 0
+
+
+def test_the_mode_sees_operations_and_goes() -> None:
+    seen = []
+
+    def ran(operation, args, kwargs):
+        seen.append(operation.name())
+        return operation(*args, **kwargs)
+
+    mode = OperationMode(ran)
+    assert mode.begin()
+    assert not OperationMode(ran).begin()
+    torch.ones(3).add_(1)
+    mode.end()
+    torch.ones(3).mul_(2)
+    assert "aten::add_.Tensor" in seen
+    assert "aten::mul_.Tensor" not in seen
+
+
+def test_a_product_is_light_by_its_multiplications() -> None:
+    narrow, wide = torch.ones(2, 16), torch.ones(512, 512)
+    assert is_light("mm", (narrow, torch.ones(16, 16), narrow))
+    assert not is_light("mm", (wide, wide, wide))
+    assert is_light("add", (narrow,))
+    assert not is_light("add", (wide,))
+
+
+def test_a_list_of_tensors_is_no_loop() -> None:
+    from upshift.attach.ledger import INDEX
+    from upshift.records import Phase
+
+    tally, phase = Tally(floor_ns=1000.0), INDEX[Phase.OPTIMIZER]
+    parts = [torch.ones(4) for _ in range(30)]
+    tally.note("_foreach_mul_", (parts, 0.9), None, phase, 5000)
+    assert not tally.loops
+    for part in parts:
+        tally.note("mul_", (part, 0.9), part, phase, 5000)
+    (loop,) = tally.loops.values()
+    assert (loop.count, len(loop.tensors), loop.in_optimizer) == (30, 30, True)
+
+
+def test_a_convolution_is_run_in_both_layouts() -> None:
+    options = ((1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+    assert speed_ratio(Shape((1, 4, 8, 8), (4, 4, 3, 3), torch.float32, options)) > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it counts faults of the Linux kernel")
+def test_a_fault_takes_some_time() -> None:
+    assert 0 <= fault_s() < 1e-3
+
+
+def test_what_reports_is_put_back(capsys) -> None:
+    watch = Watch(measuring=True)
+    told = builtins.print, torch.Tensor.item, "item" in vars(torch.Tensor)
+    examiner = Bookkeeping(watch)
+    examiner.begin()
+    print("loss", torch.ones(()).item())
+    examiner.ended()
+    found = examiner.end()
+    assert (builtins.print, torch.Tensor.item, "item" in vars(torch.Tensor)) == told
+    assert capsys.readouterr().out == "loss 1.0\n"
+    assert found["reports_count"] == 2
+    assert sum(found["reporting_s"]) > 0
+    assert found["places"][0][0] == __file__
+
+
+def test_a_stream_that_cannot_be_changed_stays(monkeypatch) -> None:
+    class Sink:
+        __slots__ = ()
+
+        def write(self, text: str) -> int:
+            return len(text)
+
+    monkeypatch.setattr(sys, "stdout", Sink())
+    examiner = Bookkeeping(SimpleNamespace(ledger=SimpleNamespace(current=-1), thread=0))
+    examiner.begin()
+    examiner.end()
+    assert type(sys.stdout) is Sink
