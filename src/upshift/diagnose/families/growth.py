@@ -1,0 +1,141 @@
+"""What gets slower, or larger, from step to step."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+from math import sqrt
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+from upshift.diagnose.costs import LEAST_RATIO, places_of
+from upshift.diagnose.symptom import Symptom
+from upshift.records import Finding, Interval, Phase
+from upshift.units import duration, percent, size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from upshift.diagnose.case import Case
+    from upshift.records import Step
+
+_LEAST_STEPS_COUNT = 24
+_LEAST_GROWTH_RATIO = 0.05
+_SURE_Z = 3.3  # p < 0.001
+_BLOCKS_COUNT, _RISING_COUNT = 8, 26  # of 28 pairs
+_NORMAL_95 = 1.96
+_LEAST_NODES_RATIO = 1.0
+
+
+def _graph_kept_alive(case: Case) -> Finding | None:
+    """Find graphs of past steps that something still refers to."""
+    count, resident = case.found.get("growth.nodes_count"), case.found.get("growth.resident_bytes")
+    if count is None or not resident or count < _LEAST_NODES_RATIO * len(resident):
+        return None
+    per_step = count / len(resident)
+    grown_bytes = max(0.0, (resident[-1] - resident[0]) / max(1, len(resident) - 1))
+    holder = case.found.get("growth.holder")
+    return Finding(
+        name="graph-kept-alive",
+        says=(
+            f"Each step leaves {per_step:.3g} nodes of autograd's graph alive"
+            + (f", and {size(grown_bytes)} of memory" if grown_bytes else "")
+            + (f"; the variable {holder} holds them." if holder else ".")
+        ),
+        remedy="Keep numbers, not graphs: loss.item() or loss.detach() in sums and lists.",
+        places=places_of(case.found.get("growth.places", ())),
+    )
+
+
+def _growing_steps(case: Case) -> Finding | None:
+    """Find steps that take longer and longer at the same work, by Sen's slope.
+
+    The load of a machine drifts, too: what the loop's thread waited for a CPU is left out, and
+    its time on one must grow as well.
+    """
+    watched = set(case.found.get("operations.steps", ()))
+    quiet = [i for i in range(len(case.steps)) if i not in watched]
+    cpu_s = case.found.get("growth.cpu_s", ())
+    if len(quiet) < _LEAST_STEPS_COUNT or len(cpu_s) < len(case.steps):
+        return None
+    steps = [case.steps[i] for i in quiet]
+    waits_s = dict(enumerate(case.found.get("processors.waits_s", ())))
+    values = [(case.steps[i].wall_s - waits_s.get(i, 0.0)) / case.steps[i].sample_count
+              for i in quiet]  # fmt: skip
+    on_cpu = [cpu_s[i] / case.steps[i].sample_count for i in quiet]
+    slope = sen_slope(values)
+    if slope is None or not (_rises(values) and _rises(on_cpu)):
+        return None
+    blocks = _block_medians(values)
+    low, middle, high = (min(1.0, one * (len(values) - 1) / blocks[-1]) for one in slope)
+    if low < LEAST_RATIO:
+        return None
+    growth_s = (blocks[-1] - blocks[0]) * fmean(step.sample_count for step in steps)
+    return Finding(
+        name="growing-steps",
+        share=Interval(low_ratio=low, mid_ratio=middle, high_ratio=high),
+        says=(
+            f"Over {len(values)} steps of the same work a step grew by {duration(growth_s)}, "
+            f"{percent(middle)} of what the last of them took, mostly in "
+            f"{_grown_phase(steps).lower()}."
+        ),
+        remedy=(
+            "Look for what is kept from step to step: a list that is walked through, hooks or "
+            "callbacks added again, a graph that is never detached."
+        ),
+    )
+
+
+def _block_medians(values: Sequence[float]) -> list[float]:
+    """Return the medians of eight blocks: noise that lasts some steps counts once in them."""
+    ends = [len(values) * i // _BLOCKS_COUNT for i in range(_BLOCKS_COUNT + 1)]
+    return [median(values[start:end]) for start, end in pairwise(ends)]
+
+
+def _rises(values: Sequence[float]) -> bool:
+    """Return whether nearly all pairs of blocks rise (Kendall, p < 0.001), and clearly so."""
+    blocks = _block_medians(values)
+    rising_count = sum(later > earlier for earlier, later in combinations(blocks, 2))
+    return rising_count >= _RISING_COUNT and blocks[-1] >= (1 + _LEAST_GROWTH_RATIO) * blocks[0]
+
+
+def sen_slope(values: Sequence[float]) -> tuple[float, float, float] | None:
+    """Return the slope of values with its 95 % interval; None unless it surely rises.
+
+    The median of the slopes of all pairs, the interval by the ranks (Sen, Journal of the
+    American Statistical Association 63, 1968), and Kendall's test with p < 0.001.
+
+    >>> sen_slope([1.0, 1.0, 1.0]) is None
+    True
+    """
+    count = len(values)
+    pairs = list(combinations(range(count), 2))
+    slopes = sorted((values[j] - values[i]) / (j - i) for i, j in pairs)
+    rises = sum((slope > 0) - (slope < 0) for slope in slopes)
+    error = sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    if rises <= _SURE_Z * error:
+        return None
+    out = _NORMAL_95 * error / 2
+    low = slopes[max(0, int(len(slopes) / 2 - out))]
+    high = slopes[min(len(slopes) - 1, int(len(slopes) / 2 + out) + 1)]
+    return low, median(slopes), high
+
+
+def _grown_phase(steps: Sequence[Step]) -> str:
+    """Return the name of the phase that grew most."""
+    third = len(steps) // 3
+
+    def grown_ns(phase: Phase) -> float:
+        of = [step.phase_ns.get(phase, 0) / step.sample_count for step in steps]
+        return fmean(of[-third:]) - fmean(of[:third])
+
+    return max((phase for phase in Phase if phase.in_step), key=grown_ns).name
+
+
+SYMPTOMS = (
+    Symptom(
+        name="graph-kept-alive",
+        title="Memory grows until it runs out",
+        find=_graph_kept_alive,
+    ),
+    Symptom(name="growing-steps", title="It gets slower and slower", find=_growing_steps),
+)
