@@ -1,13 +1,18 @@
 """What the look at the making of batches makes of stacks, items and starts."""
 
 import json
+import os
 import sys
+import threading
+import time
 import types
+import warnings
 
 import pytest
 import torch
 from torch.utils.data import Dataset
 
+from upshift.attach.fetches import FetchClock
 from upshift.attach.item_work import Work, computes
 from upshift.attach.repeats import Repeats, digest_of, merge
 from upshift.attach.starts import StartClock
@@ -116,6 +121,74 @@ def test_an_item_that_changes_is_seen_within_a_process_and_between_two() -> None
     assert merge([one.told(), other.told()]) == (2, 1)
     one.note([2], ["y"])
     assert merge([one.told()]) == (1, 0)
+
+
+class Fetcher:
+    """As torch's, over a dataset whose items take some milliseconds of sleep."""
+
+    def __init__(self):
+        self.dataset, self.collate_fn = [1, 2], list
+
+    def fetch(self, indices):
+        time.sleep(0.02)
+        return self.collate_fn([self.dataset[index] for index in indices])
+
+
+def fetch_in_a_fork(fetch):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch has threads of its own
+        pid = os.fork()
+    if not pid:
+        try:
+            fetch()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def test_forked_processes_take_part_in_a_look() -> None:
+    clock, fetcher = FetchClock(), Fetcher()
+    fetch = clock.timed(Fetcher.fetch)
+    interval_s = sys.getswitchinterval()
+    assert fetch(fetcher, [0, 1]) == [1, 2]
+    clock.look.begin()
+    assert fetch(fetcher, [1, 0]) == [2, 1]
+    fetch_in_a_fork(lambda: fetch(fetcher, [0]))
+    fetch_in_a_fork(lambda: fetch(fetcher, [1]))
+    here, *forks = clock.look.end(id(fetcher.dataset)) or [{}]
+    told = [here, *forks]
+    assert sorted(one["item_count"] for one in told) == [1, 1, 2]
+    assert all(sum(one["kinds"].values()) > 2 for one in told)
+    assert fetcher.collate_fn is list
+    assert sys.getswitchinterval() == interval_s
+    assert fetch(fetcher, [0]) == [1]
+    assert clock.look.end(id(fetcher.dataset)) == told
+    clock.look.begin()
+    assert clock.look.end(id(fetcher.dataset)) == []
+
+
+def test_no_thread_of_ours_runs_beside_a_fork() -> None:
+    clock, fetcher, seen = FetchClock(), Fetcher(), []
+    fetch = clock.timed(Fetcher.fetch)
+    usual_count = threading.active_count()
+    clock.look.begin()
+    fetch(fetcher, [0])
+    assert threading.active_count() == usual_count + 1
+    os.register_at_fork(after_in_parent=lambda: seen.append(threading.active_count()))
+    fetch_in_a_fork(lambda: None)
+    assert seen[0] == usual_count
+    clock.look.end(0)
+
+
+def test_an_error_of_the_dataset_is_the_scripts() -> None:
+    clock, fetcher = FetchClock(), Fetcher()
+    fetch = clock.timed(Fetcher.fetch)
+    clock.look.begin()
+    with pytest.raises(IndexError):
+        fetch(fetcher, [7])
+    assert fetcher.collate_fn is list
+    assert fetch(fetcher, [0]) == [1]
+    clock.look.end(id(fetcher.dataset))
 
 
 def test_only_loaders_with_workers_have_starts() -> None:

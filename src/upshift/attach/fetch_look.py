@@ -109,8 +109,12 @@ class FetchLook:
         self._slots = memoryview(shared)[_HEAD_BYTES:]
         self._last = self._mine = self._pid = 0
         self._records: dict[int, _Record] = {}
-        self._current: _Record | None = None
+        self._current: tuple[_Record, int] | None = None
         self._written_ns = 0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        # Python 3.12 and later warn of a fork beside a thread.
+        os.register_at_fork(before=self._stand_back)
 
     @property
     def is_on(self) -> bool:
@@ -143,7 +147,7 @@ class FetchLook:
         fetcher.collate_fn = _collating(record, collate, indices)
         sys.setswitchinterval(min(_SWITCH_S, interval_s))
         wall_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
-        self._current = record
+        self._current = record, threading.get_ident()
         try:
             return original(fetcher, indices)
         finally:
@@ -156,34 +160,50 @@ class FetchLook:
                 record.batch_count += 1
                 record.wall_ns += wall_ns
                 record.cpu_ns += cpu_ns
-                self._write_now_and_then()
+                with suppress(Exception):
+                    self._write_now_and_then()
 
     def _follow(self, fetcher: Any) -> _Record | None:
-        """Return the record to write into; begin anew where a look is new to this process."""
+        """Return the record to write into; None where the dataset does not bear to be looked at."""
+        try:
+            self._begin_here()
+            key = id(fetcher.dataset)
+            if key not in self._records:
+                self._records[key] = _Record(fetcher.dataset)
+            return self._records[key]
+        except Exception:
+            return None
+
+    def _begin_here(self) -> None:
+        """Begin anew where a look is new to this process, and see to it that the thread runs."""
         look, pid = self._wish[0], os.getpid()
         if (look, pid) != (self._mine, self._pid):
             self._mine, self._pid = look, pid
-            self._records = {}
+            self._records, self._thread = {}, None
             self._written_ns = 0
-            about = (look, pid, threading.get_ident(), threading.get_native_id())
-            threading.Thread(target=self._watch, args=about, daemon=True).start()
-        key = id(fetcher.dataset)
-        if key not in self._records:
-            try:
-                self._records[key] = _Record(fetcher.dataset)
-            except Exception:  # a dataset that does not bear to be looked at
-                return None
-        return self._records[key]
+        if self._thread is None:
+            self._stop = threading.Event()
+            about = (look, self._stop, threading.get_native_id())
+            self._thread = threading.Thread(target=self._watch, args=about, daemon=True)
+            self._thread.start()
 
-    def _watch(self, look: int, pid: int, thread: int, native: int) -> None:
+    def _stand_back(self) -> None:
+        """Let no thread of ours run while the process forks; the next batch starts it again."""
+        if self._thread is not None and self._pid == os.getpid():
+            self._stop.set()
+            self._thread.join()
+            self._thread = None
+
+    def _watch(self, look: int, stop: threading.Event, native: int) -> None:
         sleep = _Sleep(native)
-        while self._wish[0] == look and os.getpid() == pid:
-            time.sleep(_PERIOD_S)
-            record, blocked = self._current, sleep.waits()
-            frame = sys._current_frames().get(thread)
-            if record is not None and frame is not None and record is self._current:
+        while not stop.wait(_PERIOD_S) and self._wish[0] == look:
+            current, blocked = self._current, sleep.waits()
+            if current is None:
+                continue
+            frame = sys._current_frames().get(current[1])
+            if frame is not None and current is self._current:
                 with suppress(Exception):
-                    record.sample(frame, blocked=blocked)
+                    current[0].sample(frame, blocked=blocked)
             del frame
         sleep.close()
 
