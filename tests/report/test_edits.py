@@ -666,6 +666,22 @@ def test_line_ends_stay_and_so_does_a_last_line_without_one(desk, end) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "head", [b"# -*- coding: latin-1 -*-\n# caf\xe9\n", b"\xef\xbb\xbf# caf\xc3\xa9\n"]
+)
+def test_bytes_that_are_not_plain_utf8_stay(desk, head) -> None:
+    path = desk.folder / "train.py"
+    path.write_bytes(head + b"import torch\no = torch.optim.SGD(ps, 1)\n")
+    workload = replace(desk.tuning.workload, argv=("train.py",), cwd=str(desk.folder))
+    plan = Plan().pull("fused_optimizer", True)
+    diff = write_edits(replace(desk.tuning, workload=workload), plan, env={}).diff
+    subprocess.run(
+        ["patch", "-p1", "--fuzz=0"], input=diff.encode("utf-8", "surrogateescape"),
+        cwd=desk.folder, check=True, capture_output=True,
+    )  # fmt: skip
+    assert path.read_bytes() == head + b"import torch\no = torch.optim.SGD(ps, 1, fused=True)\n"
+
+
 def test_a_module_is_found_from_the_working_folder(desk) -> None:
     (desk.folder / "job").mkdir()
     (desk.folder / "job" / "__main__.py").write_text("import torch\n\nfrom .parts import x\n")

@@ -169,8 +169,8 @@ class Signs:
             "inputs.shape_count": len(self._shapes) or None,
             "numbers.denormal_ratio": denormal_ratio(self._optimizers),
         }
-        if len(self._ranks) == 1:
-            found["model.conv_input_rank"] = min(self._ranks)
+        if self._ranks:  # 0 where they differ
+            found["model.conv_input_rank"] = min(self._ranks) if len(self._ranks) == 1 else 0
         if self._step_count > 1:
             found["gc.step_s"] = self._clock.spent_ns * 1e-9 / (self._step_count - 1)
         if self._backward_count:

@@ -6,6 +6,7 @@ They are read and never run: which file an import means is told by names and pla
 from __future__ import annotations
 
 import ast
+import codecs
 import importlib.machinery
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher, unified_diff
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     Change = Callable[[cst.CSTNode], object]
 
 _FOREIGN = frozenset({"site-packages", "dist-packages", ".venv", "venv", "node_modules"})
+_NO_END = "\\ No newline at end of file"
 _PASTE = "Run `upshift report`, which shows the lines to write by hand."
 
 
@@ -44,6 +46,7 @@ class Source:
         self.name = name
         self.tree = cst.parse_module(content)
         self.before = self.tree.code
+        self._mark = "\ufeff" if content.startswith(codecs.BOM_UTF8) else ""
         self.added: set[str] = set()
 
     @property
@@ -67,13 +70,15 @@ class Source:
         return line
 
     def diff(self, name: str) -> str:
-        """Return what was changed, as `patch -p1` takes it."""
-        old, new = _lines(self.before), _lines(self.tree.code)
+        """Return what was changed, as `patch -p1` takes it.
+
+        Bytes of another encoding than UTF-8 stand in it as surrogates, as in names of files.
+        """
+        old, new = _lines(self._mark + self.before), _lines(self._mark + self.tree.code)
         marked = unified_diff(old, new, f"a/{name}", f"b/{name}")
-        ended = (
-            li if li.endswith("\n") else f"{li}\n\\ No newline at end of file\n" for li in marked
-        )
-        return "".join(ended)
+        ended = (li if li.endswith("\n") else f"{li}\n{_NO_END}\n" for li in marked)
+        encoding = self.tree.encoding.removesuffix("-sig")
+        return "".join(ended).encode(encoding).decode("utf-8", "surrogateescape")
 
 
 class _Replacing:
