@@ -8,6 +8,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from upshift.attach.checkpoints import CheckpointClock
 from upshift.attach.compilers import read_compilers
 from upshift.attach.draws import DrawWatch
 from upshift.attach.model import ModelFacts
@@ -123,6 +124,7 @@ class Traits:
         self._updates = UpdateWatch()
         self._model = ModelFacts()
         self._signs = Signs()
+        self._checkpoints = CheckpointClock()
         self._prefetch_count = 2
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
@@ -177,6 +179,10 @@ class Traits:
         self._batch_count += self._loaded_count
         self._loaded_count = 0
 
+    def stepped(self, phases_ns: tuple[int, ...]) -> None:
+        """Take in the phases of a step."""
+        self._checkpoints.stepped(phases_ns)
+
     def read(self) -> dict[str, Any]:
         """Return the traits, with the thread counts of this moment."""
         import torch
@@ -187,6 +193,7 @@ class Traits:
         self.found.update(self._updates.read())
         self.found.update(self._model.read())
         self.found.update(self._signs.read())
+        self.found.update(self._checkpoints.read())
         if self._fetches is not None and self._dataset is not None:
             self.found.update(self._fetches.read(self._dataset))
         if self._step_count:

@@ -6,6 +6,7 @@ backward hooks: they break in-place operations. See docs/decisions/0003-seams.md
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import wraps
 from threading import get_ident
@@ -201,6 +202,7 @@ def watching(watch: Watch) -> tuple[Seam, ...]:
         Seam(torch.optim.Optimizer, "__init__", _constructor(watch)),
         Seam(torch.optim.Optimizer, "zero_grad", _timed(watch, _OPTIMIZER)),
         Seam(torch, "save", _timed(watch, _CHECKPOINT)),
+        Seam(os, "fsync", _timed(watch, _CHECKPOINT)),
     )
 
 

@@ -48,6 +48,7 @@ class Turns:
 
     def stepped(self, phases_ns: tuple[int, ...], sample_count: int) -> None:
         """Take in a finished step; switch plans or wait for a command when a turn is over."""
+        self.traits.stepped(phases_ns)
         if self._answer["kind"] == "training":
             self._answer["step_ns"] = sum(phases_ns)
         if self._skip_count:

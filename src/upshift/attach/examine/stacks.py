@@ -24,6 +24,10 @@ _GOLDEN_RATIO = 0.6180339887498949
 _PATIENCE_S = 0.0005
 _LEAST_RATIO = 0.02
 _MODULE_CALLS = {"Module._call_impl", "Module._wrapped_call_impl"}
+_COMPILER = tuple(
+    os.path.join(os.sep, "torch", folder, "") for folder in ("_dynamo", "_functorch", "_inductor")
+)
+_RESUMED = "torch_dynamo_resume_in_"
 _PHASED = {"root_call", "backward", "loader_next", "loader_iter"}
 
 # A sample: path and line, the phase, and the function of a library that was called there; the
@@ -49,6 +53,8 @@ class Stacks:
         self._samples: Counter[Sample] = Counter()
         self._waiting: Counter[Sample] = Counter()
         self._after_forward = False
+        self._compiler_count = self._break_count = 0
+        self._is_disturbed = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._usual_s = 0.0
@@ -77,9 +83,14 @@ class Stacks:
         while not self._stop.wait(_SHORTEST_S + _JITTER_S * turn):
             turn = (turn + _GOLDEN_RATIO) % 1.0
             phase = PHASES[self._watch.ledger.current]
-            sample = _read(sys._current_frames().get(self._watch.thread))
-            if sample is None:
+            frame = sys._current_frames().get(self._watch.thread)
+            sample, in_compiler = _read(frame), _in_compiler(frame)
+            behind_break = in_compiler and _is_resumed(frame)
+            del frame  # it would keep alive what the loop has let go of
+            if sample is None or self._is_disturbed:
                 continue
+            self._compiler_count += in_compiler
+            self._break_count += behind_break
             if phase is Phase.OTHER and self._watch.evaluating:
                 phase = Phase.EVALUATION
             path, line, calls = sample
@@ -102,8 +113,9 @@ class Stacks:
         self._settle(Phase.OTHER)
 
     def ended(self) -> None:
-        """Note that what ran before was no loss."""
+        """Note that what ran before was no loss; look away while operations are timed."""
         self._settle(Phase.OTHER)
+        self._is_disturbed = _times_operations()
 
     def _settle(self, phase: Phase) -> None:
         waited, self._waiting = self._waiting, Counter()
@@ -120,6 +132,8 @@ class Stacks:
         return {
             "lines": list(summarised(self._samples)),
             "sample_count": self._samples.total(),
+            "compiler_sample_count": self._compiler_count,
+            "break_sample_count": self._break_count,
             "training_sample_count": sum(
                 count for (_, _, phase, _), count in self._samples.items() if Phase(phase).in_step
             ),
@@ -183,10 +197,34 @@ def _read(frame: FrameType | None) -> tuple[str, int, str] | None:
             line = os.path.abspath(code.co_filename), frame.f_lineno, called
         elif line is None and _tells_phase(code):
             line = "", 0, ""
-        elif line is None and _is_library(code):
-            called = f"{frame.f_globals.get('__name__', '')}.{code.co_qualname}"
+        elif line is None and _is_library(code) and "__name__" in frame.f_globals:
+            called = f"{frame.f_globals['__name__']}.{code.co_qualname}"
         frame = frame.f_back
     return line
+
+
+def _times_operations() -> bool:
+    """Return whether another examiner times each operation: all lines with many look dearer."""
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    return type(_get_current_dispatch_mode()).__name__ == "OperationMode"
+
+
+def _in_compiler(frame: FrameType | None) -> bool:
+    """Return whether the loop checks guards, or goes into a compiled graph or out of it."""
+    if frame is None:
+        return False
+    code = frame.f_code
+    return code.co_name.startswith(_RESUMED) or any(part in code.co_filename for part in _COMPILER)
+
+
+def _is_resumed(frame: FrameType | None) -> bool:
+    """Return whether the loop is behind a break of a compiled graph."""
+    while frame is not None:
+        if frame.f_code.co_name.startswith(_RESUMED):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _tells_phase(code: CodeType) -> bool:
@@ -197,8 +235,10 @@ def _tells_phase(code: CodeType) -> bool:
 
 
 def _is_library(code: CodeType) -> bool:
-    """Return whether a frame is neither ours nor torch's way into a module."""
-    return code.co_qualname not in _MODULE_CALLS and not code.co_filename.startswith(_OURS)
+    """Return whether a frame is neither ours nor torch's way into a module or compiled code."""
+    if code.co_qualname in _MODULE_CALLS or _COMPILER[0] in code.co_filename:
+        return False
+    return not code.co_filename.startswith(_OURS)
 
 
 _OURS = os.path.dirname(os.path.dirname(watch.__file__)) + os.sep
