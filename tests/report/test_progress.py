@@ -1,4 +1,5 @@
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -176,6 +177,33 @@ def test_the_live_screen_fits_a_small_terminal(profile, diagnosis):
     lines = paper.export_text().splitlines()
     assert len(lines) <= 23
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_long_fact_keeps_what_came_of_it(encoding):
+    paper = console()
+    paper.file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    view = View(paper, style=Style.LIVE, clock=Clock())
+    view.known(f"{Plan().pull('a_lever_with_a_name' * 9, 1)}: 1.29x, no gain")
+    view.known("no colon " * 20)
+    paper.print(view._screen())
+    paper.file.seek(0)
+    lines = [line.rstrip() for line in paper.file.read().splitlines()]
+    dots = "..." if encoding == "ascii" else "…"
+    assert [line for line in lines if line.endswith(f"{dots}: 1.29x, no gain")]
+    assert lines[-1].endswith(dots)
+    assert max(map(len, lines)) <= 80
+
+
+def test_without_colour_the_screen_has_none(profile, diagnosis):
+    paper = Console(
+        file=io.StringIO(), force_terminal=True, width=80, height=24,
+        _environ={"TERM": "xterm-256color", "NO_COLOR": "1"},
+    )  # fmt: skip
+    with View(paper, style=Style.LIVE, budget_s=300) as view:
+        full(view, profile, diagnosis)
+    codes = re.findall("\x1b\\[([0-9;]*)m", paper.file.getvalue())
+    assert {int(c) for code in codes for c in code.split(";") if c} <= {0, 1, 2}
 
 
 def test_a_screen_that_is_left_gives_the_cursor_back(profile, diagnosis):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -16,7 +17,9 @@ from upshift.report.wording import interval
 from upshift.units import duration, times
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from collections.abc import Iterator
+
+    from rich.console import Console, ConsoleOptions, RenderableType
 
     from upshift.records import Diagnosis, Interval, Plan, Profile
 
@@ -84,30 +87,48 @@ def draw(board: Board, *, elapsed_s: float, budget_s: float | None) -> Renderabl
 def _parts(board: Board) -> list[tuple[str, RenderableType]]:
     parts: list[tuple[str, RenderableType]] = []
     if board.detail and board.race is None:
-        parts.append(("", _line(board.detail)))
+        parts.append(("", _Cut(board.detail)))
     if board.profile is not None:
         parts += [("script", Text(steps.speed(board.profile))), ("", steps.stack(board.profile))]
     found = board.diagnosis.findings[:SHOWN_FINDINGS] if board.diagnosis else ()
     for index, finding in enumerate(found):
         said = f"{findings.cost(finding):>5}  {finding.name}: {finding.remedy}"
-        parts.append(("slow by" if index == 0 else "", _line(said)))
+        parts.append(("slow by" if index == 0 else "", _Cut(said)))
     if board.leading:
         parts.append(("leading", prose(board.leading)))
-    if board.race is not None:
-        parts.append(("race", prose(race_name(*board.race))))
-    if board.speedup is not None:
-        parts += [
-            ("", Text(board.evidence)),
-            ("", Whisker(speedup=board.speedup, width=WHISKER_WIDTH)),
-        ]
+    parts += _race(board)
     for index, fact in enumerate(board.facts[-KEPT_FACTS:]):
-        parts.append(("known" if index == 0 else "", _line(fact)))
+        parts.append(("known" if index == 0 else "", _Cut(fact)))
     return parts
 
 
-def _line(sentence: str) -> Text:
-    """Return a sentence that is cut where the line ends: the screen must not grow."""
-    return Text(sentence, no_wrap=True, overflow="ellipsis")
+def _race(board: Board) -> list[tuple[str, RenderableType]]:
+    if board.race is None:
+        return []
+    named = ("race", prose(race_name(*board.race)))
+    if board.speedup is None:
+        return [named, ("", Text("no pair yet", "dim"))]
+    axis = Whisker(speedup=board.speedup, width=WHISKER_WIDTH)
+    return [named, ("", Text(board.evidence)), ("", axis)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A sentence on one line: the screen must not grow.
+
+    What stands after its last colon, such as what came of a race, stays whole where it is short.
+    """
+
+    sentence: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        width, dots = options.max_width, "..." if options.ascii_only else "…"
+        text = self.sentence
+        if cell_len(text) > width:
+            tail = text[text.rfind(":") :] if ":" in text else ""
+            tail = tail if len(tail) <= width // 3 else ""
+            text = set_cell_size(text, width - cell_len(tail) - len(dots)).rstrip() + dots + tail
+        yield Text(text, no_wrap=True)
 
 
 def _time(elapsed_s: float, budget_s: float | None) -> RenderableType:
