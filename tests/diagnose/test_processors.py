@@ -34,10 +34,10 @@ path = shutil.copy(own, Path(tempfile.mkdtemp()) / "libgomp-other.so.1") if sick
 other = ctypes.CDLL(str(path))
 work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: hashlib.sha256(TEXT).digest() and None)
 other.GOMP_parallel.argtypes = [type(work), ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-TEXT = bytes(1 << 22)
-model = nn.Linear(512, 512)
+TEXT = bytes(1 << 23)
+model = nn.Linear(1024, 1024)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
-x = torch.ones(512, 512)
+x = torch.ones(256, 1024)
 while True:
     other.GOMP_parallel(work, None, torch.get_num_threads(), 0)
     loss = model(x).square().mean()
@@ -140,7 +140,7 @@ def has_own_openmp():
 def test_two_runtimes_with_too_many_threads_are_found(diagnosed) -> None:
     if not has_own_openmp():
         pytest.skip("this torch brings no libgomp of its own")
-    found = diagnosed(CROWDED, "sick")
+    found = diagnosed(CROWDED, "sick", step_count=6)
     assert found["duplicate-openmp"].share.mid_ratio > 0.02
     assert "libgomp-other.so.1" in found["duplicate-openmp"].says
     assert found["oversubscribed-threads"].lever == "intra_op_threads"
@@ -150,7 +150,7 @@ def test_two_runtimes_with_too_many_threads_are_found(diagnosed) -> None:
 def test_one_runtime_with_few_threads_is_left_alone(diagnosed) -> None:
     if not has_own_openmp():
         pytest.skip("this torch brings no libgomp of its own")
-    found = diagnosed(CROWDED, "healthy")
+    found = diagnosed(CROWDED, "healthy", step_count=6)
     assert {"duplicate-openmp", "oversubscribed-threads", "small-ops-threads"}.isdisjoint(found)
 
 
