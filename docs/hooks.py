@@ -123,14 +123,14 @@ def finding_index() -> str:
     rows = []
     for name, symptom in discover().items():
         levers = ", ".join(f"[`{one}`](../levers/{one}.md)" for one in levers_of(name))
-        where = "on an accelerator" if symptom.accelerator else ""
+        where = "an accelerator, or ranks" if symptom.accelerator else ""
         rows.append((f"[{name}]({name}.md)", symptom.title, levers, where))
     return "\n\n".join(
         [
             "# Findings",
             "What `upshift profile` and `upshift tune` can find. Each is told only where its cost "
             "was measured; `upshift findings NAME` shows its page on the terminal.",
-            table(("finding", "what you notice", "levers", "seen"), rows),
+            table(("finding", "what you notice", "levers", "needs"), rows),
         ]
     )
 

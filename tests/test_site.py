@@ -1,5 +1,6 @@
 """The site: a page for each lever and each finding, and no link that leads nowhere."""
 
+import ast
 import importlib.util
 import inspect
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from upshift import diagnose, lever
+from upshift.diagnose import families
 
 ROOT = Path(__file__).parents[1]
 FINDINGS = ROOT / "docs" / "findings"
@@ -49,6 +51,22 @@ def test_a_page_of_a_finding_says_what_when_and_when_not(name):
     for label, target in re.findall(r"\[([^\]]+)\]\(((?!https?:)[^)]*)\)", text):
         assert target == f"{label}.md", target
         assert label in diagnose.discover()
+
+
+def test_a_page_names_the_lever_that_the_finding_names(hooks):
+    said = []
+    for path in Path(families.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+                told = {k.arg: getattr(k.value, "value", None) for k in node.keywords}
+                said += (
+                    [(told["name"], told["lever"])]
+                    if told.get("lever") and told.get("name")
+                    else []
+                )
+    assert ("gc-pauses", "garbage_collector") in said
+    for name, named in said:
+        assert named in hooks.levers_of(name), f"docs/findings/{name}.md: name `{named}`"
 
 
 def test_every_finding_is_in_the_index_with_what_users_say(pages):
