@@ -132,7 +132,7 @@ def test_a_stretch_of_a_bar_is_as_long_as_its_time(browser, page):
 
 @pytest.mark.child
 def test_what_the_user_wrote_stays_text(browser, raced, tell, tmp_path):
-    evil = "<script>document.title='x'</script><img src=x onerror=alert(1)>\"'&amp;"
+    evil = "`<video>` <script>document.title='x'</script><img src=x onerror=alert(1)>\"'&amp;"
     place = Place(path=f"{raced.workload.cwd}/{evil}.py", line=3, source=f"x = '{evil}'")
     workload = replace(raced.workload, argv=(f"{evil}.py", evil))
     finding = Finding(name="odd", says=evil, remedy=evil, places=(place,))
@@ -147,7 +147,7 @@ def test_what_the_user_wrote_stays_text(browser, raced, tell, tmp_path):
     browser.open(path)
     assert browser.complaints() == []
     assert browser.requests() == [path.as_uri()]
-    assert browser.run("document.querySelectorAll('script, img').length") == 0
+    assert browser.run("document.querySelectorAll('script, img, video').length") == 0
     assert browser.run("document.querySelector('.hot .source code').textContent") == place.source
     assert browser.run("document.querySelector('.diff .add').textContent") == f"+{evil}\n"
 
@@ -300,7 +300,7 @@ def test_losses_that_differ_are_told():
         effect=Effect.REDRAW, baseline_losses=(2.0, 1.0), candidate_losses=(2.0, 1.1),
         gates=(Gate(name="G5 learning", passed=True, says="No worse."),),
     )  # fmt: skip
-    assert "differs by 9.1 % at most" in html.curves.losses(proof).says
+    assert "differs by 0.091 of its value at most" in html.curves.losses(proof).says
 
 
 def test_a_finding_says_whether_the_plan_mends_it(raced):

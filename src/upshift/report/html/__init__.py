@@ -105,10 +105,12 @@ def _seen(
 
 @cache
 def _template() -> Template:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("upshift.report.html", "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-    ).get_template("page.html.j2")
+    )
+    environment.filters["code"] = words.code
+    return environment.get_template("page.html.j2")

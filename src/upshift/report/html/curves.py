@@ -180,4 +180,4 @@ def _losses_in_words(own: Sequence[float], other: Sequence[float]) -> str:
     begin = f"From {pairs[0][0]:.4g} to {pairs[-1][0]:.4g} over {len(own)} steps. "
     if not apart:
         return begin + "Both curves are the same, to the last bit."
-    return begin + f"Under the plan the loss differs by {percent(apart)} at most."
+    return begin + f"Under the plan a loss differs by {apart:.2g} of its value at most."
