@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -10,12 +11,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from upshift.attach.ledger import INDEX
-from upshift.attach.places import own_place
+from upshift.attach.places import OWN, own_place
 from upshift.attach.rerun import denormal_share
 from upshift.records import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
     Place = tuple[str, int]
 
@@ -30,6 +32,19 @@ _LOOKED_AT_NS = 20_000
 _MODEL = {INDEX[phase] for phase in (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)}
 _BACKWARD, _OPTIMIZER = INDEX[Phase.BACKWARD], INDEX[Phase.OPTIMIZER]
 _UPDATE = {_OPTIMIZER, INDEX[Phase.OTHER]}
+
+
+@cache
+def _is_ours_or_torch(path: str) -> bool:
+    return path.startswith(OWN) or f"{os.sep}torch{os.sep}" in path
+
+
+def _line_outside_torch() -> Place | None:
+    """Return file and line of the innermost frame that is not torch's, a library's included."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_ours_or_torch(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 @cache
@@ -125,7 +140,7 @@ class Tally:
         if phase == _BACKWARD and name in _NAN_CHECKS:
             self.ns["nan_check"] += work_ns + self._floor_ns
         if phase != _BACKWARD:
-            self.repeats[name, own_place(sys._getframe(2))] += 1
+            self.repeats[name, _line_outside_torch()] += 1
 
     def _note_update(self, name: str, args: Any, tensors: Any, phase: int, spent_ns: int) -> None:
         lists = (arg for arg in args[:2] if isinstance(arg, (list, tuple)))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LEAST_RATIO = 0.02
 """Below this share of a step nothing is told."""
 _LEAST_CALM_RATIO = 0.05
-_STUDENT_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
+_STUDENT_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31}
 _NORMAL_95 = 1.96
 
 

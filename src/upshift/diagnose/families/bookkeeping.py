@@ -90,7 +90,7 @@ def _step_reporting(case: Case) -> Finding | None:
         name="step-reporting",
         share=share,
         says=(
-            f"A step makes {count:.3g} calls that report (print, progress bars, loggers, .item()); "
+            f"A step makes {count:.0f} calls that report (print, progress bars, loggers, .item()); "
             f"they take {percent(share.mid_ratio)} of it."
         ),
         remedy="Report every hundredth step, and keep running sums as tensors until then.",

@@ -41,7 +41,7 @@ def _page_faults(case: Case) -> Finding | None:
     counts, fault_s = case.found.get("faults.counts", ()), case.found.get("faults.fault_s")
     if fault_s is None:
         return None
-    one_by_one = case.share([count * fault_s for count in counts])
+    one_by_one = share_of(case, [count * fault_s for count in counts])
     threads_count = max(1, case.found.get("faults.threads_count", 1))
     if one_by_one is None:
         return None
