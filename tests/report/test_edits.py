@@ -28,9 +28,9 @@ LOOP = """
 class Desk:
     """A folder with a script, and the diffs that are made for it."""
 
-    def __init__(self, folder, tuning):
+    def __init__(self, folder, workload):
         self.folder = folder
-        self.tuning = tuning
+        self.workload = workload
         self.notes = ()
         self.diff = ""
 
@@ -40,11 +40,10 @@ class Desk:
         return self.again(traits, entry, argv, env, **plan)
 
     def again(self, traits=None, entry=Entry.SCRIPT, argv=("train.py",), env=None, **plan):
-        workload = replace(self.tuning.workload, entry=entry, argv=argv, cwd=str(self.folder))
-        tuning = replace(self.tuning, workload=workload, traits=traits or {})
+        workload = replace(self.workload, entry=entry, argv=argv, cwd=str(self.folder))
         pulled = Plan(tuple(sorted(plan.items())))
         before = {path: path.read_bytes() for path in self.folder.rglob("*.py")}
-        made = write_edits(tuning, pulled, env=env or {})
+        made = write_edits(workload, pulled, traits=traits or {}, env=env or {})
         assert before == {path: path.read_bytes() for path in self.folder.rglob("*.py")}
         self.notes, self.diff = made.notes, made.diff
         if made.diff:
@@ -61,8 +60,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path, tuning):
-    return Desk(tmp_path, tuning)
+def desk(tmp_path, workload):
+    return Desk(tmp_path, workload)
 
 
 def changed(desk):
@@ -672,9 +671,9 @@ def test_line_ends_stay_and_so_does_a_last_line_without_one(desk, end) -> None:
 def test_bytes_that_are_not_plain_utf8_stay(desk, head) -> None:
     path = desk.folder / "train.py"
     path.write_bytes(head + b"import torch\no = torch.optim.SGD(ps, 1)\n")
-    workload = replace(desk.tuning.workload, argv=("train.py",), cwd=str(desk.folder))
+    workload = replace(desk.workload, argv=("train.py",), cwd=str(desk.folder))
     plan = Plan().pull("fused_optimizer", True)
-    diff = write_edits(replace(desk.tuning, workload=workload), plan, env={}).diff
+    diff = write_edits(workload, plan, traits={}, env={}).diff
     subprocess.run(
         ["patch", "-p1", "--fuzz=0"], input=diff.encode("utf-8", "surrogateescape"),
         cwd=desk.folder, check=True, capture_output=True,
@@ -699,15 +698,15 @@ def test_a_script_inside_a_command_is_found(desk) -> None:
     assert "+++ b/train.py" in desk.diff
 
 
-def test_a_script_beside_the_working_folder_says_where_the_diff_belongs(desk, tuning) -> None:
+def test_a_script_beside_the_working_folder_says_where_the_diff_belongs(desk) -> None:
     inner = desk.folder / "run"
     inner.mkdir()
     (desk.folder / "train.py").write_text("import torch\n")
     workload = replace(
-        tuning.workload, entry=Entry.SCRIPT, argv=(str(desk.folder / "train.py"),), cwd=str(inner)
+        desk.workload, entry=Entry.SCRIPT, argv=(str(desk.folder / "train.py"),), cwd=str(inner)
     )
     plan = Plan().pull("intra_op_threads", 1)
-    made = write_edits(replace(tuning, workload=workload), plan, env={})
+    made = write_edits(workload, plan, traits={}, env={})
     assert "+++ b/train.py" in made.diff
     assert made.notes[-1].endswith(f"patch -p1 -d {desk.folder}")
 
@@ -726,6 +725,11 @@ def test_a_broken_script_is_one_sentence_and_a_broken_module_a_note(desk) -> Non
     desk.edit("import torch\nimport other\n", intra_op_threads=1)
     assert "other.py: line 1" in desk.notes[0]
     assert "+torch.set_num_threads(1)" in changed(desk)
+
+
+def test_an_endless_expression_is_one_sentence(desk) -> None:
+    with pytest.raises(UsageError, match="nests too deeply"):
+        desk.edit(f"import torch\nx = {'+'.join('1' * 3000)}\n", intra_op_threads=1)
 
 
 def test_a_lever_that_is_not_installed_is_refused(desk) -> None:

@@ -70,18 +70,18 @@ def weights(path):
 
 
 @pytest.fixture
-def train(tmp_path, tuning):
+def train(tmp_path, workload):
     """Train a script under a plan, and a copy of it with the plan's edits as plain python."""
 
     def both(script, plan, traits, *argv):
         for name in ("plan", "edited"):
             (tmp_path / name).mkdir()
             shutil.copy(script, tmp_path / name / "train.py")
-        workload = replace(
-            tuning.workload, entry=Entry.SCRIPT, argv=("train.py",), cwd=str(tmp_path / "edited")
+        edited = replace(
+            workload, entry=Entry.SCRIPT, argv=("train.py",), cwd=str(tmp_path / "edited")
         )
         pulled = Plan(tuple(sorted(plan.items())))
-        made = write_edits(replace(tuning, workload=workload, traits=traits), pulled, env={})
+        made = write_edits(edited, pulled, traits=traits, env={})
         patched(tmp_path / "edited", made.diff)
         levers = [word for pair in plan.items() for word in ("--lever", "{}={}".format(*pair))]
         under = ("-m", "upshift", "run", *levers, "train.py", *argv)

@@ -83,7 +83,7 @@ def _print_edits(tuning: Tuning, plan_path: Path) -> None:
 
     # The file may have lost levers since: it says that it may be edited.
     plan = plan_file.read_plan(plan_path).plan if plan_path.exists() else tuning.plan
-    made = write_edits(tuning, plan, env=os.environ)
+    made = write_edits(tuning.workload, plan, traits=tuning.traits, env=os.environ)
     typer.echo(made.diff.encode("utf-8", "surrogateescape"), nl=False)
     if made.notes:
         say(*(note.replace("\n", "\n         ") for note in made.notes))
@@ -108,7 +108,7 @@ def _write_html(path: Path, tuning: Tuning, plan_path: Path) -> None:
     from upshift.report.html import render_tuning
 
     try:
-        edits = write_edits(tuning, tuning.plan, env=os.environ).diff
+        edits = write_edits(tuning.workload, tuning.plan, traits=tuning.traits, env=os.environ).diff
     except UpshiftError:  # a notebook, or a script that is not there any more: `--edits` says why
         edits = ""
     page = render_tuning(tuning, plan_path=plan_path, lines=_lines(tuning.plan), edits=edits)

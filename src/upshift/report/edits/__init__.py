@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from upshift.lever import lookup
 from upshift.records import Entry
 from upshift.report.edits.job import Job
-from upshift.report.edits.project import read_project
+from upshift.report.edits.project import read_project, too_deep
 from upshift.report.edits.table import EDITS, LAST, NO_EDIT, PLACES
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from upshift.lever import Lever
-    from upshift.records import Plan, Setting, Tuning, Workload
+    from upshift.records import Plan, Setting, Workload
 
 _OURS = "UPSHIFT_"
 
@@ -39,32 +39,52 @@ class Edits:
     notes: tuple[str, ...]
 
 
-def write_edits(tuning: Tuning, plan: Plan, *, env: Mapping[str, str]) -> Edits:
-    """Write a plan into the source of a tuned workload.
+def write_edits(
+    workload: Workload, plan: Plan, *, traits: Mapping[str, Setting], env: Mapping[str, str]
+) -> Edits:
+    """Write a plan into the source of a workload.
 
     Args:
-        tuning: of which workload, and what was seen of it.
-        plan: its settings, as they stand in the plan file by now.
+        workload: whose source.
+        plan: its settings.
+        traits: what a tuning saw of the script; what is missing is unknown, and not written.
         env: the environment in which the script would be started.
 
     Raises:
-        UsageError: the script is no Python file, or cannot be read.
+        UsageError: the script is no Python file, cannot be read, or nests too deeply.
         PlanError: the plan names a lever that is not installed here.
     """
     if not plan.settings:
         return Edits(diff="", notes=("The plan is empty: there is nothing to write.",))
-    project = read_project(tuning.workload)
+    project = read_project(workload)
     notes = list(project.unread)
     jobs = {
         lever.name: (
             lever,
             Job(
                 project=project, lever=lever.name, setting=setting, lines=lever.lines(setting),
-                plan=dict(plan.settings), traits=tuning.traits, notes=notes,
+                plan=dict(plan.settings), traits=traits, notes=notes,
             ),
         )
         for lever, setting in lookup(plan)
     }  # fmt: skip
+    try:
+        variables = _edit_all(jobs, env)
+    except RecursionError as error:
+        raise too_deep(project.entry.path) from error
+    if any(key.startswith(_OURS) for key in variables):
+        notes.append("A library that the plan preloads is not installed here any more.")
+    told = {key: value for key, value in variables.items() if not key.startswith(_OURS)}
+    if told:
+        notes.append(f"Start the script like this:\n    {_command(told, workload)}")
+    diff = project.diff()
+    if diff and project.root != project.folder:
+        notes.append(f"Apply the diff in {project.root}: patch -p1 -d {project.root}")
+    return Edits(diff=diff, notes=tuple(notes))
+
+
+def _edit_all(jobs: Mapping[str, tuple[Lever[Any], Job]], env: Mapping[str, str]) -> dict[str, str]:
+    """Write every lever, and return the variables of those that are the environment's."""
     variables: dict[str, str] = {}
     for name in sorted(jobs, key=lambda name: (name in LAST and LAST.index(name) + 1, name)):
         lever, job = jobs[name]
@@ -74,15 +94,7 @@ def write_edits(tuning: Tuning, plan: Plan, *, env: Mapping[str, str]) -> Edits:
             variables |= added
         else:
             _explain(job)
-    if any(key.startswith(_OURS) for key in variables):
-        notes.append("A library that the plan preloads is not installed here any more.")
-    told = {key: value for key, value in variables.items() if not key.startswith(_OURS)}
-    if told:
-        notes.append(f"Start the script like this:\n    {_command(told, tuning.workload)}")
-    diff = project.diff()
-    if diff and project.root != project.folder:
-        notes.append(f"Apply the diff in {project.root}: patch -p1 -d {project.root}")
-    return Edits(diff=diff, notes=tuple(notes))
+    return variables
 
 
 def _variables(lever: Lever[Any], setting: Setting, env: Mapping[str, str]) -> dict[str, str]:

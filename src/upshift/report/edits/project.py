@@ -204,16 +204,24 @@ def _read(path: Path, name: str) -> Source:
     except cst.ParserSyntaxError as error:
         problem = f"Cannot edit {path}: line {error.raw_line} is not Python that can be read."
         raise UsageError(problem, remedy="Mend that line.") from error
+    except RecursionError as error:
+        raise too_deep(path) from error
     except (OSError, ValueError, LookupError) as error:
         problem = f"Cannot edit {path}: it cannot be read ({type(error).__name__})."
         raise UsageError(problem, remedy="Make it readable, as UTF-8 or as it declares.") from error
+
+
+def too_deep(path: Path) -> UsageError:
+    """Return the error for a file that takes more calls to walk than Python has."""
+    problem = f"Cannot edit {path}: an expression in it nests too deeply."
+    return UsageError(problem, remedy=_PASTE)
 
 
 def _imports(source: Source, home: Path, package: str) -> Iterator[tuple[Path, str]]:
     """Yield file and name of each module of the folder that a file imports."""
     try:
         tree = ast.parse(source.before)
-    except (SyntaxError, ValueError):  # Python of another release than this one
+    except (SyntaxError, ValueError, RecursionError):  # Python of another release than this one
         return
     for node in ast.walk(tree):
         for name in _names(node, package):
