@@ -139,6 +139,7 @@ def test_a_cell_is_profiled_in_a_fresh_process(session, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setenv("PYTHONPATH", SRC)
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a kernel does
     Path("made.py").write_text("import torch\nmodel = torch.nn.Linear(4, 2)\n")
     session.run("%load_ext upshift", "import os", "1 / 0", "!echo shell")
     result, told = session.run(
@@ -148,6 +149,7 @@ def test_a_cell_is_profiled_in_a_fresh_process(session, monkeypatch):
     assert "Where a step goes" in result.result.text
     assert "<html" in result.result.page
     assert "profile: starting the script" in told
+    assert "\x1b" not in told + result.result.text
     assert "model" not in session.shell.user_ns
 
 

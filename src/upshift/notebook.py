@@ -29,6 +29,8 @@ VERB = "profile"
 _CELLS = "--cells"
 _OWN_LINE = re.compile(rf"^\s*%(re)?load_ext\s+{NAME}\s*$", re.MULTILINE)
 _PATIENCE_S = 30.0
+# Jupyter's kernels set the first two.
+_COLOURS = {"CLICOLOR_FORCE", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
 _FRAME = (
     '<iframe sandbox srcdoc="{}" '
     'style="width: 100%; height: 40em; border: 0; resize: vertical"></iframe>'
@@ -141,16 +143,26 @@ def profile(cells: Sequence[str], options: Sequence[str], *, cwd: str) -> Report
     with tempfile.TemporaryDirectory(prefix="upshift-") as folder:
         notebook, page, text = (Path(folder, name) for name in ("cell.ipynb", "page", "text"))
         notebook.write_text(json.dumps(as_notebook(cells)), "utf-8")
-        command = (sys.executable, "-m", NAME, VERB, "--html", str(page), *options, str(notebook))
-        # The notebook lies elsewhere, but the modules beside the session are to be found.
-        paths = [cwd, *filter(None, [os.environ.get("PYTHONPATH")])]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        command = (sys.executable, "-m", NAME, VERB, "--plain", "--html", str(page))
         with text.open("wb") as output:
-            code = _run(command, cwd=cwd, env=env, stdout=output)
+            code = _run(
+                (*command, *options, str(notebook)), cwd=cwd, env=_environment(cwd), stdout=output
+            )
         if code:
             raise UsageError(f"The cell was not profiled: upshift ended with exit code {code}.")
         html_page = page.read_text("utf-8") if page.exists() else ""
-        return Report(text.read_text("utf-8", "replace").rstrip(), html_page)
+        lines = text.read_text("utf-8", "replace").splitlines()
+        return Report("\n".join(line.rstrip() for line in lines).rstrip(), html_page)
+
+
+def _environment(cwd: str) -> dict[str, str]:
+    """Return the environment of the process: no kernel's wish for colours where text is kept.
+
+    The notebook lies elsewhere, but the modules beside the session are to be found.
+    """
+    env = {name: value for name, value in os.environ.items() if name not in _COLOURS}
+    paths = [cwd, *filter(None, [env.get("PYTHONPATH")])]
+    return {**env, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def as_notebook(cells: Sequence[str]) -> dict[str, Any]:

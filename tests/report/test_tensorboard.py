@@ -1,5 +1,6 @@
 """Scalars for TensorBoard, read back by its own reader."""
 
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -68,3 +69,15 @@ def test_a_folder_that_cannot_be_made_is_told(examined, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="Cannot write"):
         write_scalars(tmp_path / "file", examined)
+
+
+def test_writing_imports_neither_torch_nor_tensorflow():
+    pytest.importorskip("tensorboard")
+    code = (
+        "import sys\n"
+        "from tensorboard.compat.proto.event_pb2 import Event\n"
+        "from tensorboard.summary.writer.record_writer import RecordWriter\n"
+        "print(sorted({'torch', 'tensorflow'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
