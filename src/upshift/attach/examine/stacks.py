@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from upshift.attach import turns, watch
@@ -187,20 +188,26 @@ def _read(frame: FrameType | None) -> tuple[str, int, str] | None:
 
     None where the loop is ours: parked, or asked for something by the parent.
     """
-    line: tuple[str, int, str] | None = None
-    called = ""
+    called: FrameType | None = None
     while frame is not None:
         code = frame.f_code
+        if is_own_file(code.co_filename):
+            return os.path.abspath(code.co_filename), frame.f_lineno, _name(called)
         if code.co_filename == turns.__file__:
             return None
-        if line is None and is_own_file(code.co_filename):
-            line = os.path.abspath(code.co_filename), frame.f_lineno, called
-        elif line is None and _tells_phase(code):
-            line = "", 0, ""
-        elif line is None and _is_library(code) and "__name__" in frame.f_globals:
-            called = f"{frame.f_globals['__name__']}.{code.co_qualname}"
+        if _tells_phase(code):
+            break
+        if not _is_passed_over(code.co_filename) and code.co_qualname not in _MODULE_CALLS:
+            called = frame
         frame = frame.f_back
-    return line
+    return "", 0, ""
+
+
+def _name(frame: FrameType | None) -> str:
+    """Return the name of a library's function, empty for none and for generated code."""
+    if frame is None or "__name__" not in frame.f_globals:
+        return ""
+    return f"{frame.f_globals['__name__']}.{frame.f_code.co_qualname}"
 
 
 def _times_operations() -> bool:
@@ -231,16 +238,16 @@ def _tells_phase(code: CodeType) -> bool:
     """Return whether a frame is one whose time the phases tell."""
     if code.co_filename == watch.__file__:
         return code.co_name in _PHASED
-    return code.co_filename.endswith(os.path.join("torch", "optim", "optimizer.py"))
+    return code.co_filename.endswith(_OPTIMIZER)
 
 
-def _is_library(code: CodeType) -> bool:
-    """Return whether a frame is neither ours nor torch's way into a module or compiled code."""
-    if code.co_qualname in _MODULE_CALLS or _COMPILER[0] in code.co_filename:
-        return False
-    return not code.co_filename.startswith(_OURS)
+@cache
+def _is_passed_over(path: str) -> bool:
+    """Return whether a file is ours or torch's way into compiled code."""
+    return path.startswith(_OURS) or _COMPILER[0] in path
 
 
 _OURS = os.path.dirname(os.path.dirname(watch.__file__)) + os.sep
+_OPTIMIZER = os.path.join("torch", "optim", "optimizer.py")
 
 EXAMINER = Stacks
