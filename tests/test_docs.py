@@ -30,7 +30,7 @@ MODULE = ("python", "-m", "upshift")
 # These start the command that ends their line.
 LAUNCHERS = ("srun", "docker")
 RUN_OR_READ = {"python", "sh", "console", "toml"}
-OUTPUT = {"text"}
+OUTPUT = {"text", "diff"}
 
 
 class Block(NamedTuple):

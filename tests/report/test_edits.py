@@ -1,15 +1,20 @@
 """The plan as a diff of the user's source: what is written, and what is left to the user."""
 
+import re
+import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+import upshift.errors
 from upshift.errors import PlanError, UsageError
 from upshift.records import Entry, Plan
 from upshift.report.edits import write_edits
 
+ROOT = Path(upshift.errors.__file__).parents[2]
 QUIET = {"loader.workers": 0, "loader.draws": False}
 IMAGES = {"model.conv": True, "model.conv_input_rank": 4}
 HEAD = """
@@ -729,12 +734,25 @@ def test_a_broken_script_is_one_sentence_and_a_broken_module_a_note(desk) -> Non
 
 def test_an_endless_expression_is_one_sentence(desk) -> None:
     with pytest.raises(UsageError, match="nests too deeply"):
-        desk.edit(f"import torch\nx = {'+'.join('1' * 3000)}\n", intra_op_threads=1)
+        desk.edit(f"import torch\nx = {'+'.join('1' * 400)}\n", intra_op_threads=1)
 
 
 def test_a_lever_that_is_not_installed_is_refused(desk) -> None:
     with pytest.raises(PlanError, match="nonsense"):
         desk.edit("import torch\n", nonsense=True)
+
+
+def test_the_diff_in_the_documents_is_what_is_printed(desk) -> None:
+    page = (ROOT / "docs" / "edits.md").read_text("utf-8")
+    (shown,) = re.findall(r"^```diff\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    shutil.copy(ROOT / "examples" / "image_pipeline.py", desk.folder)
+    workload = replace(desk.workload, argv=("image_pipeline.py",), cwd=str(desk.folder))
+    plan = Plan().pull("channels_last", True).pull("intra_op_threads", 2)
+    plan = plan.pull("loader_workers", 2).pull("omp_wait_policy", "passive")
+    traits = IMAGES | {"loader.workers": 0, "loader.draws": True}
+    made = write_edits(workload, plan, traits=traits, env={})
+    assert made.diff == shown
+    assert all(note.splitlines()[-1].strip() in page for note in made.notes)
 
 
 def test_every_edit_is_for_a_lever_that_there_is() -> None:
