@@ -251,7 +251,7 @@ def test_where_nothing_helps_it_is_told_within_a_minute(tuned, monkeypatch, step
     monkeypatch.setitem(BUNDLED, "first", first)
     seen = tuned(300.0, step_s=step_s, start_s=3.0, gains=dict.fromkeys(LEVERS, 1.0))
     assert not seen.tuning.plan.settings
-    assert seen.tuning.cost.wall_s < 63.0  # three of them look at what makes it slow
+    assert seen.tuning.cost.wall_s < 60.0
     assert all("x" in row.why for row in seen.tuning.levers)
 
 

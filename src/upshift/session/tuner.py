@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from upshift.records import Band, Diagnosis, Interval, Workload
     from upshift.session import Options, Watcher
 
-_LOOK_S = 3.0
+_LOOK_S = 2.0
 
 
 class Tuner:
