@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
+from weakref import WeakKeyDictionary
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
     from upshift.report.edits.project import Project, Source
 
+_SPACE = (
+    cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine, cst.Newline,
+    cst.Comment, cst.Comma,
+)  # fmt: skip
 _Defined = cst.FunctionDef | cst.ClassDef
 
 
@@ -81,123 +86,32 @@ def dotted(node: cst.CSTNode | None) -> str:
     return ""
 
 
-class Survey:
-    """The nodes of all files of a project, as they are now.
+class Chart:
+    """What stands in one file; it holds as long as the tree of the file does."""
 
-    Attributes:
-        calls: every call, file by file in the order of the text.
-        assignments: every assignment with a value.
-        returns: every `return` with a value.
-        functions: scopes of functions and classes.
-    """
-
-    def __init__(self, project: Project) -> None:
-        self.project = project
+    def __init__(self, source: Source) -> None:
+        self.tree = source.tree
         self.calls: list[Site] = []
         self.assignments: list[Site] = []
         self.returns: list[Site] = []
         self.functions: list[Scope] = []
-        self.files: dict[Source, Scope] = {}
-        self._imported: dict[Source, dict[str, str]] = {}
-        self._parents: dict[int, cst.CSTNode] = {}
-        self._lines: dict[Source, Mapping[cst.CSTNode, object]] = {}
-        for source in project.sources:
-            wrapper = MetadataWrapper(source.tree, unsafe_skip_copy=True)
-            self._lines[source] = wrapper.resolve(PositionProvider)
-            self._imported[source] = {}
-            scope = Scope(source=source, name="", node=source.tree)
-            self.files[source] = scope
-            self._walk(source.tree, scope)
+        self.imported: dict[str, str] = {}
+        self.parents: dict[int, cst.CSTNode] = {}
+        self.scope = Scope(source=source, name="", node=source.tree)
+        self._positions: Mapping[cst.CSTNode, object] | None = None
+        self._walk(source.tree, self.scope)
 
-    def parents(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yield what a node lies in, from the inside out."""
-        while (node := self._parents.get(id(node))) is not None:  # type: ignore[assignment]
-            yield node
-
-    def statement(self, node: cst.CSTNode) -> cst.CSTNode:
-        """Return the statement that a node belongs to, one whole line or compound."""
-        line = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
-        return next(n for n in (node, *self.parents(node)) if isinstance(n, line))
-
-    def line(self, site: Site) -> int:
-        """Return the line in which a node begins by now."""
-        position = self._lines[site.source][site.node]
-        return int(position.start.line)  # type: ignore[attr-defined]
-
-    def place(self, site: Site) -> str:
-        """Return `file:line` of a node in the user's file."""
-        return self.project.place(site.source, self.line(site))
-
-    def places(self, sites: list[Site]) -> str:
-        """Return where some nodes stand, in words."""
-        return " and ".join(dict.fromkeys(map(self.place, sites)))
-
-    def full_name(self, node: cst.CSTNode, scope: Scope) -> str:
-        """Return what a name means by the imports: `torch.optim.AdamW` for `optim.AdamW`."""
-        text = dotted(node)
-        head, _, rest = text.partition(".")
-        if not head or scope.binding(head) is not None:
-            return ""
-        base = self._follow(self._imported[scope.source].get(head, ""))
-        return f"{base}.{rest}" if base and rest else base
-
-    def called(self, *names: str, last: frozenset[str] = frozenset()) -> list[Site]:
-        """Return the calls of things by their full names.
-
-        Args:
-            names: whole names, or ends such as `torch.optim.` with `last`.
-            last: what may follow, whatever private modules stand between.
-        """
-        found = []
-        for site in self.calls:
-            full = self.full_name(site.call.func, site.scope)
-            head, _, tail = full.rpartition(".")
-            if full in names or (tail in last and any(f"{head}.".startswith(n) for n in names)):
-                found.append(site)
-        return found
-
-    def local_name(self, source: Source, full: str) -> str:
-        """Return how a file calls something imported, such as `th` for `torch`; "" if it cannot."""
-        names = self._imported[source]
-        own = next((name for name, told in names.items() if told == full), "")
-        return own if own not in self.files[source].bound else ""
-
-    def function(self, site: Site) -> Scope | None:
-        """Return the function, method or class of the project that a call means."""
-        func, scope = site.call.func, site.scope
-        text = dotted(func)
-        if not text:
-            return None
-        if text.startswith("self.") and scope.owner is not None:
-            wanted = f"{scope.owner.name}.{text[5:]}"
-            return self._defined(scope.source, wanted)
-        if scope.binding(text.partition(".")[0]) is None:
-            full = self.full_name(func, scope)
-            module, _, name = full.rpartition(".")
-            source = self.project.named(module)
-            if source is not None:
-                return self._defined(source, name)
-        return self._defined(scope.source, text)
-
-    def _defined(self, source: Source, name: str) -> Scope | None:
-        found = [f for f in self.functions if f.source is source and f.name == name]
-        return found[0] if len(found) == 1 else None
-
-    def _follow(self, name: str) -> str:
-        """Go through a module of the project that only hands a name on."""
-        for _ in range(4):
-            module, _, last = name.rpartition(".")
-            source = self.project.named(module)
-            further = self._imported.get(source, {}).get(last, "") if source is not None else ""
-            if not further:
-                return name
-            name = further
-        return name
+    def line(self, node: cst.CSTNode) -> int:
+        """Return the line in which a node begins."""
+        if self._positions is None:  # it takes longer than all the rest
+            wrapper = MetadataWrapper(self.tree, unsafe_skip_copy=True)
+            self._positions = wrapper.resolve(PositionProvider)
+        return int(self._positions[node].start.line)  # type: ignore[attr-defined]
 
     def _walk(self, node: cst.CSTNode, scope: Scope) -> None:
         self._note(node, scope)
-        for child in node.children:
-            self._parents[id(child)] = node
+        for child in _children(node):
+            self.parents[id(child)] = node
             self._walk(child, self._opened(child, scope) if _opens(child) else scope)
 
     def _opened(self, node: cst.CSTNode, scope: Scope) -> Scope:
@@ -229,7 +143,7 @@ class Survey:
             scope.bound.update(_bound_names(target))
 
     def _import(self, node: cst.Import | cst.ImportFrom, source: Source) -> None:
-        names = self._imported[source]
+        names = self.imported
         if isinstance(node.names, cst.ImportStar):
             return
         base = ""
@@ -244,6 +158,140 @@ class Survey:
             else:
                 head = name.partition(".")[0]
                 names[own or head] = name if own else head
+
+
+_CHARTS: WeakKeyDictionary[Source, Chart] = WeakKeyDictionary()
+
+
+def _chart(source: Source) -> Chart:
+    """Return the chart of a file, drawn anew only where its tree has changed."""
+    chart = _CHARTS.get(source)
+    if chart is None or chart.tree is not source.tree:
+        chart = _CHARTS[source] = Chart(source)
+    return chart
+
+
+class Survey:
+    """The nodes of all files of a project, as they are now.
+
+    Attributes:
+        calls: every call, file by file in the order of the text.
+        assignments: every assignment with a value.
+        returns: every `return` with a value.
+        functions: scopes of functions and classes.
+    """
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self._charts = {source: _chart(source) for source in project.sources}
+        charts = self._charts.values()
+        self.calls = [site for chart in charts for site in chart.calls]
+        self.assignments = [site for chart in charts for site in chart.assignments]
+        self.returns = [site for chart in charts for site in chart.returns]
+        self.functions = [scope for chart in charts for scope in chart.functions]
+        self.files = {source: chart.scope for source, chart in self._charts.items()}
+        self._means: dict[int, Scope | None] = {}
+
+    def parents(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """Yield what a node lies in, from the inside out."""
+        inside = (c.parents for c in self._charts.values() if id(node) in c.parents)
+        parents = next(inside, {})
+        while (node := parents.get(id(node))) is not None:  # type: ignore[assignment]
+            yield node
+
+    def statement(self, node: cst.CSTNode) -> cst.CSTNode:
+        """Return the statement that a node belongs to, one whole line or compound."""
+        line = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
+        return next(n for n in (node, *self.parents(node)) if isinstance(n, line))
+
+    def line(self, site: Site) -> int:
+        """Return the line in which a node begins by now."""
+        return self._charts[site.source].line(site.node)
+
+    def place(self, site: Site) -> str:
+        """Return `file:line` of a node in the user's file."""
+        return self.project.place(site.source, self.line(site))
+
+    def places(self, sites: list[Site]) -> str:
+        """Return where some nodes stand, in words."""
+        return " and ".join(dict.fromkeys(map(self.place, sites)))
+
+    def full_name(self, node: cst.CSTNode, scope: Scope) -> str:
+        """Return what a name means by the imports: `torch.optim.AdamW` for `optim.AdamW`."""
+        text = dotted(node)
+        head, _, rest = text.partition(".")
+        if not head or scope.binding(head) is not None:
+            return ""
+        base = self._follow(self._charts[scope.source].imported.get(head, ""))
+        return f"{base}.{rest}" if base and rest else base
+
+    def called(self, *names: str, last: frozenset[str] = frozenset()) -> list[Site]:
+        """Return the calls of things by their full names.
+
+        Args:
+            names: whole names, or ends such as `torch.optim.` with `last`.
+            last: what may follow, whatever private modules stand between.
+        """
+        found = []
+        for site in self.calls:
+            full = self.full_name(site.call.func, site.scope)
+            head, _, tail = full.rpartition(".")
+            if full in names or (tail in last and any(f"{head}.".startswith(n) for n in names)):
+                found.append(site)
+        return found
+
+    def local_name(self, source: Source, full: str) -> str:
+        """Return how a file calls something imported, such as `th` for `torch`; "" if it cannot."""
+        names = self._charts[source].imported
+        own = next((name for name, told in names.items() if told == full), "")
+        return own if own not in self.files[source].bound else ""
+
+    def function(self, site: Site) -> Scope | None:
+        """Return the function, method or class of the project that a call means."""
+        key = id(site.node)
+        if key not in self._means:
+            self._means[key] = self._meant(site)
+        return self._means[key]
+
+    def _meant(self, site: Site) -> Scope | None:
+        func, scope = site.call.func, site.scope
+        text = dotted(func)
+        if not text:
+            return None
+        if text.startswith("self.") and scope.owner is not None:
+            wanted = f"{scope.owner.name}.{text[5:]}"
+            return self._defined(scope.source, wanted)
+        if scope.binding(text.partition(".")[0]) is None:
+            full = self.full_name(func, scope)
+            module, _, name = full.rpartition(".")
+            source = self.project.named(module)
+            if source is not None:
+                return self._defined(source, name)
+        return self._defined(scope.source, text)
+
+    def _defined(self, source: Source, name: str) -> Scope | None:
+        found = [f for f in self._charts[source].functions if f.name == name]
+        return found[0] if len(found) == 1 else None
+
+    def _follow(self, name: str) -> str:
+        """Go through a module of the project that only hands a name on."""
+        for _ in range(4):
+            module, _, last = name.rpartition(".")
+            source = self.project.named(module)
+            further = self._charts[source].imported.get(last, "") if source is not None else ""
+            if not further:
+                return name
+            name = further
+        return name
+
+
+def _children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield what a node consists of; libcst's own `children` rebuilds the node for it."""
+    for name in vars(type(node))["__dataclass_fields__"]:
+        value = getattr(node, name)
+        for part in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(part, cst.CSTNode) and not isinstance(part, _SPACE):
+                yield part
 
 
 def _opens(node: cst.CSTNode) -> bool:

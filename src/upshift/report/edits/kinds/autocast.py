@@ -46,7 +46,7 @@ def autocast(job: Job) -> None:
         for site in calls_of(survey, flow, model)
         if id(site.scope) in training and not _without_gradients(survey, site)
     ]
-    able = [site for site in calls if _is_tensor(survey, site) and _comes_first(survey, site)]
+    able = [site for site in calls if _is_tensor(survey, flow, site) and _comes_first(survey, site)]
     if not calls or len(able) < len(calls):
         where = survey.places([site for site in calls if site not in able])
         why = "nothing here shows that the model's answer is one tensor" if calls else (
@@ -144,36 +144,37 @@ def _comes_first(survey: Survey, site: Site) -> bool:
     return False
 
 
-def _is_tensor(survey: Survey, site: Site) -> bool:
+def _is_tensor(survey: Survey, flow: Flow, site: Site) -> bool:
     """Return whether the text shows that an answer is one tensor: what is done with it."""
     parent = next(survey.parents(site.node))
     if isinstance(parent, cst.Attribute):
         return parent.attr.value in _TENSOR_METHODS
     if isinstance(parent, cst.Arg):
         taker = next(node for node in survey.parents(parent) if isinstance(node, cst.Call))
-        return _is_loss(survey, Site(scope=site.scope, node=taker))
+        return _is_loss(survey, flow, Site(scope=site.scope, node=taker))
     if not isinstance(parent, cst.Assign) or len(parent.targets) != 1:
         return False
     name = dotted(parent.targets[0].target)
     return bool(name) and any(
-        _shows_tensor(survey, other, name) for other in survey.calls if other.scope is site.scope
+        _shows_tensor(survey, flow, other, name)
+        for other in survey.calls
+        if other.scope is site.scope
     )
 
 
-def _shows_tensor(survey: Survey, site: Site, name: str) -> bool:
+def _shows_tensor(survey: Survey, flow: Flow, site: Site, name: str) -> bool:
     func = site.call.func
     if isinstance(func, cst.Attribute) and dotted(func.value) == name:
         return func.attr.value in _TENSOR_METHODS
     given = bool(site.call.args) and dotted(site.call.args[0].value) == name
-    return given and _is_loss(survey, site)
+    return given and _is_loss(survey, flow, site)
 
 
-def _is_loss(survey: Survey, site: Site) -> bool:
+def _is_loss(survey: Survey, flow: Flow, site: Site) -> bool:
     """Return whether a call is a loss of torch: a function, or a module that is made here."""
     func = site.call.func
     if survey.full_name(func, site.scope).startswith("torch.nn.functional."):
         return True
-    flow = Flow(survey)
     key = flow.key(func, site.scope)
     losses = [
         s
