@@ -124,7 +124,7 @@ ONE = torch.ones(3)
         (ONE, ONE), [ONE, ONE[1:]], np.arange(6)[::2], np.arange(3)[::-1],
         torch.ones(2, dtype=torch.complex64).conj(), {(1, 2): 3}, np.ma.array([1]),
     ],
-    ids=repr,
+    ids=lambda value: repr(value).partition(" at 0x")[0],
 )  # fmt: skip
 def test_refuses_what_would_come_back_otherwise(value) -> None:
     with pytest.raises(Strange):
