@@ -572,6 +572,18 @@ def test_objects_are_frozen_once_before_the_outermost_loop(desk) -> None:
     assert desk.again(garbage_collector=10) == text
 
 
+@pytest.mark.parametrize(
+    "starts", ["job.fit()", "fit()\nfit()", "def more():\n    fit()\n\n\nfit()\nmore()"]
+)
+def test_a_loop_that_may_begin_more_than_once_is_left_to_the_user(desk, starts) -> None:
+    desk.edit(
+        f"def fit():\n    for x in loader:\n        model(x).backward()\n\n\n{starts}\n",
+        garbage_collector=10,
+    )
+    assert desk.diff == ""
+    assert "write this yourself, since which loop trains cannot be told" in desk.said()
+
+
 def test_gradients_are_let_go_where_the_script_fills_them(desk) -> None:
     desk.edit(
         """

@@ -29,7 +29,7 @@ EDITS: dict[str, Edit] = {
     "zero_grad_to_none": loops.zero_grad_to_none,
 }
 # An edit of one of these moves lines that the others look for: it comes last.
-LAST = ("torch_compile", "channels_last", "autocast", "garbage_collector")
+LAST = ("channels_last", "torch_compile", "autocast", "garbage_collector")
 
 NO_EDIT = {
     "batched_fetch": "each batch read at once is held against the script's own while it runs",

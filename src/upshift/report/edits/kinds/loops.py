@@ -48,7 +48,10 @@ def garbage_collector(job: Job) -> None:
 
 
 def _training_loop(survey: Survey) -> Site | None:
-    """Return the outermost loop around the backward pass, through the functions that call it."""
+    """Return the outermost loop around the backward pass, through the functions that call it.
+
+    It is begun once only where the callers can be followed up to the file itself.
+    """
     sites, found = backwards(survey), None
     while sites:
         scopes = {id(site.scope): site.scope for site in sites}
@@ -57,13 +60,17 @@ def _training_loop(survey: Survey) -> Site | None:
             for site in sites
             if (loop := loop_around(survey, site.node)) is not None
         }
-        if len(scopes) > 1 or len(loops) > 1:
-            return None if found is None else found
+        outside = [site for site in sites if loop_around(survey, site.node) is None]
+        again = found is not None and len(sites) > 1 and bool(outside)
+        if len(scopes) > 1 or len(loops) > 1 or again:
+            return None
         found = next(iter(loops.values()), found)
         (scope,) = scopes.values()
+        if not scope.name:
+            return found
         # A loop around a call of this function is farther out than any in it.
         sites = [s for s in survey.calls if s.scope is not scope and survey.function(s) is scope]
-    return found
+    return None
 
 
 def zero_grad_to_none(job: Job) -> None:
