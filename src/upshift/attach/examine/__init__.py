@@ -15,6 +15,8 @@ import pkgutil
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from upshift.attach.eager import stay_eager
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,7 +28,9 @@ _EVENTS = ("called", "loading", "loaded", "backward", "steps", "ended")
 def discover() -> dict[str, Callable[[Watch], Any]]:
     """Return the examiners by the name of their file."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    return {name: importlib.import_module(f"{__name__}.{name}").EXAMINER for name in names}
+    found = {name: importlib.import_module(f"{__name__}.{name}").EXAMINER for name in names}
+    stay_eager()  # these files are imported after the seams were put in
+    return found
 
 
 class Examination:

@@ -40,9 +40,9 @@ def argument(call: cst.Call, name: str, *, index: int | None = None) -> cst.Arg 
 def with_argument(call: cst.Call, name: str, value: str, *, index: int | None = None) -> cst.Call:
     """Return a call with an argument changed where it is there, and added at the end if not.
 
-    >>> call = expression("Adam(params,  1e-3,)  ")
+    >>> call = expression("Adam(params,  1e-3,)")
     >>> code(with_argument(call, "fused", "True"))
-    'Adam(params,  1e-3, fused=True,)  '
+    'Adam(params,  1e-3, fused=True,)'
     """
     found = argument(call, name, index=index)
     if found is not None:
