@@ -10,7 +10,7 @@ from upshift.records import Entry, Plan, Workload
 from upshift.session.examine import examine
 from upshift.session.observe import observe
 
-LOOK_S = 1.0
+LOOK_S, LOOKS_COUNT = 1.0, 3
 
 
 def look(folder, source, *args, seconds=LOOK_S, step_count=12):
@@ -28,13 +28,18 @@ def look(folder, source, *args, seconds=LOOK_S, step_count=12):
 
 @pytest.fixture(scope="module")
 def diagnosed(tmp_path_factory):
-    """Look at a script; the same text with the same arguments is looked at once a module."""
+    """Look at a script; the same text with the same arguments is looked at once a module.
+
+    A neighbour that takes the CPU hides what is there, and findings then keep silent: a sick
+    script is looked at again, up to three times, `until` the findings of these names are seen.
+    """
     known = {}
 
-    def diagnose(source, *args, **details):
+    def diagnose(source, *args, until=(), **details):
         key = (source, args, tuple(details.items()))
-        if key not in known:
-            known[key] = look(tmp_path_factory.mktemp("sick"), source, *args, **details)
+        for _ in range(LOOKS_COUNT):
+            if key not in known or not known[key].keys() >= set(until):
+                known[key] = look(tmp_path_factory.mktemp("sick"), source, *args, **details)
         return known[key]
 
     return diagnose

@@ -50,7 +50,7 @@ def line_of(mark):
 
 @pytest.fixture(scope="module")
 def sick(diagnosed):
-    return diagnosed(SCRIPT, "sick", seconds=3.0)
+    return diagnosed(SCRIPT, "sick", seconds=3.0, until=("recompiles", "graph-breaks"))
 
 
 @pytest.mark.child

@@ -55,7 +55,7 @@ def line_of(mark):
 
 @pytest.fixture(scope="module")
 def sick(diagnosed):
-    return diagnosed(SCRIPT, "sick")
+    return diagnosed(SCRIPT, "sick", until=NAMES)
 
 
 @pytest.mark.child

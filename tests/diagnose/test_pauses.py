@@ -7,7 +7,7 @@ import gc, sys
 import torch
 from torch import nn
 
-kept = [{"row": [i]} for i in range(150_000)]
+kept = [{"row": [i]} for i in range(60_000)]
 model = nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(100_000):
