@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs_ready
 
 .PHONY: demo test browser check docs format clean \
-	bench bench-first-light bench-loader bench-overhead bench-priors bench-rivals bench-sweep
+	bench bench-findings bench-first-light bench-loader bench-overhead bench-priors bench-rivals bench-sweep
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +46,7 @@ docs: $(DOCS_READY)
 # measure times: leave the machine alone meanwhile.
 bench:
 	@echo "make bench-first-light CHECKOUTS=folder  public scripts; benchmarks/first_light.py says which"
+	@echo "make bench-findings CHECKOUTS=folder     findings of public scripts, to be held against their source"
 	@echo "make bench-rivals CHECKOUTS=folder       the same scripts beside other launchers"
 	@echo "make bench-loader                        the data engine on made data"
 	@echo "make bench-sweep                         the search beside all combinations"
@@ -53,7 +54,7 @@ bench:
 	@echo "make bench-priors                        the priors of the search, from the figures above"
 	@echo 'All but the last take ARGUMENTS="...", such as ARGUMENTS="--help".'
 
-bench-first-light bench-rivals: $(READY)
+bench-findings bench-first-light bench-rivals: $(READY)
 	@test -n "$(CHECKOUTS)" || { echo "Say where the public scripts are: make $@ CHECKOUTS=folder (see benchmarks/first_light.py)."; exit 2; }
 	$(BIN)/python benchmarks/$(subst -,_,$(@:bench-%=%)).py $(CHECKOUTS) $(ARGUMENTS)
 

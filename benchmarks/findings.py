@@ -51,6 +51,8 @@ def profile(entry: dict[str, Any], folder: Path) -> list[dict[str, Any]] | str:
         if done.returncode:
             return done.stderr.strip().splitlines()[-1]
         findings = json.loads(path.read_text())["findings"]
+    for one in findings:
+        del one["why"]  # it has times of this machine
     for where in (where for one in findings for where in one["where"]):
         found = Path(where["path"])
         where["path"] = str(
@@ -82,13 +84,13 @@ def page(seen: dict[str, Any], judged: dict[str, Any]) -> str:
         if isinstance(findings, str):
             lines += [f"Not profiled: {findings}", ""]
             continue
-        lines += ["| finding | share | where | says | judged |", "|---|---|---|---|---|"]
+        lines += ["| finding | share | where | judged |", "|---|---|---|---|"]
         for one in findings:
             verdict = said.get(one["id"], "not judged yet")
-            cells = (f"`{one['id']}`", share(one), place(one), one["why"], verdict)
+            cells = (f"`{one['id']}`", share(one), place(one), verdict)
             lines.append(f"| {' | '.join(cells)} |")
         if not findings:
-            lines.append("| none | | | | |")
+            lines.append("| none | | | |")
         lines += ["", f"Missed: {said.get('missed', 'not judged yet')}", ""]
     return "\n".join(lines)
 
