@@ -19,7 +19,7 @@ $(DOCS_READY): $(READY)
 	touch $@
 
 demo: $(READY)
-	$(BIN)/upshift tune --budget 180s --plan .demo/upshift.toml examples/image_pipeline.py
+	$(BIN)/upshift tune --budget 4m --plan .demo/upshift.toml examples/image_pipeline.py
 
 test: $(READY) browser
 	$(BIN)/pytest -q
