@@ -7,19 +7,12 @@ import pytest
 from upshift.attach import processes
 from upshift.attach.examine.copies import Copies
 from upshift.diagnose import Case, discover
-from upshift.records import Phase, Profile, Step
+from upshift.records import Phase, Step
+from upshift.testing import sample_profile
 
 STEPS_COUNT, STEP_S = 10, 0.1
 MIB = 1 << 20
-PROFILE = Profile(
-    step_s=STEP_S,
-    step_low_s=STEP_S,
-    step_high_s=STEP_S,
-    sample_unit="samples",
-    sample_count=1.0,
-    phase_s={Phase.FORWARD: STEP_S},
-    step_count=STEPS_COUNT,
-)
+PROFILE = sample_profile({Phase.FORWARD: STEP_S}, step_count=STEPS_COUNT)
 LINE = {"path": "/home/train.py", "line": 9}
 
 

@@ -8,18 +8,11 @@ from upshift.attach import openmp
 from upshift.attach.examine.processors import Clocks
 from upshift.attach.processes import throttle_files, throttled_s
 from upshift.diagnose import Case, discover
-from upshift.records import Phase, Profile, Step
+from upshift.records import Phase, Step
+from upshift.testing import sample_profile
 
 STEPS_COUNT, STEP_S = 20, 0.1
-PROFILE = Profile(
-    step_s=STEP_S,
-    step_low_s=STEP_S,
-    step_high_s=STEP_S,
-    sample_unit="samples",
-    sample_count=1.0,
-    phase_s={Phase.FORWARD: STEP_S},
-    step_count=STEPS_COUNT,
-)
+PROFILE = sample_profile({Phase.FORWARD: STEP_S}, step_count=STEPS_COUNT)
 CROWDED = """
 import ctypes, hashlib, os, shutil, sys, tempfile
 from pathlib import Path

@@ -6,18 +6,11 @@ from upshift import machine
 from upshift.attach.examine.workers import busy_ratio, copied, spent
 from upshift.attach.processes import Mapped, Turn
 from upshift.diagnose import Case, discover
-from upshift.records import Phase, Profile, Step
+from upshift.records import Phase, Step
+from upshift.testing import sample_profile
 
 STEPS_COUNT, STEP_S = 20, 0.1
-PROFILE = Profile(
-    step_s=STEP_S,
-    step_low_s=STEP_S,
-    step_high_s=STEP_S,
-    sample_unit="samples",
-    sample_count=1.0,
-    phase_s={Phase.DATA: STEP_S},
-    step_count=STEPS_COUNT,
-)
+PROFILE = sample_profile({Phase.DATA: STEP_S}, step_count=STEPS_COUNT)
 SCRIPT = """
 import hashlib, os, sys
 from concurrent.futures import ThreadPoolExecutor

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import sqrt
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from upshift.diagnose.shares import ratio_of
 from upshift.records import HotLine, Interval, Machine, Phase, Profile, Step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-_NORMAL_95 = 1.96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +44,12 @@ class Case:
             seconds: of each examined step, in order.
 
         Returns:
-            The ratio of the sums with a normal 95 % interval of the ratio estimate (Cochran,
-            Sampling Techniques, 1977, section 6.4); None on fewer than two steps.
+            The ratio of the sums with its 95 % interval; None on fewer than two steps.
         """
         walls = [step.wall_s for step in self.steps][: len(seconds)]
         if len(walls) < 2 or not sum(walls):
             return None
-        ratio = sum(seconds) / sum(walls)
-        rests = [part - ratio * wall for part, wall in zip(seconds, walls, strict=False)]
-        error = _NORMAL_95 * stdev(rests) / sqrt(len(walls)) / fmean(walls)
-        low, high = max(0.0, ratio - error), min(1.0, ratio + error)
-        return Interval(low_ratio=min(low, ratio), mid_ratio=ratio, high_ratio=max(high, ratio))
+        return ratio_of(seconds[: len(walls)], walls)
 
     def phase_share(self, *phases: Phase) -> Interval | None:
         """Return the share of the examined steps that `phases` took."""

@@ -6,6 +6,7 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from upshift.diagnose.shares import LEAST_RATIO, NORMAL_95
 from upshift.records import Interval, Phase, Place
 
 if TYPE_CHECKING:
@@ -13,11 +14,8 @@ if TYPE_CHECKING:
 
     from upshift.diagnose.case import Case
 
-LEAST_RATIO = 0.02
-"""Below this share of a step nothing is told."""
 _LEAST_CALM_RATIO = 0.05
 _STUDENT_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31}
-_NORMAL_95 = 1.96
 
 
 def quiet_s(case: Case, *phases: Phase) -> float:
@@ -56,7 +54,7 @@ def share_of(case: Case, seconds: Sequence[float]) -> Interval | None:
         return None
     ratios = [min(1.0, one / step_s) for one in seconds]
     middle = fmean(ratios)
-    error = _STUDENT_95.get(count, _NORMAL_95) * stdev(ratios) / sqrt(count)
+    error = _STUDENT_95.get(count, NORMAL_95) * stdev(ratios) / sqrt(count)
     if middle < LEAST_RATIO or middle - error <= 0:
         return None
     high = min(1.0, middle + error)

@@ -6,14 +6,13 @@ from dataclasses import replace
 from math import sqrt
 from typing import TYPE_CHECKING
 
+from upshift.diagnose.shares import NORMAL_95
 from upshift.records import Interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from upshift.diagnose.case import Case
-
-_NORMAL_95 = 1.96
 
 
 def sampled_share(count: float, total_count: float) -> Interval | None:
@@ -29,7 +28,7 @@ def sampled_share(count: float, total_count: float) -> Interval | None:
     """
     if total_count <= 0:
         return None
-    ratio, doubt = min(1.0, count / total_count), _NORMAL_95**2 / total_count
+    ratio, doubt = min(1.0, count / total_count), NORMAL_95**2 / total_count
     centre = (ratio + doubt / 2) / (1 + doubt)
     error = sqrt(doubt * (ratio * (1 - ratio) + doubt / 4)) / (1 + doubt)
     return Interval(

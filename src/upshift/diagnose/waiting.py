@@ -5,15 +5,14 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING
 
+from upshift.diagnose.shares import NORMAL_95
 from upshift.records import Interval, Phase, Place
 
 if TYPE_CHECKING:
     from upshift.diagnose.case import Case
 
-LEAST_RATIO = 0.02
 _LEAST_SAMPLES_COUNT = 20
 _BUSY_RATIO = 0.5
-_NORMAL_95 = 1.96
 
 
 def scaled(share: Interval, factor: float) -> Interval:
@@ -70,7 +69,7 @@ def part_of(case: Case, *kinds: str) -> Interval | None:
     if waits is None or count < _LEAST_SAMPLES_COUNT:
         return None
     ratio = sum(seen.get(kind, 0) for kind in kinds) / count
-    error = _NORMAL_95 * sqrt(ratio * (1 - ratio) / count)
+    error = NORMAL_95 * sqrt(ratio * (1 - ratio) / count)
     return Interval(
         low_ratio=waits.low_ratio * max(0.0, ratio - error),
         mid_ratio=waits.mid_ratio * ratio,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from upshift.diagnose.costs import LEAST_RATIO, operation_s, places_of, quiet_s, share_of
+from upshift.diagnose.costs import operation_s, places_of, quiet_s, share_of
+from upshift.diagnose.shares import LEAST_RATIO
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding, Phase
 from upshift.units import percent

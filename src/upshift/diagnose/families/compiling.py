@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from upshift.diagnose.costs import LEAST_RATIO, places_of
+from upshift.diagnose.costs import places_of
 from upshift.diagnose.sampled import sampled_share
+from upshift.diagnose.shares import LEAST_RATIO
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding
 from upshift.units import duration, percent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from upshift.diagnose.shares import LEAST_RATIO
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding, Place
 from upshift.units import percent, size
@@ -15,14 +16,12 @@ if TYPE_CHECKING:
     from upshift.diagnose.case import Case
     from upshift.records import Interval
 
-_LEAST_RATIO = 0.02
-
 
 def _seen(case: Case, kind: str) -> tuple[Interval, Mapping[str, Any]] | None:
     """Return the share of one kind of copies and what is known of them, where they cost."""
     told = case.found.get(f"copies.{kind}")
     share = case.share(told["step_s"]) if told else None
-    if share is None or share.mid_ratio < _LEAST_RATIO:
+    if share is None or share.mid_ratio < LEAST_RATIO:
         return None
     return share, told or {}
 
@@ -81,7 +80,7 @@ def _pinned_memory_useless(case: Case) -> Finding | None:
     if case.found.get("copies.copy_count") or run_s is None or not wall_s:
         return None
     ratio = min(1.0, run_s / wall_s)
-    if ratio < _LEAST_RATIO:
+    if ratio < LEAST_RATIO:
         return None
     return Finding(
         name="pinned-memory-useless",

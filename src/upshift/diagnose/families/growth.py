@@ -7,7 +7,8 @@ from math import sqrt
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-from upshift.diagnose.costs import LEAST_RATIO, places_of
+from upshift.diagnose.costs import places_of
+from upshift.diagnose.shares import LEAST_RATIO, NORMAL_95
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding, Interval, Phase
 from upshift.units import duration, percent, size
@@ -22,7 +23,6 @@ _LEAST_STEPS_COUNT = 24
 _LEAST_GROWTH_RATIO = 0.05
 _SURE_Z = 3.3  # p < 0.001
 _BLOCKS_COUNT, _RISING_COUNT = 8, 26  # of 28 pairs
-_NORMAL_95 = 1.96
 _LEAST_NODES_RATIO = 1.0
 
 
@@ -114,7 +114,7 @@ def sen_slope(values: Sequence[float]) -> tuple[float, float, float] | None:
     error = sqrt(count * (count - 1) * (2 * count + 5) / 18)
     if rises <= _SURE_Z * error:
         return None
-    out = _NORMAL_95 * error / 2
+    out = NORMAL_95 * error / 2
     low = slopes[max(0, int(len(slopes) / 2 - out))]
     high = slopes[min(len(slopes) - 1, int(len(slopes) / 2 + out) + 1)]
     return low, median(slopes), high

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from upshift.diagnose.shares import LEAST_RATIO
 from upshift.diagnose.symptom import Symptom
-from upshift.diagnose.waiting import LEAST_RATIO, fetch_s, part_of, places_of
+from upshift.diagnose.waiting import fetch_s, part_of, places_of
 from upshift.records import Finding
 from upshift.units import duration, percent
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import ceil, sqrt
-from statistics import fmean, quantiles, stdev
+from math import ceil
+from statistics import fmean, quantiles
 from typing import TYPE_CHECKING
 
+from upshift.diagnose.shares import LEAST_RATIO, ratio_of
 from upshift.diagnose.symptom import Symptom
 from upshift.diagnose.waiting import (
-    LEAST_RATIO,
     busy_ratio,
     fetch_s,
     part_of,
@@ -37,7 +37,6 @@ _LEAST_STARTS_COUNT = 3
 _LEAST_START_S = 1.0
 _LONG_START_S = 5.0
 _CHEAP_ITEM_S = 0.0005
-_NORMAL_95 = 1.96
 _TABLES = frozenset(
     {"Tensor", "TensorDataset", "StackDataset"}
     | {"CIFAR10", "CIFAR100", "EMNIST", "FashionMNIST", "KMNIST", "MNIST", "QMNIST", "SEMEION"}
@@ -185,25 +184,14 @@ def _start_s(case: Case, start: Sequence[float]) -> float:
     return begin_s + max(0.0, first_s - (fetch_s(case) or 0.0)) + end_s
 
 
-def _ratio_of(parts: Sequence[float], wholes: Sequence[float]) -> Interval:
-    """Return the ratio of two sums with its 95 % interval; of one pair without."""
-    ratio = min(1.0, sum(parts) / sum(wholes))
-    if len(parts) < 2:
-        return Interval(low_ratio=ratio, mid_ratio=ratio, high_ratio=ratio)
-    rests = [part - ratio * whole for part, whole in zip(parts, wholes, strict=True)]
-    error = _NORMAL_95 * stdev(rests) / sqrt(len(rests)) / fmean(wholes)
-    low, high = max(0.0, ratio - error), min(1.0, ratio + error)
-    return Interval(low_ratio=low, mid_ratio=ratio, high_ratio=high)
-
-
 def _respawn_share(case: Case) -> Interval | None:
     """Return the share of the time that starts of workers took, from start to start."""
     starts = case.found.get("loading.starts", ())
     if len(starts) < _LEAST_STARTS_COUNT:
         return None
     walls = [after[0] - before[0] for before, after in pairwise(starts)]
-    costs = [_start_s(case, start) for start in starts[:-1]]
-    return _ratio_of(costs, walls) if min(walls) > 0 else None
+    costs = [min(_start_s(case, start), w) for start, w in zip(starts, walls, strict=False)]
+    return ratio_of(costs, walls) if min(walls) > 0 else None
 
 
 def _worker_respawn(case: Case) -> Finding | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from upshift.diagnose.costs import LEAST_RATIO, quiet_step_s
+from upshift.diagnose.costs import quiet_step_s
 from upshift.diagnose.sampled import sampled_share
+from upshift.diagnose.shares import LEAST_RATIO
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding, Phase
 from upshift.units import duration, percent

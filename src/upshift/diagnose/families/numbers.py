@@ -5,7 +5,8 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from upshift.diagnose.costs import LEAST_RATIO, operation_places, operation_s, share_of
+from upshift.diagnose.costs import operation_places, operation_s, share_of
+from upshift.diagnose.shares import LEAST_RATIO
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding, Interval
 from upshift.units import duration, percent, times

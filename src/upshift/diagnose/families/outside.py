@@ -6,16 +6,15 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from upshift.diagnose.costs import LEAST_RATIO, places_of
+from upshift.diagnose.costs import places_of
 from upshift.diagnose.sampled import quiet_share
+from upshift.diagnose.shares import LEAST_RATIO, NORMAL_95
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding, Interval, Phase
 from upshift.units import duration, percent
 
 if TYPE_CHECKING:
     from upshift.diagnose.case import Case
-
-_NORMAL_95 = 1.96
 
 
 def _eval_with_grad(case: Case) -> Finding | None:
@@ -45,7 +44,7 @@ def _checkpoint_stall(case: Case) -> Finding | None:
     ratio = min(1.0, fmean(seconds) / period_s)
     if ratio < LEAST_RATIO:
         return None
-    error = _NORMAL_95 * stdev(seconds) / sqrt(len(seconds)) / period_s
+    error = NORMAL_95 * stdev(seconds) / sqrt(len(seconds)) / period_s
     steps_count = case.traits.get("checkpoint.period_step_count", 0)
     often = "every step" if steps_count < 1.5 else f"every {steps_count:.0f} steps"
     return Finding(

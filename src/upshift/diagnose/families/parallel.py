@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from upshift.diagnose.costs import LEAST_RATIO
 from upshift.diagnose.sampled import quiet_share
+from upshift.diagnose.shares import LEAST_RATIO
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding
 from upshift.units import percent, size

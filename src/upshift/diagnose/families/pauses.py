@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from upshift.diagnose.shares import LEAST_RATIO
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding
 from upshift.units import percent
@@ -11,13 +12,11 @@ from upshift.units import percent
 if TYPE_CHECKING:
     from upshift.diagnose.case import Case
 
-_LEAST_RATIO = 0.02
-
 
 def _gc_pauses(case: Case) -> Finding | None:
     """Find Python's garbage collections, by the time that they took."""
     share = case.share(case.found.get("pauses.collections_s", ()))
-    if share is None or share.mid_ratio < _LEAST_RATIO:
+    if share is None or share.mid_ratio < LEAST_RATIO:
         return None
     return Finding(
         name="gc-pauses",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from os.path import basename
 from typing import TYPE_CHECKING
 
+from upshift.diagnose.shares import LEAST_RATIO, is_worth_telling
 from upshift.diagnose.symptom import Symptom
 from upshift.diagnose.waits import blamed_share, quota_share, read_rivals
 from upshift.records import Finding, Interval
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from upshift.diagnose.case import Case
 
-_LEAST_RATIO = 0.02
 _USED_RATIO = 0.01
 _SLOW_RATIO, _CAPPED_RATIO = 0.8, 0.95
 # Their governors of this name still go up to the highest rate.
@@ -35,10 +35,6 @@ def _threads(count: int) -> str:
     return "1 thread" if count == 1 else f"{count} threads"
 
 
-def _told(share: Interval | None) -> bool:
-    return share is not None and share.mid_ratio >= _LEAST_RATIO
-
-
 def _tried(case: Case) -> tuple[int, Interval, Interval] | None:
     """Return another thread count, how much faster steps were under it, and their share."""
     count = case.found.get("threads.count")
@@ -46,7 +42,7 @@ def _tried(case: Case) -> tuple[int, Interval, Interval] | None:
         return None
     ratios = (case.found[f"threads.{end}_ratio"] for end in ("low", "mid", "high"))
     low, mid, high = (float(ratio) for ratio in ratios)
-    if low < 1 + _LEAST_RATIO:
+    if low < 1 + LEAST_RATIO:
         return None
     faster = Interval(low_ratio=low, mid_ratio=mid, high_ratio=high)
     share = Interval(low_ratio=1 - 1 / low, mid_ratio=1 - 1 / mid, high_ratio=1 - 1 / high)
@@ -70,7 +66,7 @@ def _oversubscribed_threads(case: Case) -> Finding | None:
         begin += f"with {count} steps were {times(faster.mid_ratio)} as fast."
     else:
         waits = blamed_share(case, "team")
-        if waits is None or not _told(waits):
+        if waits is None or not is_worth_telling(waits):
             return None
         share = waits
         begin += f"the loop waits for a CPU in {percent(share.mid_ratio)} of a step."
@@ -112,7 +108,7 @@ def _small_ops_threads(case: Case) -> Finding | None:
 def _cpu_quota(case: Case) -> Finding | None:
     """Find steps that a quota of the control group held up."""
     share = quota_share(case)
-    if share is None or not _told(share):
+    if share is None or not is_worth_telling(share):
         return None
     budget, threads = case.machine.budget, case.traits.get("threads")
     quota = f" of {budget.quota_cores_ratio:g} cores" if budget.quota_cores_ratio else ""
@@ -130,7 +126,7 @@ def _cpu_quota(case: Case) -> Finding | None:
 def _contended_machine(case: Case) -> Finding | None:
     """Find other processes on the CPUs of the loop."""
     share, rivals = blamed_share(case, "others"), read_rivals(case)
-    if share is None or rivals is None or not _told(share) or _ranks_count(case) > 1:
+    if share is None or rivals is None or not is_worth_telling(share) or _ranks_count(case) > 1:
         return None
     return Finding(
         name="contended-machine",
@@ -148,7 +144,7 @@ def _duplicate_openmp(case: Case) -> Finding | None:
     wall_s = case.found.get("processors.wall_s")
     used = [pool for pool in pools if wall_s and pool["run_s"] >= _USED_RATIO * wall_s]
     share = blamed_share(case, "team")
-    if len(used) < 2 or share is None or not _told(share):
+    if len(used) < 2 or share is None or not is_worth_telling(share):
         return None
     return Finding(
         name="duplicate-openmp",
@@ -210,7 +206,7 @@ def _ranks_oversubscribed(case: Case) -> Finding | None:
         begin += f"with {count} this one was {times(faster.mid_ratio)} as fast."
     else:
         waits = _rank_waits(case)
-        if waits is None or not _told(waits):
+        if waits is None or not is_worth_telling(waits):
             return None
         share = waits
         begin += f"this one waits for a CPU in {percent(share.mid_ratio)} of a step."

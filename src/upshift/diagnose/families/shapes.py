@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from upshift.diagnose.costs import (
-    LEAST_RATIO,
-    operation_s,
-    places_of,
-    quiet_s,
-    quiet_step_s,
-    share_of,
-)
+from upshift.diagnose.costs import operation_s, places_of, quiet_s, quiet_step_s, share_of
+from upshift.diagnose.shares import LEAST_RATIO
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding, Phase
 from upshift.units import percent

@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from upshift.diagnose.shares import LEAST_RATIO
 from upshift.diagnose.symptom import Symptom
 from upshift.diagnose.waits import starved_share
 from upshift.records import Finding
@@ -13,7 +14,6 @@ from upshift.units import percent, size
 if TYPE_CHECKING:
     from upshift.diagnose.case import Case
 
-_LEAST_RATIO = 0.02
 _POOL_RATIO = 1.6  # the thread that sends batches takes turns with the one that makes them
 _LEAST_COPIED_BYTES = 4 << 20
 _DANGEROUS_RATIO = 0.05
@@ -27,7 +27,7 @@ def _nested_thread_pools(case: Case) -> Finding | None:
         return None
     threads_ratio = fmean(worker["busy_ratio"] for worker in each)
     share = starved_share(case)
-    if threads_ratio < _POOL_RATIO or share is None or share.mid_ratio < _LEAST_RATIO:
+    if threads_ratio < _POOL_RATIO or share is None or share.mid_ratio < LEAST_RATIO:
         return None
     return Finding(
         name="nested-thread-pools",
@@ -55,7 +55,7 @@ def _worker_affinity(case: Case) -> Finding | None:
     if given_count is None or not allowed or len(allowed) >= min(len(each), given_count):
         return None
     share = starved_share(case)
-    if share is None or share.mid_ratio < _LEAST_RATIO:
+    if share is None or share.mid_ratio < LEAST_RATIO:
         return None
     variables = str(case.traits.get("openmp.variables", "")).split()
     bound = [name for name in _BINDING if name in variables]
