@@ -1,6 +1,7 @@
 # Two verbs do everything on a fresh clone: `make demo` and `make test`.
 PYTHON ?= python3
 VENV ?= .venv
+JOBS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs_ready
@@ -22,7 +23,8 @@ demo: $(READY)
 	$(BIN)/upshift tune --budget 4m --plan .demo/upshift.toml examples/image_pipeline.py
 
 test: $(READY) browser
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n $(JOBS) --dist loadfile -m "not measures"
+	$(BIN)/pytest -q -m measures
 
 # The HTML report is also tested in a real browser. Where none can be had, those tests are skipped.
 browser:

@@ -27,6 +27,7 @@ from figures import machine_line, ratio, ratio_cell
 from first_light import tree_hash
 
 from upshift.compare import hodges_lehmann
+from upshift.units import parse_duration
 
 HERE = Path(__file__).parent
 LIMIT_S = 600.0
@@ -152,17 +153,23 @@ def told(ratios: list[float]) -> str:
 def page(rows: dict[str, dict[str, Any]], machine: str, rounds: int, budget: str) -> str:
     """Return the tables."""
     names = [*RIVALS]
-    lines = ["| script | " + " | ".join(names) + " | plan | effect | launches | seconds of tune |"]
+    lines = ["| script | " + " | ".join(names) + " | plan | effect | launches | time to plan |"]
     lines.append("|" + "---|" * (len(names) + 5))
     for script, row in rows.items():
         cells = [told(row["ratios"][name]) if name in row["ratios"] else "" for name in names]
         lines.append(
             f"| {script} | " + " | ".join(cells)
-            + f" | {row['plan']} | {row['effect']} | {row['launches']} | {row['tune_s']:.0f} |"
+            + f" | {row['plan']} | {row['effect']} | {row['launches']}"
+            + f" | {share_of_budget(row, budget)} |"
         )  # fmt: skip
     lines.append("| **geometric mean** | " + " | ".join(means(rows, names)) + " | | | | |")
     facts = HEAD.format(machine=machine_line(), rounds=rounds, budget=budget)
     return facts + "\n".join(lines) + "\n"
+
+
+def share_of_budget(row: dict[str, Any], budget: str) -> str:
+    """Return how much of its budget a tuning took, empty where it failed."""
+    return f"{row['tune_s'] / parse_duration(budget):.0%} of the budget" if row["tune_s"] else ""
 
 
 def means(rows: dict[str, dict[str, Any]], names: list[str]) -> list[str]:

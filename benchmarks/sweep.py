@@ -53,22 +53,16 @@ Reproduce with `python benchmarks/sweep.py --budget {budget}`; levers: {levers}.
 """
 
 
-class Silent:
-    """Nobody looks on."""
+class Log(session.Watcher):
+    """Tell how far it has come, without races."""
 
     def stage(self, name: str, detail: str = "") -> None:
         """Begin a part of the work."""
         print(f"  {name}: {detail}", file=sys.stderr, flush=True)
 
-    def evidence(self, *shown: Any) -> None:
-        """Show how far a race has come."""
-
     def known(self, text: str) -> None:
         """Keep a fact."""
         print(f"    {text}", file=sys.stderr, flush=True)
-
-    def note(self, text: str) -> None:
-        """Say something once."""
 
 
 def sweep(workload: Workload, options: session.Options, found: Plan, race_s: float) -> Any:
@@ -87,7 +81,7 @@ def sweep(workload: Workload, options: session.Options, found: Plan, race_s: flo
         # Plans of one launch lie together: a child is started once for all of them.
         starts = {knob.lever for knob in knobs if knob.switch is Switch.LAUNCH}
         plans.sort(key=lambda plan: str(plan.only(frozenset(starts))))
-        races = Races(bench, options, Silent())
+        races = Races(bench, options, Log())
         races.measure_noise()
         began_s, ratios = time.monotonic(), {}
         for plan in plans:
@@ -140,7 +134,7 @@ def main() -> None:
             python=sys.executable,
         )  # fmt: skip
         options = session.Options(budget_s=parse_duration(asked.budget), only=LEVERS)
-        tuned = session.tune(workload, options, Silent())
+        tuned = session.tune(workload, options, Log())
         swept = sweep(workload, options, tuned.plan, parse_duration(asked.race))
         rows[script] = line(script, tuned.plan, tuned.cost.wall_s, swept)
         print(rows[script], flush=True)

@@ -30,6 +30,7 @@ from upshift.records import (
     Torch,
     Verdict,
 )
+from upshift.session import Watcher
 
 if TYPE_CHECKING:
     from upshift.launch.process import Isolation
@@ -110,6 +111,21 @@ def plant(patch: Any, levers: Mapping[str, Any]) -> None:
     """
     patch.setattr("upshift.lever.names", lambda: tuple(levers))
     patch.setattr("upshift.lever.load", levers.__getitem__)
+
+
+class Listener(Watcher):
+    """Whoever looks on: keeps what is said, and shows nothing.
+
+    Attributes:
+        said: the notes, in order.
+    """
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Keep a note."""
+        self.said.append(text)
 
 
 @dataclass(kw_only=True)

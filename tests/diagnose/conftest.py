@@ -26,6 +26,13 @@ def look(folder, source, *args, seconds=LOOK_S, step_count=12):
     return {"": diagnosis, **{finding.name: finding for finding in diagnosis.findings}}
 
 
+def pytest_collection_modifyitems(items):
+    """Findings are judged by times: nothing may run beside a look."""
+    for item in items:
+        if "diagnosed" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.measures)
+
+
 @pytest.fixture(scope="module")
 def diagnosed(tmp_path_factory):
     """Look at a script; the same text with the same arguments is looked at once a module.

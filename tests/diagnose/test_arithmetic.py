@@ -34,9 +34,11 @@ for step in range(100_000):
             torch._foreach_lerp_(average, list(model.parameters()), 0.01)
     if sick:
         total += loss
-        history += 2 * [weight.mean().item() for weight in average[:16]]
-        for value in history:
+        told = [weight.mean().item() for weight in average[:16]]
+        for value in 12 * told:
             print(value, file=sys.stderr)
+        history += 20 * told
+        largest = max(value * value for value in history)
     else:
         total += loss.item()
     if step % 1000 == 0:

@@ -90,7 +90,6 @@ facts["donates"] = donates() == before
 
 
 @pytest.mark.child
-@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler"
 )

@@ -3,8 +3,9 @@
 import json
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import BytesIO
+from math import inf
 
 import pytest
 
@@ -17,7 +18,7 @@ from upshift.records import Effect, Entry, Gate, Phase, Proof, Switch, Tuning, W
 from upshift.report.events import Events
 from upshift.session import Options, tuner
 from upshift.session.costs import recorded_count
-from upshift.testing import LAPTOP, FakeScript, plant, steady
+from upshift.testing import LAPTOP, FakeScript, Listener, plant, steady
 from upshift.units import parse_duration
 
 LATE_RATIO = 1.15
@@ -47,24 +48,6 @@ LEVERS = {
     )
 }
 FASTER = {"amiss": 0.9, "brisk": 1.15, "crowd": 1.2, "dawdle": 1.0, "early": 1.05}
-
-
-@dataclass
-class Silent:
-    """A watcher that keeps what was said."""
-
-    said: list[str] = field(default_factory=list)
-
-    def stage(self, name, detail="") -> None: ...
-    def profiled(self, profile) -> None: ...
-    def found(self, diagnosis) -> None: ...
-    def race_begins(self, baseline, candidate) -> None: ...
-    def race_grows(self, pairs, speedup) -> None: ...
-    def race_ends(self, seen) -> None: ...
-    def leads(self, plan) -> None: ...
-    def known(self, text) -> None: ...
-    def note(self, text) -> None:
-        self.said.append(text)
 
 
 def make_prover(script, *, slower_ratio, rejected):
@@ -117,11 +100,11 @@ def tuned(monkeypatch, tmp_path):
 
     def run(
         budget_s, *, step_s, start_s, slower_ratio=1.3, rejected=frozenset(), gains=FASTER,
-        training_s=None, watcher=None,
+        training_s=None, watcher=None, slow_from_s=inf,
         **details,
     ) -> Tuned:  # fmt: skip
         def cost(plan):
-            seconds = step_s
+            seconds = step_s * (3.0 if script.spent_s > slow_from_s else 1.0)
             for name, _ in plan.settings:
                 seconds /= gains[name]
             return seconds
@@ -144,7 +127,7 @@ def tuned(monkeypatch, tmp_path):
         monkeypatch.setattr(session, "open_bench", open_bench)
         prover = make_prover(script, slower_ratio=slower_ratio, rejected=rejected)
         monkeypatch.setattr(tuner, "Prover", prover)
-        view = Silent()
+        view = Listener()
         options = Options(budget_s=budget_s, training_s=training_s)
         own = tuner.Tuner(WORKLOAD, options, watcher or view, clock=script.clock)
         tuning = own.tune()
@@ -261,6 +244,14 @@ def test_where_no_trial_is_worth_its_time_the_script_is_not_even_raced(tuned) ->
     assert seen.tuning.noise is None
     assert all("to cost" in row.why for row in seen.tuning.levers)
     assert any("cost more than it saves of 1 m 00 s" in note for note in seen.tuning.notes)
+
+
+def test_before_and_after_are_of_the_same_moment(tuned) -> None:
+    seen = tuned(300.0, step_s=0.1, start_s=2.0, slow_from_s=20.0).tuning
+    assert seen.tuned.samples_per_s / seen.baseline.samples_per_s == pytest.approx(
+        seen.means_ratio, rel=0.01
+    )
+    assert seen.baseline.step_s == pytest.approx(0.3, rel=0.05)
 
 
 def late_start(plan) -> float:

@@ -22,7 +22,7 @@ from upshift.session.costs import Costs
 from upshift.session.hunt import MOST_LAUNCHES_COUNT, Hunt
 from upshift.session.observe import observe
 from upshift.session.races import Races
-from upshift.testing import FakeScript, plant, steady
+from upshift.testing import FakeScript, Listener, plant, steady
 
 WORKLOAD = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd="/nowhere", python="python")
 SCENARIOS = 25
@@ -188,20 +188,6 @@ class Kept:
         self.history = (*self.history, seen)
 
 
-class Nobody:
-    """A watcher that does not look."""
-
-    def stage(self, name, detail="") -> None: ...
-    def profiled(self, profile) -> None: ...
-    def found(self, diagnosis) -> None: ...
-    def race_begins(self, baseline, candidate) -> None: ...
-    def race_grows(self, pairs, speedup) -> None: ...
-    def race_ends(self, seen) -> None: ...
-    def leads(self, plan) -> None: ...
-    def known(self, text) -> None: ...
-    def note(self, text) -> None: ...
-
-
 @dataclass
 class Searched:
     """What a search came to."""
@@ -229,7 +215,7 @@ def search_on(monkeypatch):
             clock=script.clock,
         ) as bench:  # fmt: skip
             baseline = observe(bench, Plan(), step_count=40)
-            races = Races(bench, session.Options(), Nobody(), clock=script.clock)
+            races = Races(bench, session.Options(), Listener(), clock=script.clock)
             races.measure_noise()
             knobs, _ = bounds(
                 [knob(name, settings) for name, settings in machine.settings.items()],
@@ -238,7 +224,7 @@ def search_on(monkeypatch):
             nothing = Costs(step_s=0.0, start_s=0.0, launch_s=0.0, pair_s=0.0)
             journal = Kept()
             hunt = Hunt(
-                knobs, journal, bench=bench, races=races, options=options, view=Nobody(),
+                knobs, journal, bench=bench, races=races, options=options, view=Listener(),
                 costs=lambda plan: nothing, spent_s=script.clock, note=lambda text: None,
             )  # fmt: skip
             hunt.run()

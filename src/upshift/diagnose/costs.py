@@ -72,8 +72,14 @@ def places_of(lines: Iterable[Any]) -> tuple[Place, ...]:
     return tuple(Place(path=path, line=line) for path, line in lines)
 
 
-def operation_places(case: Case, *kinds: str) -> tuple[Place, ...]:
-    """Return the lines of the script that asked for some kinds of operations."""
-    told = case.found.get("operations.places", {})
+def places_in(case: Case, name: str, *kinds: str) -> tuple[Place, ...]:
+    """Return the lines of the user's code on which an examiner saw some kinds of work, once each.
+
+    Args:
+        case: what was seen.
+        name: the fact that holds the lines of each kind, such as `operations.places`.
+        kinds: of operations, or of the work on a batch.
+    """
+    told = case.found.get(name, {})
     lines = {tuple(line): None for kind in kinds for line in told.get(kind, ())}
     return places_of(lines)

@@ -6,7 +6,7 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from upshift.diagnose.shares import NORMAL_95
-from upshift.records import Interval, Phase, Place
+from upshift.records import Interval, Phase
 
 if TYPE_CHECKING:
     from upshift.diagnose.case import Case
@@ -74,14 +74,4 @@ def part_of(case: Case, *kinds: str) -> Interval | None:
         low_ratio=waits.low_ratio * max(0.0, ratio - error),
         mid_ratio=waits.mid_ratio * ratio,
         high_ratio=waits.high_ratio * min(1.0, ratio + error),
-    )
-
-
-def places_of(case: Case, *kinds: str) -> tuple[Place, ...]:
-    """Return the lines of the user's code on which some kinds of work were seen."""
-    seen = case.found.get("loading.places", {})
-    return tuple(
-        Place(path=place["path"], line=place["line"], source=place.get("source", ""))
-        for kind in kinds
-        for place in seen.get(kind, ())
     )

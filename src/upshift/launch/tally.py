@@ -49,6 +49,15 @@ class Tally:
             return None
         return {phase: s / self._counts[plan] for phase, s in self._phases[plan].items()}
 
+    def step_count(self, plan: Plan) -> int:
+        """Return how many steps were counted under `plan`."""
+        return self._counts.get(plan, 0)
+
+    def forget_steps(self) -> None:
+        """Begin to count anew: what ran before ran on a machine that may have changed since."""
+        self._phases.clear()
+        self._counts.clear()
+
     @property
     def start_s(self) -> float:
         """Seconds from a launch to the first step; the very first one had to read the disk."""

@@ -13,6 +13,8 @@ from upshift.records import Phase, Profile
 from upshift.session.costs import GLANCE_COUNT, probe_count, watch_count
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from upshift.launch.bench import Bench
     from upshift.records import Plan, Step
 
@@ -72,6 +74,32 @@ def summarise(steps: list[Step], *, unit: str, used: dict[str, float]) -> Profil
         peak_rss_bytes=int(used["peak_rss_bytes"]),
         faults_count=used["faults_count"] / len(steps),
         cores_ratio=used["cpu_s"] / whole_s if whole_s else None,
+    )
+
+
+def retimed(
+    seen: Profile, *, costs_s: Sequence[float], phase_s: Mapping[Phase, float] | None, count: int
+) -> Profile:
+    """Return a profile with times that were measured in turns with those of another plan.
+
+    Two profiles of different moments do not compare: the machine may have changed in between.
+
+    Args:
+        seen: what was watched alone.
+        costs_s: seconds per sample of each block; fewer than two leave the profile as it is.
+        phase_s: mean seconds of a step in each phase, in these blocks.
+        count: steps in these blocks.
+    """
+    if len(costs_s) < 2 or phase_s is None:
+        return seen
+    low_s, middle_s, high_s = quantiles(costs_s, n=4, method="inclusive")
+    return replace(
+        seen,
+        step_s=middle_s * seen.sample_count,
+        step_low_s=low_s * seen.sample_count,
+        step_high_s=high_s * seen.sample_count,
+        phase_s={phase: seconds for phase, seconds in phase_s.items() if seconds},
+        step_count=count,
     )
 
 

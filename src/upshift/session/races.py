@@ -187,6 +187,7 @@ class Races:
             plan: what the search chose.
             until_s: when it should be over, by the clock; at least ten pairs are run each time.
         """
+        self._bench.tally.forget_steps()
         rounds = []
         launches_s = self._bench.launch_s(self._options.pulled)
         launches_s += self._bench.launch_s(self.with_pulled(plan))

@@ -18,7 +18,7 @@ from upshift.session.costs import Costs, costs_of
 from upshift.session.examine import examine
 from upshift.session.hunt import Hunt
 from upshift.session.knobs import find_knobs, remarks
-from upshift.session.observe import observe
+from upshift.session.observe import observe, retimed
 from upshift.session.payback import WORTH_SAYING_S, Payback, blamed
 from upshift.session.proof import Prover, declared_effect, effects
 from upshift.session.races import LEAST_RATIO, Races, confirmed_race
@@ -125,10 +125,31 @@ class Tuner:
             else:
                 self._say_what_it_saves(plan, seen.speedup)
                 tuned = observe(self._bench, self._races.with_pulled(plan))
+                self._baseline, tuned = self._in_turns(tuned, plan, seen)
                 return self._result(plan, proof, tuned=tuned, confirmed=seen)
             self._retell(plan.differing(rest), outcome="dropped", why=why)
             plan = rest
         return self._result(Plan(), Proof(effect=Effect.EXACT))
+
+    def _in_turns(
+        self, tuned: Profile, plan: Plan, seen: compare.Confirmation
+    ) -> tuple[Profile, Profile]:
+        """Return the profiles before and after, both with the times of the confirmation."""
+        tally = self._bench.tally
+        own, other = self._options.pulled, self._races.with_pulled(plan)
+        before = retimed(
+            self._baseline,
+            costs_s=[pair.baseline_s for pair in seen.pairs],
+            phase_s=tally.phase_s(own),
+            count=tally.step_count(own),
+        )
+        after = retimed(
+            tuned,
+            costs_s=[pair.candidate_s for pair in seen.pairs],
+            phase_s=tally.phase_s(other),
+            count=tally.step_count(other),
+        )
+        return before, after
 
     def _stopped(self) -> Tuning:
         """Keep the best so far, and say what it lacks; the journal stays for the next time."""

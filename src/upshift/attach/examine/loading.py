@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
     from upshift.attach.watch import Watch
 
 _LEAST_COUNT = 8
+_PLACE_COUNT = 3
 
 
 class Loading:
@@ -76,16 +76,13 @@ class Loading:
         }
 
 
-def _places(kind: str, told: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the lines that most samples of a kind fell on, with their source."""
+def _places(kind: str, told: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    """Return the lines that most samples of a kind fell on."""
     counts: Counter[tuple[str, int]] = Counter()
     for one in told:
         for path, line, count in one["places"].get(kind, ()):
             counts[path, line] += count
-    return [
-        {"path": path, "line": line, "source": linecache.getline(path, line).strip()}
-        for (path, line), _ in counts.most_common(3)
-    ]
+    return [place for place, _ in counts.most_common(_PLACE_COUNT)]
 
 
 def _way_of(iterator: Any) -> dict[str, Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from upshift.diagnose.costs import places_in
 from upshift.diagnose.shares import LEAST_RATIO
 from upshift.diagnose.symptom import Symptom
-from upshift.diagnose.waiting import fetch_s, part_of, places_of
+from upshift.diagnose.waiting import fetch_s, part_of
 from upshift.records import Finding
 from upshift.units import duration, percent
 
@@ -38,7 +39,7 @@ def _work(
         says=says.format(each=duration(_kind_s(case, *kinds)), share=percent(share.mid_ratio)),
         remedy=remedy,
         lever=lever,
-        places=places_of(case, *kinds),
+        places=places_in(case, "loading.places", *kinds),
     )
 
 
@@ -96,7 +97,10 @@ def _repeated_decode(case: Case) -> Finding | None:
         ),
         remedy="Make each sample once and keep it: in memory, or as an array on a local disk.",
         lever="sample_cache",
-        places=places_of(case, *kinds[:1]) or places_of(case, *kinds),
+        places=(
+            places_in(case, "loading.places", *kinds[:1])
+            or places_in(case, "loading.places", *kinds)
+        ),
     )
 
 

@@ -7,13 +7,13 @@ from math import ceil
 from statistics import fmean, quantiles
 from typing import TYPE_CHECKING
 
+from upshift.diagnose.costs import places_in
 from upshift.diagnose.shares import LEAST_RATIO, ratio_of
 from upshift.diagnose.symptom import Symptom
 from upshift.diagnose.waiting import (
     busy_ratio,
     fetch_s,
     part_of,
-    places_of,
     scaled,
     waiting,
     waits_s,
@@ -174,7 +174,7 @@ def _per_sample_fetch(case: Case) -> Finding | None:
             "__getitems__ and the loader a collate_fn that leaves its result alone."
         ),
         lever="batched_fetch" if dataset in _TABLES else None,
-        places=places_of(case, "lookup"),
+        places=places_in(case, "loading.places", "lookup"),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from upshift.diagnose.costs import operation_places, operation_s, share_of
+from upshift.diagnose.costs import operation_s, places_in, share_of
 from upshift.diagnose.shares import LEAST_RATIO
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding, Interval
@@ -89,7 +89,7 @@ def _slow_layout(case: Case) -> Finding | None:
         ),
         remedy="Convert the model and its images to memory_format=torch.channels_last.",
         lever="channels_last",
-        places=operation_places(case, *kinds),
+        places=places_in(case, "operations.places", *kinds),
     )
 
 
@@ -116,7 +116,7 @@ def _low_precision(case: Case) -> Finding | None:
             "a step."
         ),
         remedy="Leave the model in float32 here: torch.autocast(..., enabled=False).",
-        places=operation_places(case, *kinds),
+        places=places_in(case, "operations.places", *kinds),
     )
 
 
@@ -141,7 +141,7 @@ def _tf32_off(case: Case) -> Finding | None:
         ),
         remedy='Call torch.set_float32_matmul_precision("high") if 11 bits of mantissa are enough.',
         lever="fp32_precision",
-        places=operation_places(case, "product.float32"),
+        places=places_in(case, "operations.places", "product.float32"),
     )
 
 
@@ -167,7 +167,7 @@ def _float64(case: Case) -> Finding | None:
             f"that costs {percent(share.mid_ratio)} of a step."
         ),
         remedy=remedy,
-        places=operation_places(case, "float64"),
+        places=places_in(case, "operations.places", "float64"),
     )
 
 

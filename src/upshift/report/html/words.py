@@ -142,8 +142,7 @@ def where(before: Profile, after: Profile | None) -> list[str]:
     return [
         f"As it is: {bottleneck(before)}",
         f"Tuned: {bottleneck(after)}",
-        "The two were watched one after the other, on a machine that may have changed meanwhile; "
-        "how much faster it is was measured in pairs, side by side.",
+        "Both were watched in turn on fresh launches, in the blocks of the confirmation.",
     ]
 
 
