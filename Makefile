@@ -23,7 +23,7 @@ demo: $(READY)
 	$(BIN)/upshift tune --budget 4m --plan .demo/upshift.toml examples/image_pipeline.py
 
 test: $(READY) browser
-	$(BIN)/pytest -q -n $(JOBS) --dist loadfile -m "not measures"
+	$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not measures"
 	$(BIN)/pytest -q -m measures
 
 # The HTML report is also tested in a real browser. Where none can be had, those tests are skipped.

@@ -138,6 +138,7 @@ def test_a_loop_that_makes_slow_items_itself_wants_workers(diagnosed) -> None:
     found = diagnosed(ITEMS, "sick", until=(*OF_ITEMS, "few-workers"))["few-workers"]
     assert found.share.mid_ratio > 0.3
     assert found.lever == "loader_workers"
+    assert found.places[0].source == "loader = DataLoader(Images(), batch_size=4)"
 
 
 @pytest.mark.child
@@ -162,7 +163,9 @@ def test_workers_that_cost_more_than_they_make_are_found(diagnosed) -> None:
 @pytest.mark.child
 @pytest.mark.parametrize("name", ["worker-respawn", "slow-worker-start"])
 def test_workers_that_start_again_for_each_pass_are_found(diagnosed, name) -> None:
-    assert diagnosed(ROWS, "respawn")[name].share.low_ratio > 0.2
+    found = diagnosed(ROWS, "respawn", until=(name,))[name]
+    assert found.share.low_ratio > 0.2
+    assert found.places[0].source == "loader = DataLoader(data, **options[kind])"
 
 
 @pytest.mark.child

@@ -4,8 +4,10 @@ import itertools
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -185,6 +187,8 @@ def test_signals_reach_the_script(project, number, kind) -> None:
         with project.begun(argv=argv) as process:
             while process.stdout.readline() != "ready\n":
                 assert process.poll() is None
+            while psutil.Process(process.pid).status() != psutil.STATUS_SLEEPING:
+                time.sleep(0.05)  # between the two lines a traceback would name the other one
             process.send_signal(number)
             out, err = process.communicate(timeout=60)
             ends.append((process.returncode, out, err))

@@ -138,12 +138,12 @@ def _loader_next(watch: Watch) -> Callable[[Any], Any]:
     return make
 
 
-def _constructor(watch: Watch) -> Callable[[Any], Any]:
+def _constructor(note: Callable[[Any], None]) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         @wraps(original)
         def construct(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
-            watch.constructed(self)
+            note(self)
 
         return construct
 
@@ -197,9 +197,11 @@ def steering(watch: Watch) -> tuple[Seam, ...]:
 def watching(watch: Watch) -> tuple[Seam, ...]:
     """Return the further seams that only measuring needs."""
     import torch
+    from torch.utils.data import dataloader
 
     return (
-        Seam(torch.optim.Optimizer, "__init__", _constructor(watch)),
+        Seam(torch.optim.Optimizer, "__init__", _constructor(watch.constructed)),
+        Seam(dataloader.DataLoader, "__init__", _constructor(watch.loader_lines.note)),
         Seam(torch.optim.Optimizer, "zero_grad", _timed(watch, _OPTIMIZER)),
         Seam(torch, "save", _timed(watch, _CHECKPOINT)),
         Seam(os, "fsync", _timed(watch, _CHECKPOINT)),

@@ -14,6 +14,7 @@ from upshift.attach.eager import stay_eager
 from upshift.attach.fetches import FetchClock
 from upshift.attach.ledger import INDEX, Ledger
 from upshift.attach.live import LiveTraining
+from upshift.attach.loader_lines import LoaderLines
 from upshift.attach.samples import SampleCounter
 from upshift.attach.starts import StartClock
 from upshift.records import Phase
@@ -65,6 +66,7 @@ class Watch:
         self.samples = SampleCounter()
         self.fetches = FetchClock()
         self.starts = StartClock(lambda: self.live.paused_s)
+        self.loader_lines = LoaderLines()
         self.inside = [False]
         self.thread = get_ident()
         self.observers: list[Any] = []

@@ -20,6 +20,7 @@ class Loading:
 
     def __init__(self, watch: Watch) -> None:
         self._starts, self._look = watch.starts, watch.fetches.look
+        self._lines = watch.loader_lines
         self._before_s = self._starts.spent_s
         self._starts_s: list[float] = []
         self._last: Any = None
@@ -54,6 +55,7 @@ class Loading:
         told = self._look.end(dataset)
         found: dict[str, Any] = {
             "starts_s": self._starts_s,
+            "made_at": list(filter(None, [self._lines.of(dataset)])),
             **self._starts.read(),
             **self._way,
             **self._workers.read(),

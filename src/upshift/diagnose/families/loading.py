@@ -7,7 +7,7 @@ from math import ceil
 from statistics import fmean, quantiles
 from typing import TYPE_CHECKING
 
-from upshift.diagnose.costs import places_in
+from upshift.diagnose.costs import places_in, places_of
 from upshift.diagnose.shares import LEAST_RATIO, ratio_of
 from upshift.diagnose.symptom import Symptom
 from upshift.diagnose.waiting import (
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from upshift.diagnose.case import Case
+    from upshift.records import Place
 
 _BUSY_RATIO = 0.7
 _LEAST_GAIN_RATIO = 0.05
@@ -61,6 +62,11 @@ def _best_s(case: Case, batch_s: float, wait_s: float) -> float:
     return max(batch_s - wait_s + _HAND_OVER_S, computed_s / cores)
 
 
+def _made_at(case: Case) -> tuple[Place, ...]:
+    """Return the line on which the script makes the loader of its training."""
+    return places_of(case.found.get("loading.made_at", ()))
+
+
 def _few_workers(case: Case) -> Finding | None:
     """Find a loop that waits for batches while cores are idle that could make them."""
     count, made_s, waits = case.traits.get("loader.workers"), fetch_s(case), waiting(case)
@@ -92,6 +98,7 @@ def _few_workers(case: Case) -> Finding | None:
         ),
         remedy=f"Set num_workers={need} and persistent_workers=True in the DataLoader.",
         lever="redrawing_workers" if draws else "loader_workers",
+        places=_made_at(case),
     )
 
 
@@ -120,6 +127,7 @@ def _idle_workers(case: Case) -> Finding | None:
             ),
             remedy="Set num_workers=0: the main process makes such batches faster.",
             lever="loader_workers",
+            places=_made_at(case),
         )
     return _surplus(case, int(count), busy)
 
@@ -137,6 +145,7 @@ def _surplus(case: Case, count: int, busy: float) -> Finding | None:
             f"the {count - needed} that are not needed hold {size((count - needed) * each_bytes)}."
         ),
         remedy=f"Set num_workers={needed}.",
+        places=_made_at(case),
     )
 
 
@@ -210,6 +219,7 @@ def _worker_respawn(case: Case) -> Finding | None:
         ),
         remedy="Set persistent_workers=True in each DataLoader that is read more than once.",
         lever="loader_workers",
+        places=_made_at(case),
     )
 
 
@@ -238,6 +248,7 @@ def _slow_worker_start(case: Case) -> Finding | None:
             "Keep what the script does on import below `if __name__ == '__main__'`, large objects "
             "out of the dataset, worker_init_fn short, and start fewer workers that persist."
         ),
+        places=_made_at(case),
     )
 
 

@@ -1,0 +1,35 @@
+"""Which line of the script made a loader: there its arguments stand."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from upshift.attach.places import OWN, is_own_file
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+class LoaderLines:
+    """Remember where each living loader was made, where the user's own code made it."""
+
+    def __init__(self) -> None:
+        self._lines: WeakKeyDictionary[Any, tuple[str, int]] = WeakKeyDictionary()
+
+    def note(self, loader: Any) -> None:
+        """Note who calls the constructor of `loader`, beyond those of its subclasses and ours."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and (
+            frame.f_code.co_name == "__init__" or frame.f_code.co_filename.startswith(OWN)
+        ):
+            frame = frame.f_back
+        if frame is not None and is_own_file(frame.f_code.co_filename):
+            self._lines[loader] = os.path.abspath(frame.f_code.co_filename), frame.f_lineno
+
+    def of(self, dataset_id: int) -> tuple[str, int] | None:
+        """Return where the newest loader of a dataset was made; None where a library made it."""
+        lines = [line for loader, line in self._lines.items() if id(loader.dataset) == dataset_id]
+        return lines[-1] if lines else None
