@@ -165,6 +165,34 @@ weight = net.layers[0].weight
 facts["loaded"] = [last(weight), last(optimizer.state[weight]["exp_avg"])]
 facts["loaded, same"] = torch.equal(weight, trained(load=False)[0].layers[0].weight)
 
+class Drops(nn.Module):
+    def __init__(self, conv):
+        super().__init__()
+        self.conv, self.drop = conv(3, 4, 3), nn.Dropout(0.4)
+    def forward(self, x):
+        self.seen = self.conv(x)
+        x = self.drop(self.seen)
+        return nn.functional.dropout(2 * x, 0.3, self.training, inplace=True)
+
+def dropped(plan, conv, *shape):
+    torch.manual_seed(3)
+    net, x = Drops(conv), torch.rand(2, 3, *shape)
+    pulled.switch(plan)
+    out = net(x)
+    out.square().sum().backward()
+    facts.setdefault("dropped in", []).append(last(net.seen))
+    return out, net.conv.weight.grad, torch.get_rng_state()
+
+def alike(own, other):
+    close = all(torch.allclose(a, b, atol=1e-5) for a, b in zip(own[:2], other[:2]))
+    return close and torch.equal(own[0] == 0, other[0] == 0) and torch.equal(own[2], other[2])
+
+for conv, shape in ((nn.Conv2d, (8, 8)), (nn.Conv3d, (6, 6, 6))):
+    own, other = dropped({}, conv, *shape), dropped(PLAN, conv, *shape)
+    facts.setdefault("dropped alike", []).append(alike(own, other))
+graph = torch.compile(Drops(nn.Conv2d), backend="eager", fullgraph=True)
+facts["one graph"] = list(graph(torch.rand(2, 3, 8, 8)).shape)
+
 flat = Sees(nn.Conv2d(3, 4, 3), flat=True)
 try:
     flat(torch.rand(2, 3, 8, 8))
@@ -245,3 +273,10 @@ def test_a_model_that_views_its_activations_fails_under_it_and_works_afterwards(
     assert "view size is not compatible" in layouts["view"]
     assert layouts["view, back"] == [2, 144]
     assert layouts["all back"] == [False] * 3
+
+
+@pytest.mark.child
+def test_dropout_drops_the_same_activations_and_draws_as_often(layouts) -> None:
+    assert layouts["dropped in"] == [False, True] * 2
+    assert layouts["dropped alike"] == [True, True]
+    assert layouts["one graph"] == [2, 4, 6, 6]

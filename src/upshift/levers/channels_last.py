@@ -4,7 +4,8 @@ Helps: convolutional networks, on CPUs with oneDNN and on tensor cores.
 Hurts: models with few convolutions, where each change of layout is a copy; models that call
     `.view` on activations, which torch refuses in this layout: such a trial fails, and the
     script is left as it is.
-Maths: rounding. Another convolution kernel sums in another order.
+Maths: rounding. Another convolution kernel sums in another order. Dropout, which torch draws in the
+    order of memory, is drawn in the order of the script's own layout, so the masks stay.
 Source: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
 """
 
@@ -159,10 +160,42 @@ class _Layouts:
         return found
 
 
+def _drop(
+    original: Any,
+    input: Any,  # noqa: A002  # the name that torch gives it
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> Any:
+    """Answer `torch.nn.functional.dropout` with the mask that it draws without this lever.
+
+    torch fills a mask in the order of memory: with channels last, other activations would be
+    dropped by the same numbers.
+    """
+    import torch
+
+    layout = _layout(input)
+    if (
+        not training
+        or not p
+        or layout is None
+        or type(input) is not torch.Tensor
+        or input.is_contiguous()
+        or not input.is_contiguous(memory_format=layout)
+    ):
+        return original(input, p, training, inplace)
+    ones = torch.ones(input.shape, dtype=input.dtype, device=input.device)
+    mask = original(ones, p, True, True).contiguous(memory_format=layout)
+    return input.mul_(mask) if inplace else input * mask
+
+
 def pull(training: Training, setting: bool) -> Callable[[], None]:
     """Convert root modules, optimizer state, and the inputs of root calls."""
+    from torch.nn import functional
+
     layouts = _Layouts()
     undos = [
+        training.on_function(functional, "dropout", _drop),
         training.on_root(layouts.convert_root),
         training.on_optimizer(layouts.convert_optimizer),
         training.on_inputs(layouts.convert_input),

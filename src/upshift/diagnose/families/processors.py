@@ -49,6 +49,27 @@ def _tried(case: Case) -> tuple[int, Interval, Interval] | None:
     return int(count), faster, share
 
 
+def _cost_of_threads(
+    case: Case, waits: Interval | None, *, steps: str, loop: str
+) -> tuple[Interval, str] | None:
+    """Return what too many threads cost, and the words for it.
+
+    Steps with fewer threads tell where they were tried, else the time in which the loop waits.
+
+    Args:
+        case: what was seen.
+        waits: share of the steps in which the loop waits for a CPU that these threads have.
+        steps: what was faster, with its verb.
+        loop: who waits.
+    """
+    if (tried := _tried(case)) is not None:
+        count, faster, share = tried
+        return share, f"with {count} {steps} {times(faster.mid_ratio)} as fast."
+    if waits is None or not is_worth_telling(waits):
+        return None
+    return waits, f"{loop} waits for a CPU in {percent(waits.mid_ratio)} of a step."
+
+
 def _ranks_count(case: Case) -> int:
     return int(case.found.get("processors.local_ranks_count") or 1)
 
@@ -60,20 +81,14 @@ def _oversubscribed_threads(case: Case) -> Finding | None:
         return None
     if _ranks_count(case) > 1:
         return None
-    begin = f"torch runs {_threads(threads)} on {_cores(budget.core_count)}: "
-    if (tried := _tried(case)) is not None:
-        count, faster, share = tried
-        begin += f"with {count} steps were {times(faster.mid_ratio)} as fast."
-    else:
-        waits = blamed_share(case, "team")
-        if waits is None or not is_worth_telling(waits):
-            return None
-        share = waits
-        begin += f"the loop waits for a CPU in {percent(share.mid_ratio)} of a step."
+    cost = _cost_of_threads(case, blamed_share(case, "team"), steps="steps were", loop="the loop")
+    if cost is None:
+        return None
+    share, says = cost
     return Finding(
         name="oversubscribed-threads",
         share=share,
-        says=begin,
+        says=f"torch runs {_threads(threads)} on {_cores(budget.core_count)}: {says}",
         remedy=f"Call torch.set_num_threads({budget.core_count}), or set OMP_NUM_THREADS.",
         lever="intra_op_threads",
     )
@@ -200,20 +215,14 @@ def _ranks_oversubscribed(case: Case) -> Finding | None:
     cores = _cores_per_rank(case)
     if threads <= cores:
         return None
-    begin = f"Each of {ranks} ranks runs {_threads(threads)} and has {_cores(cores)}: "
-    if (tried := _tried(case)) is not None:
-        count, faster, share = tried
-        begin += f"with {count} this one was {times(faster.mid_ratio)} as fast."
-    else:
-        waits = _rank_waits(case)
-        if waits is None or not is_worth_telling(waits):
-            return None
-        share = waits
-        begin += f"this one waits for a CPU in {percent(share.mid_ratio)} of a step."
+    cost = _cost_of_threads(case, _rank_waits(case), steps="this one was", loop="this one")
+    if cost is None:
+        return None
+    share, says = cost
     return Finding(
         name="ranks-oversubscribed",
         share=share,
-        says=begin,
+        says=f"Each of {ranks} ranks runs {_threads(threads)} and has {_cores(cores)}: {says}",
         remedy=f"Start the job with OMP_NUM_THREADS={cores}.",
     )
 
