@@ -420,6 +420,15 @@ def test_a_layout_is_asked_for_before_the_optimizer_and_at_each_call(desk) -> No
     assert desk.diff == ""
 
 
+def test_a_dropout_in_another_layout_is_told(desk) -> None:
+    body = f"    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n{LOOP}"
+    desk.edit(f"{HEAD}{body}", IMAGES, channels_last=True)
+    assert "drops others" not in desk.said()
+    desk.edit(f"{HEAD}    drop = torch.nn.Dropout(0.1)\n{body}", IMAGES, channels_last=True)
+    assert "train.py:" in desk.said()
+    assert "drops others" in desk.said()
+
+
 def test_inputs_whose_dimensions_are_unknown_stay(desk) -> None:
     desk.edit(
         f"{HEAD}    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n{LOOP}",

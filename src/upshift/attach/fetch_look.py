@@ -249,12 +249,18 @@ def _wake_in_time() -> None:
 
 
 def _collating(record: _Record, collate: Callable[[Any], Any], indices: Any) -> Any:
-    """Return `collate` that notes when it runs, and of what."""
+    """Return `collate` that notes when it runs, and of what.
+
+    An iterable dataset is asked for items without an index: None stands in the place of each.
+    """
+    many = isinstance(indices, (list, tuple))
+    known = indices[0] is not None if many and indices else indices is not None
 
     def collating(items: Any) -> Any:
         with suppress(Exception):
-            record.repeats.note(indices, items)
-            record.item_count += len(indices) if isinstance(indices, (list, tuple)) else 1
+            if known:
+                record.repeats.note(indices, items)
+            record.item_count += len(indices if known else items) if many else 1
         record.collating = True
         try:
             return collate(items)

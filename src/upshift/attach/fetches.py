@@ -37,7 +37,7 @@ class FetchClock:
         self.look = FetchLook()
 
     def timed(self, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Return `_MapDatasetFetcher.fetch` with its time taken."""
+        """Return the `fetch` of one of torch's fetchers with its time taken."""
 
         @wraps(original)
         def fetch(fetcher: Any, indices: Any) -> Any:

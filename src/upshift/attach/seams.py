@@ -216,11 +216,12 @@ def differentiating(watch: Watch) -> tuple[Seam, ...]:
     return tuple(Seam(torch.autograd, name, _differentiate(watch)) for name in names)
 
 
-def fetching(watch: Watch) -> Seam:
-    """Return the seam at which a batch is made; it stays in forked loader workers."""
+def fetching(watch: Watch) -> tuple[Seam, ...]:
+    """Return the seams at which a batch is made; they stay in forked loader workers."""
     from torch.utils.data._utils import fetch
 
-    return Seam(fetch._MapDatasetFetcher, "fetch", watch.fetches.timed)
+    kinds = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
+    return tuple(Seam(kind, "fetch", watch.fetches.timed) for kind in kinds)
 
 
 def moving(watch: Watch) -> tuple[Seam, ...]:

@@ -84,7 +84,7 @@ class Watch:
         self._unstepped_count = 0
         self._steering = seams.steering(self)
         self._watching = seams.watching(self) if measuring else ()
-        self._fetching = seams.fetching(self) if measuring else None
+        self._fetching = seams.fetching(self) if measuring else ()
         self._begin_pass, self._advance = self._passing()
         self._moving = seams.moving(self)
         self._differentiating = seams.differentiating(self)
@@ -131,19 +131,16 @@ class Watch:
             self._remove()
 
     def _remove(self) -> None:
-        for seam in (*self._steering, *self._watching):
+        in_workers = os.getpid() != self._pid
+        for seam in (*self._steering, *self._watching, *(() if in_workers else self._fetching)):
             seam.remove()
-        if self._fetching is not None and os.getpid() == self._pid:
-            self._fetching.remove()
         self._is_in = False
         self._mind_seams()
 
     def resume(self) -> None:
         """Put the seams back in after `pause`."""
-        for seam in (*self._steering, *self._watching):
+        for seam in (*self._steering, *self._watching, *self._fetching):
             seam.install()
-        if self._fetching is not None:
-            self._fetching.install()
         self._is_in = True
         self._mind_seams()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from upshift.diagnose.costs import places_in
 from upshift.diagnose.shares import LEAST_RATIO
 from upshift.diagnose.symptom import Symptom
-from upshift.diagnose.waiting import fetch_s, part_of
+from upshift.diagnose.waiting import fetch_s, part_of, workers_lever
 from upshift.records import Finding
 from upshift.units import duration, percent
 
@@ -136,7 +136,7 @@ def _slow_storage(case: Case) -> Finding | None:
             "Copy the data to a local disk or to memory, pack many small files into few, "
             "or read ahead with more workers than cores."
         ),
-        lever="loader_workers",
+        lever=workers_lever(case),
     )
 
 

@@ -17,6 +17,7 @@ from upshift.diagnose.waiting import (
     scaled,
     waiting,
     waits_s,
+    workers_lever,
 )
 from upshift.records import Finding, Interval
 from upshift.units import duration, percent, size
@@ -126,7 +127,7 @@ def _idle_workers(case: Case) -> Finding | None:
                 f"{duration(wait_s)} to get it from {_workers(count)}{spent}."
             ),
             remedy="Set num_workers=0: the main process makes such batches faster.",
-            lever="loader_workers",
+            lever=workers_lever(case),
             places=_made_at(case),
         )
     return _surplus(case, int(count), busy)
@@ -164,6 +165,8 @@ def _per_sample_fetch(case: Case) -> Finding | None:
     kinds = case.found.get("loading.kinds", {})
     outside = sum(kinds.get(kind, 0) for kind in ("storage", "store", "decode"))
     if not plain or not item_count or not batch_s or item_count < 2:
+        return None
+    if not case.traits.get("loader.map_style"):
         return None
     if batch_s / item_count > _CHEAP_ITEM_S or outside > 0.1 * sum(kinds.values()):
         return None
@@ -218,7 +221,7 @@ def _worker_respawn(case: Case) -> Finding | None:
             f"which costs {duration(mean_s)} each time."
         ),
         remedy="Set persistent_workers=True in each DataLoader that is read more than once.",
-        lever="loader_workers",
+        lever=workers_lever(case),
         places=_made_at(case),
     )
 

@@ -108,6 +108,11 @@ def channels_last(job: Job) -> None:
     calls = [site for model in found for site in calls_of(survey, flow, model)]
     _import_torch(survey, [*(model.optimizer for model in found), *calls])
     _put_before_optimizers(job, lambda name: f"{name}.to(memory_format=torch.{layout})")
+    if drops := survey.called("torch.nn.Dropout", "torch.nn.functional.dropout"):
+        job.note(
+            f"a dropout of feature maps (is it at {survey.places(drops)}?) then drops others than "
+            "now: torch draws them in the order of memory, where `upshift run` keeps the script's"
+        )
     if rank is None or _LAYOUTS.get(int(rank)) != layout or len(found) > 1:
         job.note(
             "the inputs of the model stay as they are, since their dimensions are not known; its "
