@@ -24,7 +24,7 @@ demo: $(READY)
 
 test: $(READY) browser
 	$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not measures"
-	$(BIN)/pytest -q -m measures
+	$(BIN)/pytest -q -m measures tests
 
 # The HTML report is also tested in a real browser. Where none can be had, those tests are skipped.
 browser:

@@ -31,3 +31,15 @@ def test_a_line_of_the_script_is_told_and_that_of_a_library_is_not() -> None:
     assert lines.of(id(other)) is None
     del mine, newer, theirs
     assert lines.of(id(data)) is None
+
+
+class Comparable(Mine):
+    def __eq__(self, other) -> bool:
+        return self.dataset is other.dataset
+
+
+def test_a_loader_without_a_hash_has_no_line() -> None:
+    lines, data = LoaderLines(), TensorDataset(torch.zeros(4))
+    loader = Comparable(data, lines)
+    assert len(loader) == 4
+    assert lines.of(id(data)) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -27,7 +28,8 @@ class LoaderLines:
         ):
             frame = frame.f_back
         if frame is not None and is_own_file(frame.f_code.co_filename):
-            self._lines[loader] = os.path.abspath(frame.f_code.co_filename), frame.f_lineno
+            with suppress(TypeError):  # a loader of the script's own may have no hash
+                self._lines[loader] = os.path.abspath(frame.f_code.co_filename), frame.f_lineno
 
     def of(self, dataset_id: int) -> tuple[str, int] | None:
         """Return where the newest loader of a dataset was made; None where a library made it."""
