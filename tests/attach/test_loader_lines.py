@@ -34,12 +34,11 @@ def test_a_line_of_the_script_is_told_and_that_of_a_library_is_not() -> None:
 
 
 class Comparable(Mine):
-    def __eq__(self, other) -> bool:
-        return self.dataset is other.dataset
+    __hash__ = None
 
 
-def test_a_loader_without_a_hash_has_no_line() -> None:
+def test_a_loader_without_a_hash_has_a_line_too() -> None:
     lines, data = LoaderLines(), TensorDataset(torch.zeros(4))
     loader = Comparable(data, lines)
-    assert len(loader) == 4
-    assert lines.of(id(data)) is None
+    path, line = lines.of(id(loader.dataset))
+    assert linecache.getline(path, line).strip() == "loader = Comparable(data, lines)"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from upshift.attach.places import OWN, is_own_file
 
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
     from types import FrameType
 
 
@@ -18,7 +17,9 @@ class LoaderLines:
     """Remember where each living loader was made, where the user's own code made it."""
 
     def __init__(self) -> None:
-        self._lines: WeakKeyDictionary[Any, tuple[str, int]] = WeakKeyDictionary()
+        from torch.utils.weak import WeakIdKeyDictionary  # a script's loader may have no hash
+
+        self._lines: MutableMapping[Any, tuple[str, int]] = WeakIdKeyDictionary()
 
     def note(self, loader: Any) -> None:
         """Note who calls the constructor of `loader`, beyond those of its subclasses and ours."""
@@ -28,8 +29,7 @@ class LoaderLines:
         ):
             frame = frame.f_back
         if frame is not None and is_own_file(frame.f_code.co_filename):
-            with suppress(TypeError):  # a loader of the script's own may have no hash
-                self._lines[loader] = os.path.abspath(frame.f_code.co_filename), frame.f_lineno
+            self._lines[loader] = os.path.abspath(frame.f_code.co_filename), frame.f_lineno
 
     def of(self, dataset_id: int) -> tuple[str, int] | None:
         """Return where the newest loader of a dataset was made; None where a library made it."""

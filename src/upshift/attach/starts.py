@@ -6,10 +6,10 @@ import multiprocessing
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet, ref
+from weakref import ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, MutableMapping
 
 _MOST_STARTS = 64
 
@@ -48,7 +48,9 @@ class StartClock:
         self._going: ref[Any] | None = None
         self._is_first = False
         self._workers_count = 0
-        self._staying: WeakSet[Any] = WeakSet()
+        from torch.utils.weak import WeakIdKeyDictionary  # a script's loader may have no hash
+
+        self._staying: MutableMapping[Any, bool] = WeakIdKeyDictionary()
         self._method = ""
 
     def beginning(self, begin: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -69,7 +71,7 @@ class StartClock:
         if loader.persistent_workers and loader in self._staying:
             return
         if loader.persistent_workers:
-            self._staying.add(loader)
+            self._staying[loader] = True
         context: Any = loader.multiprocessing_context or multiprocessing
         self._method = context.get_start_method(allow_none=True) or ""
         self._workers_count = int(iterator._num_workers)
