@@ -122,18 +122,17 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-line = json.dumps(list(range(20_000 if sys.argv[1] == "sick" else 8)))
+line = json.dumps(list(range(40_000 if sys.argv[1] == "sick" else 8)))
 
 class Lines(IterableDataset):
     def __iter__(self):
         while True:
-            numbers = json.loads(line)
-            yield torch.tensor(numbers[:8], dtype=torch.float32)
+            yield torch.tensor(json.loads(line)[:8], dtype=torch.float32)
 
 torch.set_num_threads(1)
-model = nn.Sequential(nn.Linear(8, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.Linear(1024, 1))
+model = nn.Sequential(nn.Linear(8, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.Linear(2048, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-for rows in DataLoader(Lines(), batch_size=8):
+for rows in DataLoader(Lines(), batch_size=2):
     optimizer.zero_grad()
     model(rows).square().mean().backward()
     optimizer.step()
@@ -181,8 +180,8 @@ def test_a_table_that_is_read_row_by_row_is_found(diagnosed) -> None:
 @pytest.mark.child
 def test_what_makes_an_item_of_a_stream_slow_is_found(diagnosed) -> None:
     found = diagnosed(STREAM, "sick", until=("slow-decode",))
-    assert found["slow-decode"].share.low_ratio > 0.2
-    assert found["slow-decode"].places[0].source == "numbers = json.loads(line)"
+    assert found["slow-decode"].share.low_ratio > 0.1
+    assert "json.loads(line)" in found["slow-decode"].places[0].source
     assert not {"few-workers", "per-sample-fetch", "repeated-decode"} & set(found)
 
 
