@@ -33,12 +33,24 @@ def test_a_line_of_the_script_is_told_and_that_of_a_library_is_not() -> None:
     assert lines.of(id(data)) is None
 
 
-class Comparable(Mine):
+class Unhashable(Mine):
     __hash__ = None
 
 
 def test_a_loader_without_a_hash_has_a_line_too() -> None:
     lines, data = LoaderLines(), TensorDataset(torch.zeros(4))
-    loader = Comparable(data, lines)
+    loader = Unhashable(data, lines)
     path, line = lines.of(id(loader.dataset))
-    assert linecache.getline(path, line).strip() == "loader = Comparable(data, lines)"
+    assert linecache.getline(path, line).strip() == "loader = Unhashable(data, lines)"
+
+
+class Module:
+    def __init__(self, data, lines) -> None:
+        self.loader = Mine(data, lines)
+
+
+def test_a_constructor_of_the_script_s_own_is_where_its_loader_is_made() -> None:
+    lines, data = LoaderLines(), TensorDataset(torch.zeros(4))
+    module = Module(data, lines)
+    path, line = lines.of(id(module.loader.dataset))
+    assert linecache.getline(path, line).strip() == "self.loader = Mine(data, lines)"

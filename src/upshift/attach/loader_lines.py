@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from upshift.attach.places import OWN, is_own_file
+from upshift.attach.places import is_own_file
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -22,11 +22,11 @@ class LoaderLines:
         self._lines: MutableMapping[Any, tuple[str, int]] = WeakIdKeyDictionary()
 
     def note(self, loader: Any) -> None:
-        """Note who calls the constructor of `loader`, beyond those of its subclasses and ours."""
+        """Note who calls the constructor of `loader`, beyond those of its own classes."""
+        makers = [vars(kind).get("__init__") for kind in type(loader).__mro__]
+        codes = [getattr(maker, "__code__", None) for maker in makers]
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and (
-            frame.f_code.co_name == "__init__" or frame.f_code.co_filename.startswith(OWN)
-        ):
+        while frame is not None and frame.f_code in codes:
             frame = frame.f_back
         if frame is not None and is_own_file(frame.f_code.co_filename):
             self._lines[loader] = os.path.abspath(frame.f_code.co_filename), frame.f_lineno
