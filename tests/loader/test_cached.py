@@ -627,7 +627,9 @@ def test_what_a_transform_writes_into_an_image_is_not_kept(vision, images) -> No
         image.info["seen"] = image.info.get("seen", 0) + 1
         return np.array(image), image.info["seen"]
 
-    passes(images(vision.Compose([vision.Resize(24), scribble])), count=4)
+    cache, source = passes(images(vision.Compose([vision.Resize(24), scribble])), count=4)
+    assert not source.pure
+    assert cache.counts()["entries"] == 12
 
 
 def test_a_target_transform_draws_anew_each_time(images, vision) -> None:
