@@ -42,14 +42,14 @@ class StartClock:
     """
 
     def __init__(self, paused_s: Callable[[], float]) -> None:
+        from torch.utils.weak import WeakIdKeyDictionary  # a script's loader may have no hash
+
         self._paused_s = paused_s
         self.spent_s = 0.0
         self._starts: list[Start] = []
         self._going: ref[Any] | None = None
         self._is_first = False
         self._workers_count = 0
-        from torch.utils.weak import WeakIdKeyDictionary  # a script's loader may have no hash
-
         self._staying: MutableMapping[Any, bool] = WeakIdKeyDictionary()
         self._method = ""
 

@@ -131,8 +131,8 @@ class Watch:
             self._remove()
 
     def _remove(self) -> None:
-        in_workers = os.getpid() != self._pid
-        for seam in (*self._steering, *self._watching, *(() if in_workers else self._fetching)):
+        fetching = self._fetching if os.getpid() == self._pid else ()  # it stays in workers
+        for seam in (*self._steering, *self._watching, *fetching):
             seam.remove()
         self._is_in = False
         self._mind_seams()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import sqrt
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from upshift.records import Interval
 
@@ -16,7 +16,7 @@ LEAST_RATIO = 0.02
 NORMAL_95 = 1.96
 
 
-def is_worth_telling(share: Interval | None) -> bool:
+def is_worth_telling(share: Interval | None) -> TypeGuard[Interval]:
     """Return whether a share is known and not too small."""
     return share is not None and share.mid_ratio >= LEAST_RATIO
 

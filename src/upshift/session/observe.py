@@ -13,9 +13,10 @@ from upshift.records import Phase, Profile
 from upshift.session.costs import GLANCE_COUNT, probe_count, watch_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from upshift.launch.bench import Bench
+    from upshift.launch.tally import Tally
     from upshift.records import Plan, Step
 
 _OVERHEAD_S = 8.0
@@ -77,19 +78,18 @@ def summarise(steps: list[Step], *, unit: str, used: dict[str, float]) -> Profil
     )
 
 
-def retimed(
-    seen: Profile, *, costs_s: Sequence[float], phase_s: Mapping[Phase, float] | None, count: int
-) -> Profile:
+def retimed(seen: Profile, tally: Tally, plan: Plan, costs_s: Sequence[float]) -> Profile:
     """Return a profile with times that were measured in turns with those of another plan.
 
     Two profiles of different moments do not compare: the machine may have changed in between.
 
     Args:
         seen: what was watched alone.
+        tally: of the blocks in turns.
+        plan: under which it was watched.
         costs_s: seconds per sample of each block; fewer than two leave the profile as it is.
-        phase_s: mean seconds of a step in each phase, in these blocks.
-        count: steps in these blocks.
     """
+    phase_s = tally.phase_s(plan)
     if len(costs_s) < 2 or phase_s is None:
         return seen
     low_s, middle_s, high_s = quantiles(costs_s, n=4, method="inclusive")
@@ -99,7 +99,7 @@ def retimed(
         step_low_s=low_s * seen.sample_count,
         step_high_s=high_s * seen.sample_count,
         phase_s={phase: seconds for phase, seconds in phase_s.items() if seconds},
-        step_count=count,
+        step_count=tally.step_count(plan),
     )
 
 

@@ -135,20 +135,9 @@ class Tuner:
         self, tuned: Profile, plan: Plan, seen: compare.Confirmation
     ) -> tuple[Profile, Profile]:
         """Return the profiles before and after, both with the times of the confirmation."""
-        tally = self._bench.tally
-        own, other = self._options.pulled, self._races.with_pulled(plan)
-        before = retimed(
-            self._baseline,
-            costs_s=[pair.baseline_s for pair in seen.pairs],
-            phase_s=tally.phase_s(own),
-            count=tally.step_count(own),
-        )
-        after = retimed(
-            tuned,
-            costs_s=[pair.candidate_s for pair in seen.pairs],
-            phase_s=tally.phase_s(other),
-            count=tally.step_count(other),
-        )
+        tally, own, other = self._bench.tally, self._options.pulled, self._races.with_pulled(plan)
+        before = retimed(self._baseline, tally, own, [pair.baseline_s for pair in seen.pairs])
+        after = retimed(tuned, tally, other, [pair.candidate_s for pair in seen.pairs])
         return before, after
 
     def _stopped(self) -> Tuning:

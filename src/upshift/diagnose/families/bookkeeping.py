@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from upshift.diagnose.costs import operation_s, places_of, quiet_s, share_of
-from upshift.diagnose.shares import LEAST_RATIO
+from upshift.diagnose.shares import is_worth_telling
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding, Phase
 from upshift.units import percent
@@ -84,7 +84,7 @@ def _lever_of(case: Case, *, is_optimizer: bool) -> str | None:
 def _step_reporting(case: Case) -> Finding | None:
     """Find prints, progress bars, writers and numbers that are read, by the time inside them."""
     share = case.share(case.found.get("bookkeeping.reporting_s", ()))
-    if share is None or share.mid_ratio < LEAST_RATIO:
+    if not is_worth_telling(share):
         return None
     count = case.found.get("bookkeeping.reports_count", 0.0)
     return Finding(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from upshift.diagnose.costs import places_of
 from upshift.diagnose.sampled import sampled_share
-from upshift.diagnose.shares import LEAST_RATIO
+from upshift.diagnose.shares import LEAST_RATIO, is_worth_telling
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding
 from upshift.units import duration, percent
@@ -60,7 +60,7 @@ def _graph_breaks(case: Case) -> Finding | None:
     """Find breaks of compiled graphs, by the time on the way from one to the next."""
     share = _around_share(case, "stacks.break_sample_count")
     count = case.found.get("compiling.break_count", 0)
-    if not count or share is None or share.mid_ratio < LEAST_RATIO:
+    if not count or not is_worth_telling(share):
         return None
     lines = "1 line" if count == 1 else f"{count} lines"
     reason = case.found.get("compiling.break_reason", "").rstrip(".")

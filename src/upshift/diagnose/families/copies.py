@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from upshift.diagnose.shares import LEAST_RATIO
+from upshift.diagnose.shares import LEAST_RATIO, is_worth_telling
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding, Place
 from upshift.units import percent, size
@@ -21,7 +21,7 @@ def _seen(case: Case, kind: str) -> tuple[Interval, Mapping[str, Any]] | None:
     """Return the share of one kind of copies and what is known of them, where they cost."""
     told = case.found.get(f"copies.{kind}")
     share = case.share(told["step_s"]) if told else None
-    if share is None or share.mid_ratio < LEAST_RATIO:
+    if not is_worth_telling(share):
         return None
     return share, told or {}
 

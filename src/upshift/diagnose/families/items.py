@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from upshift.diagnose.costs import places_in
-from upshift.diagnose.shares import LEAST_RATIO
+from upshift.diagnose.shares import is_worth_telling
 from upshift.diagnose.symptom import Symptom
 from upshift.diagnose.waiting import fetch_s, part_of, workers_lever
 from upshift.records import Finding
@@ -31,7 +31,7 @@ def _work(
 ) -> Finding | None:
     """Return the finding of some kinds of work, where the loop waits for it."""
     share = part_of(case, *kinds)
-    if share is None or share.mid_ratio < LEAST_RATIO:
+    if not is_worth_telling(share):
         return None
     return Finding(
         name=name,
@@ -85,7 +85,7 @@ def _repeated_decode(case: Case) -> Finding | None:
     same = same_count == again_count
     kinds = ("decode", "storage", "store", "transforms", "own") if same else ("decode",)
     each_s, share = _kind_s(case, *kinds), part_of(case, *kinds)
-    if share is None or share.mid_ratio < LEAST_RATIO or each_s < _CACHE_WORTH_S:
+    if not is_worth_telling(share) or each_s < _CACHE_WORTH_S:
         return None
     what = "with the same bytes" if same else "decoded anew, with other bytes in the end"
     return Finding(

@@ -8,7 +8,7 @@ from statistics import fmean, quantiles
 from typing import TYPE_CHECKING
 
 from upshift.diagnose.costs import places_in, places_of
-from upshift.diagnose.shares import LEAST_RATIO, ratio_of
+from upshift.diagnose.shares import LEAST_RATIO, is_worth_telling, ratio_of
 from upshift.diagnose.symptom import Symptom
 from upshift.diagnose.waiting import (
     busy_ratio,
@@ -171,7 +171,7 @@ def _per_sample_fetch(case: Case) -> Finding | None:
     if batch_s / item_count > _CHEAP_ITEM_S or outside > 0.1 * sum(kinds.values()):
         return None
     share = part_of(case, "lookup", "collate")
-    if share is None or share.mid_ratio < LEAST_RATIO:
+    if not is_worth_telling(share):
         return None
     dataset = case.traits.get("loader.dataset", "the dataset")
     return Finding(
@@ -209,7 +209,7 @@ def _respawn_share(case: Case) -> Interval | None:
 def _worker_respawn(case: Case) -> Finding | None:
     """Find workers that end with each pass and are started again."""
     share = _respawn_share(case)
-    if share is None or share.mid_ratio < LEAST_RATIO:
+    if not is_worth_telling(share):
         return None
     starts = case.found["loading.starts"]
     mean_s = fmean(_start_s(case, start) for start in starts[:-1])

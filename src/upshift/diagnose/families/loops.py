@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.diagnose.costs import quiet_step_s
 from upshift.diagnose.sampled import sampled_share
-from upshift.diagnose.shares import LEAST_RATIO
+from upshift.diagnose.shares import is_worth_telling
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding, Phase
 from upshift.units import duration, percent
@@ -33,7 +33,7 @@ def _python_loops(case: Case) -> Finding | None:
     ]
     loops = [(hot, one) for hot, one in lines if _is_loop(case, hot, one)]
     share = sampled_share(sum(hot.share_ratio for hot, _ in loops) * total_count, training_count)
-    if not loops or share is None or share.mid_ratio < LEAST_RATIO:
+    if not loops or not is_worth_telling(share):
         return None
     hot, one = loops[0]
     each = duration(_call_s(case, hot, one))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from upshift.diagnose.costs import places_of
 from upshift.diagnose.sampled import quiet_share
-from upshift.diagnose.shares import LEAST_RATIO, NORMAL_95
+from upshift.diagnose.shares import LEAST_RATIO, NORMAL_95, is_worth_telling
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding, Interval, Phase
 from upshift.units import duration, percent
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def _eval_with_grad(case: Case) -> Finding | None:
     """Find evaluation that records a graph, by the time of these forward passes."""
     share = quiet_share(case, case.found.get("evaluation.unused_s", ()))
-    if share is None or share.mid_ratio < LEAST_RATIO:
+    if not is_worth_telling(share):
         return None
     count = case.found.get("evaluation.unused_count", 0)
     return Finding(

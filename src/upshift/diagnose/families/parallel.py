@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from upshift.diagnose.sampled import quiet_share
-from upshift.diagnose.shares import LEAST_RATIO
+from upshift.diagnose.shares import is_worth_telling
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding
 from upshift.units import percent, size
@@ -19,7 +19,7 @@ def _data_parallel(case: Case) -> Finding | None:
     """Find `DataParallel` on several devices, by the time of its copies."""
     count = case.found.get("parallel.device_count", 0)
     share = quiet_share(case, case.found.get("parallel.moving_s", ()))
-    if count < 2 or share is None or share.mid_ratio < LEAST_RATIO:
+    if count < 2 or not is_worth_telling(share):
         return None
     return Finding(
         name="data-parallel",
@@ -38,7 +38,7 @@ def _unused_parameters_search(case: Case) -> Finding | None:
     if not case.found.get("parallel.searches") or unused_count is None or unused_count:
         return None
     share = quiet_share(case, case.found.get("parallel.search_s", ()))
-    if share is None or share.mid_ratio < LEAST_RATIO:
+    if not is_worth_telling(share):
         return None
     return Finding(
         name="unused-parameters-search",
@@ -61,7 +61,7 @@ def _sync_every_microstep(case: Case) -> Finding | None:
         return None
     exchange_s = case.found.get("parallel.exchange_s", 0.0)
     share = quiet_share(case, [(count - 1) * exchange_s for count in syncs])
-    if share is None or share.mid_ratio < LEAST_RATIO:
+    if not is_worth_telling(share):
         return None
     again = size(case.found.get("parallel.exchange_bytes", 0) * (fmean(syncs) - 1))
     return Finding(

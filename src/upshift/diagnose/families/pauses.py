@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from upshift.diagnose.shares import LEAST_RATIO
+from upshift.diagnose.shares import is_worth_telling
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding
 from upshift.units import percent
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _gc_pauses(case: Case) -> Finding | None:
     """Find Python's garbage collections, by the time that they took."""
     share = case.share(case.found.get("pauses.collections_s", ()))
-    if share is None or share.mid_ratio < LEAST_RATIO:
+    if not is_worth_telling(share):
         return None
     return Finding(
         name="gc-pauses",

@@ -65,7 +65,7 @@ def _cost_of_threads(
     if (tried := _tried(case)) is not None:
         count, faster, share = tried
         return share, f"with {count} {steps} {times(faster.mid_ratio)} as fast."
-    if waits is None or not is_worth_telling(waits):
+    if not is_worth_telling(waits):
         return None
     return waits, f"{loop} waits for a CPU in {percent(waits.mid_ratio)} of a step."
 
@@ -123,7 +123,7 @@ def _small_ops_threads(case: Case) -> Finding | None:
 def _cpu_quota(case: Case) -> Finding | None:
     """Find steps that a quota of the control group held up."""
     share = quota_share(case)
-    if share is None or not is_worth_telling(share):
+    if not is_worth_telling(share):
         return None
     budget, threads = case.machine.budget, case.traits.get("threads")
     quota = f" of {budget.quota_cores_ratio:g} cores" if budget.quota_cores_ratio else ""
@@ -159,7 +159,7 @@ def _duplicate_openmp(case: Case) -> Finding | None:
     wall_s = case.found.get("processors.wall_s")
     used = [pool for pool in pools if wall_s and pool["run_s"] >= _USED_RATIO * wall_s]
     share = blamed_share(case, "team")
-    if len(used) < 2 or share is None or not is_worth_telling(share):
+    if len(used) < 2 or not is_worth_telling(share):
         return None
     return Finding(
         name="duplicate-openmp",

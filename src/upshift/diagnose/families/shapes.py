@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from upshift.diagnose.costs import operation_s, places_of, quiet_s, quiet_step_s, share_of
-from upshift.diagnose.shares import LEAST_RATIO
+from upshift.diagnose.shares import is_worth_telling
 from upshift.diagnose.symptom import Symptom
 from upshift.records import Finding, Phase
 from upshift.units import percent
@@ -62,7 +62,7 @@ def _padding_waste(case: Case) -> Finding | None:
         for (total, padded, _), step in zip(counts, case.steps, strict=False)
     ]
     share = case.share(seconds)
-    if share is None or share.mid_ratio < LEAST_RATIO or padding_ratio < _LEAST_PADDING_RATIO:
+    if not is_worth_telling(share) or padding_ratio < _LEAST_PADDING_RATIO:
         return None
     trims = columns_ratio >= padding_ratio / 2
     place = case.found.get("shapes.place")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from upshift.diagnose.shares import LEAST_RATIO
+from upshift.diagnose.shares import is_worth_telling
 from upshift.diagnose.symptom import Symptom
 from upshift.diagnose.waits import starved_share
 from upshift.records import Finding
@@ -27,7 +27,7 @@ def _nested_thread_pools(case: Case) -> Finding | None:
         return None
     threads_ratio = fmean(worker["busy_ratio"] for worker in each)
     share = starved_share(case)
-    if threads_ratio < _POOL_RATIO or share is None or share.mid_ratio < LEAST_RATIO:
+    if threads_ratio < _POOL_RATIO or not is_worth_telling(share):
         return None
     return Finding(
         name="nested-thread-pools",
@@ -55,7 +55,7 @@ def _worker_affinity(case: Case) -> Finding | None:
     if given_count is None or not allowed or len(allowed) >= min(len(each), given_count):
         return None
     share = starved_share(case)
-    if share is None or share.mid_ratio < LEAST_RATIO:
+    if not is_worth_telling(share):
         return None
     variables = str(case.traits.get("openmp.variables", "")).split()
     bound = [name for name in _BINDING if name in variables]
