@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
-import threading
 from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from upshift.attach import turns, watch
+from upshift.attach import pulse, turns, watch
 from upshift.attach.ledger import PHASES
 from upshift.attach.places import is_own_file
 from upshift.records import Phase
@@ -20,9 +18,6 @@ if TYPE_CHECKING:
 
     from upshift.attach.watch import Watch
 
-_SHORTEST_S, _JITTER_S = 0.005, 0.005
-_GOLDEN_RATIO = 0.6180339887498949
-_PATIENCE_S = 0.0005
 _LEAST_RATIO = 0.02
 _MODULE_CALLS = {"Module._call_impl", "Module._wrapped_call_impl"}
 _COMPILER = tuple(
@@ -37,16 +32,12 @@ Sample = tuple[str, int, str, str]
 
 
 class Stacks:
-    """Look every some milliseconds at the stack of the loop's thread, from a thread beside it.
+    """Look every some milliseconds at where the loop stands (see `pulse`).
 
     What a call of a root module, a backward pass, an optimizer's step or the wait for a batch
     takes is told by the phases; a line of the loop that does no more than that is left out, and
     the line of the user's code inside is named where there is one. Code that runs in worker
     processes is not seen.
-
-    A thread that wants to look waits until the loop lets go of Python's lock, up to the switch
-    interval, and would then see where the loop does that and not where it was; so the interval
-    is made short meanwhile.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -56,47 +47,24 @@ class Stacks:
         self._after_forward = False
         self._compiler_count = self._break_count = 0
         self._is_disturbed = False
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._usual_s = 0.0
+        self._pulse: pulse.Pulse | None = None
 
     def begin(self) -> None:
-        """Start to look, and stand back while the process forks."""
-        self._usual_s = sys.getswitchinterval()
-        sys.setswitchinterval(min(self._usual_s, _PATIENCE_S))
-        self._start()
-        _looking.append(self)
+        """Start to look."""
+        self._pulse = pulse.begin(self._look, self._watch.thread)
 
-    def _start(self) -> None:
-        self._stop.clear()
-        self._thread = threading.Thread(target=self._look, name="upshift-stacks", daemon=True)
-        self._thread.start()
-
-    def _halt(self) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _look(self) -> None:
-        # Evenly spread over an interval without a random generator (Weyl, 1916): a loop of
-        # a steady period is seen at all its moments.
-        turn = 0.0
-        while not self._stop.wait(_SHORTEST_S + _JITTER_S * turn):
-            turn = (turn + _GOLDEN_RATIO) % 1.0
-            phase = PHASES[self._watch.ledger.current]
-            frame = sys._current_frames().get(self._watch.thread)
-            sample, in_compiler = _read(frame), _in_compiler(frame)
-            behind_break = in_compiler and _is_resumed(frame)
-            del frame  # it would keep alive what the loop has let go of
-            if sample is None or self._is_disturbed:
-                continue
-            self._compiler_count += in_compiler
-            self._break_count += behind_break
-            if phase is Phase.OTHER and self._watch.evaluating:
-                phase = Phase.EVALUATION
-            path, line, calls = sample
-            seen = self._waiting if phase is Phase.OTHER else self._samples
-            seen[path, line, phase, calls] += 1
+    def _look(self, frame: FrameType | None, count: int) -> None:
+        phase = PHASES[self._watch.ledger.current]
+        sample, in_compiler = _read(frame), _in_compiler(frame)
+        if sample is None or self._is_disturbed:
+            return
+        self._compiler_count += in_compiler * count
+        self._break_count += (in_compiler and _is_resumed(frame)) * count
+        if phase is Phase.OTHER and self._watch.evaluating:
+            phase = Phase.EVALUATION
+        path, line, calls = sample
+        seen = self._waiting if phase is Phase.OTHER else self._samples
+        seen[path, line, phase, calls] += count
 
     # ---- what ran after the forward pass turns out to be the loss when gradients are asked for
 
@@ -126,10 +94,9 @@ class Stacks:
 
     def end(self) -> dict[str, Any]:
         """Stop looking; return the lines that cost time, dearest first, and counts of samples."""
-        _looking.remove(self)
-        self._halt()
+        if self._pulse is not None:
+            self._pulse.end()
         self._settle(Phase.OTHER)
-        sys.setswitchinterval(self._usual_s)
         return {
             "lines": list(summarised(self._samples)),
             "sample_count": self._samples.total(),
@@ -139,23 +106,6 @@ class Stacks:
                 count for (_, _, phase, _), count in self._samples.items() if Phase(phase).in_step
             ),
         }
-
-
-_looking: list[Stacks] = []
-
-
-def _before_fork() -> None:
-    """Leave no thread of ours beside a fork: Python warns of it, and a lock could stay held."""
-    for stacks in _looking:
-        stacks._halt()
-
-
-def _after_fork() -> None:
-    for stacks in _looking:
-        stacks._start()
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_looking.clear)
 
 
 def summarised(samples: Counter[Sample]) -> Iterator[dict[str, Any]]:
