@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from upshift.attach.fetches import FetchClock
 from upshift.attach.item_work import Work, computes
+from upshift.attach.pulse import Beside
 from upshift.attach.repeats import Repeats, digest_of, merge
 from upshift.attach.starts import StartClock
 
@@ -167,17 +168,41 @@ def test_forked_processes_take_part_in_a_look() -> None:
     assert clock.look.end(id(fetcher.dataset)) == []
 
 
-def test_no_thread_of_ours_runs_beside_a_fork() -> None:
+def test_no_thread_of_ours_runs_beside_a_fork(monkeypatch) -> None:
     clock, fetcher, seen = FetchClock(), Fetcher(), []
     fetch = clock.timed(Fetcher.fetch)
     usual_count = threading.active_count()
     clock.look.begin()
     fetch(fetcher, [0])
     assert threading.active_count() == usual_count + 1
-    os.register_at_fork(after_in_parent=lambda: seen.append(threading.active_count()))
+    go_on = Beside.go_on
+    monkeypatch.setattr(
+        Beside, "go_on", lambda one: (seen.append(threading.active_count()), go_on(one))
+    )
     fetch_in_a_fork(lambda: None)
-    assert seen[0] == usual_count
+    assert seen == [usual_count]
     clock.look.end(0)
+    assert threading.active_count() == usual_count
+
+
+def test_a_call_into_c_that_keeps_pythons_lock_is_told_at_its_own_line() -> None:
+    class Decoded:
+        text = json.dumps(list(range(60_000)))
+
+        def __getitem__(self, index):
+            found = json.loads(self.text)
+            return found[index]
+
+    clock, fetcher = FetchClock(), Fetcher()
+    fetcher.dataset = Decoded()
+    fetch = clock.timed(lambda fetcher, indices: [fetcher.dataset[index] for index in indices])
+    clock.look.begin()
+    for _ in range(20):
+        assert fetch(fetcher, [3, 4]) == [3, 4]
+    (told,) = clock.look.end(id(fetcher.dataset))
+    assert told["kinds"]["decode"] > 0.8 * sum(told["kinds"].values())
+    (_, line, _), *_ = told["places"]["decode"]
+    assert line == Decoded.__getitem__.__code__.co_firstlineno + 1
 
 
 def test_an_error_of_the_dataset_is_the_scripts() -> None:

@@ -1,23 +1,23 @@
 """A closer look at batches as they are made, in whichever process makes them.
 
 The wish to look stands in memory that forks share, and so do the results: workers that were
-forked long ago take part. While a batch is made, a thread looks every millisecond at the stack
-of the thread that makes it. Nothing is called that the dataset would not have called itself.
+forked long ago take part. While a batch is made, its stack is looked at every one to two
+milliseconds (see `pulse`). Nothing is called that the dataset would not have called itself.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import mmap
 import os
-import sys
 import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Any
 
+from upshift.attach import pulse
 from upshift.attach.item_work import Work
 from upshift.attach.repeats import Repeats
 
@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 _SLOT_COUNT, _SLOT_BYTES = 128, 1 << 14
 _HEAD_BYTES = 4096
 _PERIOD_S = 0.001
-# A thread that computes in Python hands over after this long, in place of 5 ms: else most
-# samples would fall on calls that release the interpreter. The kernel adds 50 us to such a short
-# wait unless told otherwise (prctl(2), PR_SET_TIMERSLACK).
-_SWITCH_S = 0.000005
-_SET_TIMER_SLACK, _SLACK_NS = 29, 1
+_LATELY_S = 3 * _PERIOD_S
 _WRITE_NS = 20_000_000
 _PLACE_COUNT = 3
 
@@ -47,12 +43,12 @@ class _Record:
         self.batch_count = self.item_count = self.wall_ns = self.cpu_ns = 0
         self.collating = False
 
-    def sample(self, frame: Any, *, blocked: bool) -> None:
+    def sample(self, frame: Any, count: int, *, blocked: bool) -> None:
         kind, place = self.work.classify(frame)
         kind = "storage" if blocked else "collate" if self.collating else kind
-        self.kinds[kind] += 1
+        self.kinds[kind] += count
         if place is not None:
-            self.places[kind, *place] += 1
+            self.places[kind, *place] += count
 
     def told(self) -> dict[str, Any]:
         places: dict[str, list[Any]] = {}
@@ -78,7 +74,7 @@ class _Sleep:
     _OTHERS = (b"futex", b"nanosleep", b"epoll", b"ep_poll", b"poll_schedule", b"do_sys_poll")
 
     def __init__(self, thread: int) -> None:
-        self._files = []
+        self._files: list[int] = []
         with suppress(OSError):
             for name in ("wchan", "stat"):
                 file = os.open(f"/proc/self/task/{thread}/{name}", os.O_RDONLY | os.O_CLOEXEC)
@@ -86,12 +82,10 @@ class _Sleep:
 
     def waits(self) -> bool:
         """Return whether it does; False where the kernel does not tell."""
-        if len(self._files) < 2:
-            return False
         try:
             where = os.pread(self._files[0], 64, 0)
             state = os.pread(self._files[1], 512, 0).rpartition(b") ")[2][:1]
-        except OSError:
+        except (OSError, IndexError):
             return False
         if where in (b"", b"0") or state == b"D":
             return state == b"D"
@@ -99,7 +93,8 @@ class _Sleep:
 
     def close(self) -> None:
         """Close the files."""
-        for file in self._files:
+        files, self._files = self._files, []
+        for file in files:
             os.close(file)
 
 
@@ -114,10 +109,10 @@ class FetchLook:
         self._records: dict[int, _Record] = {}
         self._current: tuple[_Record, int] | None = None
         self._written_ns = 0
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        # Python 3.12 and later warn of a fork beside a thread.
-        os.register_at_fork(before=self._stand_back)
+        self._thread = 0
+        self._sleep: _Sleep | None = None
+        self._asleep_s = 0.0
+        self._pulses: tuple[pulse.Pulse, ...] = ()
 
     @property
     def is_on(self) -> bool:
@@ -134,6 +129,7 @@ class FetchLook:
         if self._mine == self._wish[0] and self._pid == os.getpid():
             self._write()
         self._wish[0] = 0
+        self._stop_here()
         self._records.clear()
         slots = (self._read(at) for at in range(0, _SLOT_COUNT * _SLOT_BYTES, _SLOT_BYTES))
         told = [slot for slot in slots if slot and slot["look"] == self._last]
@@ -146,9 +142,8 @@ class FetchLook:
         look, record = self._wish[0], self._follow(fetcher)
         if record is None:
             return original(fetcher, indices)
-        collate, interval_s = fetcher.collate_fn, sys.getswitchinterval()
+        collate = fetcher.collate_fn
         fetcher.collate_fn = _collating(record, collate, indices)
-        sys.setswitchinterval(min(_SWITCH_S, interval_s))
         wall_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         self._current = record, threading.get_ident()
         try:
@@ -157,7 +152,6 @@ class FetchLook:
             self._current, record.collating = None, False
             cpu_ns = time.thread_time_ns() - cpu_ns
             wall_ns = time.perf_counter_ns() - wall_ns
-            sys.setswitchinterval(interval_s)
             fetcher.collate_fn = collate
             if self._wish[0] == look:  # else it may have been parked meanwhile
                 record.batch_count += 1
@@ -178,38 +172,43 @@ class FetchLook:
             return None
 
     def _begin_here(self) -> None:
-        """Begin anew where a look is new to this process, and see to it that the thread runs."""
-        look, pid = self._wish[0], os.getpid()
+        """Begin anew where a look is new to this process, or another thread makes batches."""
+        look, pid, thread = self._wish[0], os.getpid(), threading.get_ident()
+        if pid != self._pid:
+            self._pulses = ()  # those of the process that forked
+        if (look, pid, thread) == (self._mine, self._pid, self._thread):
+            return
+        self._stop_here()
         if (look, pid) != (self._mine, self._pid):
-            self._mine, self._pid = look, pid
-            self._records, self._thread = {}, None
-            self._written_ns = 0
-        if self._thread is None:
-            self._stop = threading.Event()
-            about = (look, self._stop, threading.get_native_id())
-            self._thread = threading.Thread(target=self._watch, args=about, daemon=True)
-            self._thread.start()
+            self._records, self._written_ns = {}, 0
+        self._mine, self._pid, self._thread = look, pid, thread
+        self._sleep = _Sleep(threading.get_native_id())
+        self._pulses = (
+            pulse.begin(self._seen, thread, shortest_s=_PERIOD_S),
+            pulse.Beside(self._notice_sleep, thread, _PERIOD_S, switch_s=inf),
+        )
 
-    def _stand_back(self) -> None:
-        """Let no thread of ours run while the process forks; the next batch starts it again."""
-        if self._thread is not None and self._pid == os.getpid():
-            self._stop.set()
-            self._thread.join()
-            self._thread = None
+    def _stop_here(self) -> None:
+        pulses, self._pulses = self._pulses, ()
+        for each in pulses:
+            each.end()
+        sleep, self._sleep = self._sleep, None
+        if sleep is not None:
+            sleep.close()
 
-    def _watch(self, look: int, stop: threading.Event, native: int) -> None:
-        sleep = _Sleep(native)
-        _wake_in_time()
-        while not stop.wait(_PERIOD_S) and self._wish[0] == look:
-            current, blocked = self._current, sleep.waits()
-            if current is None:
-                continue
-            frame = sys._current_frames().get(current[1])
-            if frame is not None and current is self._current:
-                with suppress(Exception):
-                    current[0].sample(frame, blocked=blocked)
-            del frame
-        sleep.close()
+    def _seen(self, frame: Any, count: int) -> None:
+        current = self._current
+        if self._wish[0] != self._mine:
+            self._stop_here()
+        elif current is not None and current[1] == self._thread:
+            blocked = time.monotonic() - self._asleep_s < _LATELY_S
+            current[0].sample(frame, count, blocked=blocked)
+
+    def _notice_sleep(self, frame: Any, count: int) -> None:
+        """Note from a thread beside that the one that makes batches waits for storage."""
+        sleep = self._sleep
+        if sleep is not None and self._current is not None and sleep.waits():
+            self._asleep_s = time.monotonic()
 
     # ---- between processes
 
@@ -239,13 +238,6 @@ class FetchLook:
         except ValueError:  # it was being written
             return None
         return found
-
-
-def _wake_in_time() -> None:
-    """Let the kernel wake this thread when it asked to be woken."""
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, _SLACK_NS, 0, 0, 0)
 
 
 def _collating(record: _Record, collate: Callable[[Any], Any], indices: Any) -> Any:

@@ -2,8 +2,8 @@
 
 An alarm interrupts the main thread wherever it is; Python answers between two instructions, or
 after the call into C during which it rang, and all that passed until then is that call's. A thread
-beside the loop has to be woken and to get Python's lock first: where every core is busy it comes
-milliseconds late, and it comes when the loop lets go of the lock, which some calls do and others
+beside has to be woken and to get Python's lock first: where every core is busy it comes
+milliseconds late, and it comes when the other lets go of the lock, which some calls do and others
 never. So the alarm is taken wherever it is to be had: in the main thread, on systems that have it,
 in a script that sets none itself. Weighing a sample by how late it comes is Scalene's way (Berger,
 Stern and Altmayer Pizzorno, OSDI 2023, https://www.usenix.org/conference/osdi23/presentation/berger).
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -27,36 +28,32 @@ if TYPE_CHECKING:
     Look = Callable[[FrameType | None, int], None]
     """Takes the innermost frame of the thread, and for how many moments it stands."""
 
-_SHORTEST_S, _JITTER_S = 0.005, 0.005
 _GOLDEN_RATIO = 0.6180339887498949
-_PATIENCE_S = 0.0005
+# A thread that computes in Python hands over after this long, in place of 5 ms: else most
+# samples would fall on calls that release the interpreter. The kernel adds 50 us to such a short
+# wait unless told otherwise (prctl(2), PR_SET_TIMERSLACK).
+_SWITCH_S = 0.000005
+_SET_TIMER_SLACK, _SLACK_NS = 29, 1
 
 
 class Pulse(Protocol):
-    """Looks every 5 to 10 ms until it ends."""
+    """Looks until it ends."""
 
     def end(self) -> None:
         """Look no longer, and leave nothing behind."""
 
 
-def begin(look: Look, thread: int) -> Pulse:
-    """Call `look` every 5 to 10 ms with where `thread` stands; called in that thread.
+def begin(look: Look, thread: int, *, shortest_s: float) -> Pulse:
+    """Call `look` from time to time with where `thread` stands; called in that thread.
 
     Args:
         look: may raise; such a moment goes by.
         thread: its identity, as `threading.get_ident` has it.
+        shortest_s: seconds from one moment to the next, at least; twice that at most.
     """
-    return Alarm(look) if _has_alarm(thread) else Beside(look, thread)
-
-
-def _has_alarm(thread: int) -> bool:
-    """Return whether the thread can be interrupted, and nobody else does that."""
-    return (
-        hasattr(signal, "setitimer")
-        and thread == threading.get_ident() == threading.main_thread().ident
-        and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
-        and signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
-    )
+    if _alarm.can_wake(thread):
+        return _Listener(look, shortest_s)
+    return Beside(look, thread, shortest_s)
 
 
 class _Gaps:
@@ -66,70 +63,127 @@ class _Gaps:
     period is seen at all its moments.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shortest_s: float) -> None:
+        self._shortest_s = shortest_s
         self._turn = 0.0
 
     def __next__(self) -> float:
         self._turn = (self._turn + _GOLDEN_RATIO) % 1.0
-        return _SHORTEST_S + _JITTER_S * self._turn
+        return self._shortest_s * (1.0 + self._turn)
 
 
-class Alarm:
-    """Look when the system's alarm interrupts the main thread.
+class _Alarm:
+    """The system's alarm, which interrupts the main thread for all who listen in this process.
 
     Calls that were interrupted go on (SA_RESTART, PEP 475), and a fork inherits no alarm. A script
     that takes the signal for itself meanwhile keeps it, and is looked at no longer.
     """
 
-    def __init__(self, look: Look) -> None:
-        self._look = look
-        self._gaps = _Gaps()
-        self._due_s = 0.0
+    def __init__(self) -> None:
+        self._listeners: list[_Listener] = []
         self._own = self._ring
-        signal.signal(signal.SIGALRM, self._own)
-        signal.siginterrupt(signal.SIGALRM, False)
-        atexit.register(self.end)  # an alarm that rings while Python goes down ends the process
+
+    def can_wake(self, thread: int) -> bool:
+        """Return whether the thread can be interrupted, and nobody else does that."""
+        if not hasattr(signal, "setitimer"):
+            return False
+        if not thread == threading.get_ident() == threading.main_thread().ident:
+            return False
+        idle = signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+        return self._is_set() or (signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and idle)
+
+    def add(self, listener: _Listener) -> None:
+        """Ring for one more."""
+        if not self._is_set():
+            self._listeners.clear()  # the script took the signal from them, and gave it back
+            signal.signal(signal.SIGALRM, self._own)
+            signal.siginterrupt(signal.SIGALRM, False)
+            atexit.register(self._stop)  # one that rings while Python goes down ends the process
+        self._listeners.append(listener)
         self._wind()
 
+    def remove(self, listener: _Listener) -> None:
+        """Ring for one less, and give the signal back after the last."""
+        with contextlib.suppress(ValueError):
+            self._listeners.remove(listener)
+        if not self._listeners:
+            self._stop()
+
+    def forget(self) -> None:
+        """Leave nothing in a fork, which has the handler and no alarm."""
+        self._listeners.clear()
+        if self._is_set():
+            self._stop()
+
     def _wind(self) -> None:
-        gap_s = next(self._gaps)
-        self._due_s = time.monotonic() + gap_s
-        signal.setitimer(signal.ITIMER_REAL, gap_s)
+        until_s = min(listener.due_s for listener in self._listeners) - time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, max(1e-6, until_s))
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
-        late_s, count = time.monotonic() - self._due_s, 1
-        while (late_s := late_s - next(self._gaps)) >= 0.0:
-            count += 1
-        with contextlib.suppress(Exception):
-            self._look(frame, count)
-        if self._is_set():
+        now_s = time.monotonic()
+        for listener in list(self._listeners):
+            if listener.due_s <= now_s:
+                listener.rung(frame, now_s)
+        if self._listeners and self._is_set():
             self._wind()
 
     def _is_set(self) -> bool:
         return signal.getsignal(signal.SIGALRM) == self._own
 
-    def end(self) -> None:
-        """Look no longer, and give the signal back."""
-        atexit.unregister(self.end)
+    def _stop(self) -> None:
+        atexit.unregister(self._stop)
         if self._is_set():
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
-class Beside:
-    """Look from a thread beside the loop, and stand back while the process forks.
+class _Listener:
+    """Looks when the alarm rings and its own time has come."""
 
-    It waits for Python's lock up to the switch interval, and would then see where the loop lets
+    def __init__(self, look: Look, shortest_s: float) -> None:
+        self._look = look
+        self._gaps = _Gaps(shortest_s)
+        self.due_s = time.monotonic() + next(self._gaps)
+        _alarm.add(self)
+
+    def rung(self, frame: FrameType | None, now_s: float) -> None:
+        """Look, for all the moments that have passed."""
+        count = 0
+        while self.due_s <= now_s:
+            count += 1
+            self.due_s += next(self._gaps)
+        with contextlib.suppress(Exception):
+            self._look(frame, count)
+        self.due_s = time.monotonic() + next(self._gaps)
+
+    def end(self) -> None:
+        """Look no longer."""
+        _alarm.remove(self)
+
+
+class Beside:
+    """Look from a thread beside the one that works, and stand back while the process forks.
+
+    It waits for Python's lock up to the switch interval, and would then see where the other lets
     go of it and not where it was; so the interval is made short meanwhile.
+
+    Args:
+        look: as for `begin`.
+        thread: as for `begin`.
+        shortest_s: as for `begin`.
+        switch_s: the longest that Python may take to hand over its lock.
     """
 
-    def __init__(self, look: Look, thread: int) -> None:
+    def __init__(
+        self, look: Look, thread: int, shortest_s: float, *, switch_s: float = _SWITCH_S
+    ) -> None:
         self._look = look
         self._about = thread
+        self._shortest_s = shortest_s
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._usual_s = sys.getswitchinterval()
-        sys.setswitchinterval(min(self._usual_s, _PATIENCE_S))
+        sys.setswitchinterval(min(self._usual_s, switch_s))
         self.go_on()
         _living.append(self)
 
@@ -146,20 +200,37 @@ class Beside:
             self._thread.join()
 
     def _run(self) -> None:
-        gaps = _Gaps()
+        _wake_in_time()
+        gaps = _Gaps(self._shortest_s)
         while not self._stop.wait(next(gaps)):
             frame = sys._current_frames().get(self._about)
             with contextlib.suppress(Exception):
                 self._look(frame, 1)
-            del frame  # it would keep alive what the loop has let go of
+            del frame  # it would keep alive what the thread has let go of
 
     def end(self) -> None:
         """Look no longer."""
+        if self not in _living:
+            return
         _living.remove(self)
-        self.stand_back()
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self.stand_back()
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Let Python hand over its lock as it did."""
         sys.setswitchinterval(self._usual_s)
 
 
+def _wake_in_time() -> None:
+    """Let the kernel wake this thread when it asked to be woken."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, _SLACK_NS, 0, 0, 0)
+
+
+_alarm = _Alarm()
 _living: list[Beside] = []
 
 
@@ -173,4 +244,10 @@ def _after_fork() -> None:
         pulse.go_on()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_living.clear)
+def _in_fork() -> None:
+    while _living:
+        _living.pop().give_back()
+    _alarm.forget()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_fork)

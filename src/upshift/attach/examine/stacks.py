@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from upshift.attach.watch import Watch
 
+_PERIOD_S = 0.005
 _LEAST_RATIO = 0.02
 _MODULE_CALLS = {"Module._call_impl", "Module._wrapped_call_impl"}
 _COMPILER = tuple(
@@ -51,7 +52,7 @@ class Stacks:
 
     def begin(self) -> None:
         """Start to look."""
-        self._pulse = pulse.begin(self._look, self._watch.thread)
+        self._pulse = pulse.begin(self._look, self._watch.thread, shortest_s=_PERIOD_S)
 
     def _look(self, frame: FrameType | None, count: int) -> None:
         phase = PHASES[self._watch.ledger.current]
