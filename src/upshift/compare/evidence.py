@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 GRID: tuple[float, ...] = tuple(np.geomspace(3.0, 1000.0, 8).tolist())
 _SCALES = tuple(np.geomspace(0.1, 3.0, 6).tolist())
 _LEAST_SD = 1e-4
+_CLOSE_ENOUGH = 1e-7
 _PART, _PART_SHARE = 0.5, 0.25
 
 
@@ -113,7 +114,7 @@ def _refuted_below(values: NDArray[np.float64], threshold: float, bets: Sequence
     low, high = -log(WIDEST_RATIO), log(WIDEST_RATIO)
     if log_e(values, theta=low, bets=bets) < threshold:
         return low
-    for _ in range(50):
+    while high - low > _CLOSE_ENOUGH:
         middle = (low + high) / 2
         if log_e(values, theta=middle, bets=bets) >= threshold:
             low = middle

@@ -26,19 +26,20 @@ class Outlook:
 
     Attributes:
         least_ratio: the gain that is worth a lever.
-        phase_s: mean seconds of a step of the incumbent in each phase; None until one was seen.
+        step_s: mean seconds of a step of the incumbent in each phase of it; empty until seen.
         disappointed: knobs of a bundle that gave nothing.
     """
 
     least_ratio: float
-    phase_s: Mapping[Phase, float] | None = None
+    step_s: Mapping[Phase, float] = field(default_factory=dict)
     disappointed: set[str] = field(default_factory=set)
     _toggled: dict[tuple[str, Setting], tuple[float, Plan]] = field(default_factory=dict)
 
     def look(self, seen: Comparison, plan: Plan) -> None:
         """Read the ledger of the plan that was taken, one of the two of a race."""
         found = seen.phase_s if plan == seen.candidate else seen.baseline_phase_s
-        self.phase_s = found or self.phase_s
+        if found:
+            self.step_s = {Phase(p): s for p, s in found.items() if Phase(p).in_step}
 
     def toggle(self, knob: Knob, setting: Setting, seen: Comparison) -> None:
         """Note what a knob showed, and around which plan."""
@@ -47,10 +48,8 @@ class Outlook:
 
     def share_ratio(self, knob: Knob) -> float:
         """Return the share of a knob's phases in a step as it is now."""
-        if self.phase_s is None:
-            return knob.share_ratio
-        whole_s = sum(s for phase, s in self.phase_s.items() if Phase(phase).in_step)
-        own_s = sum(self.phase_s.get(phase, 0.0) for phase in knob.phases if phase.in_step)
+        whole_s = sum(self.step_s.values())
+        own_s = sum(self.step_s.get(phase, 0.0) for phase in knob.phases)
         return own_s / whole_s if whole_s else knob.share_ratio
 
     def is_bounded(self, knob: Knob) -> bool:
