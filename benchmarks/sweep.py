@@ -35,18 +35,19 @@ LEVERS = frozenset(
     {"intra_op_threads", "channels_last", "malloc_retention", "fused_optimizer", "batched_fetch",
      "loader_workers"}
 )  # fmt: skip
-SETTINGS_COUNT = 2
 HEAD = """\
 # The search beside an exhaustive sweep
 
 {machine}
 
-`tune` among the levers below, and every combination of the same settings (the first two of each
-lever) raced on the same bench. Both winners were then confirmed on two rounds of fresh launches.
+`tune` among the levers below, and every combination of the same settings (the first {settings} of
+each lever) raced on the same bench. Both winners were then confirmed on two rounds of fresh
+launches.
 `share` is the log speed-up of `tune`'s plan over that of the sweep's. `cost` is the time of the
 whole `tune`, proof and confirmation included, over that of the races of the sweep.
 
-Reproduce with `python benchmarks/sweep.py --budget {budget}`; levers: {levers}.
+Reproduce with `make bench-sweep ARGUMENTS="--budget {budget} --race {race} --settings {settings}"`;
+levers: {levers}.
 
 | script | plan of `tune` | speed-up | best of the sweep | speed-up | share | plans | cost |
 |---|---|---|---|---|---|---|---|
@@ -65,7 +66,9 @@ class Log(session.Watcher):
         print(f"    {text}", file=sys.stderr, flush=True)
 
 
-def sweep(workload: Workload, options: session.Options, found: Plan, race_s: float) -> Any:
+def sweep(
+    workload: Workload, options: session.Options, found: Plan, *, race_s: float, settings_count: int
+) -> Any:
     """Race every combination; return the best plan, their number, seconds, and both confirmed."""
     facts = session.doctor(workload.python)
     with session.open_bench(workload, options, facts) as bench:
@@ -73,7 +76,7 @@ def sweep(workload: Workload, options: session.Options, found: Plan, race_s: flo
         traits = bench.facts(Plan())["traits"]
         scene = Scene(machine=facts, baseline=baseline, traits=traits)
         knobs, _ = find_knobs(scene, options, least_ratio=LEAST_RATIO, settled={})
-        choices = [[0, *knob.settings[:SETTINGS_COUNT]] for knob in knobs]
+        choices = [[0, *knob.settings[:settings_count]] for knob in knobs]
         plans = [
             Plan(tuple(sorted((knob.lever, s) for knob, s in zip(knobs, row, strict=True) if s)))
             for row in product(*choices)
@@ -121,12 +124,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budget", default="2m")
     parser.add_argument("--race", default="6s", help="seconds of each race of the sweep")
+    parser.add_argument("--settings", type=int, default=2, help="of each lever, the first so many")
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--out", type=Path, default=HERE)
     asked = parser.parse_args()
     page = HEAD.format(
-        machine=machine_line(), budget=asked.budget, levers=", ".join(sorted(LEVERS))
-    )
+        machine=machine_line(), budget=asked.budget, levers=", ".join(sorted(LEVERS)),
+        race=asked.race, settings=asked.settings,
+    )  # fmt: skip
     rows = {}
     for script in asked.only or SCRIPTS:
         workload = Workload(
@@ -135,7 +140,8 @@ def main() -> None:
         )  # fmt: skip
         options = session.Options(budget_s=parse_duration(asked.budget), only=LEVERS)
         tuned = session.tune(workload, options, Log())
-        swept = sweep(workload, options, tuned.plan, parse_duration(asked.race))
+        race_s = parse_duration(asked.race)
+        swept = sweep(workload, options, tuned.plan, race_s=race_s, settings_count=asked.settings)
         rows[script] = line(script, tuned.plan, tuned.cost.wall_s, swept)
         print(rows[script], flush=True)
         (asked.out / "sweep.md").write_text(page + "\n".join(rows.values()) + "\n")
