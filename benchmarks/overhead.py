@@ -8,7 +8,7 @@ both stand in one process: a script under `upshift run --lever ...` trains in bl
 that upshift put into the process acts. For the others it is taken out, seams and hooks of
 optimizers, and the script itself converts its batches, as its author would have written; weights,
 the fused optimizer and threads are the same. The blocks go in a random order; a launch gives the
-median ratio of its rounds, and the figure is over launches. Blocks by hand over others by hand say
+ratio of the median steps, and the figure is over launches. Blocks by hand over others by hand say
 what the method itself cannot tell apart. Above 1, `run` is slower.
 
 What it takes to start is told beside: from the start of the process to the end of its first step,
@@ -61,17 +61,20 @@ criterion = nn.CrossEntropyLoss()
 
 
 def block(count, hand):
-    steps = 0
+    took = []
     while True:
+        began_s = time.perf_counter()
         for images, labels in loader:
             if hand:
                 images = images.to(memory_format=torch.channels_last)
             optimizer.zero_grad()
             criterion(net(images), labels).backward()
             optimizer.step()
-            steps += 1
-            if steps == count:
-                return
+            ended_s = time.perf_counter()
+            took.append(ended_s - began_s)
+            began_s = ended_s
+            if len(took) == count:
+                return took
 
 
 block(1, HAND)
@@ -96,12 +99,11 @@ for number in range({warm} + {rounds}):
             watch.install()
         else:
             watch._detach()
-        block(1, name != "run")
-        began_s = time.perf_counter()
-        block({block}, name != "run")
-        took[name] = time.perf_counter() - began_s
+        block(4, name != "run")
+        took[name] = block({block}, name != "run")
     if number >= {warm}:
-        print(*(took[name] for name in {arms}), flush=True)
+        for seconds in zip(*(took[name] for name in {arms})):
+            print(*seconds)
 """
 PAGE = """\
 # What `upshift run` costs beside settings written by hand
@@ -111,7 +113,7 @@ PAGE = """\
 The training of a small convolutional network under `upshift run` with {levers}. Blocks of {block}
 steps, loading included, in one process: with all that upshift put there, and with nothing of it and
 the batches converted by the script itself. {rounds} rounds in a random order in each of {launches}
-launches; the median ratio of each launch, and their interval.
+launches; the ratio of the median steps of each launch, and their interval.
 
 | | ratio of the time of a step |
 |---|---|
@@ -140,7 +142,7 @@ def started_s(words: list[str], folder: Path) -> float:
 
 
 def alternated(words: list[str], folder: Path) -> list[list[float]]:
-    """Run the alternating script; return the seconds of each block by round."""
+    """Run the alternating script; return the seconds of its steps, a column for each arm."""
     done = subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, check=False, cwd=folder
     )
@@ -176,8 +178,9 @@ def main() -> None:
                 words = [script] if script == "hand.py" else [*run, script]
                 starts[script].append(started_s(words, folder))
             rows = alternated([*run, "turns.py"], folder)
+            medians = [median(column) for column in zip(*rows, strict=True)]
             for cell, at in (("again", 1), ("run", 2)):
-                logs[cell].append(median(math.log(row[at] / row[0]) for row in rows))
+                logs[cell].append(math.log(medians[at] / medians[0]))
             told = ", ".join(f"{cell} {math.exp(found[-1]):.4f}" for cell, found in logs.items())
             print(f"launch {number + 1}: {told}", flush=True)
     page = PAGE.format(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -224,7 +225,8 @@ class LiveTraining:
 
     def convert(self, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Pass the tensors in `args` and `kwargs` through every converter."""
-        return self._convert(module, args), self._convert(module, kwargs)
+        kept = kwargs if not kwargs else self._convert(module, kwargs)
+        return self._convert(module, args), kept
 
     def _convert(self, module: Any, value: Any) -> Any:
         import torch
@@ -236,7 +238,7 @@ class LiveTraining:
         # A container is kept where nothing in it changed: modules may write into their inputs.
         if type(value) in (list, tuple):
             parts = [self._convert(module, part) for part in value]
-            same = all(new is old for new, old in zip(parts, value, strict=True))
+            same = all(map(operator.is_, parts, value))
             return value if same else type(value)(parts)
         if type(value) is dict:
             items = {name: self._convert(module, part) for name, part in value.items()}

@@ -40,11 +40,11 @@ def _layout(tensor: Any) -> Any:
     """Return the layout with channels last for tensors of so many dimensions, None for others."""
     import torch
 
-    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+    if not isinstance(tensor, torch.Tensor) or tensor.dim() not in (4, 5):
         return None
-    if not tensor.is_floating_point():
+    if tensor.layout != torch.strided or not tensor.is_floating_point():
         return None
-    return {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    return torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
 
 
 def _convolutions(module: Any) -> list[Any]:
@@ -147,7 +147,7 @@ class _Layouts:
 
     def convert_input(self, module: Any, tensor: Any) -> Any:
         """Convert an input with as many dimensions as the convolutions of the module take."""
-        layout = _layout(tensor)
+        layout = _layout(tensor) if self._taken(module) else None
         if layout is None or tensor.dim() not in self._taken(module):
             return tensor
         return tensor.contiguous(memory_format=layout)
