@@ -7,8 +7,9 @@ only chance lays out, so nothing as small as what is looked for can be seen betw
 both stand in one process: a script under `upshift run --lever ...` trains in blocks. For some, all
 that upshift put into the process acts. For the others it is taken out, seams and hooks of
 optimizers, and the script itself converts its batches, as its author would have written; weights,
-the fused optimizer and threads are the same. The blocks go in a random order; a launch gives the
-ratio of the median steps, and the figure is over launches. Blocks by hand over others by hand say
+the fused optimizer and threads are the same. The blocks are short, since a shared machine
+changes its pace within seconds, and go in a random order; a launch gives the median ratio of its
+rounds, and the figure is over launches. Blocks by hand over others by hand say
 what the method itself cannot tell apart. Above 1, `run` is slower.
 
 What it takes to start is told beside: from the start of the process to the end of its first step,
@@ -33,7 +34,7 @@ HERE = Path(__file__).parent
 LEVERS = ("channels_last=True", "fused_optimizer=True", "intra_op_threads=1")
 ARMS = ("hand", "again", "run")
 EPOCH_COUNT = 16
-BLOCK_COUNT = EPOCH_COUNT
+BLOCK_COUNT, SETTLE_COUNT = 4, 2
 WARM_COUNT = 6
 SCRIPT = """\
 import sys
@@ -99,11 +100,10 @@ for number in range({warm} + {rounds}):
             watch.install()
         else:
             watch._detach()
-        block(4, name != "run")
-        took[name] = block({block}, name != "run")
+        block({settle}, name != "run")
+        took[name] = sum(block({block}, name != "run"))
     if number >= {warm}:
-        for seconds in zip(*(took[name] for name in {arms})):
-            print(*seconds)
+        print(*(took[name] for name in {arms}))
 """
 PAGE = """\
 # What `upshift run` costs beside settings written by hand
@@ -113,7 +113,7 @@ PAGE = """\
 The training of a small convolutional network under `upshift run` with {levers}. Blocks of {block}
 steps, loading included, in one process: with all that upshift put there, and with nothing of it and
 the batches converted by the script itself. {rounds} rounds in a random order in each of {launches}
-launches; the ratio of the median steps of each launch, and their interval.
+launches; the median ratio of each launch, and their interval.
 
 | | ratio of the time of a step |
 |---|---|
@@ -142,7 +142,7 @@ def started_s(words: list[str], folder: Path) -> float:
 
 
 def alternated(words: list[str], folder: Path) -> list[list[float]]:
-    """Run the alternating script; return the seconds of its steps, a column for each arm."""
+    """Run the alternating script; return the seconds of its blocks, a column for each arm."""
     done = subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, check=False, cwd=folder
     )
@@ -155,7 +155,7 @@ def main() -> None:
     """Run the benchmark and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--launches", type=int, default=6)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--out", type=Path, default=HERE)
     asked = parser.parse_args()
     pulled = [word for lever in LEVERS for word in ("--lever", lever)]
@@ -168,7 +168,7 @@ def main() -> None:
         for number in range(asked.launches):
             plain = SCRIPT.format(hand=False, epoch=EPOCH_COUNT)
             turns = ALTERNATING.format(
-                seed=number, warm=WARM_COUNT, rounds=asked.rounds, block=BLOCK_COUNT, arms=ARMS,
+                seed=number, warm=WARM_COUNT, settle=SETTLE_COUNT, rounds=asked.rounds, block=BLOCK_COUNT, arms=ARMS,
                 arm_count=len(ARMS),
             )  # fmt: skip
             (folder / "hand.py").write_text(SCRIPT.format(hand=True, epoch=EPOCH_COUNT))
@@ -178,9 +178,8 @@ def main() -> None:
                 words = [script] if script == "hand.py" else [*run, script]
                 starts[script].append(started_s(words, folder))
             rows = alternated([*run, "turns.py"], folder)
-            medians = [median(column) for column in zip(*rows, strict=True)]
             for cell, at in (("again", 1), ("run", 2)):
-                logs[cell].append(math.log(medians[at] / medians[0]))
+                logs[cell].append(median(math.log(row[at] / row[0]) for row in rows))
             told = ", ".join(f"{cell} {math.exp(found[-1]):.4f}" for cell, found in logs.items())
             print(f"launch {number + 1}: {told}", flush=True)
     page = PAGE.format(
