@@ -7,10 +7,10 @@ only chance lays out, so nothing as small as what is looked for can be seen betw
 both stand in one process: a script under `upshift run --lever ...` trains in blocks. For some, all
 that upshift put into the process acts. For the others it is taken out, seams and hooks of
 optimizers, and the script itself converts its batches, as its author would have written; weights,
-the fused optimizer and threads are the same. The blocks are short, since a shared machine
-changes its pace within seconds, and go in a random order; a launch gives the median ratio of its
-rounds, and the figure is over launches. Blocks by hand over others by hand say
-what the method itself cannot tell apart. Above 1, `run` is slower.
+the fused optimizer and threads are the same. The blocks are short, since a shared machine changes
+its pace within seconds, and go in a random order; a launch gives the median ratio of its rounds,
+and the figure is over launches. Blocks by hand over others by hand say what the method itself
+cannot tell apart. Above 1, `run` is slower.
 
 What it takes to start is told beside: from the start of the process to the end of its first step,
 against plain python with the settings in the source.
@@ -168,8 +168,8 @@ def main() -> None:
         for number in range(asked.launches):
             plain = SCRIPT.format(hand=False, epoch=EPOCH_COUNT)
             turns = ALTERNATING.format(
-                seed=number, warm=WARM_COUNT, settle=SETTLE_COUNT, rounds=asked.rounds, block=BLOCK_COUNT, arms=ARMS,
-                arm_count=len(ARMS),
+                seed=number, warm=WARM_COUNT, settle=SETTLE_COUNT, rounds=asked.rounds, block=BLOCK_COUNT,
+                arms=ARMS, arm_count=len(ARMS),
             )  # fmt: skip
             (folder / "hand.py").write_text(SCRIPT.format(hand=True, epoch=EPOCH_COUNT))
             (folder / "plain.py").write_text(plain)
