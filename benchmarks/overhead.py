@@ -168,8 +168,8 @@ def main() -> None:
         for number in range(asked.launches):
             plain = SCRIPT.format(hand=False, epoch=EPOCH_COUNT)
             turns = ALTERNATING.format(
-                seed=number, warm=WARM_COUNT, settle=SETTLE_COUNT, rounds=asked.rounds, block=BLOCK_COUNT,
-                arms=ARMS, arm_count=len(ARMS),
+                seed=number, warm=WARM_COUNT, settle=SETTLE_COUNT, rounds=asked.rounds,
+                block=BLOCK_COUNT, arms=ARMS, arm_count=len(ARMS),
             )  # fmt: skip
             (folder / "hand.py").write_text(SCRIPT.format(hand=True, epoch=EPOCH_COUNT))
             (folder / "plain.py").write_text(plain)
