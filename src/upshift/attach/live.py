@@ -225,8 +225,8 @@ class LiveTraining:
 
     def convert(self, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Pass the tensors in `args` and `kwargs` through every converter."""
-        kept = kwargs if not kwargs else self._convert(module, kwargs)
-        return self._convert(module, args), kept
+        named = self._convert(module, kwargs) if kwargs else kwargs
+        return self._convert(module, args), named
 
     def _convert(self, module: Any, value: Any) -> Any:
         import torch

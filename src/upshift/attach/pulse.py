@@ -180,12 +180,14 @@ class Beside:
         self._look = look
         self._about = thread
         self._shortest_s = shortest_s
+        self.switch_s = switch_s
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._usual_s = sys.getswitchinterval()
-        sys.setswitchinterval(min(self._usual_s, switch_s))
-        self.go_on()
+        if not _living:
+            _usual_s[0] = sys.getswitchinterval()
         _living.append(self)
+        _hurry()
+        self.go_on()
 
     def go_on(self) -> None:
         """Look, after a fork too."""
@@ -216,11 +218,7 @@ class Beside:
         self._stop.set()
         if self._thread is not threading.current_thread():
             self.stand_back()
-        self.give_back()
-
-    def give_back(self) -> None:
-        """Let Python hand over its lock as it did."""
-        sys.setswitchinterval(self._usual_s)
+        _hurry()
 
 
 def _wake_in_time() -> None:
@@ -232,21 +230,28 @@ def _wake_in_time() -> None:
 
 _alarm = _Alarm()
 _living: list[Beside] = []
+_usual_s = [0.0]
+
+
+def _hurry() -> None:
+    """Let Python hand over its lock as soon as one of those that live asks for it."""
+    sys.setswitchinterval(min([_usual_s[0], *(each.switch_s for each in _living)]))
 
 
 def _before_fork() -> None:
-    for pulse in _living:
+    for pulse in list(_living):
         pulse.stand_back()
 
 
 def _after_fork() -> None:
-    for pulse in _living:
+    for pulse in list(_living):
         pulse.go_on()
 
 
 def _in_fork() -> None:
-    while _living:
-        _living.pop().give_back()
+    if _living:
+        _living.clear()
+        _hurry()
     _alarm.forget()
 
 

@@ -147,8 +147,9 @@ class _Layouts:
 
     def convert_input(self, module: Any, tensor: Any) -> Any:
         """Convert an input with as many dimensions as the convolutions of the module take."""
-        layout = _layout(tensor) if self._taken(module) else None
-        if layout is None or tensor.dim() not in self._taken(module):
+        taken = self._taken(module)
+        layout = _layout(tensor) if taken else None
+        if layout is None or tensor.dim() not in taken:
             return tensor
         return tensor.contiguous(memory_format=layout)
 
