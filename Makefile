@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs_ready
 
 .PHONY: demo test browser check docs format clean \
-	bench bench-findings bench-first-light bench-loader bench-overhead bench-priors bench-rivals bench-sweep
+	bench bench-edits bench-findings bench-first-light bench-loader bench-overhead bench-priors bench-rivals bench-sweep
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -53,6 +53,7 @@ bench:
 	@echo "make bench-loader                        the data engine on made data"
 	@echo "make bench-sweep                         the search beside all combinations"
 	@echo "make bench-overhead                      upshift run beside settings written by hand"
+	@echo "make bench-edits                         upshift run beside the edits that the report prints"
 	@echo "make bench-priors                        the priors of the search, from the figures above"
 	@echo 'All but the last take ARGUMENTS="...", such as ARGUMENTS="--help".'
 
@@ -60,7 +61,7 @@ bench-findings bench-first-light bench-rivals: $(READY)
 	@test -n "$(CHECKOUTS)" || { echo "Say where the public scripts are: make $@ CHECKOUTS=folder (see benchmarks/first_light.py)."; exit 2; }
 	$(BIN)/python benchmarks/$(subst -,_,$(@:bench-%=%)).py $(CHECKOUTS) $(ARGUMENTS)
 
-bench-loader bench-overhead bench-priors bench-sweep: $(READY)
+bench-edits bench-loader bench-overhead bench-priors bench-sweep: $(READY)
 	$(BIN)/python benchmarks/$(@:bench-%=%).py $(ARGUMENTS)
 
 format: $(READY)

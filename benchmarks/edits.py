@@ -1,6 +1,6 @@
 """Race a plan under `upshift run` against the same plan written into the source.
 
-    python benchmarks/edits.py --rounds 8 --out benchmarks/edits.md
+    python benchmarks/edits.py --rounds 8
 
 For each example: the script is copied, the diff of `upshift report --edits` is applied to the copy,
 and whole runs of both are timed in turn (ABBA), imports and evaluation included. The ratio is the
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from upshift.records import Setting
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parent / "examples"
 CONVOLVED = {"model.conv": True, "model.conv_input_rank": 4}
 
 
@@ -77,7 +78,7 @@ faster.
 |---|---|---|
 {rows}
 
-Reproduce with `python benchmarks/edits.py --rounds {rounds}`.
+Reproduce with `make bench-edits ARGUMENTS="--rounds {rounds}"`.
 """
 
 
@@ -130,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--only", choices=[case.name for case in CASES])
-    parser.add_argument("--out", type=Path, help="the page; without it, it is printed")
+    parser.add_argument("--out", type=Path, default=HERE)
     args = parser.parse_args()
     rows = []
     for case in CASES:
@@ -140,10 +141,8 @@ def main() -> None:
             rows.append(f"| {case.name} {' '.join(case.argv)} | {plan} | {found} |")
             print(rows[-1], file=sys.stderr)
     page = PAGE.format(machine=machine_line(), rows="\n".join(rows), rounds=args.rounds)
-    if args.out is None:
-        print(page)
-    else:
-        args.out.write_text(page, encoding="utf-8")
+    (args.out / "edits.md").write_text(page, encoding="utf-8")
+    print(page)
 
 
 if __name__ == "__main__":
