@@ -65,7 +65,6 @@ def journal(project) -> str:
 
 
 @pytest.mark.child
-@pytest.mark.measures
 def test_a_slow_dataset_is_healed_by_workers_and_nothing_else_is_touched(project) -> None:
     project.write("train.py", SICK)
     project.write("log.txt", "before\n")
@@ -91,7 +90,6 @@ def test_a_slow_dataset_is_healed_by_workers_and_nothing_else_is_touched(project
 
 
 @pytest.mark.child
-@pytest.mark.measures
 def test_where_nothing_can_help_the_plan_is_empty_and_it_is_said(project) -> None:
     project.script("time.sleep(0.01)")
     ended = project.upshift(*QUICK, "--json", "out.json", "train.py")
@@ -104,7 +102,6 @@ def test_where_nothing_can_help_the_plan_is_empty_and_it_is_said(project) -> Non
 
 
 @pytest.mark.child
-@pytest.mark.measures
 def test_ctrl_c_keeps_the_best_so_far_and_the_same_command_goes_on(project) -> None:
     project.write("train.py", SICK)
     words = ("tune", "--plain", "--budget", "60s", "train.py", "1000")
