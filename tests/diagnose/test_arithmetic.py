@@ -19,7 +19,7 @@ model = nn.Sequential(*[nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in ran
 inputs = torch.randn(rows, 16)
 average = [weight.detach().clone() for weight in model.parameters()]
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, fused=not sick)
-total, history = 0, []
+total, history = 0, [0.5]
 for step in range(100_000):
     loss = model(inputs).square().mean()
     optimizer.zero_grad()
@@ -37,10 +37,11 @@ for step in range(100_000):
         told = [weight.mean().item() for weight in average[:16]]
         for value in 12 * told:
             print(value, file=sys.stderr)
-        history += 20 * told
-        largest = max(value * value for value in history)
     else:
         total += loss.item()
+    if kind == "growing":
+        history += 8 * step * [0.5]
+        largest = max(value * value for value in history)
     if step % 1000 == 0:
         print(total, file=sys.stderr)
 """
@@ -91,14 +92,19 @@ def lines(finding):
 
 
 def test_what_a_loop_does_beside_its_passes_is_found(diagnosed) -> None:
-    until = ("per-parameter-loops", "step-reporting", "graph-kept-alive", "growing-steps")
-    found = diagnosed(LOOP, "sick", seconds=2 * SECONDS, until=until)
+    until = ("per-parameter-loops", "step-reporting", "graph-kept-alive")
+    found = diagnosed(LOOP, "sick", seconds=SECONDS, until=until)
     assert found["per-parameter-loops"].share.low_ratio > 0
     assert "kept.mul_(0.99)" in lines(found["per-parameter-loops"])
     assert found["step-reporting"].places[0].source.startswith("print(value")
     assert "variable total" in found["graph-kept-alive"].says
     assert "total += loss" in lines(found["graph-kept-alive"])
+
+
+def test_a_list_that_is_walked_through_and_grows_is_found(diagnosed) -> None:
+    found = diagnosed(LOOP, "growing", seconds=SECONDS, until=("growing-steps",))
     assert "other" in found["growing-steps"].says
+    assert found["growing-steps"].share.low_ratio > 0.1
 
 
 def test_a_batch_of_two_rows_is_tiny(diagnosed) -> None:
