@@ -127,10 +127,11 @@ line = json.dumps(list(range(40_000 if sys.argv[1] == "sick" else 8)))
 class Lines(IterableDataset):
     def __iter__(self):
         while True:
-            yield torch.tensor(json.loads(line)[:8], dtype=torch.float32)
+            numbers = json.loads(line)
+            yield torch.tensor(numbers[:8], dtype=torch.float32)
 
 torch.set_num_threads(1)
-model = nn.Sequential(nn.Linear(8, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.Linear(2048, 1))
+model = nn.Sequential(nn.Linear(8, 2560), nn.ReLU(), nn.Linear(2560, 2560), nn.Linear(2560, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 for rows in DataLoader(Lines(), batch_size=2):
     optimizer.zero_grad()

@@ -46,7 +46,7 @@ QUICK = ("tune", "--plain", "--budget", "25s", "--only", "loader_workers")
 
 def search_begun(project, process) -> str:
     """Wait until the first race of a search has been kept, and return what was said so far."""
-    told, until = "", time.monotonic() + 120
+    told, until = "", time.monotonic() + 240
     while "search" not in told or not journal(project):
         os.set_blocking(process.stderr.fileno(), False)
         with contextlib.suppress(TypeError):
@@ -69,7 +69,7 @@ def test_a_slow_dataset_is_healed_by_workers_and_nothing_else_is_touched(project
     project.write("train.py", SICK)
     project.write("log.txt", "before\n")
     before = project.tree()
-    ended = project.upshift(*QUICK, "--json", "out.json", "train.py", "1000")
+    ended = project.upshift(*QUICK, "--json", "out.json", "train.py", "1000", limit_s=400)
     assert ended.code == 0, ended.err
     assert project.nothing_left()
     after = project.tree()
@@ -92,7 +92,7 @@ def test_a_slow_dataset_is_healed_by_workers_and_nothing_else_is_touched(project
 @pytest.mark.child
 def test_where_nothing_can_help_the_plan_is_empty_and_it_is_said(project) -> None:
     project.script("time.sleep(0.01)")
-    ended = project.upshift(*QUICK, "--json", "out.json", "train.py")
+    ended = project.upshift(*QUICK, "--json", "out.json", "train.py", limit_s=400)
     assert ended.code == 0, ended.err
     document = json.loads((project.root / "out.json").read_text())
     assert document["plan"] == {}
