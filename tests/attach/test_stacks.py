@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+torch.set_num_threads(1)  # two that share a core with another test wait for each other
 hot, rings = sys.argv[1] == "sick", []
 if "taken" in sys.argv:
     signal.signal(signal.SIGALRM, lambda *rung: rings.append(rung))
@@ -42,7 +43,7 @@ class Rows(Dataset):
 
 model = nn.Sequential(nn.Linear(512, 800), nn.ReLU(), nn.Linear(800, 8))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-words, text = [str(x * 7919 % 10_007) for x in range(6_000)], bytes(range(256)) * 500
+words, text = [str(x * 7919 % 10_007) for x in range(6_000)], bytes(range(256)) * 1500
 for rows, labels in DataLoader(Rows(), batch_size=4):
     seen += 1
     guess = model(rows)
