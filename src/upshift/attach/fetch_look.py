@@ -174,8 +174,6 @@ class FetchLook:
     def _begin_here(self) -> None:
         """Begin anew where a look is new to this process, or another thread makes batches."""
         look, pid, thread = self._wish[0], os.getpid(), threading.get_ident()
-        if pid != self._pid:
-            self._pulses = ()  # those of the process that forked
         if (look, pid, thread) == (self._mine, self._pid, self._thread):
             return
         self._stop_here()

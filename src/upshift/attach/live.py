@@ -225,8 +225,7 @@ class LiveTraining:
 
     def convert(self, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Pass the tensors in `args` and `kwargs` through every converter."""
-        named = self._convert(module, kwargs) if kwargs else kwargs
-        return self._convert(module, args), named
+        return self._convert(module, args), self._convert(module, kwargs)
 
     def _convert(self, module: Any, value: Any) -> Any:
         import torch
