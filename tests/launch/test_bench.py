@@ -79,6 +79,44 @@ def test_where_only_one_plan_outruns_the_workers_a_race_tells_the_computing_at_m
     assert true_ratio - 0.005 <= seen.mid_ratio <= SLOW_S / FAST_S + 0.005
 
 
+def test_where_workers_keep_up_plans_alternate_step_by_step() -> None:
+    script = computing(fetch_s=0.012, worker_count=4, noise=steady(0.05))
+    with bench(script) as own:
+        own.facts(Plan())
+        own.steps(Plan(), 40)
+        own.prepare(Plan(), FAST)
+        before_s = script.spent_s
+        pairs = own.pairs(Plan(), FAST, [True, False] * 50)
+    assert script.spent_s - before_s < 1.1 * 2 * 100 * (SLOW_S + FAST_S)  # one of two settles
+    seen = signed_rank_interval([pair.log_ratio for pair in pairs])
+    assert seen.low_ratio <= SLOW_S / FAST_S <= seen.high_ratio
+
+
+@pytest.mark.parametrize(
+    "late", [{"fetch_s": 0.060}, {"fetch_s": 0.044}, {"fetch_s": 0.012, "worker_count": 1}]
+)
+def test_where_the_loop_waits_now_and_then_blocks_hold_whole_cycles(late) -> None:
+    script = computing(**{"worker_count": 4, "noise": steady(0.05), **late})
+    with bench(script) as own:
+        count = own.facts(Plan())["traits"]["cycle_count"]
+        own.steps(Plan(), 80)
+        assert own.pair_s(Plan(), FAST) == pytest.approx(4 * count * own.step_s)
+
+
+def test_a_plan_that_was_seen_to_wait_is_raced_in_whole_cycles_next_time() -> None:
+    script = FakeScript(
+        cost=lambda plan: 0.005 if plan == FAST else SLOW_S, fetch_s=0.036, worker_count=4
+    )
+    with bench(script) as own:
+        count = own.facts(Plan())["traits"]["cycle_count"]
+        own.steps(Plan(), 40)
+        assert own.pair_s(Plan(), FAST) == pytest.approx(4 * own.step_s)
+        own.pairs(Plan(), FAST, [True, False] * 100)
+        own.prepare(Plan(), FAST)
+        assert own.pair_s(Plan(), FAST) == pytest.approx(4 * count * own.step_s)
+        assert own.pair_s(Plan(), Plan()) < own.pair_s(Plan(), FAST)
+
+
 def test_without_workers_plans_alternate_step_by_step() -> None:
     script = computing(fetch_s=0.002)
     with bench(script) as own:

@@ -160,8 +160,7 @@ class Bench:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the isolation could not do in full, one sentence each."""
-        arms = [arm for arm in self._seats if arm is not None]
-        return tuple(dict.fromkeys(note for arm in arms for note in arm.notes))
+        return tuple(dict.fromkeys(note for arm in self._seats if arm for note in arm.notes))
 
     def check_memory(self, resident_bytes: float) -> None:
         """Decide whether two children fit into memory, by the size of the first."""
@@ -226,6 +225,7 @@ class Bench:
         (steps,), after = arm.turns([(0, 0, count, True)], timeout_s=self.timeout_s(count))
         used = {name: after[name] - before[name] for name in ("faults_count", "cpu_s")}
         self.step_s = sum(step.wall_s for step in steps) / len(steps)
+        self.tally.watched(steps)
         return steps, {**used, "peak_rss_bytes": after["peak_rss_bytes"]}
 
     def pairs(
@@ -255,6 +255,7 @@ class Bench:
 
     def prepare(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> None:
         """Bring the children of a comparison to life and settle them, outside every clock."""
+        self.tally.know_late(baseline, candidate)
 
         def sit() -> None:
             if not self._shape(baseline, candidate, apart=apart).relay:
@@ -270,7 +271,7 @@ class Bench:
             baseline,
             candidate,
             apart=apart,
-            cycle_count=self.cycle_count,
+            cycle_count=self.tally.cycle_count(self.cycle_count, baseline, candidate),
             least_count=int((_LONE_BLOCK_S if self.lonely else _LEAST_BLOCK_S) / self.step_s + 1)
             if self.step_s
             else 1,

@@ -5,13 +5,16 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from upshift.records import Phase
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from upshift.records import Phase, Plan, Step
+    from upshift.records import Plan, Step
 
 _RECENT_COUNT = 3
 _COMPILE_KEY = "compile_s"
+_WAITING_SHARE, _BURSTY_SHARE = 0.1, 0.05
 
 
 class Tally:
@@ -23,6 +26,8 @@ class Tally:
         self._children: dict[int, tuple[object, float]] = {}
         self._phases: dict[Plan, dict[Phase, float]] = {}
         self._counts: dict[Plan, int] = {}
+        self._kept_up_count = 0
+        self._late: set[Plan] = set()
 
     def started(self, plan: Plan, wall_s: float) -> None:
         """Note the seconds from a launch under `plan` to its first step."""
@@ -42,6 +47,28 @@ class Tally:
         for step in steps:
             for phase, spent_ns in step.phase_ns.items():
                 sums[phase] = sums.get(phase, 0.0) + spent_ns * 1e-9
+
+    def watched(self, steps: Sequence[Step]) -> None:
+        """Note steps in a row of the script as it is: does it wait for its loader?"""
+        self._kept_up_count = 0 if _waits(steps) else len(steps)
+
+    def know_late(self, *plans: Plan) -> None:
+        """Decide before a race which of its plans have been seen to wait for their loader."""
+        for plan in plans:
+            phases = self.phase_s(plan) or {}
+            if phases.get(Phase.DATA, 0.0) > _WAITING_SHARE * sum(phases.values()):
+                self._late.add(plan)
+
+    def cycle_count(self, ahead_count: int, *plans: Plan) -> int:
+        """Return the steps after which the times of plans repeat.
+
+        Args:
+            ahead_count: batches that loader workers have on their way. After as many steps times
+                repeat where the loop waits for them; where they keep up, each step is like others.
+            plans: what is raced.
+        """
+        keeps_up = self._kept_up_count >= ahead_count and not self._late & set(plans)
+        return 1 if keeps_up else ahead_count
 
     def phase_s(self, plan: Plan) -> Mapping[Phase, float] | None:
         """Return the mean seconds of a step in each phase, None where no step was seen."""
@@ -77,3 +104,14 @@ class Tally:
 
     def _own(self, plan: Plan) -> list[float]:
         return [wall_s for own, wall_s in self._starts[1:] if own == plan]
+
+
+def _waits(steps: Sequence[Step]) -> bool:
+    """Return whether a loop waits for its loader, all the time or in bursts.
+
+    Most batches of workers that keep up are ready; what some take longer than these is waiting.
+    """
+    data_s = [step.phase_ns.get(Phase.DATA, 0) * 1e-9 for step in steps]
+    whole_s, usual_s = sum(step.wall_s for step in steps), median(data_s)
+    late_s = sum(max(0.0, s - usual_s) for s in data_s)
+    return sum(data_s) > _WAITING_SHARE * whole_s or late_s > _BURSTY_SHARE * whole_s
