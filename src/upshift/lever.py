@@ -29,6 +29,8 @@ COMPUTE = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER}
 COMPUTE_AND_DATA = COMPUTE | {Phase.DATA}
 _DEAREST_FAULT_S = 4e-6
 _GONE = "UPSHIFT_GONE"
+COMPILED_KEY = "UPSHIFT_COMPILED"
+"""The environment variable that names a trial's own folder for compiled code."""
 _LEAST_FAULT_SHARE_RATIO = 0.01
 
 
@@ -197,6 +199,8 @@ class Lever(Generic[S]):
         settle_count: steps after a switch that are not counted.
         patience_s: how much longer than steps take the first ones under it may take before they are
             called a hang.
+        start_ratio: about how many times as long as a start of the script it compiles, for whoever
+            plans the time of a first trial.
         cycle_count: steps after which the times under a setting repeat, so that a block of
             them is typical: batches of n workers come in bursts of n.
         env: edits the child's environment, before there is a child.
@@ -218,6 +222,7 @@ class Lever(Generic[S]):
     epsilon_ratio: Callable[[S], float] = _bfloat16
     settle_count: int = 0
     patience_s: float = 0.0
+    start_ratio: float = 0.0
     cycle_count: Callable[[S], int] = _one_step
     env: Callable[[Mapping[str, str], S], Mapping[str, str]] = _leave_env
     pull: Callable[[Training, S], Callable[[], None]] = _leave_training

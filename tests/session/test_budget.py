@@ -116,7 +116,7 @@ def tuned(monkeypatch, tmp_path):
             return LAPTOP
 
         @contextmanager
-        def open_bench(workload, options, facts):
+        def open_bench(workload, options, facts, code):
             with Bench(
                 workload, isolation=Isolation.NONE, patience_s=60.0, make_arm=script.arm,
                 clock=script.clock,

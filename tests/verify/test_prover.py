@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from upshift import levers
+from upshift.launch.compiled_code import CompiledCode
 from upshift.launch.process import best_isolation
 from upshift.records import Effect, Entry, Plan, Workload
 from upshift.session import proof as proofs
@@ -129,7 +130,7 @@ def open_prover(folder):
     )
     return Prover(
         workload, isolation=best_isolation(), step_s=0.01, start_s=5.0, patience_s=120.0,
-        parameter_count=3000,
+        parameter_count=3000, code=CompiledCode(),
     )  # fmt: skip
 
 
@@ -217,7 +218,7 @@ def test_another_algorithm_is_run_under_five_seeds_beside_the_script(
     asked = []
 
     @contextmanager
-    def recorded(workload, plan, take, *, isolation, patience_s):
+    def recorded(workload, plan, take, *, isolation, patience_s, code):
         asked.append((str(plan), take.shift))
         yield plan, take
 

@@ -10,12 +10,15 @@ from contextlib import ExitStack
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from upshift.lever import COMPILED_KEY
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Compiler = Callable[[Any, Any], Callable[..., Any]]
 
 _CHECKPOINT = "tag_activation_checkpoint"
+_TORCHS_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def _root(module: Any, args: Any, kwargs: Any) -> Any:
@@ -94,6 +97,9 @@ def inductor(mode: str) -> Compiler:
     Args:
         mode: one of `torch._inductor.list_mode_options()`.
     """
+
+    if shelf := os.environ.get(COMPILED_KEY):
+        os.environ.setdefault(_TORCHS_CACHE, shelf)
 
     def compile_graph(graph: Any, inputs: Any) -> Callable[..., Any]:
         settings: Any = importlib.import_module("torch._inductor.config")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from upshift.launch.channel import Channel, Message
+    from upshift.launch.compiled_code import CompiledCode
     from upshift.launch.process import Exit
     from upshift.records import Plan, Workload
 
@@ -33,17 +34,21 @@ class Arm:
         plan: levers pulled from the start.
         isolation: how its writes are kept away from the user's files.
         patience_s: how long to wait for the first training step.
+        code: what other trials have compiled; None leaves it to compile all by itself.
     """
 
     def __init__(
-        self, workload: Workload, plan: Plan, *, isolation: Isolation, patience_s: float
-    ) -> None:
+        self, workload: Workload, plan: Plan, *, isolation: Isolation, patience_s: float,
+        code: CompiledCode | None = None,
+    ) -> None:  # fmt: skip
         self.plan = plan
         self.step_count = 0
         self.first_step_s = 0.0
         self._counted = False
         self._compile_s = more_patience_s(plan)
         self._parked = False
+        self._code = code
+        self._compiles = False
         self._workload = workload
         self._patience_s = patience_s
         self._scratch = make_scratch()
@@ -51,6 +56,7 @@ class Arm:
         self._channel: Channel | None = None
         self._mark = self._scratch / "reached"
         env = environment(plan, mode="trial", socket=str(self._scratch / "s"), mark=str(self._mark))
+        env |= code.lend(self._scratch) if code else {}
         try:
             self._process = Process.start(
                 workload.command,
@@ -95,12 +101,14 @@ class Arm:
         try:
             answer = self._channel.ask(message, timeout_s)
         except TimeoutError:
+            self._compiles = False  # it may be writing just now
             raise ScriptFailed(
                 f"The script came to a halt {self._when}: no answer in {timeout_s:.0f} s.",
                 remedy="Raise --patience if its steps take that long.",
                 output=self._tail(),
             ) from None
         except ChildLost:
+            self._compiles = False
             self._raise_ended()
         if answer["kind"] == "ended":
             self.step_count, self._counted = answer["steps"], True
@@ -112,6 +120,7 @@ class Arm:
     def switch(self, plans: Sequence[Plan]) -> None:
         """Tell the child which plans its turns are about, and go over to the first."""
         self._compile_s = more_patience_s(*plans)
+        self._compiles = bool(self._compile_s)
         self.ask({"do": "plans", "plans": [dict(plan.settings) for plan in plans]}, 60.0)
 
     def turns(
@@ -140,6 +149,13 @@ class Arm:
         if not self._parked:
             self._process.stop()
             self._parked = True
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Give what was compiled since the last switch to the trials that follow."""
+        if self._compiles and self._code is not None:
+            self._code.collect(self._scratch)
+        self._compiles = False
 
     def resume(self) -> None:
         """Let the child go on."""
@@ -149,6 +165,7 @@ class Arm:
 
     def close(self) -> None:
         """End the child and everything that it started."""
+        self._hand_on()
         if self._channel is not None:
             self._channel.close()
         self._listener.close()

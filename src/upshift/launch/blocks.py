@@ -134,6 +134,11 @@ def settle_count(own: Plan, plan: Plan) -> int:
     return max(counts, default=0)
 
 
+def compiling(plan: Plan) -> Plan:
+    """Return the levers of a plan that compile: the first steps under them need patience."""
+    return plan.only(frozenset(lever.name for lever, _ in lookup(plan) if lever.patience_s))
+
+
 def patience_s(*plans: Plan) -> float:
     """Return how much longer than steps take the first ones may take under one of these plans."""
     pulled = [lever for plan in plans for lever, _ in lookup(plan)]

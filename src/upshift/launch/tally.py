@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from upshift.launch.blocks import compiling
 from upshift.records import Phase
 
 if TYPE_CHECKING:
@@ -34,11 +35,19 @@ class Tally:
         self._starts.append((plan, wall_s))
 
     def compiled(self, plan: Plan, child: object, facts: Mapping[str, Any]) -> None:
-        """Note what a child says of its compiling; what is new since last time is for `plan`."""
+        """Note what a child says of its compiling; what is new since last time is for `plan`.
+
+        Trials hand on what they have compiled, so the longest time is that of a first run.
+        """
         total_s = float(facts.get("traits", {}).get(_COMPILE_KEY) or facts.get(_COMPILE_KEY) or 0)
         _, before_s = self._children.get(id(child), (child, 0.0))
         self._children[id(child)] = (child, total_s)  # held: its id is not given away
-        self._compiled_s[plan] = max(total_s - before_s, self._compiled_s.get(plan, 0.0))
+        key = _compiled_by(plan)
+        self._compiled_s[key] = max(total_s - before_s, self._compiled_s.get(key, 0.0))
+
+    def has_compiled(self, plan: Plan) -> bool:
+        """Return whether a trial has compiled what a plan compiles."""
+        return _compiled_by(plan) in self._compiled_s
 
     def ran(self, plan: Plan, steps: Sequence[Step]) -> None:
         """Note steps that were counted under `plan`."""
@@ -99,11 +108,19 @@ class Tally:
         """
         own, other = self._own(baseline), self._own(candidate)
         launched_s = median(other) - median(own) if own and other else None
-        found = [s for s in (launched_s, self._compiled_s.get(candidate)) if s is not None]
+        found = [
+            s for s in (launched_s, self._compiled_s.get(_compiled_by(candidate))) if s is not None
+        ]
         return max(found, default=None)
 
     def _own(self, plan: Plan) -> list[float]:
         return [wall_s for own, wall_s in self._starts[1:] if own == plan]
+
+
+def _compiled_by(plan: Plan) -> Plan:
+    """Return what tells compiled code apart: the levers that compile, else the whole plan."""
+    part = compiling(plan)
+    return part if part.settings else plan
 
 
 def _waits(steps: Sequence[Step]) -> bool:

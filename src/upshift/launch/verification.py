@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from upshift.launch.compiled_code import CompiledCode
     from upshift.records import Plan, Workload
 
 _SEED = 20_240_229
@@ -66,8 +67,9 @@ class Take:
 
 @contextmanager
 def recorded(
-    workload: Workload, plan: Plan, take: Take, *, isolation: Isolation, patience_s: float
-) -> Iterator[tuple[Mapping[str, Any], Path]]:
+    workload: Workload, plan: Plan, take: Take, *, isolation: Isolation, patience_s: float,
+    code: CompiledCode,
+) -> Iterator[tuple[Mapping[str, Any], Path]]:  # fmt: skip
     """Run the first steps of the script under `plan`; yield what was recorded and where.
 
     Args:
@@ -76,6 +78,7 @@ def recorded(
         take: what is special about this run.
         isolation: how its writes are kept away from the user's files.
         patience_s: how long the whole run may take.
+        code: what other trials have compiled.
 
     Raises:
         ScriptFailed: the run ended, or took too long, before it had anything to say.
@@ -85,6 +88,7 @@ def recorded(
     tensors = scratch / "tensors"
     tensors.mkdir()
     env = _pinned(plan, take, socket=str(scratch / "s"), folder=str(tensors))
+    env |= code.lend(scratch)
     try:
         process = Process.start(
             workload.command, env=env, cwd=workload.cwd, scratch=scratch, isolation=isolation
@@ -102,6 +106,7 @@ def recorded(
                 output=process.errors() or process.output(),
             )
         channel, message = found
+        code.collect(scratch)
         yield message, tensors
         channel.close()
     finally:

@@ -76,5 +76,6 @@ LEVER = Lever(
     promising=promising,
     settle_count=PATIENCE_COUNT + 4,
     patience_s=600.0,
+    start_ratio=5.0,
     pull=pull,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from upshift.launch.bench import Bench
+    from upshift.launch.compiled_code import CompiledCode
     from upshift.records import (
         Band,
         Comparison,
@@ -179,8 +181,18 @@ def run(workload: Workload, plan: Plan, band: Band | None = None) -> NoReturn:
 
 
 @contextmanager
-def open_bench(workload: Workload, options: Options, facts: Machine) -> Iterator[Bench]:
-    """Open the bench of a script, isolated as well as this machine permits."""
+def open_bench(
+    workload: Workload, options: Options, facts: Machine, code: CompiledCode | None = None
+) -> Iterator[Bench]:
+    """Open the bench of a script, isolated as well as this machine permits.
+
+    Args:
+        workload: the user's command.
+        options: of the session.
+        facts: of this machine.
+        code: what its trials share of what they compile; None lets each compile for itself.
+    """
+    from upshift.launch.arm import Arm
     from upshift.launch.bench import Bench
     from upshift.launch.process import best_isolation
 
@@ -189,5 +201,6 @@ def open_bench(workload: Workload, options: Options, facts: Machine) -> Iterator
         isolation=best_isolation(),
         patience_s=options.patience_s,
         available_bytes=facts.memory.available_bytes,
+        make_arm=partial(Arm, code=code),
     ) as bench:
         yield bench

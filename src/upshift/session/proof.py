@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
+    from upshift.launch.compiled_code import CompiledCode
     from upshift.launch.process import Isolation
     from upshift.records import Band, Workload
 
@@ -80,15 +81,17 @@ class Prover:
         patience_s: how long a first step may take.
         parameter_count: numbers in the model, which decides for how many steps its weights are
             kept.
+        code: what trials have compiled so far.
     """
 
     def __init__(
         self, workload: Workload, *, isolation: Isolation, step_s: float, start_s: float,
-        patience_s: float, parameter_count: int,
+        patience_s: float, parameter_count: int, code: CompiledCode,
     ) -> None:  # fmt: skip
         self.launch_count = 0
         self._workload = workload
         self._isolation = isolation
+        self._code = code
         step_count = recorded_count(step_s)
         # Two runs share the cores, and every step is hashed: be generous.
         self._patience_s = patience_s + 4 * start_s + 10 * step_count * step_s
@@ -275,8 +278,9 @@ class Prover:
     def _run(self, plan: Plan, take: Take) -> Evidence:
         self.launch_count += 1
         with recorded(
-            self._workload, plan, take, isolation=self._isolation, patience_s=self._patience_s
-        ) as (message, folder):
+            self._workload, plan, take, isolation=self._isolation, patience_s=self._patience_s,
+            code=self._code,
+        ) as (message, folder):  # fmt: skip
             evidence = read_evidence(message, folder)
             if take.teacher is None and take.forced_count:
                 self._vitals.append(message["vitals"] | {"steps": message["steps"]})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from upshift import compare
 from upshift.errors import ScriptFailed
+from upshift.lever import lookup
 from upshift.records import Comparison, Noise, Plan, Verdict
 from upshift.session.costs import (
     CONFIRM_LEAST_COUNT,
@@ -120,7 +121,10 @@ class Races:
     def prepare_s(self, proposal: search.Proposal) -> float:
         """Return the seconds that go by before the first pair of a race."""
         own, other = (self.with_pulled(p) for p in (proposal.baseline, proposal.candidate))
-        return self._bench.prepare_s(own, other)
+        compile_s = 0.0
+        if not self._bench.tally.has_compiled(other):
+            compile_s = sum(lever.start_ratio for lever, _ in lookup(other)) * self._bench.start_s
+        return self._bench.prepare_s(own, other) + compile_s
 
     def race(self, proposal: search.Proposal, share_s: float, *, most_s: float) -> Comparison:
         """Race a candidate; a script that breaks under it is a result, too.

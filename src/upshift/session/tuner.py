@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from upshift import compare, search, session
+from upshift.launch.compiled_code import CompiledCode
 from upshift.lever import Scene, discover, lookup
 from upshift.records import Cost, Effect, LeverReport, Plan, Profile, Proof, Tuning
 from upshift.session.costs import Costs, costs_of
@@ -65,7 +66,10 @@ class Tuner:
         """
         self._view.stage("machine", "reading what this job may use")
         self._machine = session.doctor(self._workload.python)
-        with session.open_bench(self._workload, self._options, self._machine) as bench:
+        with (
+            CompiledCode() as self._code,
+            session.open_bench(self._workload, self._options, self._machine, self._code) as bench,
+        ):
             self._bench = bench
             self._view.stage("baseline", "starting the script as it is")
             self._baseline = observe(bench, self._options.pulled)
@@ -165,6 +169,7 @@ class Tuner:
             start_s=self._bench.start_s,
             patience_s=self._options.patience_s,
             parameter_count=int(self._scene.traits.get("model.parameter_count", 0)),
+            code=self._code,
         ) as prover:
             while True:
                 if plan.settings:
