@@ -31,6 +31,8 @@ _DEAREST_FAULT_S = 4e-6
 _GONE = "UPSHIFT_GONE"
 COMPILED_KEY = "UPSHIFT_COMPILED"
 """The environment variable that names a trial's own folder for compiled code."""
+TORCHS_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+"""The environment variable by which torch's compiler is told where it keeps what it compiles."""
 _LEAST_FAULT_SHARE_RATIO = 0.01
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from upshift.lever import COMPILED_KEY
+from upshift.lever import COMPILED_KEY, TORCHS_CACHE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     Compiler = Callable[[Any, Any], Callable[..., Any]]
 
 _CHECKPOINT = "tag_activation_checkpoint"
-_TORCHS_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def _root(module: Any, args: Any, kwargs: Any) -> Any:
@@ -97,9 +96,8 @@ def inductor(mode: str) -> Compiler:
     Args:
         mode: one of `torch._inductor.list_mode_options()`.
     """
-
-    if shelf := os.environ.get(COMPILED_KEY):
-        os.environ.setdefault(_TORCHS_CACHE, shelf)
+    if shelf := os.environ.get(COMPILED_KEY):  # an optimizer that stepped has set torch's own
+        os.environ[TORCHS_CACHE] = shelf
 
     def compile_graph(graph: Any, inputs: Any) -> Callable[..., Any]:
         settings: Any = importlib.import_module("torch._inductor.config")

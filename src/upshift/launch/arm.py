@@ -121,6 +121,8 @@ class Arm:
         """Tell the child which plans its turns are about, and go over to the first."""
         self._compile_s = more_patience_s(*plans)
         self._compiles = bool(self._compile_s)
+        if self._compiles and self._code is not None:  # others may have compiled since its start
+            self._code.lend(self._scratch)
         self.ask({"do": "plans", "plans": [dict(plan.settings) for plan in plans]}, 60.0)
 
     def turns(

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from upshift.lever import COMPILED_KEY
+from upshift.lever import COMPILED_KEY, TORCHS_CACHE
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -40,7 +40,12 @@ class CompiledCode:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def lend(self, scratch: Path) -> dict[str, str]:
-        """Lay what there is into a trial's folder; return the environment that tells it."""
+        """Lay what there is into a trial's folder; return the environment that tells it.
+
+        A folder that the user has chosen for torch is left to be it: trials read it.
+        """
+        if TORCHS_CACHE in os.environ:
+            return {}
         place = scratch / _NAME
         place.mkdir(exist_ok=True)
         with self._lock:
