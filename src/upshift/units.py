@@ -77,6 +77,16 @@ def percent(ratio: float) -> str:
     return f"{100 * ratio:.0f} %" if abs(ratio) >= 0.1 else f"{100 * ratio:.2g} %"
 
 
+def significant(number: float) -> str:
+    """Return a number with four significant digits.
+
+    >>> significant(12_043.7), significant(14.0512), significant(0.012345)
+    ('12,040', '14.05', '0.01234')
+    """
+    rounded = float(f"{number:.4g}")
+    return f"{rounded:,.0f}" if rounded >= 1000 else f"{rounded:.4g}"
+
+
 def times(ratio: float) -> str:
     """Return a speed-up as a factor.
 

@@ -118,3 +118,11 @@ def test_unusual_inputs_are_counted_and_break_nothing(counter, kind) -> None:
         call(counter, tensor)
         counter.trained()
     assert (counter.cut(), counter.unit) == (5, "samples")
+
+
+def test_where_hardly_a_step_shows_what_it_takes_in_steps_are_counted() -> None:
+    counter = SampleCounter()
+    counter.loaded(torch.zeros(8, 3))  # one batch, and then many updates on it
+    assert (counter.cut(), counter.unit) == (8, "samples")
+    assert [counter.cut() for _ in range(3)] == [1, 1, 1]
+    assert counter.unit == "steps"

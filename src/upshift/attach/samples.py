@@ -68,11 +68,19 @@ class SampleCounter:
     """
 
     def __init__(self) -> None:
-        self.unit = "samples"
+        self._tokens = False
+        self._cut_count = self._told_count = 0
         self._loaded_count = self._loaded_waiting = 0
         self._called_count = self._called_waiting = 0
         self._seen: dict[tuple[int, ...], Any] = {}
         self._first = 0
+
+    @property
+    def unit(self) -> str:
+        """What is counted: samples, tokens, or steps where most of them show nothing else."""
+        if 2 * self._told_count < self._cut_count:
+            return "steps"
+        return "tokens" if self._tokens else "samples"
 
     def loaded(self, batch: Any) -> None:
         """Note a batch from a loader."""
@@ -88,7 +96,7 @@ class SampleCounter:
             return
         tokens = token_count(tensor)
         if tokens:
-            self.unit = "tokens"
+            self._tokens = True
         if not self._seen or module == self._first:
             self._called_waiting += tokens or sample_count(tensor)
         if not self._seen:
@@ -108,8 +116,10 @@ class SampleCounter:
     def cut(self) -> int:
         """End a step and return its samples (or tokens), at least 1."""
         self.trained()
-        whole = self._called_count if self.unit == "tokens" else self._loaded_count
+        whole = self._called_count if self._tokens else self._loaded_count
         result = whole or self._called_count or 1
+        self._told_count += bool(whole or self._called_count)
+        self._cut_count += 1
         self._loaded_count = self._called_count = 0
         self._seen.clear()
         return result

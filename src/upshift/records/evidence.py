@@ -124,7 +124,7 @@ class Profile:
         step_s: median seconds of a step.
         step_low_s: first quartile of the steps.
         step_high_s: third quartile of the steps.
-        sample_unit: `samples` or `tokens`.
+        sample_unit: `samples`, `tokens`, or `steps` where nobody can tell what a step takes in.
         sample_count: samples in a step, on average.
         phase_s: mean seconds per step in each phase; they add up to the mean wall.
         step_count: steps that were observed.

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from upshift.records import Phase
 from upshift.report.bars import COLOURS, Gauge, Stack
-from upshift.units import duration, percent, size, times
+from upshift.units import duration, percent, significant, size, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ PLACES = {
 
 def speed(profile: Profile) -> str:
     """Say how fast the training is."""
-    rate = f"{profile.samples_per_s:.4g} {profile.sample_unit}/s"
+    rate = f"{significant(profile.samples_per_s)} {profile.sample_unit}/s"
     return f"{duration(profile.step_s)} a step, {rate}"
 
 

@@ -54,7 +54,7 @@ def summarise(steps: list[Step], *, unit: str, used: dict[str, float]) -> Profil
 
     Args:
         steps: at least two.
-        unit: what a sample is, `samples` or `tokens`.
+        unit: what a sample is: `samples`, `tokens` or `steps`.
         used: faults and CPU seconds of these steps together, and the peak resident size.
     """
     walls = sorted(step.wall_s for step in steps)

@@ -37,12 +37,13 @@ def _tiny_batch(case: Case) -> Finding | None:
     if share is None or share.mid_ratio < _LEAST_FIXED_RATIO or share.low_ratio < _LEAST_SURE_RATIO:
         return None
     longer = 2 - share.mid_ratio
+    unit = "tokens" if case.profile.sample_unit == "tokens" else "samples"
     return Finding(
         name="tiny-batch",
         share=share,
         says=(
             f"{percent(share.mid_ratio)} of a step is the fixed cost of {max(counts)} operations, "
-            f"whatever the batch: with twice the {case.profile.sample_unit} it would take at most "
+            f"whatever the batch: with twice the {unit} it would take at most "
             f"about {longer:.2g} times as long ({quiet_step_s(case) * 1e3:.3g} ms now)."
         ),
         remedy="Try a larger batch with a learning rate to match, or torch.compile.",

@@ -14,7 +14,7 @@ from upshift.report import doctor, pages
 from upshift.report.bars import COLOURS
 from upshift.report.steps import bottleneck, training_s
 from upshift.report.wording import EFFECTS, interval
-from upshift.units import duration, percent, times
+from upshift.units import duration, percent, significant, times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,7 +111,7 @@ def tiles(tuning: Tuning) -> list[Tile]:
     """Return the figures of a tuning that are worth a big letter."""
     before, after = tuning.baseline, tuning.tuned
     step = duration(training_s(before))
-    rate = f"{before.samples_per_s:.4g} {before.sample_unit}/s"
+    rate = f"{significant(before.samples_per_s)} {before.sample_unit}/s"
     found = [Tile(name="a step", value=step, note=rate)]
     if after is not None:
         found = [
@@ -119,7 +119,7 @@ def tiles(tuning: Tuning) -> list[Tile]:
             Tile(
                 name="a step, after",
                 value=duration(training_s(after)),
-                note=f"{after.samples_per_s:.4g} {after.sample_unit}/s",
+                note=f"{significant(after.samples_per_s)} {after.sample_unit}/s",
             ),
         ]
     if tuning.speedup is not None and tuning.plan.settings:
