@@ -6,6 +6,7 @@ import pytest
 
 from upshift.compare import signed_rank_interval
 from upshift.launch.bench import Bench
+from upshift.launch.blocks import settle_count
 from upshift.launch.process import Isolation
 from upshift.lever import discover
 from upshift.records import Entry, Plan, Switch, Workload
@@ -115,6 +116,21 @@ def test_a_plan_that_was_seen_to_wait_is_raced_in_whole_cycles_next_time() -> No
         own.prepare(Plan(), FAST)
         assert own.pair_s(Plan(), FAST) == pytest.approx(4 * count * own.step_s)
         assert own.pair_s(Plan(), Plan()) < own.pair_s(Plan(), FAST)
+
+
+def test_a_lever_of_the_loader_is_raced_behind_the_batches_that_are_on_their_way() -> None:
+    script = computing(fetch_s=0.012, worker_count=4)
+    fetching = Plan().pull("batched_fetch", True)
+    replaced = Plan().pull("loader_workers", 0)
+    with bench(script) as own:
+        count = own.facts(Plan())["traits"]["cycle_count"]
+        own.steps(Plan(), 40)
+        assert own.pair_s(Plan(), fetching) == pytest.approx(4 * count * own.step_s)
+        own.prepare(Plan(), replaced)
+        own.prepare(Plan(), Plan())
+        drained = settle_count(Plan(), replaced, count)
+        assert own.prepare_s(Plan(), replaced) == pytest.approx(drained * own.step_s)
+        assert drained > count + 1
 
 
 def test_without_workers_plans_alternate_step_by_step() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from upshift.errors import TooFewSteps
@@ -111,7 +112,7 @@ class Bench:
         if current != plans:
             arm.switch(plans)
             self._current[seat] = plans
-            self._settle(arm, max(settle_count(old, plans[0]) for old in current))
+            self._settle(arm, max(settle_count(old, plans[0], self.cycle_count) for old in current))
         return arm
 
     def _start(self, plan: Plan, seat: int) -> Arm:
@@ -184,7 +185,7 @@ class Bench:
         return sum(
             self.launch_s(plan)
             if self._fits(plan, seat) <= 0
-            else settle_count(Plan(), plan) * self.step_s
+            else settle_count(Plan(), plan, self.cycle_count) * self.step_s
             for seat, plan in self._seating(baseline, candidate).items()
         )
 
@@ -267,16 +268,14 @@ class Bench:
         self.repeat(sit)
 
     def _shape(self, baseline: Plan, candidate: Plan, *, apart: bool) -> Shape:
+        least_s = _LONE_BLOCK_S if self.lonely else _LEAST_BLOCK_S
         return shape_of(
-            baseline,
-            candidate,
-            apart=apart,
+            baseline, candidate, apart=apart,
             cycle_count=self.tally.cycle_count(self.cycle_count, baseline, candidate),
-            least_count=int((_LONE_BLOCK_S if self.lonely else _LEAST_BLOCK_S) / self.step_s + 1)
-            if self.step_s
-            else 1,
+            ahead_count=self.cycle_count,
+            least_count=1 + int(least_s / (self.step_s or inf)),
             left_count=self._left_count(),
-        )
+        )  # fmt: skip
 
     def _alternate(
         self, baseline: Plan, candidate: Plan, coins: Sequence[bool], shape: Shape

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from upshift.lever import lookup
-from upshift.records import Pair, Plan, Step, Switch
+from upshift.records import Pair, Phase, Plan, Step, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +45,7 @@ def shape_of(
     *,
     apart: bool,
     cycle_count: int,
+    ahead_count: int,
     least_count: int,
     left_count: int,
 ) -> Shape:
@@ -58,13 +59,18 @@ def shape_of(
         candidate: the other.
         apart: in two children in any case.
         cycle_count: steps after which the times of the script as it is repeat.
+        ahead_count: batches that its workers have on their way: a lever that changes how they are
+            made shows only after these.
         least_count: the shortest block that is worth a signal to stop.
         left_count: steps that a warm child has before it.
     """
-    cycle = _longest_cycle(cycle_count, baseline, candidate)
     differing = baseline.differing(candidate)
     levers = [lever for lever, _ in both(baseline, candidate) if lever.name in differing]
-    if differing and not apart and all(lever.switch is Switch.STEP for lever in levers):
+    inside = not apart and all(lever.switch is Switch.STEP for lever in levers)
+    if inside and any(Phase.DATA in lever.phases for lever in levers):
+        cycle_count = ahead_count
+    cycle = _longest_cycle(cycle_count, baseline, candidate)
+    if differing and inside:
         settle = max(lever.settle_count for lever in levers)
         skip = max(settle, _ahead_count(cycle_count, baseline, candidate))
         shape = Shape(relay=False, skip_counts=(skip, skip), block_count=cycle)
@@ -128,9 +134,21 @@ def can_take(own: Plan, plan: Plan) -> bool:
     return not own.differing(plan) & launched
 
 
-def settle_count(own: Plan, plan: Plan) -> int:
-    """Return the steps that settle what going over to `plan` disturbs."""
-    counts = [lever.settle_count + lever.cycle_count(setting) for lever, setting in both(own, plan)]
+def settle_count(own: Plan, plan: Plan, ahead_count: int = 1) -> int:
+    """Return the steps that settle what going over to `plan` disturbs.
+
+    Args:
+        own: the plan before.
+        plan: the plan after.
+        ahead_count: batches that the script's own workers have on their way; a loader that is
+            taken over uses them up first.
+    """
+    counts = [
+        lever.settle_count
+        + lever.cycle_count(setting)
+        + (ahead_count - 1 if Phase.DATA in lever.phases else 0)
+        for lever, setting in both(own, plan)
+    ]
     return max(counts, default=0)
 
 

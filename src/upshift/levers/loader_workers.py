@@ -54,7 +54,7 @@ LEVER = Lever(
     why_not=why_not,
     forecast=speedup_of,
     lines=lambda count: f"DataLoader(..., num_workers={count})  # if its samples draw no numbers",
-    settle_count=6,
+    settle_count=10,  # the first batches are proved
     cycle_count=lambda count: max(1, 2 * count),
     pull=pull,
 )
