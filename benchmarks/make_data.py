@@ -3,8 +3,9 @@
     python benchmarks/make_data.py CHECKOUTS
 
 `CHECKOUTS` holds clones of pytorch/examples (as `pytorch-examples`) and karpathy/nanoGPT (as
-`nanoGPT`); that of karpathy/makemore (as `makemore`) brings its own data. Losses on made data mean nothing; sizes, types and file formats are the real ones, so
-steps take what they take. What is there already is left alone.
+`nanoGPT`); that of karpathy/makemore (as `makemore`) brings its own data. Losses on made data mean
+nothing; sizes, types and file formats are the real ones, so steps take what they take. What is
+there already is left alone.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def shape_of(
 ) -> Shape:
     """Return how pairs are run: inside one child where all that differs switches there.
 
-    Without loader workers that is step by step, else in blocks of whole cycles, as in a relay.
+    That is step by step, or in blocks of whole cycles where the loop waits for loader workers.
     Where one life of the script is too short for such a pair, two children share it.
 
     Args:
@@ -66,11 +66,11 @@ def shape_of(
     """
     differing = baseline.differing(candidate)
     levers = [lever for lever, _ in both(baseline, candidate) if lever.name in differing]
-    inside = not apart and all(lever.switch is Switch.STEP for lever in levers)
-    if inside and any(Phase.DATA in lever.phases for lever in levers):
+    inside = bool(levers) and not apart and all(lever.switch is Switch.STEP for lever in levers)
+    if inside and any(_feeds(lever) for lever in levers):
         cycle_count = ahead_count
     cycle = _longest_cycle(cycle_count, baseline, candidate)
-    if differing and inside:
+    if inside:
         settle = max(lever.settle_count for lever in levers)
         skip = max(settle, _ahead_count(cycle_count, baseline, candidate))
         shape = Shape(relay=False, skip_counts=(skip, skip), block_count=cycle)
@@ -144,12 +144,15 @@ def settle_count(own: Plan, plan: Plan, ahead_count: int = 1) -> int:
             taken over uses them up first.
     """
     counts = [
-        lever.settle_count
-        + lever.cycle_count(setting)
-        + (ahead_count - 1 if Phase.DATA in lever.phases else 0)
+        lever.settle_count + lever.cycle_count(setting) + (ahead_count - 1 if _feeds(lever) else 0)
         for lever, setting in both(own, plan)
     ]
     return max(counts, default=0)
+
+
+def _feeds(lever: Lever[Any]) -> bool:
+    """Return whether a lever is about the loader alone: it shows in batches asked for later."""
+    return lever.phases == {Phase.DATA}
 
 
 def compiling(plan: Plan) -> Plan:

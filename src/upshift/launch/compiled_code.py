@@ -61,7 +61,7 @@ class CompiledCode:
                 writing would be taken half.
         """
         place = scratch / _NAME
-        with self._lock:
+        with self._lock, suppress(OSError):
             if place.is_dir() and any(place.iterdir()):
                 if self._folder is None:
                     self._folder = Path(tempfile.mkdtemp(prefix="upshift-"))
