@@ -80,7 +80,7 @@ def percent(ratio: float) -> str:
 def significant(number: float) -> str:
     """Return a number with four significant digits.
 
-    >>> significant(12_043.7), significant(14.0512), significant(0.012345)
+    >>> significant(12_043.7), significant(14.0512), significant(0.01234)
     ('12,040', '14.05', '0.01234')
     """
     rounded = float(f"{number:.4g}")
