@@ -45,13 +45,14 @@ def seen(place):
 
 def test_a_trial_begins_with_what_those_before_it_have_compiled(scratch) -> None:
     with CompiledCode() as code:
-        assert seen(scratch("first")) == {}
         code.collect(scratch("one", kernel="1"))
         code.collect(scratch("two", kernel="later", other="2"))
-        (new := scratch("new").parent / "fresh").mkdir()
-        told = code.lend(new)
+        new, other = scratch("new"), scratch("other")
+        told = code.lend(new, COMPILED)
         assert told == {COMPILED_KEY: str(new / "compiled")}
         assert seen(new) == {"kernel": "1", "other": "2"}
+        code.lend(other, Plan())  # it compiles nothing
+        assert seen(other) == {}
         kept = code._folder
     assert not kept.exists()
 
@@ -61,14 +62,14 @@ def test_a_folder_that_the_user_has_chosen_for_torch_is_left_to_be_it(
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "chosen"))
     with CompiledCode() as code:
-        assert code.lend(tmp_path) == {}
+        assert code.lend(tmp_path, COMPILED) == {}
     assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_kept_where_nothing_was_compiled(tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     with CompiledCode() as code:
-        code.lend(tmp_path)
+        code.lend(tmp_path, COMPILED)
         code.collect(tmp_path)
         assert code._folder is None
 

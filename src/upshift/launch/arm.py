@@ -56,7 +56,7 @@ class Arm:
         self._channel: Channel | None = None
         self._mark = self._scratch / "reached"
         env = environment(plan, mode="trial", socket=str(self._scratch / "s"), mark=str(self._mark))
-        env |= code.lend(self._scratch) if code else {}
+        env |= code.lend(self._scratch, plan) if code else {}
         try:
             self._process = Process.start(
                 workload.command,
@@ -121,8 +121,8 @@ class Arm:
         """Tell the child which plans its turns are about, and go over to the first."""
         self._compile_s = more_patience_s(*plans)
         self._compiles = bool(self._compile_s)
-        if self._compiles and self._code is not None:  # others may have compiled since its start
-            self._code.lend(self._scratch)
+        if self._code is not None:  # others may have compiled since its start
+            self._code.lend(self._scratch, *plans)
         self.ask({"do": "plans", "plans": [dict(plan.settings) for plan in plans]}, 60.0)
 
     def turns(

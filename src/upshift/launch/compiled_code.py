@@ -14,10 +14,13 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from upshift.launch.blocks import patience_s
 from upshift.lever import COMPILED_KEY, TORCHS_CACHE
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from upshift.records import Plan
 
 _NAME = "compiled"
 
@@ -39,17 +42,21 @@ class CompiledCode:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def lend(self, scratch: Path) -> dict[str, str]:
+    def lend(self, scratch: Path, *plans: Plan) -> dict[str, str]:
         """Lay what there is into a trial's folder; return the environment that tells it.
 
         A folder that the user has chosen for torch is left to be it: trials read it.
+
+        Args:
+            scratch: of the trial.
+            plans: what it goes over to; nothing is copied for those that do not compile.
         """
         if TORCHS_CACHE in os.environ:
             return {}
         place = scratch / _NAME
         place.mkdir(exist_ok=True)
         with self._lock:
-            if self._folder is not None:
+            if self._folder is not None and patience_s(*plans):
                 _add(self._folder, place)
         return {COMPILED_KEY: str(place)}
 

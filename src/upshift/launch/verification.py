@@ -88,7 +88,7 @@ def recorded(
     tensors = scratch / "tensors"
     tensors.mkdir()
     env = _pinned(plan, take, socket=str(scratch / "s"), folder=str(tensors))
-    env |= code.lend(scratch)
+    env |= code.lend(scratch, plan)
     try:
         process = Process.start(
             workload.command, env=env, cwd=workload.cwd, scratch=scratch, isolation=isolation
