@@ -289,3 +289,29 @@ def test_what_was_predicted_stands_beside_what_was_measured_alone() -> None:
     seen = [bench.race(Plan(), below, rule=RULE), bench.race(below, below.pull("a", 2), rule=RULE)]
     row = {row.lever: row for row in rows([knob("b"), guessed], seen)}["a"]
     assert "predicted" not in row.why
+
+
+def test_guesses_that_do_not_win_together_leave_what_has_won() -> None:
+    knobs = [knob("guess"), knob("other"), knob("proved")]
+    proof, whole = (
+        saving(guess=1.15, other=1.15, proved=1.04),
+        saving(guess=0.97, other=0.97, proved=1.04),
+    )
+    benches = {
+        proof: FakeBench(cost=proof, noise=steady(0.01)),
+        whole: FakeBench(cost=whole, noise=steady(0.01)),
+    }
+    undecided = Rule(pair_count=12, win_ratio=inf, drop_ratio=inf)
+    history, last = [], []
+    while proposal := propose(knobs, history, terms=Terms(launches_left=LAUNCHES)):
+        last.append(proposal)
+        ends = proposal.candidate == Plan() or proposal.kind is Kind.BUNDLE
+        bench = benches[whole if ends else proof]
+        rule = RULE if {"proved"} == proposal.baseline.differing(proposal.candidate) else undecided
+        history.append(bench.race(proposal.baseline, proposal.candidate, rule=rule))
+    doubts = [str(p.baseline) for p in last if p.candidate == Plan()]
+    assert doubts == ["guess=True, other=True, proved=True", "proved=True"]
+    assert str(incumbent(knobs, history)) == "proved=True"
+    told = {row.lever: row for row in rows(knobs, history)}
+    assert told["proved"].outcome == "kept"
+    assert "in a second race: no gain worth a lever here" in told["guess"].why

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf
+from math import inf, prod
 from typing import TYPE_CHECKING
 
 from upshift.records import Comparison, Plan, Switch, Verdict
 from upshift.search.knob import SWITCHES, Knob
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 LEAST_RATIO = 0.02
 _CLEAR_RATIO = 1.1
@@ -105,12 +105,12 @@ def is_taken_whole(comparison: Comparison, stakes: Stakes) -> bool:
     """Return whether a bundle comes in: it won, or showed much in noise that hid the proof."""
     speedup = comparison.speedup
     clear = speedup is not None and speedup.mid_ratio > _CLEAR_RATIO
-    return is_better(comparison, stakes) and (comparison.verdict is Verdict.WIN or clear)
+    return is_better(comparison, stakes) and (has_won(comparison) or clear)
 
 
 def is_faster(comparison: Comparison, stakes: Stakes) -> bool:
     """Return whether the candidate won, or is the best guess and worth a lever."""
-    if comparison.verdict is Verdict.WIN:
+    if has_won(comparison):
         return True
     speedup = comparison.speedup
     return (
@@ -118,6 +118,23 @@ def is_faster(comparison: Comparison, stakes: Stakes) -> bool:
         and speedup is not None
         and speedup.mid_ratio >= 1.0 + stakes.least_ratio
     )
+
+
+def has_won(comparison: Comparison | None) -> bool:
+    """Return whether a race was run, and proved that the candidate is faster."""
+    return comparison is not None and comparison.verdict is Verdict.WIN
+
+
+def shown_ratio(grounds: Iterable[Comparison | None]) -> float:
+    """Return the speed-up that races have proved, each counted once; a guess proves nothing."""
+    won = {id(seen): seen.speedup for seen in grounds if seen is not None and has_won(seen)}
+    return prod(speedup.mid_ratio for speedup in won.values() if speedup is not None)
+
+
+def without_guesses(plan: Plan, grounds: Mapping[str, Comparison | None]) -> Plan:
+    """Return the levers of a plan that have won; none where all have and it still does nothing."""
+    won = plan.only(frozenset(lever for lever, seen in grounds.items() if has_won(seen)))
+    return won if won != plan else Plan()
 
 
 def starts_too_late(comparison: Comparison, stakes: Stakes) -> bool:

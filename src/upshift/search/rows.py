@@ -44,6 +44,8 @@ def rows(
 def _row(knob: Knob, story: Story) -> LeverReport:
     setting = dict(story.plan.settings).get(knob.lever)
     seen = story.deciding.get(knob.lever)
+    if seen is None and knob.lever in story.doubted:
+        seen = story.bundle
     if knob.lever in story.broken:
         failed = story.broken[knob.lever]
         return _report(knob, dict(failed.candidate.settings)[knob.lever], "failed", _broke(failed))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import combinations, islice, product
-from math import exp, inf, prod
+from math import exp, inf
 from typing import TYPE_CHECKING, TypeAlias
 
 from upshift.records import Comparison, Plan, Setting, Switch, Verdict
@@ -30,9 +30,12 @@ from upshift.search.proposal import (
     LEAST_RATIO,
     Kind,
     Proposal,
+    has_won,
     is_better,
     is_taken_whole,
     propose_race,
+    shown_ratio,
+    without_guesses,
 )
 
 if TYPE_CHECKING:
@@ -47,9 +50,7 @@ Steps: TypeAlias = "Generator[Proposal, Comparison | None, None]"
 _MOST_BUNDLES, _MOST_ROUNDS, _MOST_PASSES = 3, 3, 3
 _MOST_REFINEMENTS, _MOST_PAIRS = 4, 8
 _GROUP_COUNT = 4
-_PROMISING_RATIO = 0.35
-_DOUBTED_RATIO = 1.06
-_HURTS_RATIO = 0.99
+_PROMISING_RATIO, _DOUBTED_RATIO, _HURTS_RATIO = 0.35, 1.06, 0.99
 
 
 @dataclass(kw_only=True)
@@ -212,7 +213,7 @@ class Story:
         if len(self.plan.differing(candidate)) < 2:
             return
         seen = yield from self._race(Kind.BUNDLE, self.plan, candidate, expected_log=expected_log)
-        if seen is not None and seen.verdict is Verdict.WIN and self._is_better(seen):
+        if seen is not None and has_won(seen) and self._is_better(seen):
             for lever in self.plan.differing(candidate):
                 self.deciding.pop(lever, None)
                 self.pruned.discard(lever)
@@ -376,25 +377,23 @@ class Story:
             self.outlook.look(seen, without)
 
     def _doubt(self) -> Steps:
-        """Race a small gain a second time: of many races without one, some win by chance."""
-        ratios = [seen.speedup.mid_ratio for seen in self._evidence() if seen.speedup]
-        if not self.plan.settings or prod(ratios) > _DOUBTED_RATIO:
-            return
-        seen = yield from self._race(Kind.PRUNE, self.plan, Plan())
-        if seen is None or seen.speedup is None:
-            return
-        if seen.speedup.mid_ratio > 1.0 / (1.0 + self.stakes.least_ratio / 2):
-            self.doubted = {name: seen for name, _ in self.plan.settings}
-            self.plan = Plan()
+        """Race a gain that is small or guessed once more: of many races some win by chance.
 
-    def _evidence(self) -> list[Comparison]:
-        """Return the comparisons that the incumbent stands on, each once."""
-        found = [self.deciding.get(name, self.bundle) for name, _ in self.plan.settings]
-        return list({id(seen): seen for seen in found if seen is not None}.values())
+        A plan that does not win again is left with the knobs that have won alone, then with none.
+        """
+        while self.plan.settings:
+            grounds = {name: self.deciding.get(name, self.bundle) for name, _ in self.plan.settings}
+            if shown_ratio(grounds.values()) > _DOUBTED_RATIO:
+                return
+            seen = yield from self._race(Kind.PRUNE, self.plan, Plan())
+            least = 1.0 + self.stakes.least_ratio / 2
+            if seen is None or seen.speedup is None or seen.speedup.mid_ratio <= 1.0 / least:
+                return
+            left = without_guesses(self.plan, grounds)
+            self.doubted |= dict.fromkeys(self.plan.differing(left), seen)
+            self.plan = left
 
     def _is_settled(self, lever: str) -> bool:
         """True when it was raced against its absence, or around the very same other settings."""
         seen = self.deciding.get(lever)
-        return lever in self.pruned or (
-            seen is not None and seen.baseline == self.plan.without(lever)
-        )
+        return lever in self.pruned or bool(seen and seen.baseline == self.plan.without(lever))
