@@ -6,7 +6,8 @@
 Each script of `rivals.json` is tuned first. Then it runs by plain python, by `upshift run` and by
 each rival, in a shuffled order, `--rounds` times. A ratio is the wall time of plain python over
 that of the other, within one round; imports, evaluation and compiling count. `torch.compile` needs
-an edit of the script, which `rivals.json` names; the others take it as it is.
+an edit of the script, which `rivals.json` names; loadtune needs its parts and Lightning the whole
+script rewritten (`rewritten.py`), which three of them are; the others take it as it is.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from upshift.units import parse_duration
 
 HERE = Path(__file__).parent
 LIMIT_S = 600.0
-EDITED = "upshift_bench_compiled.py"
+COMPILED, LOADTUNED = "upshift_bench_compiled.py", "upshift_bench_loadtuned.py"
+REWRITTEN = HERE / "rewritten.py"
 RIVALS = {
     "upshift run": None,
     "torch.backends.xeon.run_cpu": ["-m", "torch.backends.xeon.run_cpu"],
@@ -40,6 +42,8 @@ RIVALS = {
         "--mixed_precision", "no", "--dynamo_backend", "no",
     ],
     "torch.compile (edited)": None,
+    "loadtune (edited)": None,
+    "Lightning (rewritten)": None,
 }  # fmt: skip
 HEAD = """\
 # Beside what a user would pick instead
@@ -49,8 +53,11 @@ HEAD = """\
 Wall time of plain python over that of the other, of the same command, whole runs: imports, reading
 data, evaluation and compiling count. Rounds in a shuffled order, {rounds} of them; the
 Hodges-Lehmann estimate with its 95 % interval, or with the lowest and highest round (marked r)
-where there are fewer than six. Above 1 is faster than plain python. `torch.compile` needs an edit
-of the script; the others take it as it is. Data is made, in the format of each script.
+where there are fewer than six. Above 1 is faster than plain python. `torch.compile` and what
+loadtune chose are edited into the script; Lightning has it rewritten, with all its defaults
+([rewritten.py](rewritten.py)), where the parts can be imported; the others take it as it is.
+"confirmed" is what `tune` says of the steps alone, by fresh launches with the plan and without.
+Data is made, in the format of each script.
 
 Reproduce with `python benchmarks/make_data.py CHECKOUTS` and `python benchmarks/rivals.py
 CHECKOUTS --budget {budget} --rounds {rounds}`; the commands stand in [rivals.json](rivals.json),
@@ -70,18 +77,49 @@ def tune(entry: dict[str, Any], folder: Path, plan: Path, budget: str) -> dict[s
     return json.loads(document.read_text()) if done.returncode == 0 else None
 
 
-def edit(entry: dict[str, Any], folder: Path) -> list[str] | None:
-    """Write the script as a user would for `torch.compile`; return the words after python."""
+def edited(entry: dict[str, Any], folder: Path, name: str, edits: list[list[str]]) -> list[str]:
+    """Write the script as a user would edit it; return the words after python."""
+    text = (folder / entry["file"]).read_text()
+    for old, new in edits:
+        if text.count(old) != 1:
+            raise SystemExit(f"{entry['name']}: the edit does not fit the script")
+        text = text.replace(old, new)
+    (folder / name).write_text(text)
+    return [name, *entry["short"]]
+
+
+def compiled(entry: dict[str, Any], folder: Path) -> list[str] | None:
+    """Return the command with `torch.compile`, None where the script cannot be edited so."""
     if "compile_argv" in entry:
         return [entry["file"], *entry["short"], *entry["compile_argv"]]
-    if "compile" not in entry:
-        return None
-    old, new = entry["compile"]
-    text = (folder / entry["file"]).read_text()
-    if text.count(old) != 1:
-        raise SystemExit(f"{entry['name']}: the edit does not fit the script")
-    (folder / EDITED).write_text(text.replace(old, new))
-    return [EDITED, *entry["short"]]
+    return edited(entry, folder, COMPILED, [entry["compile"]]) if "compile" in entry else None
+
+
+def loadtuned(entry: dict[str, Any], folder: Path, raw: Path) -> list[str]:
+    """Let loadtune choose; return the command with its choice, which may be the script itself."""
+    subprocess.run(
+        [
+            sys.executable, "-m", "loadtune.cli", "tune", str(REWRITTEN), "--save-raw", str(raw),
+            "--no-plots", "--out", str(raw.with_suffix(".md")),
+        ], cwd=folder, check=True,
+    )  # fmt: skip
+    tried = json.loads(raw.read_text())
+    best, knobs = tried["baseline"]["throughput"], None
+    for trial in tried["trials"]:
+        if not trial["result"].get("error") and trial["result"]["throughput"] > best:
+            best, knobs = trial["result"]["throughput"], trial["knobs"]
+    print(f"  loadtune: {knobs or 'nothing better'}", flush=True)
+    if knobs is None:
+        return [entry["file"], *entry["short"]]
+    words = {key: knobs[key] for key in ("num_workers", "pin_memory")}
+    if knobs["num_workers"]:
+        words["persistent_workers"] = knobs["persistent_workers"]
+        words |= {"prefetch_factor": p} if (p := knobs["prefetch_factor"]) else {}
+    old, new = entry["loadtune"]
+    edits = [[old, new.replace("{kwargs}", repr(words))]]
+    if knobs["num_threads"]:
+        edits[0][1] += f"; torch.set_num_threads({knobs['num_threads']})"
+    return edited(entry, folder, LOADTUNED, edits + [entry["compile"]] * knobs["compile"])
 
 
 def commands(entry: dict[str, Any], folder: Path, plan: Path | None) -> dict[str, list[str]]:
@@ -89,15 +127,18 @@ def commands(entry: dict[str, Any], folder: Path, plan: Path | None) -> dict[str
     own = [entry["file"], *entry["short"]]
     found = {"plain python": own}
     for name, words in RIVALS.items():
-        if words is None or (words[0] == "-m" and not present(words[1])):
-            continue
-        found[name] = [*words, *own]
+        if words is not None and present(words[1]):
+            found[name] = [*words, *own]
     if plan is not None:
         found["upshift run"] = [
             "-m", "upshift", "run", "--quiet", "--force", "--plan", str(plan), *own
         ]  # fmt: skip
-    if edited := edit(entry, folder):
-        found["torch.compile (edited)"] = edited
+    if words := compiled(entry, folder):
+        found["torch.compile (edited)"] = words
+    if "loadtune" in entry and present("loadtune") and plan is not None:
+        found["loadtune (edited)"] = loadtuned(entry, folder, plan.with_name("loadtune.json"))
+    if "loadtune" in entry and present("pytorch_lightning"):
+        found["Lightning (rewritten)"] = [str(REWRITTEN), *entry["short"]]
     return found
 
 
@@ -153,16 +194,19 @@ def told(ratios: list[float]) -> str:
 def page(rows: dict[str, dict[str, Any]], machine: str, rounds: int, budget: str) -> str:
     """Return the tables."""
     names = [*RIVALS]
-    lines = ["| script | " + " | ".join(names) + " | plan | effect | launches | time to plan |"]
-    lines.append("|" + "---|" * (len(names) + 5))
+    lines = ["| script | " + " | ".join(names)]
+    lines[0] += " | plan | confirmed | effect | launches | time to plan |"
+    lines.append("|" + "---|" * (len(names) + 6))
     for script, row in rows.items():
         cells = [told(row["ratios"][name]) if name in row["ratios"] else "" for name in names]
         lines.append(
             f"| {script} | " + " | ".join(cells)
-            + f" | {row['plan']} | {row['effect']} | {row['launches']}"
+            + f" | {row['plan']} | {confirmed(row)} | {row['effect']} | {row['launches']}"
             + f" | {share_of_budget(row, budget)} |"
         )  # fmt: skip
-    lines.append("| **geometric mean** | " + " | ".join(means(rows, names)) + " | | | | |")
+    steps = [math.log(row["speedup"]["mid"]) if row["speedup"] else 0.0 for row in rows.values()]
+    mean = f"**{math.exp(sum(steps) / len(steps)):.2f}x**"
+    lines.append(f"| **geometric mean** | {' | '.join(means(rows, names))} | | {mean} | | | |")
     facts = HEAD.format(machine=machine_line(), rounds=rounds, budget=budget)
     return facts + "\n".join(lines) + "\n"
 
@@ -172,18 +216,33 @@ def share_of_budget(row: dict[str, Any], budget: str) -> str:
     return f"{row['tune_s'] / parse_duration(budget):.0%} of the budget" if row["tune_s"] else ""
 
 
+def confirmed(row: dict[str, Any]) -> str:
+    """Return what tune says of the steps."""
+    seen = row["speedup"]
+    return f"{seen['mid']:.2f}x [{seen['low']:.2f}, {seen['high']:.2f}]" if seen else ""
+
+
 def means(rows: dict[str, dict[str, Any]], names: list[str]) -> list[str]:
-    """Return the geometric mean of each rival, where a failed run counts as plain python."""
+    """Return the geometric mean of each rival, where a failed run counts as plain python.
+
+    A rival that takes some of the scripts only has upshift's mean over these beside its own.
+    """
     found = []
     for name in names:
-        logs = [
-            hodges_lehmann([math.log(r) for r in row["ratios"].get(name) or [1.0]])
-            for row in rows.values()
-        ]
-        failed = sum(not row["ratios"].get(name) for row in rows.values())
-        mean = math.exp(sum(logs) / len(logs))
-        found.append(f"**{mean:.2f}x**" + (f" ({failed} failed, as 1.00x)" if failed else ""))
+        own = [row for row in rows.values() if name in row["ratios"]]
+        failed = sum(not row["ratios"][name] for row in own)
+        told = f"**{geometric_mean(own, name):.2f}x**" if own else ""
+        told += f" ({failed} failed, as 1.00x)" if failed else ""
+        if own and len(own) < len(rows):
+            told += f" ({len(own)} scripts; upshift {geometric_mean(own, 'upshift run'):.2f}x)"
+        found.append(told)
     return found
+
+
+def geometric_mean(rows: list[dict[str, Any]], name: str) -> float:
+    """Return the mean ratio of one command over scripts."""
+    logs = [hodges_lehmann([math.log(r) for r in row["ratios"].get(name) or [1.0]]) for row in rows]
+    return math.exp(sum(logs) / len(logs))
 
 
 def measure(entry: dict[str, Any], folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
@@ -197,7 +256,8 @@ def measure(entry: dict[str, Any], folder: Path, asked: argparse.Namespace) -> d
             todo = commands(entry, folder, plan if plan.exists() else None)
             ratios = race(todo, folder, asked.rounds)
         finally:
-            (folder / EDITED).unlink(missing_ok=True)
+            for name in (COMPILED, LOADTUNED):
+                (folder / name).unlink(missing_ok=True)
     return {
         "ratios": ratios,
         "plan": ", ".join(f"{k}={v}" for k, v in found["plan"].items()) or "nothing helps"
