@@ -7,10 +7,13 @@ only chance lays out, so nothing as small as what is looked for can be seen betw
 both stand in one process: a script under `upshift run --lever ...` trains in blocks. For some, all
 that upshift put into the process acts. For the others it is taken out, seams and hooks of
 optimizers, and the script itself converts its batches, as its author would have written; weights,
-the fused optimizer and threads are the same. The blocks are short, since a shared machine changes
-its pace within seconds, and go in a random order; a launch gives the median ratio of its rounds,
-and the figure is over launches. Blocks by hand over others by hand say what the method itself
-cannot tell apart. Above 1, `run` is slower.
+the fused optimizer and threads are the same. What upshift adds to a step is instructions, it waits
+for nothing; so the CPU time of the process is compared, which other work on a shared machine
+disturbs less than it does the clock. The blocks are short, since such a machine changes its pace
+within seconds, and go in a random order; a launch gives the median ratio of its rounds, and the
+figure is over launches. Blocks by hand over others by hand say what the method itself cannot tell
+apart. Above 1, `run` costs more. The last line is what a profile adds, which looks from time to
+time at the line that the loop stands on; timed blocks of a tuning are free of that.
 
 What it takes to start is told beside: from the start of the process to the end of its first step,
 against plain python with the settings in the source.
@@ -32,7 +35,7 @@ from figures import machine_line, ratio, ratio_cell
 
 HERE = Path(__file__).parent
 LEVERS = ("channels_last=True", "fused_optimizer=True", "intra_op_threads=1")
-ARMS = ("hand", "again", "run")
+ARMS = ("hand", "again", "run", "looked")
 EPOCH_COUNT = 16
 BLOCK_COUNT, SETTLE_COUNT = 4, 2
 WARM_COUNT = 6
@@ -64,14 +67,14 @@ criterion = nn.CrossEntropyLoss()
 def block(count, hand):
     took = []
     while True:
-        began_s = time.perf_counter()
+        began_s = time.process_time()
         for images, labels in loader:
             if hand:
                 images = images.to(memory_format=torch.channels_last)
             optimizer.zero_grad()
             criterion(net(images), labels).backward()
             optimizer.step()
-            ended_s = time.perf_counter()
+            ended_s = time.process_time()
             took.append(ended_s - began_s)
             began_s = ended_s
             if len(took) == count:
@@ -86,6 +89,7 @@ import gc
 import random
 
 from upshift.attach import Watch
+from upshift.attach.examine.stacks import Stacks
 
 (watch,) = (found for found in gc.get_objects() if type(found) is Watch)
 assert net[3].weight.is_contiguous(memory_format=torch.channels_last), "channels_last"
@@ -96,12 +100,17 @@ coin = random.Random({seed})
 for number in range({warm} + {rounds}):
     took = {{}}
     for name in coin.sample({arms}, {arm_count}):
-        if name == "run":
-            watch.install()
-        else:
+        by_hand = name in ("hand", "again")
+        if by_hand:
             watch._detach()
-        block({settle}, name != "run")
-        took[name] = sum(block({block}, name != "run"))
+        else:
+            watch.install()
+        block({settle}, by_hand)
+        stacks = Stacks(watch)
+        if name == "looked":
+            stacks.begin()
+        took[name] = sum(block({block}, by_hand))
+        stacks.end()
     if number >= {warm}:
         print(*(took[name] for name in {arms}))
 """
@@ -115,10 +124,11 @@ steps, loading included, in one process: with all that upshift put there, and wi
 the batches converted by the script itself. {rounds} rounds in a random order in each of {launches}
 launches; the median ratio of each launch, and their interval.
 
-| | ratio of the time of a step |
+| | ratio of the CPU time of a step |
 |---|---|
 | `upshift run` over the settings by hand | {run} |
 | the settings by hand over themselves | {again} |
+| `upshift run` with the look at source lines of a profile, over without | {looked} |
 
 Until the first step has ended, `upshift run` takes {start:.2f} times as long as plain python with
 the settings in the source, imports included (medians of the launches, in turn).
@@ -161,7 +171,7 @@ def main() -> None:
     pulled = [word for lever in LEVERS for word in ("--lever", lever)]
     run = ["-m", "upshift", "run", "--quiet", *pulled]
     coin = random.Random(3)
-    logs: dict[str, list[float]] = {"run": [], "again": []}
+    logs: dict[str, list[float]] = {"run": [], "again": [], "looked": []}
     starts: dict[str, list[float]] = {"hand.py": [], "plain.py": []}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -178,8 +188,8 @@ def main() -> None:
                 words = [script] if script == "hand.py" else [*run, script]
                 starts[script].append(started_s(words, folder))
             rows = alternated([*run, "turns.py"], folder)
-            for cell, at in (("again", 1), ("run", 2)):
-                logs[cell].append(median(math.log(row[at] / row[0]) for row in rows))
+            for cell, at, over in (("again", 1, 0), ("run", 2, 0), ("looked", 3, 2)):
+                logs[cell].append(median(math.log(row[at] / row[over]) for row in rows))
             told = ", ".join(f"{cell} {math.exp(found[-1]):.4f}" for cell, found in logs.items())
             print(f"launch {number + 1}: {told}", flush=True)
     page = PAGE.format(

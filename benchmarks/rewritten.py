@@ -41,7 +41,8 @@ def vae(script: Any) -> SimpleNamespace:
     """Return the parts of the variational autoencoder."""
     return SimpleNamespace(
         model=script.VAE, transform=transforms.ToTensor(), batch=128, test_batch=128,
-        shuffled=True, loss=lambda model, batch: script.loss_function(*reconstructed(model, batch[0])),
+        shuffled=True,
+        loss=lambda model, batch: script.loss_function(*reconstructed(model, batch[0])),
         optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=1e-3), gamma=None,
     )  # fmt: skip
 

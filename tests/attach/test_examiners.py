@@ -110,6 +110,19 @@ def test_a_convolution_is_run_in_both_layouts() -> None:
     assert speed_ratio(Shape((1, 4, 8, 8), (4, 4, 3, 3), torch.float32, options)) > 0
 
 
+def test_lines_are_told_what_their_operations_cost_but_not_in_the_backward_pass() -> None:
+    from upshift.attach.ledger import INDEX
+    from upshift.records import Phase
+
+    tally = Tally(floor_ns=1000.0)
+    tally.note_costs(700, 0, INDEX[Phase.FORWARD])
+    here = __file__, sys._getframe().f_lineno - 1
+    tally.note_costs(900, 50, INDEX[Phase.BACKWARD])
+    tally.note_costs(0, -5, INDEX[Phase.FORWARD])
+    assert tally.faulting == {here: 700}
+    assert tally.denormal_ns == {here: 0}
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="it counts faults of the Linux kernel")
 def test_a_fault_takes_some_time() -> None:
     assert 0 <= fault_s() < 1e-3

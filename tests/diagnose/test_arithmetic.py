@@ -124,7 +124,9 @@ def test_what_makes_passes_slow_is_found(diagnosed) -> None:
     found = diagnosed(PASSES, "sick", seconds=SECONDS, until=until)
     assert found["debug-mode"].lever == "debug_modes_off"
     assert found["denormals"].lever == "flush_denormals"
+    assert lines(found["denormals"])[0] == "optimizer.step()"
     assert found["page-faults"].lever == "malloc_retention"
+    assert not lines(found["page-faults"])  # they lie between operations
     assert lines(found["float64"]) == ["product = (basis @ basis).float().mean()"]
     assert lines(found["padding-waste"]) == ["loss = loss + tagger(tokens).square().mean()"]
     assert "longest row" in found["padding-waste"].remedy

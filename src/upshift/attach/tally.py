@@ -47,6 +47,11 @@ def _line_outside_torch() -> Place | None:
     return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
+def _place(phase: int) -> Place | None:
+    """Return the line of the script that runs; none says what a backward pass works on."""
+    return None if phase == _BACKWARD else own_place(sys._getframe(2))
+
+
 @cache
 def name_of(operation: Any) -> str:
     """Return the name of an operation without its library and overload."""
@@ -99,6 +104,9 @@ class Tally:
         denormal_ratio: the largest share of denormal numbers in a result.
         convolutions_ns: nanoseconds by the shape of the convolution.
         places_ns: nanoseconds by kind and line of the script.
+        faulting: page faults by line of the script.
+        faults_count: page faults of the whole step.
+        denormal_ns: nanoseconds that denormal numbers took, by line of the script.
         loops: by line of the script.
     """
 
@@ -109,6 +117,9 @@ class Tally:
         self.denormal_ratio = 0.0
         self.convolutions_ns: dict[Any, float] = defaultdict(float)
         self.places_ns: dict[str, dict[Place, float]] = {}
+        self.faulting: Counter[Place] = Counter()
+        self.faults_count = 0
+        self.denormal_ns: Counter[Place] = Counter()
         self.loops: dict[Place, Loop] = {}
         self.repeats: Counter[Any] = Counter()
         self._floor_ns = floor_ns
@@ -129,9 +140,15 @@ class Tally:
             found = tensors_in(result if isinstance(result, (list, tuple)) else (result,))
             self.denormal_ratio = max(self.denormal_ratio, *map(denormal_share, found), 0.0)
 
+    def note_costs(self, faults_count: int, denormal_ns: int, phase: int) -> None:
+        """Note which line of the script an operation's faults and denormal numbers are of."""
+        if (faults_count > 0 or denormal_ns > 0) and (place := _place(phase)):
+            self.faulting[place] += faults_count
+            self.denormal_ns[place] += denormal_ns
+
     def _add(self, kind: str, spent_ns: float, phase: int) -> None:
         self.ns[kind] += spent_ns
-        if phase != _BACKWARD and (place := own_place(sys._getframe(2))):
+        if place := _place(phase):
             self.places_ns.setdefault(kind, defaultdict(float))[place] += spent_ns
 
     def _note_model(self, name: str, phase: int, work_ns: float) -> None:

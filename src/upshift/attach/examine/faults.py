@@ -15,7 +15,8 @@ _PROBE_BYTES = 1 << 24
 _PROBE_COUNT = 3
 
 
-def _faults_count() -> int:
+def faults_count() -> int:
+    """Return how many small pages this process has faulted in."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -33,12 +34,12 @@ def fault_s() -> float | None:
         with mmap.mmap(-1, _PROBE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
             memory.madvise(mmap.MADV_NOHUGEPAGE)
             address = ctypes.addressof(view := ctypes.c_char.from_buffer(memory))
-            times, before = [], _faults_count()
+            times, before = [], faults_count()
             for _ in range(2):
                 start = time.thread_time()
                 ctypes.memset(address, 1, _PROBE_BYTES)
                 times.append(time.thread_time() - start)
-            count = _faults_count() - before
+            count = faults_count() - before
             del view
         if count:
             one_s = max(0.0, times[0] - times[1]) / count
@@ -55,11 +56,11 @@ class Faults:
 
     def begin(self) -> None:
         """Read the counter of the process."""
-        self._before_count = _faults_count()
+        self._before_count = faults_count()
 
     def ended(self) -> None:
         """Note the faults of a step."""
-        now_count = _faults_count()
+        now_count = faults_count()
         self._counts.append(now_count - self._before_count)
         self._before_count = now_count
 

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from upshift.attach.bits import product_speed_ratio
+from upshift.attach.examine.faults import faults_count
 from upshift.attach.layouts import speed_ratio
 from upshift.attach.operations import OperationMode, is_compiled, price_ns
 from upshift.attach.rerun import DENORMAL_RATIO, Rerun
@@ -13,12 +14,17 @@ from upshift.attach.signs import denormal_ratio
 from upshift.attach.tally import Tally, name_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from upshift.attach.watch import Watch
+
+    Place = tuple[str, int]
 
 _STEPS = (2, 4, 6, 9, 12)
 """Steps of the examination that run under the mode, counted from 0; the others go by as usual."""
 _SHAPE_COUNT, _PROBES_S = 6, 0.6
 _PLACE_COUNT = 3
+_LEAST_FAULTS_RATIO = 0.1
 
 
 class Operations:
@@ -31,7 +37,7 @@ class Operations:
         self._rerun: Rerun | None = None
         # The time of the thread leaves out what it waited for a CPU that somebody else had.
         self._device, self._clock = "cpu", time.thread_time_ns
-        self._step = 0
+        self._step = self._before_count = 0
         self._in_model = False
         self._denormal_ratio = 0.0
         self._tallies: dict[int, Tally] = {}
@@ -76,6 +82,7 @@ class Operations:
         tally.in_model = self._in_model
         if mode.begin():
             self._mode, self._tally = mode, tally
+            self._before_count = faults_count()
             # The first of the steps tells whether the results are worth a second look.
             worth = self._denormal_ratio > DENORMAL_RATIO and self._step > _STEPS[0]
             self._rerun = Rerun() if worth else None
@@ -85,6 +92,7 @@ class Operations:
             self._mode.end()
         if self._tally is not None:  # else something could not be sorted
             self._tallies[self._step] = self._tally
+            self._tally.faults_count = faults_count() - self._before_count
             self._denormal_ratio = max(self._denormal_ratio, self._tally.denormal_ratio)
             if self._rerun is not None:
                 self._reruns[self._step] = self._rerun
@@ -94,17 +102,19 @@ class Operations:
         tally, name = self._tally, name_of(operation)
         if tally is None:
             return operation(*args, **kwargs)
+        denormal_ns = 0
         try:
             if self._rerun is not None:
-                self._rerun.try_out(name, operation, args, kwargs)
+                denormal_ns = self._rerun.try_out(name, operation, args, kwargs)
         except Exception:
             self._rerun = None
-        phase = self._watch.ledger.current
+        phase, before_count = self._watch.ledger.current, faults_count()
         start = self._clock()
         result = operation(*args, **kwargs)
         _wait_for(args)
         spent_ns = self._clock() - start
         try:
+            tally.note_costs(faults_count() - before_count, denormal_ns, phase)
             tally.note(name, args, result, phase, spent_ns)
         except Exception:
             self._tally = None
@@ -126,7 +136,7 @@ class Operations:
             "count": [tally.model_count for tally in tallies],
             "repeats_count": max(max(tally.repeats.values(), default=0) for tally in tallies),
             "seconds": {kind: [t.ns.get(kind, 0.0) * 1e-9 for t in tallies] for kind in kinds},
-            "places": {kind: _dearest(tallies, kind) for kind in kinds},
+            "places": _places(tallies, kinds),
             "loops": _loops(tallies),
             "denormal_ratio": self._denormal_ratio,
             "denormal_s": reruns or None,
@@ -171,12 +181,24 @@ def _wait_for(args: Any) -> None:
         torch.cuda.synchronize(first.device)
 
 
-def _dearest(tallies: list[Tally], kind: str) -> list[tuple[str, int]]:
-    sums: dict[tuple[str, int], float] = {}
-    for tally in tallies:
-        for place, spent_ns in tally.places_ns.get(kind, {}).items():
-            sums[place] = sums.get(place, 0.0) + spent_ns
-    return sorted(sums, key=sums.__getitem__, reverse=True)[:_PLACE_COUNT]
+def _places(tallies: list[Tally], kinds: list[str]) -> dict[str, list[Place]]:
+    """Return the dearest lines of each kind of work, of denormal numbers and of page faults."""
+    found = {kind: _dearest(tally.places_ns.get(kind, {}) for tally in tallies) for kind in kinds}
+    found["denormals"] = _dearest(tally.denormal_ns for tally in tallies)
+    # Most may lie outside of all operations, and lines with few of them are not to be blamed.
+    least_count = _LEAST_FAULTS_RATIO * sum(tally.faults_count for tally in tallies)
+    found["faults"] = _dearest((tally.faulting for tally in tallies), least_count)
+    return found
+
+
+def _dearest(costs: Iterable[Mapping[Place, float]], least: float = 0.0) -> list[Place]:
+    """Return the lines that cost most over all steps, and more than the least."""
+    sums: dict[Place, float] = {}
+    for one in costs:
+        for place, cost in one.items():
+            sums[place] = sums.get(place, 0.0) + cost
+    told = [place for place in sums if sums[place] > least]
+    return sorted(told, key=sums.__getitem__, reverse=True)[:_PLACE_COUNT]
 
 
 def _loops(tallies: list[Tally]) -> list[dict[str, Any]]:

@@ -34,6 +34,7 @@ def _denormals(case: Case) -> Finding | None:
         ),
         remedy="Call torch.set_flush_denormal(True) before the first operation on tensors.",
         lever="flush_denormals",
+        places=places_in(case, "operations.places", "denormals"),
     )
 
 
@@ -67,6 +68,7 @@ def _page_faults(case: Case) -> Finding | None:
             "or another allocator."
         ),
         lever="malloc_retention",
+        places=places_in(case, "operations.places", "faults"),
     )
 
 
