@@ -1,12 +1,14 @@
 """Parts of examiners that need no loop: what they count, and that they leave nothing behind."""
 
 import builtins
+import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from upshift.attach import processes
 from upshift.attach.examine.bookkeeping import Bookkeeping
 from upshift.attach.examine.faults import fault_s
 from upshift.attach.examine.shapes import count_padding, padding
@@ -126,6 +128,21 @@ def test_lines_are_told_what_their_operations_cost_but_not_in_the_backward_pass(
 @pytest.mark.skipif(sys.platform != "linux", reason="it counts faults of the Linux kernel")
 def test_a_fault_takes_some_time() -> None:
     assert 0 <= fault_s() < 1e-3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads the processes of Linux")
+def test_what_children_ran_is_counted_while_they_live_and_after() -> None:
+    busy = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
+    before_s = processes.children_run_s()
+    child = subprocess.Popen(
+        [sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    child.stdout.readline()
+    alive_s = processes.children_run_s() - before_s
+    child.communicate(b"\n")
+    ended_s = processes.children_run_s() - before_s
+    assert 0.25 < alive_s <= ended_s + 0.02
+    assert ended_s < 0.8
 
 
 def test_what_reports_is_put_back(capsys) -> None:

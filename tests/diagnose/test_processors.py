@@ -200,6 +200,15 @@ def test_a_busy_machine_on_which_the_loop_never_waits_is_left_alone(told) -> Non
     assert told("contended-machine", **waiting(0.02)).says.startswith("Other processes keep 2.0 of")
 
 
+def test_workers_that_come_and_go_are_no_strangers(told) -> None:
+    wall_s = STEPS_COUNT * STEP_S
+    crowd = waiting(0.02, busy=4.0)
+    assert told("contended-machine", **crowd) is not None
+    assert told("contended-machine", processors__children_run_s=2.0 * wall_s, **crowd) is None
+    half = told("contended-machine", processors__children_run_s=1.0 * wall_s, **crowd)
+    assert half.share.mid_ratio == pytest.approx(0.1)
+
+
 def test_a_quota_is_found_by_the_steps_that_it_held_up(told) -> None:
     held = waiting(0.05, held_s=0.04)
     quota = {"quota_cores_ratio": 2.5, "core_count": 2}

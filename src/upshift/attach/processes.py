@@ -50,6 +50,22 @@ def turns(pid: int | str = "self", *, root: Path = _REAL) -> dict[int, Turn]:
     return {thread: times for thread, times in found.items() if times is not None}
 
 
+def children_run_s(*, root: Path = _REAL) -> float:
+    """Return the seconds that the children of this process ran, those that have ended included.
+
+    What an alive one has run moves to the ended ones when it is waited for, so that a difference
+    of two readings holds for children that came or went in between.
+    """
+    import resource
+
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    pids = [
+        pid for task in (root / "proc/self/task").glob("*/children") for pid in _text(task).split()
+    ]
+    alive_s = sum(one.run_s for pid in pids for one in turns(pid, root=root).values())
+    return ended.ru_utime + ended.ru_stime + alive_s
+
+
 def runnable_count(pid: int, *, root: Path = _REAL) -> int:
     """Return how many threads of a process run at this moment or wait for a CPU."""
     tasks = root / f"proc/{pid}/task"

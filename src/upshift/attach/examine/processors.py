@@ -104,6 +104,7 @@ class Processors:
         self._cpus = processes.mask(0)
         self._began_s = time.monotonic()
         self._turns = processes.turns()
+        self._children_run_s = processes.children_run_s()
         self._busy_s = processes.busy_s(self._cpus)
         self._last = processes.turn(self._task)
         self._last_throttled_s = processes.throttled_s(self._files)
@@ -126,6 +127,7 @@ class Processors:
     def end(self) -> dict[str, Any]:
         """Return the waits, and what everybody took."""
         busy_s = processes.busy_s(self._cpus)
+        children_run_s = processes.children_run_s() - self._children_run_s
         now = processes.turns()
         none = processes.Turn(0.0, 0.0)
         spent = {
@@ -142,6 +144,7 @@ class Processors:
             "throttled_s": self._throttled_s or None,
             "own_run_s": sum(one.run_s for one in spent.values()) if spent else None,
             "own_wait_s": sum(one.wait_s for one in spent.values()) if spent else None,
+            "children_run_s": children_run_s,
             "local_ranks_count": local_ranks(),
             "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
             "pools": self._pools(spent),
