@@ -112,6 +112,7 @@ class FetchLook:
         self._thread = 0
         self._sleep: _Sleep | None = None
         self._asleep_s = 0.0
+        self._asleep_at: tuple[Any, int] | None = None
         self._pulses: tuple[pulse.Pulse, ...] = ()
 
     @property
@@ -199,14 +200,15 @@ class FetchLook:
         if self._wish[0] != self._mine:
             self._stop_here()
         elif current is not None and current[1] == self._thread:
-            blocked = time.monotonic() - self._asleep_s < _LATELY_S
-            current[0].sample(frame, count, blocked=blocked)
+            # What follows on a sleep is no longer asleep, though nobody may have seen it wake.
+            lately = time.monotonic() - self._asleep_s < _LATELY_S
+            current[0].sample(frame, count, blocked=lately and _line(frame) == self._asleep_at)
 
     def _notice_sleep(self, frame: Any, count: int) -> None:
         """Note from a thread beside that the one that makes batches waits for storage."""
         sleep = self._sleep
         if sleep is not None and self._current is not None and sleep.waits():
-            self._asleep_s = time.monotonic()
+            self._asleep_s, self._asleep_at = time.monotonic(), _line(frame)
 
     # ---- between processes
 
@@ -236,6 +238,10 @@ class FetchLook:
         except ValueError:  # it was being written
             return None
         return found
+
+
+def _line(frame: Any) -> tuple[Any, int] | None:
+    return None if frame is None else (frame.f_code, frame.f_lineno)
 
 
 def _collating(record: _Record, collate: Callable[[Any], Any], indices: Any) -> Any:
