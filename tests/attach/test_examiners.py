@@ -15,6 +15,7 @@ from upshift.attach.examine.shapes import count_padding, padding
 from upshift.attach.kept_graph import node_count
 from upshift.attach.layouts import Shape, speed_ratio
 from upshift.attach.operations import OperationMode
+from upshift.attach.places import line_of
 from upshift.attach.rerun import Rerun
 from upshift.attach.tally import Tally, is_light
 from upshift.attach.watch import Watch
@@ -128,6 +129,12 @@ def test_lines_are_told_what_their_operations_cost_but_not_in_the_backward_pass(
 @pytest.mark.skipif(sys.platform != "linux", reason="it counts faults of the Linux kernel")
 def test_a_fault_takes_some_time() -> None:
     assert 0 <= fault_s() < 1e-3
+
+
+def test_an_instruction_without_a_line_is_told_as_the_first_of_its_function() -> None:
+    code = test_padding_may_stand_in_front.__code__
+    assert line_of(SimpleNamespace(f_code=code, f_lineno=None)) == code.co_firstlineno
+    assert line_of(SimpleNamespace(f_code=code, f_lineno=7)) == 7
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads the processes of Linux")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.attach import pulse
 from upshift.attach.item_work import Work
+from upshift.attach.places import line_of
 from upshift.attach.repeats import Repeats
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ class FetchLook:
 
 
 def _line(frame: Any) -> tuple[Any, int] | None:
-    return None if frame is None else (frame.f_code, frame.f_lineno)
+    return None if frame is None else (frame.f_code, line_of(frame))
 
 
 def _collating(record: _Record, collate: Callable[[Any], Any], indices: Any) -> Any:

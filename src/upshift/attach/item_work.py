@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from upshift.attach.places import is_own_file
+from upshift.attach.places import is_own_file, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +106,7 @@ def _frames(frame: Any) -> Iterator[tuple[CodeType, int, str]]:
     for _ in range(_MOST_FRAMES):
         if frame is None or os.path.dirname(frame.f_code.co_filename) == _HERE:
             return
-        yield frame.f_code, frame.f_lineno or 0, str(frame.f_globals.get("__name__", ""))
+        yield frame.f_code, line_of(frame), str(frame.f_globals.get("__name__", ""))
         frame = frame.f_back
 
 

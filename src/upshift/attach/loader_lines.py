@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from upshift.attach.places import is_own_file
+from upshift.attach.places import is_own_file, line_of
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -29,7 +29,7 @@ class LoaderLines:
         while frame is not None and frame.f_code in codes:
             frame = frame.f_back
         if frame is not None and is_own_file(frame.f_code.co_filename):
-            self._lines[loader] = os.path.abspath(frame.f_code.co_filename), frame.f_lineno
+            self._lines[loader] = os.path.abspath(frame.f_code.co_filename), line_of(frame)
 
     def of(self, dataset_id: int) -> tuple[str, int] | None:
         """Return where the newest loader of a dataset was made; None where a library made it."""

@@ -27,6 +27,16 @@ def is_own_file(path: str) -> bool:
     return "site-packages" not in full and not full.startswith((*_LIBRARIES, OWN))
 
 
+def line_of(frame: FrameType) -> int:
+    """Return the line that a frame stands on.
+
+    Some instructions belong to none (PEP 626), such as the end of a `with` block on its way out:
+    then it is the first line of the function.
+    """
+    line: int | None = frame.f_lineno
+    return frame.f_code.co_firstlineno if line is None else line
+
+
 def own_place(frame: FrameType | None = None) -> tuple[str, int] | None:
     """Return file and line of the innermost frame of the user's code.
 
@@ -39,6 +49,6 @@ def own_place(frame: FrameType | None = None) -> tuple[str, int] | None:
     frame = frame or sys._getframe(1)
     while frame is not None:
         if is_own_file(frame.f_code.co_filename):
-            return os.path.abspath(frame.f_code.co_filename), frame.f_lineno
+            return os.path.abspath(frame.f_code.co_filename), line_of(frame)
         frame = frame.f_back
     return None

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from upshift.attach.ledger import INDEX
-from upshift.attach.places import OWN, own_place
+from upshift.attach.places import OWN, line_of, own_place
 from upshift.attach.rerun import denormal_share
 from upshift.records import Phase
 
@@ -44,7 +44,7 @@ def _line_outside_torch() -> Place | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_ours_or_torch(frame.f_code.co_filename):
         frame = frame.f_back
-    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+    return None if frame is None else (frame.f_code.co_filename, line_of(frame))
 
 
 def _place(phase: int) -> Place | None:

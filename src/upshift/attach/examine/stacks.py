@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.attach import pulse, turns, watch
 from upshift.attach.ledger import PHASES
-from upshift.attach.places import is_own_file
+from upshift.attach.places import is_own_file, line_of
 from upshift.records import Phase
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _read(frame: FrameType | None) -> tuple[str, int, str] | None:
     while frame is not None:
         code = frame.f_code
         if is_own_file(code.co_filename):
-            return os.path.abspath(code.co_filename), frame.f_lineno, _name(called)
+            return os.path.abspath(code.co_filename), line_of(frame), _name(called)
         if code.co_filename == turns.__file__:
             return None
         if _tells_phase(code):
