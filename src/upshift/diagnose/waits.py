@@ -48,14 +48,13 @@ def read_rivals(case: Case) -> Rivals | None:
     if not wall_s:
         return None
     each = case.found.get("workers.each", ())
-    workers_run_s = sum(worker["run_s"] for worker in each)
     # Workers that come and go, as with each epoch, are no strangers either.
     children_run_s = float(case.found.get("processors.children_run_s") or 0.0)
-    more_s = max(0.0, children_run_s - workers_run_s)
-    others_ratio = (busy_s - own_run_s - workers_run_s - more_s) / wall_s
+    workers_run_s = max(children_run_s, sum(worker["run_s"] for worker in each))
+    others_ratio = (busy_s - own_run_s - workers_run_s) / wall_s
     return Rivals(
         team_ratio=max(0.0, (own_run_s + own_wait_s) / wall_s - cpus_count),
-        workers_ratio=(more_s + sum(w["run_s"] + w["wait_s"] for w in each)) / wall_s,
+        workers_ratio=(workers_run_s + sum(worker["wait_s"] for worker in each)) / wall_s,
         others_ratio=others_ratio if others_ratio >= _LEAST_LOAD_RATIO * cpus_count else 0.0,
     )
 
