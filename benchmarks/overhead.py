@@ -12,8 +12,13 @@ for nothing; so the CPU time of the process is compared, which other work on a s
 disturbs less than it does the clock. The blocks are short, since such a machine changes its pace
 within seconds, and go in a random order; a launch gives the median ratio of its rounds, and the
 figure is over launches. Blocks by hand over others by hand say what the method itself cannot tell
-apart. Above 1, `run` costs more. The last line is what a profile adds, which looks from time to
+apart. Above 1, `run` costs more. The third line is what a profile adds, which looks from time to
 time at the line that the loop stands on; timed blocks of a tuning are free of that.
+
+What `run` adds is less than such a race can tell apart. So it is timed in place, too: every seam
+and hook has a clock at its entry, at the start and at the end of what it stands for, and at its
+exit, in the steps themselves, where the code is as cold as it is in a training. The batches come
+converted there, as the author would have them. Reading the clocks counts as ours.
 
 What it takes to start is told beside: from the start of the process to the end of its first step,
 against plain python with the settings in the source.
@@ -96,11 +101,14 @@ assert net[3].weight.is_contiguous(memory_format=torch.channels_last), "channels
 assert torch.get_num_threads() == 1, "threads"
 block(2, False)
 assert optimizer.param_groups[0]["fused"], "fused"
+own_hooks, no_hooks = optimizer._optimizer_step_pre_hooks, {{}}
+assert own_hooks, "the hook that minds its options"
 coin = random.Random({seed})
 for number in range({warm} + {rounds}):
     took = {{}}
     for name in coin.sample({arms}, {arm_count}):
         by_hand = name in ("hand", "again")
+        optimizer._optimizer_step_pre_hooks = no_hooks if by_hand else own_hooks
         if by_hand:
             watch._detach()
         else:
@@ -113,6 +121,62 @@ for number in range({warm} + {rounds}):
         stacks.end()
     if number >= {warm}:
         print(*(took[name] for name in {arms}))
+print("in place", flush=True)
+"""
+IN_PLACE = """
+class Meter:
+    \"\"\"Time what a seam does before and after that which it stands for.\"\"\"
+
+    own_s, since_s, is_in = 0.0, 0.0, False
+
+    def outside(self, ours):
+        def call(*args, **kwargs):
+            if self.is_in:
+                return ours(*args, **kwargs)
+            self.is_in, self.since_s = True, time.perf_counter()
+            try:
+                return ours(*args, **kwargs)
+            finally:
+                self.own_s += time.perf_counter() - self.since_s
+                self.is_in = False
+        return call
+
+    def inside(self, original):
+        depth = [0]
+
+        def call(*args, **kwargs):
+            if depth[0]:
+                return original(*args, **kwargs)
+            depth[0] = 1
+            self.own_s += time.perf_counter() - self.since_s
+            try:
+                return original(*args, **kwargs)
+            finally:
+                depth[0], self.since_s = 0, time.perf_counter()
+        return call
+
+
+meter = Meter()
+watch._detach()
+seams = [(seam.owner, seam.name) for seam in watch._steering]
+for owner, name in seams:
+    setattr(owner, name, meter.inside(getattr(owner, name)))
+watch.install()
+for owner, name in seams:
+    setattr(owner, name, meter.outside(getattr(owner, name)))
+from torch.optim import optimizer as kind
+
+for hooks in (kind._global_optimizer_pre_hooks, kind._global_optimizer_post_hooks, own_hooks):
+    assert hooks, "the hooks of the optimizer"
+    for key in hooks:
+        hooks[key] = meter.outside(hooks[key])
+optimizer._optimizer_step_pre_hooks = own_hooks
+block({settle}, True)
+for _ in range({rounds}):
+    meter.own_s = 0.0
+    began_s = time.perf_counter()
+    block({block}, True)
+    print(meter.own_s, time.perf_counter() - began_s)
 """
 PAGE = """\
 # What `upshift run` costs beside settings written by hand
@@ -129,6 +193,9 @@ launches; the median ratio of each launch, and their interval.
 | `upshift run` over the settings by hand | {run} |
 | the settings by hand over themselves | {again} |
 | `upshift run` with the look at source lines of a profile, over without | {looked} |
+
+Timed in place, what the seams and hooks of `upshift run` do besides what they stand for takes
+{place} of a step; reading the clocks counts as theirs.
 
 Until the first step has ended, `upshift run` takes {start:.2f} times as long as plain python with
 the settings in the source, imports included (medians of the launches, in turn).
@@ -151,14 +218,22 @@ def started_s(words: list[str], folder: Path) -> float:
     return took_s
 
 
-def alternated(words: list[str], folder: Path) -> list[list[float]]:
-    """Run the alternating script; return the seconds of its blocks, a column for each arm."""
+def alternated(words: list[str], folder: Path) -> tuple[list[list[float]], list[float]]:
+    """Run the alternating script.
+
+    Returns:
+        The seconds of its blocks, a column for each arm, and the share of a step, block by block,
+        that our own code takes.
+    """
     done = subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, check=False, cwd=folder
     )
     if done.returncode or done.stderr:  # a lever that was left out says so there
         raise SystemExit(done.stderr or "The script ended early.")
-    return [[float(word) for word in line.split()] for line in done.stdout.splitlines()[1:]]
+    raced, _, placed = done.stdout.removeprefix("begun\n").partition("in place\n")
+    rows = [[float(word) for word in line.split()] for line in raced.splitlines()]
+    pairs = [[float(word) for word in line.split()] for line in placed.splitlines()]
+    return rows, [own_s / all_s for own_s, all_s in pairs]
 
 
 def main() -> None:
@@ -172,12 +247,13 @@ def main() -> None:
     run = ["-m", "upshift", "run", "--quiet", *pulled]
     coin = random.Random(3)
     logs: dict[str, list[float]] = {"run": [], "again": [], "looked": []}
+    shares: list[float] = []
     starts: dict[str, list[float]] = {"hand.py": [], "plain.py": []}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for number in range(asked.launches):
             plain = SCRIPT.format(hand=False, epoch=EPOCH_COUNT)
-            turns = ALTERNATING.format(
+            turns = (ALTERNATING + IN_PLACE).format(
                 seed=number, warm=WARM_COUNT, settle=SETTLE_COUNT, rounds=asked.rounds,
                 block=BLOCK_COUNT, arms=ARMS, arm_count=len(ARMS),
             )  # fmt: skip
@@ -187,15 +263,17 @@ def main() -> None:
             for script in coin.sample(list(starts), len(starts)):
                 words = [script] if script == "hand.py" else [*run, script]
                 starts[script].append(started_s(words, folder))
-            rows = alternated([*run, "turns.py"], folder)
+            rows, placed = alternated([*run, "turns.py"], folder)
+            shares.append(median(placed))
             for cell, at, over in (("again", 1, 0), ("run", 2, 0), ("looked", 3, 2)):
                 logs[cell].append(median(math.log(row[at] / row[over]) for row in rows))
             told = ", ".join(f"{cell} {math.exp(found[-1]):.4f}" for cell, found in logs.items())
-            print(f"launch {number + 1}: {told}", flush=True)
+            print(f"launch {number + 1}: {told}, in place {shares[-1]:.2%}", flush=True)
     page = PAGE.format(
         machine=machine_line(), launches=asked.launches, rounds=asked.rounds, block=BLOCK_COUNT,
         levers=", ".join(f"`{lever}`" for lever in LEVERS),
         start=median(starts["plain.py"]) / median(starts["hand.py"]),
+        place=f"{median(shares):.2%} (launches: {min(shares):.2%} to {max(shares):.2%})",
         **{cell: ratio_cell(ratio(found), digits=3) for cell, found in logs.items()},
     )  # fmt: skip
     (asked.out / "overhead.md").write_text(page)

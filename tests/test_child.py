@@ -172,12 +172,14 @@ def test_a_lever_that_raises_later_is_excused_and_its_object_stays() -> None:
     offered = Excusing(quiet, said.append)
     offered.on_optimizer(breaks)
     offered.on_inputs(breaks)
+    offered.on_inputs(lambda module: breaks)
     offered.on_training(breaks)
-    optimizer, convert, begin = quiet.pulls
+    optimizer, choose, choose_breaking, begin = quiet.pulls
     assert optimizer("optimizer") is None
-    assert convert("module", "tensor") == "tensor"
+    assert choose("module") is None
+    assert choose_breaking("module")("tensor") == "tensor"
     assert begin() is None
-    assert [str(error) for error in said] == ["broken"] * 3
+    assert [str(error) for error in said] == ["broken"] * 4
 
 
 def test_questions_are_refused_in_a_trial_only(monkeypatch) -> None:

@@ -126,9 +126,14 @@ class Excusing:
         """As `Training`; a module for which `pull` raises stays as it is."""
         return self._training.on_root(self._excused(pull, lambda module: None))
 
-    def on_inputs(self, convert: Callable[[Any, Any], Any]) -> Any:
-        """As `Training`; a tensor for which `convert` raises is passed as it is."""
-        return self._training.on_inputs(self._excused(convert, lambda module, tensor: tensor))
+    def on_inputs(self, choose: Callable[[Any], Any]) -> Any:
+        """As `Training`; a tensor for which a conversion raises is passed as it is."""
+
+        def careful(module: Any) -> Any:
+            convert = choose(module)
+            return convert and self._excused(convert, lambda tensor: tensor)
+
+        return self._training.on_inputs(self._excused(careful, lambda module: None))
 
     def on_phase(self, enter: Callable[[Any], Any]) -> Any:
         """As `Training`; where `enter` or what it returned raises, the phase goes on as it is."""

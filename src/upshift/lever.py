@@ -92,8 +92,11 @@ class Training(Protocol):
     def on_root(self, pull: Callable[[Any], Callable[[], None] | None]) -> Undo:
         """Apply `pull` to each root module right before its next call."""
 
-    def on_inputs(self, convert: Callable[[Any, Any], Any]) -> Undo:
-        """Pass every tensor argument of a root call through `convert(module, tensor)`."""
+    def on_inputs(self, choose: Callable[[Any], Callable[[Any], Any] | None]) -> Undo:
+        """Pass the tensors that a root is called with through what `choose(root)` returns.
+
+        It is asked at the first call of each root; None leaves its inputs alone.
+        """
 
     def on_call(
         self,

@@ -12,10 +12,11 @@ from upshift.attach.stand_ins import StandIns
 from upshift.records import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     Undo = Callable[[], None]
     Pull = Callable[[Any], Undo | None]
+    Convert = Callable[[Any], Any]
 
 
 class Registry:
@@ -65,7 +66,8 @@ class LiveTraining:
         self.optimizers = Registry()
         self._options = Options(self.optimizers)
         self.roots = Registry()
-        self.converters: list[Callable[[Any, Any], Any]] = []
+        self._choosers: list[Callable[[Any], Convert | None]] = []
+        self._converters: WeakKeyDictionary[Any, tuple[Convert, ...]] = WeakKeyDictionary()
         self.callers: list[Callable[[Any, Any, Any, Any], Any]] = []
         self.makers: list[Callable[[Any, Callable[[], Any]], Any]] = []
         self.advancers: list[Callable[[Any, Any], Any]] = []
@@ -91,10 +93,27 @@ class LiveTraining:
         """Apply `pull` to each root module right before its next call."""
         return self.roots.act(pull)
 
-    def on_inputs(self, convert: Callable[[Any, Any], Any]) -> Undo:
-        """Pass every tensor argument of a root call through `convert(module, tensor)`."""
-        self.converters.append(convert)
-        return lambda: self.converters.remove(convert)
+    def on_inputs(self, choose: Callable[[Any], Convert | None]) -> Undo:
+        """Pass the tensors that a root is called with through what `choose(root)` returns."""
+        self._choosers.append(choose)
+        self._converters.clear()
+
+        def undo() -> None:
+            self._choosers.remove(choose)
+            self._converters.clear()
+
+        return undo
+
+    def meet(self, module: Any) -> tuple[Convert, ...]:
+        """Take a root in at its first call; return what its tensors are passed through."""
+        found = self._converters.get(module)
+        if found is None:
+            if module not in self.roots:
+                self.roots.add(module)
+            chosen = [choose(module) for choose in self._choosers]
+            found = tuple(convert for convert in chosen if convert is not None)
+            self._converters[module] = found
+        return found
 
     def on_call(
         self, around: Callable[[Any, Any, Any, Any], Any], *, innermost: bool = False
@@ -124,6 +143,8 @@ class LiveTraining:
 
     def enter(self, phase: Phase) -> tuple[Undo, ...]:
         """Tell the levers of a phase; what is returned has to be called on the way out."""
+        if not self.enterers:
+            return ()
         leaves = [enter(phase) for enter in self.enterers]
         return tuple(leave for leave in reversed(leaves) if leave is not None)
 
@@ -140,12 +161,11 @@ class LiveTraining:
         """Make a root call, by the levers that want to."""
         if self.enterers:
             return self.within(Phase.FORWARD, self._call, original, module, args, kwargs)
-        return self._call(original, module, args, kwargs)
+        if self.callers:
+            return self._call(original, module, args, kwargs)
+        return original(module, *args, **kwargs)
 
     def _call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        if not self.callers:
-            return original(module, *args, **kwargs)
-
         def call(args: Any, kwargs: Any) -> Any:
             return original(module, *args, **kwargs)
 
@@ -223,23 +243,22 @@ class LiveTraining:
                 again()
             self._settings.clear()
 
-    def convert(self, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Pass the tensors in `args` and `kwargs` through every converter."""
-        return self._convert(module, args), self._convert(module, kwargs)
 
-    def _convert(self, module: Any, value: Any) -> Any:
-        import torch
+def convert(converters: Sequence[Convert], value: Any) -> Any:
+    """Pass the tensors in `value` through every converter.
 
-        if isinstance(value, torch.Tensor):
-            for convert in self.converters:
-                value = convert(module, value)
-            return value
-        # A container is kept where nothing in it changed: modules may write into their inputs.
-        if type(value) in (list, tuple):
-            parts = [self._convert(module, part) for part in value]
-            same = all(map(operator.is_, parts, value))
-            return value if same else type(value)(parts)
-        if type(value) is dict:
-            items = {name: self._convert(module, part) for name, part in value.items()}
-            return value if all(items[name] is value[name] for name in value) else items
+    A container is kept where nothing in it changed: modules may write into their inputs.
+    """
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        for through in converters:
+            value = through(value)
         return value
+    if type(value) in (list, tuple):
+        parts = [convert(converters, part) for part in value]
+        return value if all(map(operator.is_, parts, value)) else type(value)(parts)
+    if type(value) is dict:
+        items = {name: convert(converters, part) for name, part in value.items()}
+        return value if all(items[name] is value[name] for name in value) else items
+    return value

@@ -51,8 +51,8 @@ def _root_call(watch: Watch) -> Callable[[Any], Any]:
     import torch
     from torch.compiler import is_compiling
 
-    jit: Any = torch.jit
-    is_tracing = jit.is_tracing
+    internals: Any = torch._C
+    tracing_state = internals._get_tracing_state
     inside = watch.inside
     plain = torch.nn.Module._wrapped_call_impl
 
@@ -66,7 +66,7 @@ def _root_call(watch: Watch) -> Callable[[Any], Any]:
                     return self._call_impl(*args, **kwargs)
                 return original(self, *args, **kwargs)
             # What we read of a tensor under torch.jit.trace would become part of the graph.
-            if is_compiling() or is_tracing() or get_ident() != watch.thread:
+            if is_compiling() or tracing_state() or get_ident() != watch.thread:
                 return original(self, *args, **kwargs)
             return watch.root_call(original, self, args, kwargs)
 

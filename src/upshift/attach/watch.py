@@ -13,7 +13,7 @@ from upshift.attach.cycle import Cycle
 from upshift.attach.eager import stay_eager
 from upshift.attach.fetches import FetchClock
 from upshift.attach.ledger import INDEX, Ledger
-from upshift.attach.live import LiveTraining
+from upshift.attach.live import LiveTraining, convert
 from upshift.attach.loader_lines import LoaderLines
 from upshift.attach.samples import SampleCounter
 from upshift.attach.starts import StartClock
@@ -28,11 +28,13 @@ _EVALUATION, _TRANSFER = INDEX[Phase.EVALUATION], INDEX[Phase.TRANSFER]
 _PATIENT_BACKWARD_COUNT = 64
 
 
-def _in_backward() -> bool:
-    """Return whether autograd runs in this thread."""
+def _backward_id() -> Callable[[], int]:
+    """Return what tells the backward pass that this thread is in, -1 outside of any."""
     import torch
 
-    return bool(torch._C._current_graph_task_id() != -1)
+    internals: Any = torch._C
+    asked: Callable[[], int] = internals._current_graph_task_id
+    return asked
 
 
 def _in_loader_worker() -> bool:
@@ -71,6 +73,7 @@ class Watch:
         self.thread = get_ident()
         self.observers: list[Any] = []
         self._pid = os.getpid()
+        self._backward_id = _backward_id()
         self._cycle = Cycle()
         self._constructed: WeakSet[Any] = WeakSet()
         self._first_parameters: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
@@ -168,7 +171,7 @@ class Watch:
     def root_call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
         """Run a call of `module` from the script, under its phase and its levers."""
         ledger = self.ledger
-        if ledger.current == _DATA or _in_backward():
+        if ledger.current == _DATA or self._backward_id() != -1:
             # A transform of the dataset; the recomputation of a checkpointed block.
             return original(module, *args, **kwargs)
         if not self.live.begun and _in_loader_worker():  # started by spawn
@@ -178,10 +181,9 @@ class Watch:
         if phase_index == _FORWARD and self._hand_waiting and self._by_hand:
             self._end_step()
         self.live.begins()
-        if module not in self.live.roots:
-            self.live.roots.add(module)
-        if self.live.converters:
-            args, kwargs = self.live.convert(module, args, kwargs)
+        if converters := self.live.meet(module):
+            args = convert(converters, args)
+            kwargs = convert(converters, kwargs) if kwargs else kwargs
         if self.measuring:
             self._enter_root(phase_index, module, args, kwargs)
         self.inside[0] = True

@@ -124,7 +124,6 @@ class _Layouts:
 
     def __init__(self) -> None:
         self._optimizers: WeakKeyDictionary[Any, None] = WeakKeyDictionary()
-        self._dimensions: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()
 
     def convert_root(self, module: Any) -> Callable[[], None] | None:
         """Convert a root module, and the state that optimizers have of its weights already."""
@@ -145,20 +144,15 @@ class _Layouts:
         for optimizer in list(self._optimizers):
             _follow_weights(optimizer)
 
-    def convert_input(self, module: Any, tensor: Any) -> Any:
-        """Convert an input with as many dimensions as the convolutions of the module take."""
-        taken = self._taken(module)
-        layout = _layout(tensor) if taken else None
-        if layout is None or tensor.dim() not in taken:
-            return tensor
-        return tensor.contiguous(memory_format=layout)
+    def convert_inputs(self, module: Any) -> Callable[[Any], Any] | None:
+        """Return how inputs with as many dimensions as the module's convolutions take become."""
+        taken = frozenset(len(part.kernel_size) + 2 for part in _convolutions(module))
 
-    def _taken(self, module: Any) -> frozenset[int]:
-        found = self._dimensions.get(module)
-        if found is None:
-            found = frozenset(len(part.kernel_size) + 2 for part in _convolutions(module))
-            self._dimensions[module] = found
-        return found
+        def convert(tensor: Any) -> Any:
+            layout = _layout(tensor) if tensor.dim() in taken else None
+            return tensor if layout is None else tensor.contiguous(memory_format=layout)
+
+        return convert if taken else None
 
 
 def _drop(
@@ -199,7 +193,7 @@ def pull(training: Training, setting: bool) -> Callable[[], None]:
         training.on_function(functional, "dropout", _drop),
         training.on_root(layouts.convert_root),
         training.on_optimizer(layouts.convert_optimizer),
-        training.on_inputs(layouts.convert_input),
+        training.on_inputs(layouts.convert_inputs),
     ]
 
     def undo() -> None:
