@@ -58,6 +58,28 @@ for x, y in loader():
 finish()
 """
 
+SCRIPTS["scripted"] = r"""
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+model = torch.jit.script(model)
+for x, y in loader():
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+finish()
+"""
+
+SCRIPTS["lazy"] = r"""
+# The parameters take shape in the first call, which is a step's own.
+model, optimizer = nn.Sequential(nn.LazyLinear(16), inner, nn.LazyLinear(3)), None
+for x, y in loader():
+    loss = criterion(model(x), y)
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+finish()
+"""
+
 SCRIPTS["functional loss"] = r"""
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for x, y in loader():

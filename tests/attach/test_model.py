@@ -38,7 +38,12 @@ def noted(*modules, kwargs=None):
 enter = torch.autocast.__enter__
 facts["images"] = noted(nn.Conv2d(1, 1, 1), nn.MSELoss(), nn.Linear(2, 2))
 facts["volumes"] = noted(nn.Linear(2, 2), nn.ConvTranspose3d(1, 1, 1))
+last = torch.channels_last
 facts["loss"] = noted(nn.MSELoss())
+facts["laid out"] = [
+    noted(nn.Conv2d(4, 4, 3)), noted(nn.Conv2d(4, 4, 3).to(memory_format=last)),
+    noted(nn.Conv2d(4, 4, 3).to(memory_format=last), nn.Conv2d(4, 4, 3)),
+    noted(nn.Conv2d(4, 4, 1), nn.Conv3d(4, 4, 3).to(memory_format=torch.channels_last_3d))]
 facts["double"] = noted(nn.Linear(2, 2).double())
 facts["mixed"] = noted(nn.Linear(2, 2), nn.Linear(2, 2).bfloat16())
 facts["attention"] = [
@@ -78,6 +83,14 @@ def test_every_root_of_the_script_counts(noted) -> None:
     assert noted["images"]["model.parameter_count"] == 2
     assert noted["volumes"]["model.conv3d"] is True
     assert noted["volumes"]["model.conv"] is False
+
+
+@pytest.mark.child
+def test_sees_that_the_script_has_laid_its_kernels_out_itself(noted) -> None:
+    """A kernel of one pixel is the same in both layouts and says nothing."""
+    told = [facts["model.channels_last"] for facts in noted["laid out"]]
+    assert told == [False, True, False, True]
+    assert "model.channels_last" not in noted["images"]
 
 
 @pytest.mark.child

@@ -10,7 +10,7 @@ NAMES = (
     "plain", "functional loss", "accumulation", "tokens", "gan", "by hand", "no loader", "lbfgs",
     "evaluation", "zipped", "saves", "transforms", "recomputation", "background", "in a thread",
     "fork", "fork workers", "spawn workers", "kept workers", "mishap", "compiled",
-    "traced",
+    "traced", "scripted", "lazy",
 )  # fmt: skip
 
 

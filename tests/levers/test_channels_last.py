@@ -20,6 +20,13 @@ def test_needs_a_convolution() -> None:
     assert LEVER.why_not(scene()) == "the model has no 2-D or 3-D convolution"
 
 
+def test_does_not_give_what_the_script_has_given_itself() -> None:
+    laid_out = scene(model__conv=True, model__channels_last=True)
+    assert LEVER.settings(laid_out) == ()
+    assert LEVER.why_not(laid_out) == "the script gives its convolutions this layout already"
+    assert LEVER.settings(scene(model__conv=True, model__channels_last=False)) == (True,)
+
+
 def test_leaves_an_optimizer_alone_that_reads_flat_gradients() -> None:
     assert LEVER.settings(scene(model__conv=True, optimizer__name="LBFGS")) == ()
     assert "LBFGS" in LEVER.why_not(scene(model__conv=True, optimizer__name="LBFGS"))
@@ -192,6 +199,8 @@ for conv, shape in ((nn.Conv2d, (8, 8)), (nn.Conv3d, (6, 6, 6))):
     facts.setdefault("dropped alike", []).append(alike(own, other))
 graph = torch.compile(Drops(nn.Conv2d), backend="eager", fullgraph=True)
 facts["one graph"] = list(graph(torch.rand(2, 3, 8, 8)).shape)
+scripted = torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout(0.3)))
+facts["scripted"] = list(scripted(torch.rand(2, 3, 8, 8)).shape)
 
 flat = Sees(nn.Conv2d(3, 4, 3), flat=True)
 try:
@@ -279,4 +288,4 @@ def test_a_model_that_views_its_activations_fails_under_it_and_works_afterwards(
 def test_dropout_drops_the_same_activations_and_draws_as_often(layouts) -> None:
     assert layouts["dropped in"] == [False, True] * 2
     assert layouts["dropped alike"] == [True, True]
-    assert layouts["one graph"] == [2, 4, 6, 6]
+    assert layouts["one graph"] == layouts["scripted"] == [2, 4, 6, 6]

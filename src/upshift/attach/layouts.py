@@ -39,6 +39,12 @@ def with_channels_last(tensor: Any) -> bool:
     return not tensor.is_contiguous() and tensor.is_contiguous(memory_format=layout)
 
 
+def can_tell_layout(tensor: Any) -> bool:
+    """Return whether channels first and channels last are different layouts for a tensor."""
+    layout = _layout(tensor.dim())
+    return bool(tensor.is_contiguous() != tensor.is_contiguous(memory_format=layout))
+
+
 def speed_ratio(shape: Shape) -> float:
     """Return how many times faster a convolution is with channels last, forward and backward.
 

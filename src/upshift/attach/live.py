@@ -104,11 +104,16 @@ class LiveTraining:
 
         return undo
 
-    def meet(self, module: Any) -> tuple[Convert, ...]:
-        """Take a root in at its first call; return what its tensors are passed through."""
+    def meet(self, module: Any) -> tuple[Convert, ...] | None:
+        """Take a root in at its first call; return what its tensors are passed through.
+
+        None for a lazy module that has not been called: its parameters have no shape yet.
+        """
         found = self._converters.get(module)
         if found is None:
             if module not in self.roots:
+                if _is_lazy(module):
+                    return None
                 self.roots.add(module)
             chosen = [choose(module) for choose in self._choosers]
             found = tuple(convert for convert in chosen if convert is not None)
@@ -242,6 +247,13 @@ class LiveTraining:
             for again in self._settings:
                 again()
             self._settings.clear()
+
+
+def _is_lazy(module: Any) -> bool:
+    """Return whether parameters or buffers wait for the first call to get a shape."""
+    from torch.nn.parameter import is_lazy
+
+    return any(map(is_lazy, module.parameters())) or any(map(is_lazy, module.buffers()))
 
 
 def convert(converters: Sequence[Convert], value: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 from weakref import WeakSet
 
 from upshift.attach.bits import fewer_bits, fp32_precision
+from upshift.attach.layouts import can_tell_layout, with_channels_last
 
 
 class ModelFacts:
@@ -49,8 +50,17 @@ class ModelFacts:
             ("model.conv", (nn.Conv2d, nn.ConvTranspose2d)),
             ("model.conv3d", (nn.Conv3d, nn.ConvTranspose3d)),
         ):
-            has = any(isinstance(part, kinds) for part in parts)
-            self.found[name] = bool(self.found.get(name)) or has
+            convolutions = [part for part in parts if isinstance(part, kinds)]
+            self.found[name] = bool(self.found.get(name)) or bool(convolutions)
+            self._note_layouts([part.weight for part in convolutions])
+
+    def _note_layouts(self, kernels: list[Any]) -> None:
+        """Note whether the kernels whose layout can be told all have channels last."""
+        last = [with_channels_last(k) for k in kernels if can_tell_layout(k)]
+        if last:
+            self.found["model.channels_last"] = self.found.get("model.channels_last", True) and all(
+                last
+            )
 
     def _note_numbers(self, weights: list[Any]) -> None:
         if not weights:

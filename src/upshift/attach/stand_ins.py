@@ -57,4 +57,6 @@ class StandIns:
                 ask = partial(answer, ask)
             return ask(*args, **kwargs)
 
+        # torch.jit.script asks this of what a model calls, and compiles what it returns.
+        vars(stand_in)["__prepare_scriptable__"] = lambda: original
         return stand_in

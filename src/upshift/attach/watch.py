@@ -181,19 +181,28 @@ class Watch:
         if phase_index == _FORWARD and self._hand_waiting and self._by_hand:
             self._end_step()
         self.live.begins()
-        if converters := self.live.meet(module):
+        converters = self.live.meet(module)
+        if converters is None:  # nobody can look at its parameters: they take shape in this call
+            return self._inside(original, module, *args, **kwargs)
+        if converters:
             args = convert(converters, args)
             kwargs = convert(converters, kwargs) if kwargs else kwargs
-        if self.measuring:
-            self._enter_root(phase_index, module, args, kwargs)
+        if not self.measuring:
+            return self._inside(self.live.call, original, module, args, kwargs)
+        self._enter_root(phase_index, module, args, kwargs)
+        try:
+            return self._inside(self.live.call, original, module, args, kwargs)
+        finally:
+            ledger.leave()
+            self._after_forward = phase_index in (_FORWARD, _LOSS)
+
+    def _inside(self, act: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run a root call; the modules that it calls are no roots."""
         self.inside[0] = True
         try:
-            return self.live.call(original, module, args, kwargs)
+            return act(*args, **kwargs)
         finally:
             self.inside[0] = False
-            if self.measuring:
-                ledger.leave()
-                self._after_forward = phase_index in (_FORWARD, _LOSS)
 
     def _enter_root(self, phase_index: int, module: Any, args: Any, kwargs: Any) -> None:
         ledger = self.ledger

@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 def settings(scene: Scene) -> tuple[bool, ...]:
     """Return the one setting there is, for models with 2-D or 3-D convolutions."""
     found = scene.traits.get("model.conv") or scene.traits.get("model.conv3d")
-    return (True,) if found and scene.traits.get("optimizer.name") != "LBFGS" else ()
+    done = scene.traits.get("model.channels_last")
+    return (True,) if found and not done and scene.traits.get("optimizer.name") != "LBFGS" else ()
 
 
 def why_not(scene: Scene) -> str:
     """Say why there is nothing to try."""
     if scene.traits.get("optimizer.name") == "LBFGS":
         return "LBFGS reads gradients as flat vectors, which torch refuses in this layout"
+    if scene.traits.get("model.channels_last"):
+        return "the script gives its convolutions this layout already"
     return "the model has no 2-D or 3-D convolution"
 
 

@@ -87,8 +87,9 @@ def refuse(asked: Proposal, terms: Terms) -> Refusal | None:
         return Refusal(asked=asked, reason=Reason.LAUNCHES, says=says)
     left_s = terms.left_s(asked)
     if price.wall_s > left_s:
-        left = f"{duration(left_s)} were" if left_s > 0 else "nothing was"
-        says = f"its race needs about {duration(price.wall_s)}, and {left} left of the budget"
+        kept = "what is left of the budget is kept for proofs"
+        left = f"{duration(left_s)} were left of the budget" if left_s > 0 else kept
+        says = f"its race needs about {duration(price.wall_s)}, and {left}"
         return Refusal(asked=asked, reason=Reason.TIME, says=says)
     if asked.kind in _FOR_SPEED and terms.weighed_s < inf:
         saved_s = terms.weighed_s * (1.0 - 1.0 / asked.expected_ratio)
