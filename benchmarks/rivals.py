@@ -3,11 +3,11 @@
     python benchmarks/make_data.py CHECKOUTS
     python benchmarks/rivals.py CHECKOUTS --budget 2m --rounds 5
 
-Each script of `rivals.json` is tuned first. Then it runs by plain python, by `upshift run` and by
-each rival, in a shuffled order, `--rounds` times. A ratio is the wall time of plain python over
-that of the other, within one round; imports, evaluation and compiling count. `torch.compile` needs
-an edit of the script, which `rivals.json` names; loadtune needs its parts and Lightning the whole
-script rewritten (`rewritten.py`), which three of them are; the others take it as it is.
+Each script of `rivals.json` is tuned first. Then it runs by plain python twice, by `upshift run`
+and by each rival, in a shuffled order, `--rounds` times. A ratio is the wall time of plain python
+over that of the other, within one round; imports, evaluation and compiling count. `torch.compile`
+needs an edit of the script, which `rivals.json` names; loadtune needs its parts and Lightning the
+whole script rewritten (`rewritten.py`), which three of them are; the others take it as it is.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ HERE = Path(__file__).parent
 LIMIT_S = 600.0
 COMPILED, LOADTUNED = "upshift_bench_compiled.py", "upshift_bench_loadtuned.py"
 REWRITTEN = HERE / "rewritten.py"
+AGAIN = "plain python, again"
 RIVALS = {
     "upshift run": None,
+    AGAIN: None,
     "torch.backends.xeon.run_cpu": ["-m", "torch.backends.xeon.run_cpu"],
     "accelerate launch": [
         "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1",
@@ -56,6 +58,7 @@ Hodges-Lehmann estimate with its 95 % interval, or with the lowest and highest r
 where there are fewer than six. Above 1 is faster than plain python. `torch.compile` and what
 loadtune chose are edited into the script; Lightning has it rewritten, with all its defaults
 ([rewritten.py](rewritten.py)), where the parts can be imported; the others take it as it is.
+"plain python, again" is the script as it is, raced against itself: what chance alone gives here.
 "confirmed" is what `tune` says of the steps alone, by fresh launches with the plan and without.
 Data is made, in the format of each script.
 
@@ -125,7 +128,7 @@ def loadtuned(entry: dict[str, Any], folder: Path, raw: Path) -> list[str]:
 def commands(entry: dict[str, Any], folder: Path, plan: Path | None) -> dict[str, list[str]]:
     """Return what is run, by name; plain python first."""
     own = [entry["file"], *entry["short"]]
-    found = {"plain python": own}
+    found = {"plain python": own, AGAIN: own}
     for name, words in RIVALS.items():
         if words is not None and present(words[1]):
             found[name] = [*words, *own]
@@ -277,16 +280,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", action="append", default=[], help="part of a name")
     parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--resume", action="store_true", help="keep the scripts that are done")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the scripts that are done, but for the --only"
+    )
     asked = parser.parse_args()
     done = asked.out / "rivals-rounds.json"
     rows = json.loads(done.read_text()) if asked.resume and done.exists() else {}
-    for entry in json.loads((HERE / "rivals.json").read_text()):
-        if asked.only and not any(part in entry["name"] for part in asked.only):
-            continue
-        if entry["name"] in rows:
+    entries = json.loads((HERE / "rivals.json").read_text())
+    for entry in entries:
+        named = any(part in entry["name"] for part in asked.only)
+        if not named if asked.only else entry["name"] in rows:
             continue
         rows[entry["name"]] = measure(entry, (asked.checkouts / entry["folder"]).resolve(), asked)
+        rows = {e["name"]: rows[e["name"]] for e in entries if e["name"] in rows}
         asked.out.mkdir(exist_ok=True)
         done.write_text(json.dumps(rows, indent=1) + "\n")
         (asked.out / "rivals.md").write_text(page(rows, machine_line(), asked.rounds, asked.budget))
