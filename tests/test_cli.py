@@ -117,8 +117,8 @@ def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     known = {
-        name: SimpleNamespace(name=name, lines=lambda s: f"# set to {s}")
-        for name in ("compile", "intra_op_threads")
+        name: SimpleNamespace(name=name, kind=kind, lines=lambda s: f"# set to {s}")
+        for name, kind in (("compile", str), ("intra_op_threads", int))
     }
     plant(monkeypatch, known)
     (tmp_path / "train.py").write_text("print('training')\n")
@@ -195,14 +195,34 @@ def test_every_option_arrives(session):
 
 
 @pytest.mark.parametrize(
-    ("text", "setting"),
-    [("true", True), ("False", False), ("4", 4), ("-1", -1), ("0.5", 0.5), ("a=b", "a=b")],
+    ("kind", "text", "setting"),
+    [(bool, "True", True), (int, "4", 4), (int, "-1", -1), (str, "a=b", "a=b")],
 )
-def test_a_setting_is_read_as_what_it_looks_like(session, text, setting):
-    upshift_with("run", "--lever", f"compile={text}", "train.py")
+def test_a_setting_is_read_as_what_it_looks_like(session, monkeypatch, kind, text, setting):
+    plant(monkeypatch, {"a": SimpleNamespace(name="a", kind=kind)})
+    upshift_with("run", "--lever", f"a={text}", "train.py")
     ((_, found),) = session.calls[-1][2].settings
     assert found == setting
     assert type(found) is type(setting)
+
+
+@pytest.mark.parametrize(("lever", "text"), [("intra_op_threads", "two"), ("compile", "0.5")])
+@pytest.mark.parametrize("verb", ["run", "tune"])
+def test_a_setting_of_another_kind_is_refused_before_anything_starts(session, verb, lever, text):
+    done = upshift_with(verb, "--lever", f"{lever}={text}", "train.py")
+    assert done.exit_code == 2
+    assert f"The lever {lever} does not take {text}." in done.stderr
+    assert not session.calls
+
+
+def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
+    upshift_with("tune", "train.py")
+    assert upshift_with("run", "--lever", "intra_op_threads=false", "train.py").exit_code == 0
+    assert session.calls[-1][2] == Plan()
+    upshift_with("tune", "--force", "--lever", "compile=false", "train.py")
+    assert options(session).pulled == Plan()
+    done = upshift_with("run", "--lever", "complie=false", "train.py")
+    assert "not installed here: complie." in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from upshift.errors import PlanError
 from upshift.records import Phase, Plan, Profile, Setting, Switch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from upshift.records import Effect, Machine
 
@@ -151,6 +151,9 @@ class Training(Protocol):
         """
 
 
+_KINDS = {bool: "true", int: "a whole number", str: "a text"}
+
+
 def _one_step(setting: object) -> int:
     return 1
 
@@ -188,6 +191,7 @@ class Lever(Generic[S]):
         phases: the phases it can shorten; the search skips it where they are small.
         effect: the most it does to the arithmetic; `verify` picks its gate from this.
         switch: how far a running script can change it.
+        kind: what a setting is: `bool` where there is nothing but to pull it, else `int` or `str`.
         settings: which settings are worth trying in a scene, best guess first; empty where it
             cannot help.
         gain_ratio: how many times faster it may make its phases at best; with their share this
@@ -221,6 +225,7 @@ class Lever(Generic[S]):
     gain_ratio: float
     why_not: Callable[[Scene], str]
     lines: Callable[[S], str]
+    kind: type[bool] | type[int] | type[str] = bool
     promising: Callable[[Scene], bool] = _promising
     forecast: Callable[[Scene, S], float | None] = _no_forecast
     remark: Callable[[Scene], str] = _nothing_to_remark
@@ -281,16 +286,39 @@ def discover() -> Mapping[str, Lever[Any]]:
     return {name: load(name) for name in names()}
 
 
+def check_names(asked: Iterable[str]) -> None:
+    """Look whether there are such levers.
+
+    Raises:
+        PlanError: some are not installed here.
+    """
+    known = names()
+    if unknown := [name for name in asked if name not in known]:
+        raise PlanError(
+            f"The plan names levers that are not installed here: {', '.join(unknown)}.",
+            remedy=f"Choose from: {', '.join(known)}.",
+        )
+
+
 def lookup(plan: Plan) -> tuple[tuple[Lever[Any], Setting], ...]:
     """Return the levers that `plan` names, with their settings.
 
     Raises:
         PlanError: the plan names a lever that is not installed here.
     """
-    known = names()
-    if unknown := [name for name, _ in plan.settings if name not in known]:
-        raise PlanError(
-            f"The plan names levers that are not installed here: {', '.join(unknown)}.",
-            remedy=f"Choose from: {', '.join(known)}.",
-        )
+    check_names(name for name, _ in plan.settings)
     return tuple((load(name), setting) for name, setting in plan.settings)
+
+
+def check_plan(plan: Plan) -> None:
+    """Look at a plan that somebody wrote: whether there are such levers, and take such settings.
+
+    Raises:
+        PlanError: they are not installed here, or a setting is of another kind.
+    """
+    for lever, setting in lookup(plan):
+        if type(setting) is not lever.kind:
+            raise PlanError(
+                f"The lever {lever.name} does not take {setting}.",
+                remedy=f"Give it {_KINDS[lever.kind]}, or false to leave it alone.",
+            )

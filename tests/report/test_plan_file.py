@@ -16,6 +16,14 @@ from upshift.report import plan_file
 TODAY = datetime.date(2026, 1, 2)
 
 
+KINDS = {"bool": bool, "int": int, "float": float, "threads": int, "workers": int}
+
+
+def kind_of(name):
+    """The last word of a lever's name says what it takes."""
+    return KINDS.get(name.rpartition("_")[2], str if name.endswith("str") else bool)
+
+
 @pytest.fixture(autouse=True)
 def installed(monkeypatch):
     class Every(tuple):
@@ -23,7 +31,7 @@ def installed(monkeypatch):
             return name != "no_such_lever"
 
     monkeypatch.setattr(lever, "names", Every)
-    monkeypatch.setattr(lever, "load", lambda name: SimpleNamespace(name=name))
+    monkeypatch.setattr(lever, "load", lambda name: SimpleNamespace(name=name, kind=kind_of(name)))
 
 
 @pytest.fixture
@@ -53,9 +61,11 @@ def test_a_plan_comes_back_as_it_was(saved, tuning):
 names = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True)
 text = st.text(st.characters(blacklist_categories=["Cs"]), max_size=20)
 values = st.one_of(
-    st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), text
+    st.just(value=True), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), text
 )
-plans = st.dictionaries(names, values, max_size=6).map(lambda d: Plan(tuple(sorted(d.items()))))
+plans = st.dictionaries(names, values, max_size=6).map(
+    lambda found: Plan(tuple(sorted((f"{n}_{type(s).__name__}", s) for n, s in found.items())))
+)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
@@ -118,6 +128,8 @@ def test_unknown_facts_are_left_out(path, tuning):
         ("schema = 1\n[plan]\na = [1]", "The setting of a in"),
         ("schema = 1\n[plan]\na = 2026-01-01", "The setting of a in"),
         ("schema = 1\n[plan]\nno_such_lever = 1", "not installed here: no_such_lever"),
+        ("schema = 1\n[plan]\nthreads = true", "The lever threads does not take True"),
+        ("schema = 1\n[plan]\nthreads = 'many'", "The lever threads does not take many"),
         ("schema = 1\n[command]\nargv = 'x'\n[plan]", "The argv in"),
         ("schema = 1\n[command]\nargv = [1]\n[plan]", "The argv in"),
         ("schema = 1\n[command]\nentry = 'x'\n[plan]", "The entry in"),
@@ -130,6 +142,11 @@ def test_a_broken_plan_is_one_sentence_and_a_remedy(path, content, problem):
         plan_file.read_plan(path)
     assert caught.value.remedy.endswith(".")
     assert "\n" not in str(caught.value)
+
+
+def test_a_lever_that_somebody_put_to_false_is_not_pulled(path):
+    path.write_text("schema = 1\n[plan]\na_bool = false\nb_int = false\nc_int = 2")
+    assert plan_file.read_plan(path).plan == Plan().pull("c_int", 2)
 
 
 def test_a_missing_plan_says_how_to_make_one(path):

@@ -202,8 +202,8 @@ def run(
     options = _options(plan=plan or PLAN, force=force, lever=lever)
     needed = plan is not None or not lever
     chosen, band = _chosen_plan(workload, options, needed=needed, quiet=quiet)
-    for name, setting in options.pulled.settings:
-        chosen = chosen.pull(name, setting)
+    for pair in lever or ():  # one that is false takes a lever out of the plan
+        chosen = chosen.pull(*_setting(pair))
     session.run(workload, chosen, band)
 
 
@@ -267,14 +267,14 @@ def _options(
     steps: int | None = None,
 ) -> Options:
     from upshift import session
-    from upshift.lever import lookup
+    from upshift.lever import check_names, check_plan
 
     pulled = Plan()
     for pair in lever or ():
         pulled = pulled.pull(*_setting(pair))
-    # Names only: an unknown one is told before anything is started.
-    lookup(Plan(tuple((name, True) for name in sorted({*(only or ()), *(skip or ())}))))
-    lookup(pulled)
+    check_plan(pulled)
+    # An unknown one is told before anything is started.
+    check_names([*(only or ()), *(skip or ()), *(_setting(pair)[0] for pair in lever or ())])
     return session.Options(
         budget_s=parse_duration(budget),
         keep=Effect(keep.value),

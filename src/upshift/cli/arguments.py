@@ -130,7 +130,11 @@ Trace = Annotated[
 ]
 Pulled = Annotated[
     list[str] | None,
-    typer.Option("--lever", metavar="NAME=SETTING", help="Pull a lever by hand. Repeatable."),
+    typer.Option(
+        "--lever",
+        metavar="NAME=SETTING",
+        help="Pull a lever by hand; false leaves it out. Repeatable.",
+    ),
 ]
 Only = Annotated[
     list[str] | None,

@@ -126,6 +126,7 @@ LEVER = Lever(
     phases=STEP,
     effect=Effect.EXACT,
     switch=Switch.LAUNCH,
+    kind=str,
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,

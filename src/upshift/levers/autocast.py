@@ -174,6 +174,7 @@ LEVER = Lever(
     phases=frozenset({Phase.FORWARD, Phase.BACKWARD}),
     effect=Effect.PRECISION,
     switch=Switch.STEP,
+    kind=str,
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,

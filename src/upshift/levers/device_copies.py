@@ -97,6 +97,7 @@ LEVER = Lever(
     phases=frozenset({Phase.TRANSFER}),
     effect=Effect.EXACT,
     switch=Switch.CHILD,  # what one step no longer waits for, the next one of the baseline would
+    kind=str,
     settings=settings,
     gain_ratio=50.0,
     why_not=why_not,

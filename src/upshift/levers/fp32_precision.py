@@ -151,6 +151,7 @@ LEVER = Lever(
     phases=frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD}),
     effect=Effect.PRECISION,
     switch=Switch.STEP,
+    kind=str,
     settings=settings,
     gain_ratio=7.0,
     why_not=why_not,

@@ -125,6 +125,7 @@ LEVER = Lever(
     effect=Effect.EXACT,
     # A full collection on the way in spares the other plan its next one: no step by step.
     switch=Switch.CHILD,
+    kind=int,
     settings=settings,
     gain_ratio=2.0,
     why_not=why_not,

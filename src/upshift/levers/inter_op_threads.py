@@ -79,6 +79,7 @@ LEVER = Lever(
     phases=frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OTHER}),
     effect=Effect.EXACT,
     switch=Switch.LAUNCH,
+    kind=int,
     settings=settings,
     gain_ratio=2.0,
     why_not=why_not,

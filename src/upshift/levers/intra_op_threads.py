@@ -94,6 +94,7 @@ LEVER = Lever(
     phases=COMPUTE_AND_DATA,
     effect=Effect.ROUNDING,
     switch=Switch.STEP,
+    kind=int,
     settings=settings,
     gain_ratio=8.0,
     why_not=why_not,

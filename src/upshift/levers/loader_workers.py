@@ -49,6 +49,7 @@ LEVER = Lever(
     phases=frozenset({Phase.DATA}),
     effect=Effect.EXACT,
     switch=Switch.CHILD,
+    kind=int,
     settings=settings,
     gain_ratio=50.0,
     why_not=why_not,

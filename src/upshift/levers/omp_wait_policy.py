@@ -108,6 +108,7 @@ LEVER = Lever(
     phases=COMPUTE_AND_DATA,
     effect=Effect.EXACT,
     switch=Switch.LAUNCH,
+    kind=str,
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,

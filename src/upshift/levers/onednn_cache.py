@@ -73,6 +73,7 @@ LEVER = Lever(
     phases=frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD}),
     effect=Effect.EXACT,
     switch=Switch.LAUNCH,
+    kind=int,
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,

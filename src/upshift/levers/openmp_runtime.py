@@ -83,6 +83,7 @@ LEVER = Lever(
     phases=COMPUTE_AND_DATA,
     effect=Effect.ROUNDING,
     switch=Switch.LAUNCH,
+    kind=str,
     settings=settings,
     gain_ratio=2.0,
     why_not=why_not,

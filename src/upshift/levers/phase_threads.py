@@ -106,6 +106,7 @@ LEVER = Lever(
     phases=frozenset(_PHASES),
     effect=Effect.ROUNDING,
     switch=Switch.STEP,
+    kind=str,
     settings=settings,
     gain_ratio=8.0,
     why_not=why_not,

@@ -100,6 +100,7 @@ LEVER = Lever(
     phases=frozenset({Phase.DATA}),
     effect=Effect.EXACT,
     switch=Switch.CHILD,
+    kind=str,
     settings=settings,
     gain_ratio=50.0,
     why_not=why_not,

@@ -184,6 +184,7 @@ LEVER = Lever(
     phases=COMPUTE,
     effect=Effect.EXACT,
     switch=Switch.CHILD,
+    kind=str,
     settings=settings,
     gain_ratio=1.5,
     why_not=why_not,

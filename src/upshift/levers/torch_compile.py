@@ -69,6 +69,7 @@ LEVER = Lever(
     phases=frozenset({Phase.FORWARD, Phase.BACKWARD}),
     effect=Effect.ROUNDING,
     switch=Switch.CHILD,  # switching back forgets what took long to compile
+    kind=str,
     settings=settings,
     gain_ratio=2.0,
     why_not=why_not,

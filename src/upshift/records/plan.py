@@ -47,11 +47,13 @@ class Plan:
             raise ValueError(f"settings must be sorted by lever and unique, got {names}")
 
     def pull(self, lever: str, setting: Setting) -> Plan:
-        """Return this plan with `lever` at `setting`.
+        """Return this plan with `lever` at `setting`; False leaves it as the script has it.
 
         >>> Plan().pull("intra_op_threads", 8).pull("fused_optimizer", True).settings
         (('fused_optimizer', True), ('intra_op_threads', 8))
         """
+        if setting is False:
+            return self.without(lever)
         kept = {**dict(self.settings), lever: setting}
         return replace(self, settings=tuple(sorted(kept.items())))
 

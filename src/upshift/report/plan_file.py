@@ -117,7 +117,8 @@ def read_plan(path: Path) -> SavedPlan:
     """Read a plan file.
 
     Raises:
-        PlanError: it is missing, broken, from another schema, or names an unknown lever.
+        PlanError: it is missing, broken, from another schema, names an unknown lever, or gives one
+            a setting that it does not take.
     """
     content = _load(path)
     if content.get("schema") != SCHEMA:
@@ -133,7 +134,7 @@ def read_plan(path: Path) -> SavedPlan:
         entry=_entry(path, command),
         band=read_band(path, _table(path, content, "guard")),
     )
-    lever.lookup(saved.plan)
+    lever.check_plan(saved.plan)
     return saved
 
 
