@@ -7,7 +7,7 @@ import pytest
 
 from upshift.compare import Rule
 from upshift.errors import ChildLost
-from upshift.records import Effect, Phase, Plan, Switch, Verdict
+from upshift.records import Effect, Interval, Phase, Plan, Switch, Verdict
 from upshift.search import Journal, Kind, Knob, Terms, incumbent, propose, rows
 from upshift.testing import FakeBench, steady
 
@@ -270,6 +270,15 @@ def test_an_undecided_race_says_noise() -> None:
     (row,) = rows([knob("a")], [seen])
     assert row.why.endswith("after 12 pairs: no gain that can be told from noise here")
     assert row.outcome == "dropped"
+
+
+@pytest.mark.parametrize(("high_ratio", "told"), [(1.1, "worth a lever"), (9.0, "told from noise")])
+def test_a_short_race_among_noise_does_not_claim_that_there_is_no_gain(high_ratio, told) -> None:
+    bench, rule = FakeBench(cost=saving(a=1.0)), Rule(pair_count=8)
+    seen = bench.race(Plan(), Plan().pull("a", True), rule=rule)
+    interval = Interval(low_ratio=0.9, mid_ratio=1.02, high_ratio=high_ratio)
+    (row,) = rows([knob("a")], [replace(seen, verdict=Verdict.DROP, speedup=interval)])
+    assert told in row.why
 
 
 def test_a_few_numbers_cost_a_few_races() -> None:

@@ -9,6 +9,8 @@ from math import log
 from upshift.records.plan import Plan  # noqa: TC001  the same
 from upshift.records.words import Phase, Verdict
 
+_LARGE_GAIN_RATIO = 1.2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -114,6 +116,17 @@ class Comparison:
     def __post_init__(self) -> None:
         if (self.verdict is Verdict.FAIL) != bool(self.failure):
             raise ValueError("a comparison fails exactly when it says why")
+
+    @property
+    def excludes_gain(self) -> bool:
+        """Whether it was dropped, and no large gain lies in the interval either.
+
+        A short race among noise is dropped, too: time is better spent on another.
+        """
+        interval = self.speedup
+        if self.verdict is not Verdict.DROP or interval is None:
+            return False
+        return interval.high_ratio < _LARGE_GAIN_RATIO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,7 +152,7 @@ def _dropped(seen: Comparison, stakes: Stakes) -> str:
         return f"starts {duration(seen.later_s)} later and saves {saved} of {whole} of training"
     if speedup is not None and speedup.high_ratio < 1.0:
         return "slower here"
-    if seen.verdict is Verdict.DROP:
+    if seen.excludes_gain:
         return "no gain worth a lever here"
     return "no gain that can be told from noise here"
 

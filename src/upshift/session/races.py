@@ -140,9 +140,8 @@ class Races:
         self._view.race_ends(result)
         if result.speedup is not None:
             self._seen[candidate] = result
-            word = {Verdict.WIN: "faster", Verdict.DROP: "no gain"}.get(result.verdict, "undecided")
-            if result.verdict is Verdict.DROP and result.speedup.mid_ratio > 1.0 + LEAST_RATIO:
-                word = "no gain that can be told from noise"
+            dropped = "no gain" if result.excludes_gain else "no gain that can be told from noise"
+            word = {Verdict.WIN: "faster", Verdict.DROP: dropped}.get(result.verdict, "undecided")
             change = candidate.only(baseline.differing(candidate)) or baseline
             self._view.known(f"{change}: {times(result.speedup.mid_ratio)}, {word}")
         return result
