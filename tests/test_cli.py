@@ -196,7 +196,14 @@ def test_every_option_arrives(session):
 
 @pytest.mark.parametrize(
     ("kind", "text", "setting"),
-    [(bool, "True", True), (int, "4", 4), (int, "-1", -1), (str, "a=b", "a=b")],
+    [
+        (bool, "true", True),
+        (bool, "True", True),
+        (int, "4", 4),
+        (int, "-1", -1),
+        (float, "0.5", 0.5),
+        (str, "a=b", "a=b"),
+    ],
 )
 def test_a_setting_is_read_as_what_it_looks_like(session, monkeypatch, kind, text, setting):
     plant(monkeypatch, {"a": SimpleNamespace(name="a", kind=kind)})

@@ -269,12 +269,12 @@ def _options(
     from upshift import session
     from upshift.lever import check_names, check_plan
 
-    pulled = Plan()
-    for pair in lever or ():
-        pulled = pulled.pull(*_setting(pair))
-    check_plan(pulled)
+    pairs, pulled = [_setting(pair) for pair in lever or ()], Plan()
+    for name, setting in pairs:
+        pulled = pulled.pull(name, setting)
     # An unknown one is told before anything is started.
-    check_names([*(only or ()), *(skip or ()), *(_setting(pair)[0] for pair in lever or ())])
+    check_names([*(only or ()), *(skip or ()), *(name for name, _ in pairs)])
+    check_plan(pulled)
     return session.Options(
         budget_s=parse_duration(budget),
         keep=Effect(keep.value),
