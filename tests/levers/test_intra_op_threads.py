@@ -6,7 +6,8 @@ import pytest
 
 from upshift.lever import Scene
 from upshift.levers.intra_op_threads import LEVER
-from upshift.testing import LAPTOP, SERVER
+from upshift.records import Phase
+from upshift.testing import LAPTOP, SERVER, sample_profile
 
 
 def test_proposes_the_budget_first_and_never_what_is_set_already() -> None:
@@ -18,6 +19,18 @@ def test_is_promising_only_where_threads_exceed_the_cores() -> None:
     assert LEVER.promising(Scene(machine=SERVER, traits={"threads": 64}))
     assert not LEVER.promising(Scene(machine=LAPTOP, traits={"threads": 4}))
     assert not LEVER.promising(Scene(machine=LAPTOP))
+
+
+def test_leaves_the_cores_to_loader_workers_that_need_them_and_tries_that_first() -> None:
+    few = replace(LAPTOP, budget=replace(LAPTOP.budget, core_count=2))
+    profile = replace(sample_profile({Phase.DATA: 0.16, Phase.FORWARD: 0.1}), cores_ratio=1.1)
+    traits = {"threads": 4, "loader.workers": 0, "loader.map_style": True}
+    crowded = Scene(machine=few, baseline=profile, traits=traits)
+    assert LEVER.settings(crowded) == (1, 2)
+    fits = replace(crowded, traits={**traits, "threads": 2})
+    assert LEVER.settings(fits) == (1,)
+    assert LEVER.promising(fits)
+    assert LEVER.remark(fits) == ""
 
 
 def test_remarks_on_a_number_of_the_scripts_own_that_exceeds_the_cores() -> None:

@@ -1,5 +1,7 @@
 """How many workers are worth a trial: the law as a table, and what it says of scenes."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -172,3 +174,43 @@ def test_workers_that_wait_for_a_core_are_not_taken_for_workers_that_wait_for_st
 def test_predicts_the_speed_up_of_the_whole_step() -> None:
     assert choice.speedup_of(scene(), 2) == pytest.approx(100 / 50.3)
     assert choice.speedup_of(Scene(machine=LAPTOP), 2) is None
+
+
+# ---- threads of the loop beside workers
+
+
+def beside(data_ms, rest_ms, busy_cores, core_count=2, threads=2, **traits):
+    """Return a loop whose other phases keep `busy_cores` of a job's cores busy."""
+    machine = replace(LAPTOP, budget=replace(LAPTOP.budget, core_count=core_count))
+    one = scene(data_ms=data_ms, rest_ms=rest_ms, machine=machine, **traits)
+    used = (data_ms + rest_ms * busy_cores) / (data_ms + rest_ms)
+    profile = replace(one.baseline, cores_ratio=used)
+    return replace(one, baseline=profile, traits={**one.traits, "threads": threads})
+
+
+def test_a_loop_leaves_the_workers_that_are_busy_a_core_each() -> None:
+    assert choice.threads_beside(beside(160, 100, 1.2)) == 1
+    # Three workers are busy while the loop computes: 13 of 16 cores are left to it.
+    assert choice.threads_beside(beside(150, 50, 12, core_count=16, threads=16)) == 13
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        beside(60, 200, 1.9),  # its worker would be idle most of the time
+        beside(160, 160, 1.95, core_count=3, threads=2),  # there is a core for each
+        beside(160, 100, 1.2, workers=2),  # the script's own workers
+        beside(160, 100, 1.2, own_order=True),  # no workers can be had
+        beside(160, 100, 1.2, threads=1),
+        beside(1.0, 100, 1.2),
+        Scene(machine=LAPTOP),
+    ],
+)
+def test_a_loop_that_has_use_for_its_threads_keeps_them(healthy) -> None:
+    assert choice.threads_beside(healthy) is None
+
+
+def test_the_threads_of_a_loop_that_waits_for_an_accelerator_are_left_alone() -> None:
+    seen = sample_profile({Phase.DATA: 0.16, Phase.TRANSFER: 0.01, Phase.FORWARD: 0.09})
+    one = beside(160, 100, 1.2)
+    assert choice.threads_beside(replace(one, baseline=replace(seen, cores_ratio=1.1))) is None

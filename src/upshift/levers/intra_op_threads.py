@@ -1,8 +1,8 @@
 """intra_op_threads: how many threads share one operation on the CPU.
 
 Helps: jobs whose default counts hyper-threads, other sockets or cores beyond their quota, scripts
-    that set a number which does not fit the job, and small models that spend more on waking
-    threads than on arithmetic.
+    that set a number which does not fit the job, small models that spend more on waking threads
+    than on arithmetic, and loops that leave their cores to loader workers.
 Hurts: large matrix products and convolutions, where too few threads leave cores idle.
 Maths: rounding. Sums are split between threads, so their order changes.
 Source: https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html
@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from upshift.lever import COMPUTE_AND_DATA, Lever
+from upshift.loader.choice import threads_beside
 from upshift.records import Effect, Switch
 
 if TYPE_CHECKING:
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
 
 
 def settings(scene: Scene) -> tuple[int, ...]:
-    """Return the budget, its half, its quarter and one thread, without what is set already."""
-    cores = scene.machine.budget.core_count
-    ladder = (cores, max(1, cores // 2), max(1, cores // 4), 1)
+    """Return the budget, its half, its quarter and one thread, without what is set already.
+
+    What leaves cores to the workers of `loader_workers` comes first.
+    """
+    cores, few = scene.machine.budget.core_count, threads_beside(scene)
+    ladder = (few or cores, cores, max(1, cores // 2), max(1, cores // 4), 1)
     return tuple(dict.fromkeys(n for n in ladder if n != scene.traits.get("threads")))
 
 
@@ -34,7 +38,14 @@ def why_not(scene: Scene) -> str:
 
 
 def promising(scene: Scene) -> bool:
-    """Return whether torch uses more threads than the job has cores; else it is a gamble."""
+    """Return whether torch has more threads than cores, or than workers would leave to it.
+
+    Elsewhere a number of threads is a gamble.
+    """
+    return _exceeds(scene) or threads_beside(scene) is not None
+
+
+def _exceeds(scene: Scene) -> bool:
     return int(scene.traits.get("threads", 0)) > scene.machine.budget.core_count
 
 
@@ -47,7 +58,7 @@ def remark(scene: Scene) -> str:
     stock = torch.thread_count if torch else None
     if count is None or stock in (None, count) or budget.limited_by == "unknown":
         return ""
-    if not promising(scene):
+    if not _exceeds(scene):
         return ""
     cores = "1 core" if budget.core_count == 1 else f"{budget.core_count} cores"
     return f"The script asks for {count} threads and the job has {cores}."

@@ -28,6 +28,7 @@ _LEAST_CPU_RATIO = 1 / 16
 _SATURATED_RATIO = 0.9
 _LONG_PASS_S = 10.0
 _NEAR_RATIO = 1.1
+_BUSY_RATIO = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +170,25 @@ def counts(scene: Scene) -> tuple[int, ...]:
     if not own or scene.traits.get("loader.persistent"):
         return tuple(count for count in around(load) if count > own)
     return tuple(dict.fromkeys((*around(load), own)))
+
+
+def threads_beside(scene: Scene) -> int | None:
+    """Return the threads that the loop has when workers get cores of their own, None for all.
+
+    An operation that threads share is done when the last of them is: one core that a busy worker
+    has, too, makes all of them wait, for up to as long again.
+    """
+    load, seen = read_load(scene), scene.baseline
+    workers = next((count for count in counts(scene) if count and replayable(scene, count)), 0)
+    if load is None or seen is None or not workers or int(scene.traits["loader.workers"]):
+        return None
+    busy_count = load.fetch_s * load.fetch_cpu_ratio / load.predict(workers)
+    count = max(1, int(load.core_count - busy_count))
+    if count >= int(scene.traits.get("threads", 0)) or seen.share_ratio(Phase.TRANSFER):
+        return None
+    alone_ratio = max(1.0, load.rest_core_count / count)
+    is_crowded = busy_count >= _BUSY_RATIO and alone_ratio <= 1.0 + min(1.0, busy_count)
+    return count if is_crowded else None
 
 
 def speedup_of(scene: Scene, count: int) -> float | None:

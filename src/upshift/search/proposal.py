@@ -102,10 +102,16 @@ def is_better(comparison: Comparison, stakes: Stakes) -> bool:
 
 
 def is_taken_whole(comparison: Comparison, stakes: Stakes) -> bool:
-    """Return whether a bundle comes in: it won, or showed much in noise that hid the proof."""
+    """Return whether a bundle comes in: it won, or showed much in noise that hid the proof.
+
+    A race among so much noise is dropped where it shows less than it could have proved, which
+    may be much; whether that is a gain is for the confirmation to say.
+    """
+    if starts_too_late(comparison, stakes):
+        return False
     speedup = comparison.speedup
     clear = speedup is not None and speedup.mid_ratio > _CLEAR_RATIO
-    return is_better(comparison, stakes) and (has_won(comparison) or clear)
+    return has_won(comparison) or (clear and not comparison.excludes_gain)
 
 
 def is_faster(comparison: Comparison, stakes: Stakes) -> bool:
