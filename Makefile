@@ -20,7 +20,7 @@ $(DOCS_READY): $(READY)
 	touch $@
 
 demo: $(READY)
-	$(BIN)/upshift tune --budget 4m --plan .demo/upshift.toml examples/image_pipeline.py
+	$(BIN)/upshift tune --budget 4m --plan .demo/upshift.toml examples/image_pipeline.py --batch-size 16
 
 test: $(READY) browser
 	$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not measures"

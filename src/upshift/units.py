@@ -31,8 +31,8 @@ def parse_duration(text: str) -> float:
 def duration(seconds: float) -> str:
     """Return a duration with three digits and the unit that fits.
 
-    >>> duration(0.0123), duration(75), duration(4000), duration(3e-6)
-    ('12.3 ms', '1 m 15 s', '1 h 07 m', '3 us')
+    >>> duration(0.0123), duration(75), duration(4000), duration(3e-6), duration(0.0009998)
+    ('12.3 ms', '1 m 15 s', '1 h 07 m', '3 us', '1 ms')
     """
     if seconds >= _SECONDS["h"]:
         minutes = round(seconds / 60)
@@ -41,8 +41,9 @@ def duration(seconds: float) -> str:
         whole = round(seconds)
         return f"{whole // 60} m {whole % 60:02d} s"
     for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "us")):
-        if seconds * factor >= 1 or unit == "us":
-            return f"{seconds * factor:.3g} {unit}"
+        rounded = f"{seconds * factor:.3g}"
+        if float(rounded) >= 1 or unit == "us":
+            return f"{rounded} {unit}"
     raise AssertionError
 
 
