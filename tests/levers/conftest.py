@@ -41,7 +41,8 @@ TRAITS = {
     "debugging": {"debug.anomaly_ratio": 1.0, "debug.profiler_ratio": 0.0},
     "keeping": {
         "optimizer.name": "RMSprop", "optimizer.foreach": False, "optimizer.zero_filled": True,
-        "clip.idle_ratio": 0.9, "average.loop": True,
+        "clip.idle_ratio": 0.9, "average.loop": True, "compile.cxx": "g++",
+        "model.parameter_count": 20_000_000,
     },
     "clipping": {
         "optimizer.name": "Adam", "optimizer.foreach": True, "optimizer.zero_filled": False,
