@@ -190,6 +190,7 @@ def beside(data_ms, rest_ms, busy_cores, core_count=2, threads=2, **traits):
 
 def test_a_loop_leaves_the_workers_that_are_busy_a_core_each() -> None:
     assert choice.threads_beside(beside(160, 100, 1.2)) == 1
+    assert choice.threads_beside(beside(48, 27, 1.95)) == 1
     # Three workers are busy while the loop computes: 13 of 16 cores are left to it.
     assert choice.threads_beside(beside(150, 50, 12, core_count=16, threads=16)) == 13
 

@@ -29,6 +29,7 @@ _SATURATED_RATIO = 0.9
 _LONG_PASS_S = 10.0
 _NEAR_RATIO = 1.1
 _BUSY_RATIO = 0.5
+_WORKING_RATIO = 0.8  # of the time of threads that share operations; they spin in the rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +187,7 @@ def threads_beside(scene: Scene) -> int | None:
     count = max(1, int(load.core_count - busy_count))
     if count >= int(scene.traits.get("threads", 0)) or seen.share_ratio(Phase.TRANSFER):
         return None
-    alone_ratio = max(1.0, load.rest_core_count / count)
+    alone_ratio = max(1.0, _WORKING_RATIO * load.rest_core_count / count)
     is_crowded = busy_count >= _BUSY_RATIO and alone_ratio <= 1.0 + min(1.0, busy_count)
     return count if is_crowded else None
 
