@@ -170,6 +170,10 @@ def _nothing_to_remark(scene: Scene) -> str:
     return ""
 
 
+def _never_idle(setting: object, plan: Plan) -> str:
+    return ""
+
+
 def _bfloat16(setting: object) -> float:
     return 2.0**-8
 
@@ -203,6 +207,7 @@ class Lever(Generic[S]):
             alone, None where nothing says; the report puts it beside what was measured.
         remark: one sentence that the user should hear of a scene, whatever comes of the lever; the
             report prints it among its notes. Empty for none.
+        idle: why a setting would do nothing beside the others of a plan; empty where it would.
         epsilon_ratio: for a PRECISION lever the distance of neighbouring numbers over their size:
             2^-8 in bfloat16, 2^-11 in float16 and TF32.
         settle_count: steps after a switch that are not counted.
@@ -229,6 +234,7 @@ class Lever(Generic[S]):
     promising: Callable[[Scene], bool] = _promising
     forecast: Callable[[Scene, S], float | None] = _no_forecast
     remark: Callable[[Scene], str] = _nothing_to_remark
+    idle: Callable[[S, Plan], str] = _never_idle
     epsilon_ratio: Callable[[S], float] = _bfloat16
     settle_count: int = 0
     patience_s: float = 0.0

@@ -7,6 +7,7 @@ import pytest
 
 from upshift.lever import Scene
 from upshift.levers.compiled_optimizer import LEVER
+from upshift.records import Plan
 from upshift.testing import LAPTOP
 
 FIT = {
@@ -27,6 +28,12 @@ def test_is_offered_where_torch_has_no_fused_kernel_and_promised_for_large_weigh
     assert LEVER.settings(scene()) == (True,)
     assert LEVER.promising(scene())
     assert not LEVER.promising(scene(model_parameter_count=2_000_000))
+
+
+def test_does_nothing_where_all_tensors_are_taken_at_once() -> None:
+    taken = Plan().pull("foreach_optimizer", True)
+    assert LEVER.idle(True, taken) == "it does nothing beside foreach_optimizer"
+    assert LEVER.idle(True, Plan()) == ""
 
 
 @pytest.mark.parametrize(

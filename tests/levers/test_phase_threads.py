@@ -5,7 +5,7 @@ import pytest
 from upshift.errors import PlanError
 from upshift.lever import Scene
 from upshift.levers.phase_threads import LEVER
-from upshift.records import Phase
+from upshift.records import Phase, Plan
 from upshift.testing import LAPTOP, SERVER, sample_profile
 
 
@@ -27,6 +27,14 @@ def test_gives_the_passes_all_cores_where_the_script_takes_few_threads() -> None
     assert LEVER.settings(scene(SERVER, EVEN, threads=1)) == (
         "optimizer=16", "backward=16", "forward=16",
     )  # fmt: skip
+
+
+def test_does_nothing_where_the_whole_step_has_that_count() -> None:
+    one = Plan().pull("intra_op_threads", 1)
+    assert LEVER.idle("backward=1", one) == "it does nothing beside intra_op_threads=1"
+    assert LEVER.idle("backward=2", one) == ""
+    assert LEVER.idle("backward=1,forward=2", one) == ""
+    assert LEVER.idle("backward=1", Plan()) == ""
 
 
 def test_says_the_shares_where_no_phase_is_large() -> None:

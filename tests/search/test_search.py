@@ -288,6 +288,21 @@ def test_a_few_numbers_cost_a_few_races() -> None:
         assert len(asked) <= 4
 
 
+def test_what_does_nothing_beside_the_incumbent_is_not_tried_around_it_and_that_is_said() -> None:
+    def idle(setting, plan):
+        return "it does nothing beside whole" if "whole" in dict(plan.settings) else ""
+
+    part = replace(knob("part", switch=Switch.STEP), idle=idle, bundled=False)
+    knobs = [knob("whole", gain_ratio=3.0), part]
+    asked, history = searched(knobs, saving(whole=1.5, part=1.0))
+    assert incumbent(knobs, history) == Plan().pull("whole", True)
+    around = [race for race in asked if "whole" in dict(race.baseline.settings)]
+    assert not any("part" in dict(race.candidate.settings) for race in around)
+    first = [seen for seen in history if "part" not in dict(seen.candidate.settings)]
+    told = {row.lever: row.why for row in rows(knobs, first, terms=Terms(ended=True))}
+    assert told["part"] == "not tried: it does nothing beside whole"
+
+
 def test_what_was_predicted_stands_beside_what_was_measured_alone() -> None:
     guessed = replace(knob("a", 2), forecasts={2: 1.8})
     bench = FakeBench(cost=saving(a={2: 1.5}, b=1.1))

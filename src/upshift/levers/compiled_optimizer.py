@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from upshift.lever import Scene, Training
+    from upshift.records import Plan
 
 _NAMES = ("RMSprop", "Adadelta", "RAdam", "NAdam", "Adamax", "ASGD")
 _LIKELY_RATIO = 4
@@ -61,6 +62,12 @@ def promising(scene: Scene) -> bool:
     return int(scene.traits.get("model.parameter_count", 0)) >= _LIKELY_RATIO * LARGE_COUNT
 
 
+def idle(setting: bool, plan: Plan) -> str:
+    """Say that torch takes all tensors at once under a plan, so that none is left to this."""
+    taken = dict(plan.settings).get("foreach_optimizer")
+    return "it does nothing beside foreach_optimizer" if taken else ""
+
+
 def pull(training: Training, setting: bool) -> Callable[[], None]:
     """Let compiled code update the large weights of every optimizer of these classes."""
     updates = Updates(training, inductor("default"))
@@ -91,6 +98,7 @@ LEVER = Lever(
         "# compiles anew; call step() in place of optimizer.step()"
     ),
     promising=promising,
+    idle=idle,
     settle_count=3,
     patience_s=300.0,
     start_ratio=2.5,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from upshift.lever import Scene, Training
+    from upshift.records import Plan
 
 _PHASES = (Phase.OPTIMIZER, Phase.BACKWARD, Phase.FORWARD)
 _LEAST_SHARE_RATIO = 0.10
@@ -68,6 +69,13 @@ def _parse(setting: str) -> Mapping[str, int]:
     return counts
 
 
+def idle(setting: str, plan: Plan) -> str:
+    """Say that a phase would have the threads that it has under a plan anyhow."""
+    around = dict(plan.settings).get("intra_op_threads")
+    same = all(count == around for count in _parse(setting).values())
+    return f"it does nothing beside intra_op_threads={around}" if same else ""
+
+
 def _has_compiled() -> bool:
     """Return whether Dynamo has made a graph here: its guards hold the thread count."""
     dynamo = sys.modules.get("torch._dynamo.utils")
@@ -111,6 +119,7 @@ LEVER = Lever(
     gain_ratio=8.0,
     why_not=why_not,
     lines=lines,
+    idle=idle,
     promising=lambda scene: False,
     settle_count=1,
     pull=pull,

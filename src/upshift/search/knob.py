@@ -10,9 +10,9 @@ from upshift.records import Effect, LeverReport, Phase, Setting, Switch
 from upshift.units import percent, times
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from upshift.records import Profile
+    from upshift.records import Plan, Profile
     from upshift.search.priors import Prior
 
 SWITCHES = tuple(Switch)  # cheapest first
@@ -41,6 +41,7 @@ class Knob:
         effect: the most that it does to the arithmetic.
         bundled: its first setting belongs into the first bundle; False where it is as likely to
             hurt as to help, and has to be tried alone.
+        idle: why a setting does nothing beside the others of a plan, empty where it does.
         forecasts: the speed-up that is expected of settings alone, where something says.
         prior: what it did to other scripts, None where nobody has kept a record.
         share_ratio: share of its phases in a step of the untouched script, see `bounds`.
@@ -54,6 +55,7 @@ class Knob:
     effect: Effect
     bundled: bool = True
     forecasts: Mapping[Setting, float] = field(default_factory=dict)
+    idle: Callable[[Setting, Plan], str] = lambda setting, plan: ""
     prior: Prior | None = None
     share_ratio: float = 1.0
 

@@ -7,7 +7,7 @@ from math import log1p
 from typing import TYPE_CHECKING
 
 from upshift.records import Comparison, Phase, Plan, Setting, Switch
-from upshift.search.knob import SWITCHES, Knob
+from upshift.search.knob import SWITCHES, Knob, at_most
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,6 +60,11 @@ class Outlook:
         """
         limit_log = max(knob.limit_log(), knob.limit_log(self.share_ratio(knob)))
         return limit_log < log1p(self.least_ratio)
+
+    def pointless(self, knob: Knob, setting: Setting, plan: Plan) -> str:
+        """Say why a setting is not worth a trial around a plan; empty where it is."""
+        bounded = at_most(knob, self.share_ratio(knob)) if self.is_bounded(knob) else ""
+        return knob.idle(setting, plan) or bounded
 
     def expected_log(self, knob: Knob, setting: Setting) -> float:
         """Return the log of the speed-up that a trial gives on average, by all that is known."""

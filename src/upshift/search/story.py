@@ -24,7 +24,6 @@ from math import exp, inf
 from typing import TYPE_CHECKING, TypeAlias
 
 from upshift.records import Comparison, Plan, Setting, Switch, Verdict
-from upshift.search.knob import at_most
 from upshift.search.outlook import Outlook, best_guess, is_numeric, neighbours
 from upshift.search.proposal import (
     LEAST_RATIO,
@@ -69,7 +68,7 @@ class Story:
         pruned: knobs that have been raced against their absence.
         refused: races that were passed over, in order.
         doubted: for each knob of a plan that did not win again that second race.
-        bounded: knobs to which a ledger left too little, with the reason.
+        bounded: knobs that a ledger or the incumbent left too little to do, with the reason.
     """
 
     knobs: Sequence[Knob]
@@ -204,9 +203,9 @@ class Story:
         """Try the knobs that do nothing alone all together: two may each hide the other's gain."""
         candidate, expected_log = self.plan, 0.0
         for knob in self._usable():
-            if self.outlook.is_bounded(knob):
-                continue
             setting = self.outlook.best_seen(knob)
+            if self.outlook.pointless(knob, setting, self.plan):
+                continue
             if not self._is_in(knob) and not self.outlook.is_slower(knob, setting):
                 candidate = candidate.pull(knob.lever, setting)
                 expected_log += self.outlook.expected_log(knob, setting)
@@ -247,8 +246,8 @@ class Story:
             setting = knob.settings[min(guess_index, len(knob.settings) - 1)]
             if knob.lever in done or not self._is_open(knob, setting, again=again):
                 continue
-            if self.outlook.is_bounded(knob):
-                self.bounded[knob.lever] = at_most(knob, self.outlook.share_ratio(knob))
+            if why := self.outlook.pointless(knob, setting, self.plan):
+                self.bounded[knob.lever] = why
                 continue
             expected_log = self.outlook.expected_log(knob, setting)
             worth = self.outlook.worth(knob, expected_log)

@@ -52,6 +52,7 @@ def find_knobs(
                 switch=lever.switch,
                 effect=lever.effect,
                 bundled=lever.promising(scene),
+                idle=lever.idle,
                 forecasts=_forecasts(lever, scene, settings),
                 prior=priors.get(name),
             )
