@@ -281,6 +281,23 @@ def test_a_short_race_among_noise_does_not_claim_that_there_is_no_gain(high_rati
     assert told in row.why
 
 
+@pytest.mark.parametrize(
+    ("mid_ratio", "high_ratio", "taken"),
+    [(1.19, 1.62, True), (1.12, 1.15, False), (1.05, 9.0, False)],
+)
+def test_a_bundle_that_shows_much_among_noise_comes_in(mid_ratio, high_ratio, taken) -> None:
+    knobs = [knob("a"), knob("b")]
+    asked = propose(knobs, [])
+    assert asked is not None
+    assert asked.kind is Kind.BUNDLE
+    seen = FakeBench(cost=saving(a=1.0, b=1.0)).race(
+        asked.baseline, asked.candidate, rule=Rule(pair_count=8)
+    )
+    interval = Interval(low_ratio=0.74, mid_ratio=mid_ratio, high_ratio=high_ratio)
+    dropped = replace(seen, verdict=Verdict.DROP, speedup=interval)
+    assert bool(incumbent(knobs, [dropped]).settings) is taken
+
+
 def test_a_few_numbers_cost_a_few_races() -> None:
     law = {1: 1.1, 3: 1.5, 4: 1.9, 6: 1.92}
     for best in (law, {**law, 4: 1.0, 3: 1.0, 6: 1.0, 1: 1.0}):
