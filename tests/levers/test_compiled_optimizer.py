@@ -101,6 +101,25 @@ def weights(case, plan, count=12, excuse=None):
     return [p.detach() for p in parameters], state
 
 
+import gc
+def living():
+    gc.collect()
+    kinds = (torch.Tensor, nn.Parameter)
+    return sum(type(one) in kinds and one.numel() == 123_457 for one in gc.get_objects())
+
+weight = nn.Parameter(torch.randn(123_457))
+optimizer = torch.optim.RMSprop([weight])
+watch = Watch(measuring=False)
+pulled = Pulled(watch.live)
+watch.install()
+pulled.switch(PLAN)
+for _ in range(3):
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+facts["living"] = living()  # the weight, its gradient and its state
+pulled.switch({})
+watch._detach()
+
 facts["near"], facts["states"], facts["builds"], facts["keys"] = {}, {}, {}, {}
 for case in CASES:
     (own, own_state), (under, state) = weights(case, {}), weights(case, PLAN)
@@ -179,3 +198,8 @@ def test_where_torch_compiles_nothing_the_update_is_the_script_s_own(compiled) -
 @pytest.mark.child
 def test_autograd_still_notices_a_weight_that_is_updated_before_its_backward_pass(compiled) -> None:
     assert "modified by an inplace operation" in compiled["caught"]
+
+
+@pytest.mark.child
+def test_keeps_no_copy_of_a_weight(compiled) -> None:
+    assert compiled["living"] == 3

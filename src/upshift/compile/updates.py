@@ -94,7 +94,8 @@ class Update:
 
     def __init__(self, compiler: Compiler) -> None:
         self._compiler = compiler
-        self._ran: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+        self._code: Callable[..., Any] | None = None
+        self._given: tuple[Any, ...] = ()
         self._takes: list[Callable[[Sequence[Any], Any], Any]] = []
 
     def build(
@@ -117,14 +118,14 @@ class Update:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             run(*lists, **told)
-        assert self._ran is not None  # noqa: S101  # the function refuses to run as plain Python
-        self._takes = [_source(given, flat, told["lr"]) for given in self._ran[1]]
+        self._takes = [_source(given, flat, told["lr"]) for given in self._given]
+        self._given = ()  # as large as the weight and its states
 
     def _compile(self, graph: Any, inputs: Any) -> Callable[..., Any]:
         compiled = self._compiler(graph, inputs)
 
         def run(*given: Any) -> Any:
-            self._ran = compiled, given
+            self._code, self._given = compiled, given
             return compiled(*given)
 
         return run
@@ -133,9 +134,9 @@ class Update:
         """Update one weight: its gradient, its states."""
         from torch.autograd.graph import increment_version
 
-        assert self._ran is not None  # noqa: S101  # built
+        assert self._code is not None  # noqa: S101  # built
         flat = _flattened(tensors)
-        self._ran[0](*[take(flat, rate) for take in self._takes])
+        self._code(*[take(flat, rate) for take in self._takes])
         for place, tensor in enumerate(tensors):
             if place != _GRADIENTS and tensor.dim():
                 increment_version(tensor)  # it was written to behind autograd's back
