@@ -194,6 +194,15 @@ def test_every_option_arrives(session):
     assert found.plan_path == Path("p.toml")
 
 
+def test_several_levers_may_stand_between_commas(session):
+    chosen = ("--only", "compile, intra_op_threads", "--skip", "compile,", "--skip", "x")
+    refused = upshift_with("tune", *chosen, "train.py")
+    assert "These levers are not installed here: x." in refused.output
+    assert upshift_with("tune", *chosen[:-2], "train.py").exit_code == 0
+    found = options(session)
+    assert (found.only, found.skip) == ({"compile", "intra_op_threads"}, {"compile"})
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "setting"),
     [

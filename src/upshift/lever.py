@@ -301,7 +301,7 @@ def check_names(asked: Iterable[str]) -> None:
     known = names()
     if unknown := [name for name in asked if name not in known]:
         raise PlanError(
-            f"The plan names levers that are not installed here: {', '.join(unknown)}.",
+            f"These levers are not installed here: {', '.join(unknown)}.",
             remedy=f"Choose from: {', '.join(known)}.",
         )
 

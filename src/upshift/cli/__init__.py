@@ -272,15 +272,16 @@ def _options(
     pairs, pulled = [_setting(pair) for pair in lever or ()], Plan()
     for name, setting in pairs:
         pulled = pulled.pull(name, setting)
+    only, skip = _names(only), _names(skip)
     # An unknown one is told before anything is started.
-    check_names([*(only or ()), *(skip or ()), *(name for name, _ in pairs)])
+    check_names([*only, *skip, *(name for name, _ in pairs)])
     check_plan(pulled)
     return session.Options(
         budget_s=parse_duration(budget),
         keep=Effect(keep.value),
         allow=None if allow is None else Effect(allow.value),
-        only=frozenset(only or ()),
-        skip=frozenset(skip or ()),
+        only=frozenset(only),
+        skip=frozenset(skip),
         pulled=pulled,
         patience_s=parse_duration(patience),
         training_s=None if training is None else parse_duration(training),
@@ -288,6 +289,11 @@ def _options(
         step_count=steps,
         plan_path=plan,
     )
+
+
+def _names(given: Sequence[str] | None) -> list[str]:
+    """Return the names of an option that is repeated, or takes several between commas."""
+    return [name.strip() for part in given or () for name in part.split(",") if name.strip()]
 
 
 def _setting(pair: str) -> tuple[str, Setting]:

@@ -138,10 +138,11 @@ Pulled = Annotated[
 ]
 Only = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="Try no levers but those named. Repeatable."),
+    typer.Option(metavar="NAME", help="Try no levers but those named: a,b or repeated."),
 ]
 Skip = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Leave this lever alone. Repeatable.")
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Leave these levers alone: a,b or repeated."),
 ]
 Patience = Annotated[
     str, typer.Option(metavar="TIME", help="How long to wait for the first training step.")
