@@ -86,6 +86,7 @@ def test_a_full_disk_leaves_no_half_a_file(scratch, monkeypatch) -> None:
 
 
 @pytest.mark.child
+@pytest.mark.measures
 def test_the_second_trial_compiles_for_less_and_the_users_cache_stays(
     tmp_path, monkeypatch
 ) -> None:
