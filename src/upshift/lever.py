@@ -17,7 +17,7 @@ from upshift.errors import PlanError
 from upshift.records import Phase, Plan, Profile, Setting, Switch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from upshift.records import Effect, Machine
 
@@ -247,6 +247,16 @@ class Lever(Generic[S]):
     def card(self) -> str:
         """The docstring of the lever's file: what helps, what hurts, the maths, the source."""
         return importlib.import_module(f"{levers.__name__}.{self.name}").__doc__ or ""
+
+
+def undo_all(undos: Sequence[Undo]) -> Undo:
+    """Return one undo for several, in their order."""
+
+    def undo() -> None:
+        for put_back in undos:
+            put_back()
+
+    return undo
 
 
 def preload(env: Mapping[str, str], library: str, path: str | None) -> Mapping[str, str]:

@@ -60,7 +60,7 @@ class Updates:
             tensors = [part[index] for part in args if part]
             key = (original, torch.get_num_threads(), tensors[0].dtype, has_state, options)
             try:
-                update = self._built.get(key) or self._build(key, args, tensors, rate, kwargs)
+                update = self._built.get(key) or self._build(key, tensors, rate, kwargs)
                 update.run(tensors, rate)
             except Exception as error:
                 self._given_up = True
@@ -69,7 +69,7 @@ class Updates:
                 return done
         return len(large)
 
-    def _build(self, key: Any, args: Any, tensors: Sequence[Any], rate: Any, kwargs: Any) -> Update:
+    def _build(self, key: Any, tensors: Sequence[Any], rate: Any, kwargs: Any) -> Update:
         if len(self._built) >= _MOST_BUILDS_COUNT:
             raise RuntimeError("the optimizer's options change too often to be compiled")
         started_s = time.perf_counter()
@@ -78,7 +78,8 @@ class Updates:
             self._built[key] = update = Update(self._compiler)
             # Told that it may be captured, torch's own code asks no tensor for its value.
             told = {**kwargs, "lr": rate, "capturable": True}
-            update.build(key[0], list(map(bool, args)), copies, told)
+            original, _, _, has_state, _ = key
+            update.build(original, has_state, copies, told)
         finally:
             self._training.compiled(time.perf_counter() - started_s)
         return update
@@ -225,17 +226,15 @@ def _is_alike(tensors: Sequence[Any]) -> bool:
             )
         )
         for tensor in tensors
-    ) and _is_whole(weight)
+    ) and (weight.dtype in (torch.float32, torch.float64) and _is_whole(weight))
 
 
 def _is_whole(weight: Any) -> bool:
     """Return whether a weight's elements fill one stretch of memory, each place once."""
-    import torch
-
     pairs = sorted(zip(weight.stride(), weight.shape, strict=True))
     reached = 1
     for stride, size in pairs:
         if size != 1 and stride != reached:
             return False
         reached *= size
-    return weight.dtype in (torch.float32, torch.float64)
+    return True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from upshift.lever import Lever
+from upshift.lever import Lever, undo_all
 from upshift.loader import board_of
 from upshift.loader.sources import arrays, gather
 from upshift.records import Effect, Phase, Switch
@@ -48,13 +48,7 @@ def why_not(scene: Scene) -> str:
 def pull(training: Training, setting: bool) -> Callable[[], None]:
     """Offer the sources to every loader; each is taken only where its batches are the same."""
     board = board_of(training)
-    undos = [board.add(offer) for offer in OFFERS]
-
-    def undo() -> None:
-        for take_back in undos:
-            take_back()
-
-    return undo
+    return undo_all([board.add(offer) for offer in OFFERS])
 
 
 LEVER = Lever(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from upshift.compile.graph import inductor
 from upshift.compile.updates import LARGE_COUNT, Updates
-from upshift.lever import Lever
+from upshift.lever import Lever, undo_all
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
@@ -78,11 +78,7 @@ def pull(training: Training, setting: bool) -> Callable[[], None]:
         if hasattr(module, seam):
             undos.append(training.on_function(module, seam, updates.answer))
 
-    def undo() -> None:
-        for put_back in undos:
-            put_back()
-
-    return undo
+    return undo_all(undos)
 
 
 LEVER = Lever(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from upshift.lever import STEP, Lever
+from upshift.lever import STEP, Lever, undo_all
 from upshift.records import Effect, Switch
 
 if TYPE_CHECKING:
@@ -165,11 +165,7 @@ def pull(training: Training, setting: bool) -> Callable[[], None]:
     """Switch the modes off, also where the script switches them on later."""
     undos = [_stop_anomaly_detection(training), _stop_profilers(training)]
 
-    def undo() -> None:
-        for put_back in undos:
-            put_back()
-
-    return undo
+    return undo_all(undos)
 
 
 LEVER = Lever(

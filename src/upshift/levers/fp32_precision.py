@@ -16,7 +16,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from upshift.lever import Lever
+from upshift.lever import Lever, undo_all
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
@@ -86,11 +86,7 @@ def _set(setting: str) -> Callable[[], None] | None:
         undos += [_set_onednn(name, setting) for name in ("conv", "rnn")]
     given = [undo for undo in undos if undo is not None]
 
-    def undo() -> None:
-        for put_back in given:
-            put_back()
-
-    return undo if given else None
+    return undo_all(given) if given else None
 
 
 def _set_products(setting: str) -> Callable[[], None] | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from upshift.lever import Lever
 from upshift.loader import board_of
-from upshift.loader.choice import counts, replayable, speedup_of, why_none
+from upshift.loader.choice import counts, replayable_counts, speedup_of, why_none
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def settings(scene: Scene) -> tuple[int, ...]:
     """Return the numbers that can make the script's own batches."""
-    return tuple(count for count in counts(scene) if replayable(scene, count))
+    return replayable_counts(scene)
 
 
 def why_not(scene: Scene) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from upshift.lever import Lever
+from upshift.lever import Lever, undo_all
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
@@ -130,11 +130,7 @@ def pull(training: Training, setting: bool) -> Callable[[], None]:
         exchanges.undo,
     ]
 
-    def undo() -> None:
-        for put_back in undos:
-            put_back()
-
-    return undo
+    return undo_all(undos)
 
 
 LEVER = Lever(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
-from upshift.lever import Lever
+from upshift.lever import Lever, undo_all
 from upshift.loader import board_of
 from upshift.loader.sources.decode import TurboWorkers, install_turbo
 from upshift.records import Effect, Phase, Switch
@@ -57,11 +57,7 @@ def pull(training: Training, setting: bool) -> Callable[[], None]:
         return lambda: None
     undos = [install_turbo(), board_of(training).in_workers(TurboWorkers())]
 
-    def undo() -> None:
-        for put_back in undos:
-            put_back()
-
-    return undo
+    return undo_all(undos)
 
 
 LEVER = Lever(

@@ -173,6 +173,11 @@ def counts(scene: Scene) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*around(load), own)))
 
 
+def replayable_counts(scene: Scene) -> tuple[int, ...]:
+    """Return those numbers of workers to try that can make the script's own batches."""
+    return tuple(count for count in counts(scene) if replayable(scene, count))
+
+
 def threads_beside(scene: Scene) -> int | None:
     """Return the threads that the loop has when workers get cores of their own, None for all.
 
@@ -180,7 +185,7 @@ def threads_beside(scene: Scene) -> int | None:
     has, too, makes all of them wait, for up to as long again.
     """
     load, seen = read_load(scene), scene.baseline
-    workers = next((count for count in counts(scene) if count and replayable(scene, count)), 0)
+    workers = next(filter(None, replayable_counts(scene)), 0)
     if load is None or seen is None or not workers or int(scene.traits["loader.workers"]):
         return None
     busy_count = load.fetch_s * load.fetch_cpu_ratio / load.predict(workers)
