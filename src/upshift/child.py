@@ -17,7 +17,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from upshift.launch import traces
+from upshift.launch import traces, whereabouts
 from upshift.lever import discover, lookup
 from upshift.records import Plan, Switch
 
@@ -303,6 +303,7 @@ def _trial(order: dict[str, Any]) -> None:
         channel = Channel.connect(order["socket"])
     except OSError:  # the one that trains has been found; this is a helper that it started
         return
+    whereabouts.listen(order["socket"])
     channel.send({"kind": "attached", "pid": os.getpid()})
     own_pid = os.getpid()
 

@@ -1,6 +1,7 @@
 """Parts of examiners that need no loop: what they count, and that they leave nothing behind."""
 
 import builtins
+import linecache
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import torch
 from upshift.attach import processes
 from upshift.attach.examine.bookkeeping import Bookkeeping
 from upshift.attach.examine.faults import fault_s
+from upshift.attach.examine.loops import Loops
 from upshift.attach.examine.shapes import count_padding, padding
 from upshift.attach.kept_graph import node_count
 from upshift.attach.layouts import Shape, speed_ratio
@@ -106,6 +108,25 @@ def test_a_list_of_tensors_is_no_loop() -> None:
         tally.note("mul_", (part, 0.9), part, phase, 5000)
     (loop,) = tally.loops.values()
     assert (loop.count, len(loop.tensors), loop.in_optimizer) == (30, 30, True)
+
+
+def test_what_follows_a_backward_pass_is_no_loop_of_the_model() -> None:
+    loops, model = Loops(SimpleNamespace()), torch.nn.Linear(2, 2)
+    for _ in range(3):
+        loops.ended()
+    loops.called(model, (), {})
+    rows = torch.ones(2)
+    for _ in range(12):
+        rows = model(rows)
+    total = rows.sum()
+    total.register_hook(lambda gradient: loops.backward(total))  # torch has taken the mode off
+    total.backward()
+    for _ in range(20):
+        torch.zeros(()).clone()
+    (line,) = loops.end()["lines"]
+    assert line["turn_count"] == 12
+    assert linecache.getline(line["path"], line["line"]).strip() == "rows = model(rows)"
+    assert not torch._C._len_torch_function_stack()
 
 
 def test_a_convolution_is_run_in_both_layouts() -> None:

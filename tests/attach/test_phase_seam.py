@@ -3,10 +3,11 @@
 import pytest
 
 PROGRAM = r"""
-import json
+import json, time
 import torch
 from torch import nn
 from upshift.attach import Watch
+from upshift.attach.ledger import PHASES
 
 facts = {}
 stock = torch.autograd.backward, torch.autograd.grad
@@ -64,6 +65,40 @@ facts["paused"] = len(seen)
 watch.resume()
 (x * 2).backward(inputs=[x])
 facts["resumed"] = [len(seen), x.grad.item()]
+watch._detach()
+
+
+def phases_of(train):
+    watch, steps = Watch(measuring=True), []
+    watch.on_step = lambda phases_ns, count: steps.append(dict(zip(map(str, PHASES), phases_ns)))
+    watch.install()
+    model, teacher = nn.Linear(2, 1), nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        train(model, teacher).backward()
+        optimizer.step()
+    watch._detach()
+    return {phase: ns / sum(steps[-1].values()) for phase, ns in steps[-1].items()}
+
+
+def play(model, teacher):
+    for _ in range(2):
+        with torch.no_grad():
+            model(x)
+        time.sleep(0.02)  # what the model chose is played
+    return model(x).sum()
+
+
+def distil(model, teacher):
+    seen = model(x)
+    with torch.no_grad():
+        wanted = teacher(x)
+    time.sleep(0.04)
+    return (seen - wanted).square().sum()
+
+
+x = torch.ones(4, 2)
+facts["played"], facts["distilled"] = phases_of(play), phases_of(distil)
 """
 
 CLOSURE = ["forward", "/forward", "forward", "/forward", "backward", "/backward"]
@@ -99,3 +134,14 @@ def test_gradients_that_a_script_asks_for_itself_are_backward(phases) -> None:
     assert phases["grad"] == ["backward"]
     assert phases["paused"] == 1
     assert phases["resumed"] == [2, 2.0]
+
+
+@pytest.mark.child
+def test_what_a_model_chose_without_gradients_is_not_followed_by_a_loss(phases) -> None:
+    assert phases["played"]["other"] > 0.5
+    assert phases["played"]["loss"] < 0.2
+
+
+@pytest.mark.child
+def test_what_follows_a_teacher_is_the_loss_of_its_student(phases) -> None:
+    assert phases["distilled"]["loss"] > 0.5

@@ -143,6 +143,8 @@ def test_a_script_that_hangs_is_not_waited_for_for_ever(project) -> None:
     ended = refused(project, *HASTY, "train.py")
     assert ended.code == 3
     assert "came to a halt after at least" in ended.said[0]
+    assert "train.py:" in ended.said[0]
+    assert "time.sleep(1000)" in ended.said[0]
     waited_s = int(ended.said[0].split(" s.")[0].split()[-1])
     assert 8 <= waited_s <= 20  # 20 times as long as the steps took comes on top
 

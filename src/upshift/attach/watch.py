@@ -37,6 +37,13 @@ def _backward_id() -> Callable[[], int]:
     return asked
 
 
+def _asks_for_gradients() -> Callable[[], bool]:
+    """Return what tells whether operations are recorded for a backward pass just now."""
+    import torch
+
+    return torch.is_grad_enabled
+
+
 def _in_loader_worker() -> bool:
     from torch.utils.data import get_worker_info
 
@@ -74,6 +81,7 @@ class Watch:
         self.observers: list[Any] = []
         self._pid = os.getpid()
         self._backward_id = _backward_id()
+        self._asks_for_gradients = _asks_for_gradients()
         self._cycle = Cycle()
         self._constructed: WeakSet[Any] = WeakSet()
         self._first_parameters: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
@@ -194,7 +202,9 @@ class Watch:
             return self._inside(self.live.call, original, module, args, kwargs)
         finally:
             ledger.leave()
-            self._after_forward = phase_index in (_FORWARD, _LOSS)
+            # What follows a teacher may still be the student's loss; a rollout has none.
+            asked = self._after_forward or self._asks_for_gradients()
+            self._after_forward = asked and phase_index in (_FORWARD, _LOSS)
 
     def _inside(self, act: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run a root call; the modules that it calls are no roots."""
@@ -222,17 +232,15 @@ class Watch:
 
     def _phase_of(self, module: Any) -> int:
         """Return FORWARD, LOSS (no parameters) or EVALUATION (trained, but not now)."""
-        import torch
-
-        first = self._first_parameters.get(module)
+        first, asks = self._first_parameters.get(module), self._asks_for_gradients()
         if first is None:
             first = id(next(module.parameters(), None))
             self._first_parameters[module] = first
-            if torch.is_grad_enabled():
+            if asks:
                 self._trained_parameters.update(id(p) for p in module.parameters())
         if first == id(None):  # a criterion; behind an evaluated model it is part of that
-            return _EVALUATION if self._evaluating and not torch.is_grad_enabled() else _LOSS
-        if torch.is_grad_enabled() or module.training:
+            return _EVALUATION if self._evaluating and not asks else _LOSS
+        if asks or module.training:
             return _FORWARD
         # A teacher or a target network also runs without gradients inside a step; an
         # evaluation is the trained module itself (or a part of it), switched to eval.

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import ChildLost, IsolationFailed, NeverTrains, ScriptFailed, TooFewSteps
+from upshift.launch import whereabouts
 from upshift.launch.blocks import patience_s as more_patience_s
 from upshift.launch.channel import Listener, make_scratch
 from upshift.launch.order import environment
@@ -81,10 +82,11 @@ class Arm:
         found = self._listener.adopt(
             "training", until=until, alive=lambda: self._process.wait(0) is None
         )
-        attached = self._listener.attached
+        attached, pids = self._listener.attached, self._listener.pids
+        place = self._place(pids) if found is None and self._process.exit is None else ""
         self._listener.close()
         if found is None:
-            self._raise_never_trained(bool(attached))
+            self._raise_never_trained(bool(attached), place)
         else:
             self._channel, message = found
             self.first_step_s = message["step_ns"] * 1e-9
@@ -102,8 +104,9 @@ class Arm:
             answer = self._channel.ask(message, timeout_s)
         except TimeoutError:
             self._compiles = False  # it may be writing just now
+            place = self._place([self._channel.pid] if self._channel.pid else [])
             raise ScriptFailed(
-                f"The script came to a halt {self._when}: no answer in {timeout_s:.0f} s.",
+                f"The script came to a halt {self._when}: no answer in {timeout_s:.0f} s.{place}",
                 remedy="Raise --patience if its steps take that long.",
                 output=self._tail(),
             ) from None
@@ -188,7 +191,12 @@ class Arm:
         text = self._process.errors() or self._process.output()
         return "\n".join(text.rstrip().splitlines()[-_TAIL_LINE_COUNT:])
 
-    def _raise_never_trained(self, imported_torch: bool) -> None:
+    def _place(self, pids: Sequence[int]) -> str:
+        """Say where the first of these processes is that knows it."""
+        places = (whereabouts.where(self._scratch, pid) for pid in pids)
+        return next((f" It was at {place}." for place in places if place), "")
+
+    def _raise_never_trained(self, imported_torch: bool, place: str) -> None:
         ended = self._process.exit
         if ended is not None:
             self._raise_bad_exit(ended, "before its first training step")
@@ -204,7 +212,7 @@ class Arm:
         self._process.kill()
         raise NeverTrains(
             f"There was no optimizer step or backward in {self._patience_s:.0f} s{seen}: "
-            "the script does not train, waits for something, or is slow to start.",
+            f"the script does not train, waits for something, or is slow to start.{place}",
             remedy="Raise --patience if it needs longer to start.",
             output=tail,
         )

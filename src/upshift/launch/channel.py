@@ -47,10 +47,16 @@ def make_scratch() -> Path:
 
 
 class Channel:
-    """One end of a conversation."""
+    """One end of a conversation.
+
+    Attributes:
+        connection: the socket.
+        pid: the process at the other end, once it has said so.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
+        self.pid: int | None = None
         self._file = connection.makefile("rb")
 
     @classmethod
@@ -91,6 +97,7 @@ class Channel:
         message: Message = json.loads(line)
         if message.get("v") != VERSION:
             raise ChildLost(f"The child speaks protocol {message.get('v')!r}.", remedy=_REMEDY)
+        self.pid = message.get("pid", self.pid)
         return message
 
     def ask(self, message: Message, timeout_s: float | None = None) -> Message:
@@ -115,6 +122,12 @@ class Listener:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
         self.attached: list[Message] = []
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that have introduced themselves and live."""
+        ends = [key.data for key in self._selector.get_map().values()]
+        return [end.pid for end in ends if isinstance(end, Channel) and end.pid is not None]
 
     def adopt(
         self, kind: str, *, until: float, alive: Callable[[], bool]

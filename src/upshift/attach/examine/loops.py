@@ -29,6 +29,7 @@ class Loops:
 
     def __init__(self, watch: Watch) -> None:
         self._mode: Any = None
+        self._counting = False
         self._step = 0
         self._backward_count = 0
         self._calls: dict[Place, Counter[str]] = {}
@@ -39,13 +40,14 @@ class Loops:
         """Begin to count, unless the script has a mode of its own."""
         import torch
 
-        if self._mode is not None or not module.training:  # an evaluation would add its own
+        if not module.training:  # an evaluation would add its own
             return
         if self._step != _COUNTED_STEP or is_compiled():
             return
-        if not torch._C._len_torch_function_stack():
+        if self._mode is None and not torch._C._len_torch_function_stack():
             self._mode = _mode(self._note)
             self._mode.__enter__()
+        self._counting = self._mode is not None
 
     def loading(self) -> None:
         """Count no longer."""
@@ -68,8 +70,10 @@ class Loops:
     def _leave(self) -> None:
         import torch
 
+        self._counting = False
         overrides: Any = torch.overrides
-        # A mode that the script has entered meanwhile stands before ours: it goes first.
+        # A mode that the script has entered meanwhile stands before ours: it goes first. Torch
+        # takes ours off while it works on a call, which `loss.backward()` is, too.
         if self._mode is not None and overrides._get_current_function_mode() is self._mode:
             self._mode.__exit__(None, None, None)
             self._mode = None
@@ -78,7 +82,7 @@ class Loops:
         import torch
 
         name = getattr(function, "__name__", "")
-        if name in ("__get__", "__set__"):  # an attribute such as shape
+        if not self._counting or name in ("__get__", "__set__"):  # an attribute such as shape
             return
         frame = sys._getframe(2)
         while frame is not None and not is_own_file(frame.f_code.co_filename):
