@@ -162,7 +162,7 @@ def test_the_live_screen_shows_all_that_is_known_and_the_time_left(profile, diag
     page = paper.export_text().split("3 m 20 s of 5 m 00 s left")[-1]
     for words in (
         "search", "intra_op_threads=2 against nothing", "48 pairs, 1.12x (1.01x to 1.24x) so far",
-        "fact 8", "34.1 ms a step", "data 43 %", "43 %  few-workers: Give the loader",
+        "fact 8", "34.4 ms a step", "data 43 %", "43 %  few-workers: Give the loader",
         "gather_batches=True",
     ):  # fmt: skip
         assert words in page, words

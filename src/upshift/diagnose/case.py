@@ -35,7 +35,7 @@ class Case:
     @property
     def step_s(self) -> float:
         """Mean seconds of a training step in the profile."""
-        return sum(s for phase, s in self.profile.phase_s.items() if Phase(phase).in_step)
+        return self.profile.mean_step_s
 
     def share(self, seconds: Sequence[float]) -> Interval | None:
         """Return the share of the examined steps that some part of each took.

@@ -169,20 +169,22 @@ class Profile:
     ceiling: Interval | None = None
 
     @property
+    def mean_step_s(self) -> float:
+        """Mean seconds of a step, without evaluation and checkpoints."""
+        return sum(s for phase, s in self.phase_s.items() if Phase(phase).in_step)
+
+    @property
     def samples_per_s(self) -> float:
-        """Throughput of training alone: evaluation and checkpoints are not in it."""
-        training_s = sum(s for phase, s in self.phase_s.items() if Phase(phase).in_step)
-        return self.sample_count / training_s
+        """Throughput of training alone."""
+        return self.sample_count / self.mean_step_s
 
     def share_ratio(self, *phases: Phase) -> float:
         """Return the share of a training step that `phases` take."""
-        training_s = sum(s for phase, s in self.phase_s.items() if Phase(phase).in_step)
-        return sum(self.phase_s.get(phase, 0.0) for phase in phases) / training_s
+        return sum(self.phase_s.get(phase, 0.0) for phase in phases) / self.mean_step_s
 
     @property
     def efficiency_ratio(self) -> float | None:
         """Achieved over reachable floating point rate, None where either is unknown."""
         if self.flops is None or self.peak_flops is None:
             return None
-        training_s = sum(s for phase, s in self.phase_s.items() if Phase(phase).in_step)
-        return self.flops / training_s / self.peak_flops
+        return self.flops / self.mean_step_s / self.peak_flops

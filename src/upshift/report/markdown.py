@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from upshift.records import Phase
-from upshift.report import findings, steps, text
+from upshift.report import findings, text
 from upshift.report.wording import EFFECTS, command_line, interval
 from upshift.units import duration, percent
 
@@ -129,7 +129,7 @@ def _phases(tuning: Tuning) -> list[str]:
     ]
     total = ["**mean step**"]
     for one in profiles:
-        total += [f"**{duration(steps.training_s(one))}**", ""]
+        total += [f"**{duration(one.mean_step_s)}**", ""]
     return _table(head, [*rows, total], numbers=len(head) - 1)
 
 

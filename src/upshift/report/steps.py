@@ -34,7 +34,7 @@ PLACES = {
 def speed(profile: Profile) -> str:
     """Say how fast the training is."""
     rate = f"{significant(profile.samples_per_s)} {profile.sample_unit}/s"
-    return f"{duration(profile.step_s)} a step, {rate}"
+    return f"{duration(profile.mean_step_s)} a step, {rate}"
 
 
 def bottleneck(profile: Profile) -> str:
@@ -60,14 +60,9 @@ def loader_ceiling(profile: Profile) -> str:
     return f"{step}: at most {times(best)} ({how})."
 
 
-def training_s(profile: Profile) -> float:
-    """Return the mean seconds of a step, without evaluation and checkpoints."""
-    return sum(s for phase, s in profile.phase_s.items() if Phase(phase).in_step)
-
-
 def stack(profile: Profile) -> Stack:
     """Draw one step over the whole line."""
-    return Stack(phase_s=profile.phase_s, full_s=training_s(profile))
+    return Stack(phase_s=profile.phase_s, full_s=profile.mean_step_s)
 
 
 def stacks(before: Profile, after: Profile) -> Table:
@@ -77,7 +72,7 @@ def stacks(before: Profile, after: Profile) -> Table:
     grid.add_column(ratio=1)
     for name, profile in (("before", before), ("after", after)):
         per_sample = {p: s / profile.sample_count for p, s in profile.phase_s.items()}
-        full_s = max(training_s(p) / p.sample_count for p in (before, after))
+        full_s = max(p.mean_step_s / p.sample_count for p in (before, after))
         grid.add_row(Text(name), Stack(phase_s=per_sample, full_s=full_s))
     return grid
 
@@ -105,7 +100,7 @@ def phases_before_and_after(before: Profile, after: Profile) -> Table:
                 percent(profile.share_ratio(phase)),
             ]
         table.add_row(Text(phase), *(Text(cell) for cell in cells))
-    totals = [duration(training_s(before)), "", duration(training_s(after)), ""]
+    totals = [duration(before.mean_step_s), "", duration(after.mean_step_s), ""]
     table.add_row(Text("mean step", "bold"), *(Text(cell, "bold") for cell in totals))
     return table
 

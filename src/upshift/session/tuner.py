@@ -286,7 +286,7 @@ class Tuner:
             reverse=True,
         )
         parts = ", ".join(f"{phase} {percent(share)}" for share, phase in shares[:3])
-        self._view.known(f"{duration(seen.step_s)} a step: {parts}")
+        self._view.known(f"{duration(seen.mean_step_s)} a step: {parts}")
 
     def _fingerprint(self) -> dict[str, object]:
         script = Path(self._workload.cwd, self._workload.argv[0])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from upshift.records import Phase
-from upshift.report.steps import speed, training_s
+from upshift.report.steps import speed
 from upshift.units import duration, percent
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def rows(before: Profile, after: Profile | None) -> list[Row]:
             )
         ]
         table.append(_row(phase, cells))
-    table.append(_row("mean step", [c for one in known for c in (duration(training_s(one)), "")]))
+    table.append(_row("mean step", [c for one in known for c in (duration(one.mean_step_s), "")]))
     return table
 
 
@@ -82,7 +82,7 @@ def _row(name: str, cells: list[str]) -> Row:
 
 
 def _sample_s(profile: Profile) -> float:
-    return training_s(profile) / profile.sample_count
+    return profile.mean_step_s / profile.sample_count
 
 
 def _segments(profile: Profile, *, full_s: float) -> tuple[Segment, ...]:

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from upshift.report import doctor, pages
 from upshift.report.bars import COLOURS
-from upshift.report.steps import bottleneck, training_s
+from upshift.report.steps import bottleneck
 from upshift.report.wording import EFFECTS, interval
 from upshift.units import duration, percent, significant, times
 
@@ -110,7 +110,7 @@ class Maths:
 def tiles(tuning: Tuning) -> list[Tile]:
     """Return the figures of a tuning that are worth a big letter."""
     before, after = tuning.baseline, tuning.tuned
-    step = duration(training_s(before))
+    step = duration(before.mean_step_s)
     rate = f"{significant(before.samples_per_s)} {before.sample_unit}/s"
     found = [Tile(name="a step", value=step, note=rate)]
     if after is not None:
@@ -118,7 +118,7 @@ def tiles(tuning: Tuning) -> list[Tile]:
             Tile(name="a step, before", value=step, note=rate),
             Tile(
                 name="a step, after",
-                value=duration(training_s(after)),
+                value=duration(after.mean_step_s),
                 note=f"{significant(after.samples_per_s)} {after.sample_unit}/s",
             ),
         ]
