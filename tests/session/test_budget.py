@@ -18,6 +18,7 @@ from upshift.records import Effect, Entry, Gate, Phase, Proof, Switch, Tuning, W
 from upshift.report.events import Events
 from upshift.session import Options, tuner
 from upshift.session.costs import recorded_count
+from upshift.session.proof import Unprovable
 from upshift.testing import LAPTOP, FakeScript, Listener, plant, steady
 from upshift.units import parse_duration
 
@@ -50,6 +51,9 @@ LEVERS = {
 FASTER = {"amiss": 0.9, "brisk": 1.15, "crowd": 1.2, "dawdle": 1.0, "early": 1.05}
 
 
+UNPROVABLE = "cannot be recorded"
+
+
 def make_prover(script, *, slower_ratio, rejected):
     """Return a prover whose runs take simulated time: two at once, in waves."""
 
@@ -69,6 +73,8 @@ def make_prover(script, *, slower_ratio, rejected):
         def prove(self, plan) -> Proof:
             if not plan.settings:
                 return Proof(effect=Effect.EXACT)
+            if rejected == UNPROVABLE:
+                raise Unprovable("KeyError: 'b'")
             exact = {LEVERS[name].effect for name, _ in plan.settings} == {Effect.EXACT}
             waves, self.waves = self.waves + (0 if exact else 1), 1
             self.launch_count += 2 * waves
@@ -213,6 +219,14 @@ def test_where_a_lever_is_rejected_the_rest_is_proved_in_time(tuned, step_s, sta
     seen = tuned(600.0, step_s=step_s, start_s=start_s, rejected={"brisk"})
     assert kept(seen)
     assert "brisk" not in dict(seen.tuning.plan.settings)
+
+
+def test_where_nothing_can_be_proved_that_is_said_once_and_nothing_is_changed(tuned) -> None:
+    seen = tuned(600.0, step_s=0.1, start_s=2.0, rejected=UNPROVABLE)
+    assert not seen.tuning.plan.settings
+    (why,) = [note for note in seen.tuning.notes if "nothing can be proved here" in note]
+    assert "KeyError: 'b'" in why
+    assert not any(row.outcome == "rejected" for row in seen.tuning.levers)
 
 
 @pytest.mark.parametrize("step_s", STEPS_S)

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from upshift import levers
+from upshift.errors import ScriptFailed
 from upshift.launch.compiled_code import CompiledCode
 from upshift.launch.process import best_isolation
 from upshift.records import Effect, Entry, Plan, Workload
 from upshift.session import proof as proofs
-from upshift.session.proof import Prover
+from upshift.session.proof import Prover, Unprovable
 from upshift.verify.evidence import Evidence
 
 # Sets no seed: weights, dropout, order and noise come from generators that are pinned.
@@ -46,6 +47,23 @@ for epoch in range(20):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
+"""
+# A gradient is asked for by keywords, as penalties do it.
+PENALTY = """
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(200):
+    x = torch.randn(8, 4, requires_grad=True)
+    value = model(x)
+    (gradient,) = torch.autograd.grad(
+        outputs=value, inputs=x, grad_outputs=torch.ones_like(value), create_graph=True)
+    optimizer.zero_grad()
+    torch.autograd.backward(tensors=value.mean() + (gradient.norm(dim=1) - 1).square().mean())
+    optimizer.step()
 """
 # Levers of a kind that must be rejected, and of kinds that no installed lever has.
 LEVER = '''"""{name}: planted."""
@@ -209,6 +227,29 @@ def test_harmless_levers_are_proved(prove) -> None:
     exact, _ = prove(malloc_retention=True)
     assert exact.holds, said(exact)
     assert exact.effect is Effect.EXACT
+
+
+@pytest.mark.child
+def test_gradients_that_are_asked_for_by_keywords_are_recorded(planted, tmp_path) -> None:
+    (tmp_path / "train.py").write_text(PENALTY)
+    with open_prover(tmp_path / "none") as prover:
+        proof = prover.prove(Plan().pull("malloc_retention", True))
+    assert proof.holds, said(proof)
+    assert len(proof.baseline_losses) > 8
+
+
+def test_where_the_script_itself_cannot_be_recorded_no_lever_is_blamed(
+    planted, monkeypatch
+) -> None:
+    @contextmanager
+    def recorded(workload, plan, take, *, isolation, patience_s, code):
+        raised = "Traceback (most recent call last):\nKeyError: 'b'"
+        raise ScriptFailed("It ended.", remedy="Look.", output=raised)
+        yield
+
+    monkeypatch.setattr(proofs, "recorded", recorded)
+    with open_prover(planted) as prover, pytest.raises(Unprovable, match="KeyError: 'b'"):
+        prover.prove(Plan().pull("malloc_retention", True))
 
 
 @pytest.mark.parametrize(("excess", "holds"), [(0.0, True), (0.2, False)])

@@ -7,6 +7,7 @@ backward hooks: they break in-place operations. See docs/decisions/0003-seams.md
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import wraps
 from threading import get_ident
@@ -214,6 +215,15 @@ def differentiating(watch: Watch) -> tuple[Seam, ...]:
 
     names = ("backward", "grad")
     return tuple(Seam(torch.autograd, name, _differentiate(watch)) for name in names)
+
+
+def differentiated(args: Any, kwargs: Any) -> tuple[Any, ...]:
+    """Return the tensors whose gradients `torch.autograd.backward` or `grad` was asked for."""
+    import torch
+
+    asked = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
+    roots = asked if isinstance(asked, Sequence) else (asked,)
+    return tuple(root for root in roots if isinstance(root, torch.Tensor))
 
 
 def fetching(watch: Watch) -> tuple[Seam, ...]:

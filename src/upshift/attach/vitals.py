@@ -10,8 +10,10 @@ import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from upshift.attach.seams import differentiated
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from upshift.attach.watch import Watch
 
@@ -107,7 +109,7 @@ class Vitals:
             if self._over:
                 self._leave()
             elif not self._watch.inside[0]:
-                self._guarded(self._take, args[0] if args else kwargs.get("tensors"), is_grad)
+                self._guarded(self._take, differentiated(args, kwargs), is_grad)
             result = original(*args, **kwargs)
             if self._by_hand and self._took and not self._over:
                 self._took = False
@@ -144,8 +146,8 @@ class Vitals:
 
     # ---- reading
 
-    def _take(self, loss: Any, is_grad: bool) -> None:
-        for tensor in loss if isinstance(loss, (list, tuple)) else (loss,):
+    def _take(self, losses: Sequence[Any], is_grad: bool) -> None:
+        for tensor in losses:
             if tensor.numel() == 1 and not tensor.is_complex():
                 value = tensor.detach()
                 kept = float(value.item()) if value.is_cpu else value.clone().reshape(())

@@ -255,14 +255,14 @@ class Watch:
         """Run a backward pass, under its phase and its levers."""
         if not self.measuring:
             return self.live.within(Phase.BACKWARD, original, *args, **kwargs)
-        self.backward_begins(args[0] if args else None)
+        self.backward_begins(seams.differentiated(args, kwargs))
         self.ledger.enter(_BACKWARD)
         try:
             return self.live.within(Phase.BACKWARD, original, *args, **kwargs)
         finally:
             self.ledger.leave()
 
-    def backward_begins(self, tensors: Any) -> None:
+    def backward_begins(self, tensors: tuple[Any, ...]) -> None:
         """A backward pass starts: what ran since the forward pass was the loss."""
         if self.ledger.current in (_FORWARD, _BACKWARD):  # a gradient inside the model
             return

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from upshift.diagnose.shares import ratio_of
-from upshift.records import HotLine, Interval, Machine, Phase, Profile, Step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from upshift.records import HotLine, Interval, Machine, Phase, Profile, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

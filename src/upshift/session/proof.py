@@ -37,6 +37,10 @@ _ONE_BIT = 2.0**-23
 _CLEAR_LOW, _CLEAR_HIGH = 5.0, 1000.0
 
 
+class Unprovable(Exception):
+    """The script as it is fails where its steps are recorded: no plan can be held against it."""
+
+
 def declared_effect(plan: Plan) -> Effect:
     """Return the most that the levers of a plan say they do."""
     return Effect.worst(*effects(plan))
@@ -120,7 +124,11 @@ class Prover:
         return band_of(self._vitals, step_s=self._step_s)
 
     def prove(self, plan: Plan) -> Proof:
-        """Return what the gates say of `plan`."""
+        """Return what the gates say of `plan`.
+
+        Raises:
+            Unprovable: the script fails without the plan, too, where its steps are recorded.
+        """
         declared = declared_effect(plan)
         if not plan.settings:
             return Proof(effect=Effect.EXACT)
@@ -128,7 +136,7 @@ class Prover:
             judge = self._judge_learning if declared is Effect.LEARNING else self._judge
             return judge(plan)
         except ScriptFailed as failure:
-            gate = Gate(name="G1 structure", passed=False, says=failure.problem)
+            gate = Gate(name="G1 structure", passed=False, says=failure.last_words)
             return Proof(effect=declared, gates=(gate,))
 
     # ---- the same training
@@ -277,15 +285,20 @@ class Prover:
 
     def _run(self, plan: Plan, take: Take) -> Evidence:
         self.launch_count += 1
-        with recorded(
-            self._workload, plan, take, isolation=self._isolation, patience_s=self._patience_s,
-            code=self._code,
-        ) as (message, folder):  # fmt: skip
-            evidence = read_evidence(message, folder)
-            if take.teacher is None and take.forced_count:
-                self._vitals.append(message["vitals"] | {"steps": message["steps"]})
-                self._teach(folder)
-            return evidence
+        try:
+            with recorded(
+                self._workload, plan, take, isolation=self._isolation, code=self._code,
+                patience_s=self._patience_s,
+            ) as (message, folder):  # fmt: skip
+                evidence = read_evidence(message, folder)
+                if take.teacher is None and take.forced_count:
+                    self._vitals.append(message["vitals"] | {"steps": message["steps"]})
+                    self._teach(folder)
+                return evidence
+        except ScriptFailed as failure:
+            if plan.settings:
+                raise
+            raise Unprovable(failure.last_words) from failure
 
     def _teach(self, folder: Path) -> None:
         """Keep what the first of the two runs left for the others."""

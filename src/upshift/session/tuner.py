@@ -21,7 +21,7 @@ from upshift.session.hunt import Hunt
 from upshift.session.knobs import find_knobs, remarks
 from upshift.session.observe import observe, retimed
 from upshift.session.payback import WORTH_SAYING_S, Payback, blamed
-from upshift.session.proof import Prover, declared_effect, effects
+from upshift.session.proof import Prover, Unprovable, declared_effect, effects
 from upshift.session.races import LEAST_RATIO, Races, confirmed_race
 from upshift.units import duration, percent, times
 
@@ -174,7 +174,10 @@ class Tuner:
             while True:
                 if plan.settings:
                     self._view.stage("proof", f"does the script learn the same under {plan}?")
-                proof = prover.prove(self._races.with_pulled(plan))
+                try:
+                    proof = prover.prove(self._races.with_pulled(plan))
+                except Unprovable as failure:
+                    return self._give_up(plan, failure), Proof(effect=Effect.EXACT)
                 self._proof_launches_count = prover.launch_count
                 self._band = prover.band
                 if proof.holds or not plan.settings:
@@ -187,6 +190,12 @@ class Tuner:
         self._retell(frozenset({worst}), outcome="rejected", why=f"faster, but {why}")
         self._view.known(f"rejected {worst}: {why}")
         return plan.without(worst)
+
+    def _give_up(self, plan: Plan, failure: Unprovable) -> Plan:
+        """Leave every lever out where it is the script itself that cannot be recorded."""
+        self._retell(plan.differing(Plan()), outcome="dropped", why="faster, but not proved")
+        self._notes.append(f"{plan} is faster, but nothing can be proved here: {failure}")
+        return Plan()
 
     def _confirm(self, plan: Plan) -> compare.Confirmation | None:
         """Race the plan on fresh launches; None where no gain is seen."""

@@ -109,8 +109,8 @@ class Recorder:
     def backward(self, tensors: Any) -> None:
         """Keep the value of a loss."""
         self._found["model_draws"].append(_generator_hash())
-        for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
-            if tensor.numel() == 1:
+        for tensor in tensors:
+            if tensor.numel() == 1 and not tensor.is_complex():
                 self._found["losses"].append(float(tensor.detach()))
 
     def steps(self, optimizer: Any) -> None:
