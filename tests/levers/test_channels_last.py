@@ -202,13 +202,27 @@ facts["one graph"] = list(graph(torch.rand(2, 3, 8, 8)).shape)
 scripted = torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout(0.3)))
 facts["scripted"] = list(scripted(torch.rand(2, 3, 8, 8)).shape)
 
-flat = Sees(nn.Conv2d(3, 4, 3), flat=True)
+flat, x = Sees(nn.Conv2d(3, 4, 3), flat=True), torch.rand(2, 3, 8, 8)
+
+def flattened(plan):
+    pulled.switch(plan)
+    flat.zero_grad()
+    out = flat(x)
+    out.square().sum().backward()
+    return out, flat.layers[0].weight.grad.contiguous()
+
+under = flattened(PLAN)
+facts["view, laid out"] = last(flat.layers[0].weight)
+image = torch.rand(2, 3, 4, 4)
 try:
-    flat(torch.rand(2, 3, 8, 8))
+    image.permute(0, 3, 2, 1).view(-1)  # the script's own mistake stays one
 except RuntimeError as error:
-    facts["view"] = str(error)
+    facts["own view"] = str(error)
 pulled.switch({})
-facts["view, back"] = list(flat(torch.rand(2, 3, 8, 8)).shape)
+facts["view put back"] = "view" not in vars(torch.Tensor)
+back = flattened({})
+facts["view"] = [torch.allclose(a, b, atol=1e-5) for a, b in zip(under, back)]
+facts["view, back"] = list(back[0].shape)
 facts["all back"] = [last(weight), last(video.layers[0].weight),
                      last(moments[video.layers[0].weight]["exp_avg"])]
 pulled.switch({})
@@ -278,10 +292,17 @@ def test_moments_that_come_from_a_checkpoint_are_laid_out_as_their_weights(layou
 
 
 @pytest.mark.child
-def test_a_model_that_views_its_activations_fails_under_it_and_works_afterwards(layouts) -> None:
-    assert "view size is not compatible" in layouts["view"]
+def test_a_model_that_views_its_activations_sees_the_same_numbers(layouts) -> None:
+    assert layouts["view, laid out"]
+    assert layouts["view"] == [True, True]
     assert layouts["view, back"] == [2, 144]
     assert layouts["all back"] == [False] * 3
+
+
+@pytest.mark.child
+def test_a_view_that_torch_refuses_without_the_lever_is_refused_under_it(layouts) -> None:
+    assert "view size is not compatible" in layouts["own view"]
+    assert layouts["view put back"]
 
 
 @pytest.mark.child

@@ -429,6 +429,15 @@ def test_a_dropout_in_another_layout_is_told(desk) -> None:
     assert "drops others" in desk.said()
 
 
+def test_a_view_of_feature_maps_is_told(desk) -> None:
+    body = f"    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n{LOOP}"
+    desk.edit(f"{HEAD}{body}", IMAGES, channels_last=True)
+    assert ".reshape" not in desk.said()
+    desk.edit(f"{HEAD}    flat = model(x).view(3, -1)\n{body}", IMAGES, channels_last=True)
+    assert "train.py:" in desk.said()
+    assert "becomes `.reshape`" in desk.said()
+
+
 def test_inputs_whose_dimensions_are_unknown_stay(desk) -> None:
     desk.edit(
         f"{HEAD}    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n{LOOP}",

@@ -22,6 +22,7 @@ class StandIns:
         self._in_loop = in_loop
         self._answers: dict[tuple[int, str], list[Answer]] = {}
         self._placed: dict[tuple[int, str], Any] = {}
+        self._inherited: dict[tuple[int, str], bool] = {}
 
     def add(self, owner: Any, name: str, answer: Answer) -> Callable[[], None]:
         """Let `answer(original, *args, **kwargs)` stand in, until the result is called.
@@ -31,8 +32,8 @@ class StandIns:
         key = (id(owner), name)
         if key not in self._answers:
             self._answers[key] = []
-            original = vars(owner)[name]
-            self._placed[key] = self._stand_in(original, self._answers[key])
+            self._placed[key] = self._stand_in(getattr(owner, name), self._answers[key])
+            self._inherited[key] = name not in vars(owner)
             setattr(owner, name, self._placed[key])
         answers = self._answers[key]
         answers.append(answer)
@@ -41,8 +42,12 @@ class StandIns:
             answers.remove(answer)
             if answers or self._answers.pop(key, None) is None:
                 return
-            stand_in = self._placed.pop(key)
-            if vars(owner)[name] is stand_in:  # else somebody stands before us now
+            stand_in, inherited = self._placed.pop(key), self._inherited.pop(key)
+            if vars(owner)[name] is not stand_in:  # somebody stands before us now
+                return
+            if inherited:
+                delattr(owner, name)
+            else:
                 setattr(owner, name, stand_in.__wrapped__)
 
         return undo

@@ -1,9 +1,8 @@
 """channels_last: keep the weights and activations of convolutions as NHWC, in 3-D as NDHWC.
 
 Helps: convolutional networks, on CPUs with oneDNN and on tensor cores.
-Hurts: models with few convolutions, where each change of layout is a copy; models that call
-    `.view` on activations, which torch refuses in this layout: such a trial fails, and the
-    script is left as it is.
+Hurts: models with few convolutions, where each change of layout is a copy. So is a `.view` of
+    activations that torch has no view for in this layout.
 Maths: rounding. Another convolution kernel sums in another order. Dropout, which torch draws in the
     order of memory, is drawn in the order of the script's own layout, so the masks stay.
 Source: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
@@ -187,13 +186,26 @@ def _drop(
     return input.mul_(mask) if inplace else input * mask
 
 
+def _view(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    """Answer `Tensor.view` where this layout has no such view: of a copy in the script's own."""
+    try:
+        return original(tensor, *args, **kwargs)
+    except RuntimeError:
+        layout = _layout(tensor)
+        if layout is None or not tensor.is_contiguous(memory_format=layout):
+            raise
+        return original(tensor.contiguous(), *args, **kwargs)
+
+
 def pull(training: Training, setting: bool) -> Callable[[], None]:
     """Convert root modules, optimizer state, and the inputs of root calls."""
+    import torch
     from torch.nn import functional
 
     layouts = _Layouts()
     undos = [
         training.on_function(functional, "dropout", _drop),
+        training.on_function(torch.Tensor, "view", _view),
         training.on_root(layouts.convert_root),
         training.on_optimizer(layouts.convert_optimizer),
         training.on_inputs(layouts.convert_inputs),
@@ -218,7 +230,8 @@ LEVER = Lever(
     lines=lambda _: (
         "# 3-D convolutions: torch.channels_last_3d\n"
         "model = model.to(memory_format=torch.channels_last)\n"
-        "images = images.to(memory_format=torch.channels_last)"
+        "images = images.to(memory_format=torch.channels_last)\n"
+        "# where the model calls .view on feature maps: .reshape"
     ),
     settle_count=1,
     pull=pull,

@@ -113,6 +113,12 @@ def channels_last(job: Job) -> None:
             f"a dropout of feature maps (is it at {survey.places(drops)}?) then drops others than "
             "now: torch draws them in the order of memory, where `upshift run` keeps the script's"
         )
+    named = [(site, site.call.func) for site in survey.calls]
+    if views := [s for s, f in named if isinstance(f, cst.Attribute) and f.attr.value == "view"]:
+        job.note(
+            f"a `.view` of feature maps (is it at {survey.places(views)}?) becomes `.reshape`: "
+            "torch has no such view in this layout"
+        )
     if rank is None or _LAYOUTS.get(int(rank)) != layout or len(found) > 1:
         job.note(
             "the inputs of the model stay as they are, since their dimensions are not known; its "
