@@ -31,6 +31,7 @@ for path in sys.argv[1:]:
     os.waitpid(pid, 0)
 """
 COUNT, EXAMINED_COUNT = 6, 4
+COLD = {"plain", "spawn workers"}  # see how Python starts
 
 
 @dataclass
@@ -44,11 +45,9 @@ class Trial:
     found: dict[str, Any] = field(default_factory=dict)
 
 
-def attach(path: Path, *, turns, plan=None) -> Trial:
+def attach(path: Path, *, turns, plan=None, python=sys.executable) -> Trial:
     """Run a script under a trial to its end."""
-    workload = Workload(
-        entry=Entry.SCRIPT, argv=(str(path),), cwd=str(path.parent), python=sys.executable
-    )
+    workload = Workload(entry=Entry.SCRIPT, argv=(str(path),), cwd=str(path.parent), python=python)
     arm = Arm(workload, plan or Plan(), isolation=Isolation.NONE, patience_s=60)
     try:
         arm.begin()
@@ -97,14 +96,15 @@ def plain(scripts) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def trial(scripts):
+def trial(scripts, warm_python):
     """Run a script by name under a trial; each runs once, whoever asks."""
     done: dict[Any, Trial] = {}
 
     def run(name: str, *, turns=((0, 0, COUNT, True),)) -> Trial:
         key = (name, tuple(turns))
         if key not in done:
-            done[key] = attach(scripts[name], turns=turns)
+            python = sys.executable if name in COLD else warm_python
+            done[key] = attach(scripts[name], turns=turns, python=python)
         return done[key]
 
     return run
