@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 import upshift.errors
 from upshift.child import AfterImport, Excusing, Pulled, prepare
 from upshift.errors import PlanError
+from upshift.launch.channel import Listener
 from upshift.launch.order import environment
 from upshift.records import Plan
 
@@ -276,3 +279,16 @@ def test_a_lever_that_is_not_installed_is_left_out_of_a_real_run() -> None:
 def test_a_helper_that_starts_after_the_trainer_was_found_is_left_alone(tmp_path) -> None:
     done = python(TRAINING, Plan(), mode="trial", socket=str(tmp_path / "gone"))
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.child
+def test_a_process_beside_the_one_that_is_followed_goes_on_by_itself(tmp_path) -> None:
+    listener = Listener(tmp_path / "s")
+    with ThreadPoolExecutor(1) as pool:
+        two = pool.submit(python, TRAINING, Plan(), mode="trial", socket=str(tmp_path / "s"))
+        channel, _ = listener.adopt("attached", until=time.monotonic() + 60, alive=lambda: True)
+        channel.close()  # as where another rank said first that it trains
+        listener.close()
+        done = two.result()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == python(TRAINING).stdout

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.abc
-import importlib.util
 import json
 import os
 import signal
@@ -18,72 +16,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from upshift.launch import traces, whereabouts
+from upshift.launch.after_import import AfterImport
 from upshift.lever import discover, lookup
 from upshift.records import Plan, Switch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from collections.abc import Callable, Mapping
 
     from upshift.lever import Training
 
 
-class AfterImport(importlib.abc.MetaPathFinder):
-    """Call `then` right after the module `name` has been imported for the first time."""
-
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self._name = name
-        self._then = then
-        self._looking = False
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Find the module as usual, and hang on to its loader.
-
-        Libraries look for a module without importing it (`importlib.util.find_spec("torch")`),
-        so this finder stays until the module really runs.
-        """
-        if name != self._name or self._looking:
-            return None
-        self._looking = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._looking = False
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Following(spec.loader, self._follow)
-        return spec
-
-    def _follow(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-            self._then()
-
-
-class _Following(importlib.abc.Loader):
-    """A loader that hands over to the real one and follows it."""
-
-    def __init__(self, loader: Any, then: Callable[[], None]) -> None:
-        self._loader = loader
-        self._then = then
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Create the module as the real loader does."""
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the module as the real loader does, then follow."""
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._then()
+_ON_ITS_OWN = {"do": "turns", "turns": [[0, 0, 1 << 60, False]]}
+"""What a process does that nobody follows."""
 
 
 class Excusing:
@@ -309,8 +253,11 @@ def _trial(order: dict[str, Any]) -> None:
 
     def talk(message: dict[str, Any]) -> dict[str, Any]:
         if os.getpid() != own_pid:
-            return {"do": "turns", "turns": [[0, 0, 1 << 60, False]]}
-        return _talk(channel, {**message, "pid": own_pid})
+            return _ON_ITS_OWN
+        whole = {**message, "pid": own_pid}
+        return (
+            _first_talk(channel, whole) if message["kind"] == "training" else _talk(channel, whole)
+        )
 
     watch = Watch(measuring=True)
     watch.live.trial = True
@@ -375,6 +322,17 @@ def _verify(order: dict[str, Any]) -> None:
     Recorder(order, watch, done=done)
     Pulled(watch.live).switch(order["plan"])
     watch.install()
+
+
+def _first_talk(channel: Any, message: dict[str, Any]) -> dict[str, Any]:
+    """Tell that this process trains; where another one is followed already, go on alone."""
+    from upshift.errors import ChildLost
+
+    try:
+        answer: dict[str, Any] = channel.ask(message)
+    except ChildLost:  # the guard ends all of us if it is the parent that is gone
+        return _ON_ITS_OWN
+    return answer
 
 
 def _talk(channel: Any, message: dict[str, Any]) -> dict[str, Any]:

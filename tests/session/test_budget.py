@@ -11,6 +11,7 @@ import pytest
 
 import upshift.lever
 from upshift import session
+from upshift.errors import UsageError
 from upshift.launch.bench import Bench
 from upshift.launch.process import Isolation
 from upshift.lever import Lever
@@ -219,6 +220,14 @@ def test_where_a_lever_is_rejected_the_rest_is_proved_in_time(tuned, step_s, sta
     seen = tuned(600.0, step_s=step_s, start_s=start_s, rejected={"brisk"})
     assert kept(seen)
     assert "brisk" not in dict(seen.tuning.plan.settings)
+
+
+def test_a_command_that_trains_in_several_processes_is_refused(tuned, monkeypatch) -> None:
+    stock = Bench.facts
+    two = {"ranks.count": 2}
+    monkeypatch.setattr(Bench, "facts", lambda *args: stock(*args) | {"traits": two})
+    with pytest.raises(UsageError, match="trains in 2 processes"):
+        tuned(600.0, step_s=0.1, start_s=2.0)
 
 
 def test_where_nothing_can_be_proved_that_is_said_once_and_nothing_is_changed(tuned) -> None:

@@ -189,6 +189,8 @@ class Traits:
 
         self.found.update(read_threads())
         self.found["torch"] = torch.__version__
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            self.found["ranks.count"] = torch.distributed.get_world_size()
         self.found.update(read_compilers(torch.__version__))
         self.found.update(self._updates.read())
         self.found.update(self._model.read())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from upshift import compare, search, session
+from upshift.errors import UsageError
 from upshift.launch.compiled_code import CompiledCode
 from upshift.lever import Scene, discover, lookup
 from upshift.records import Cost, Effect, LeverReport, Plan, Profile, Proof, Tuning
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
     from upshift.session import Options, Watcher
 
 _LOOK_S = 2.0
+
+
+def _refuse_ranks(count: int) -> None:
+    if count > 1:
+        raise UsageError(
+            f"The command trains in {count} processes, and a plan is found for one.",
+            remedy="Tune it with one process; `upshift profile` measures one of them as it is.",
+        )
 
 
 class Tuner:
@@ -80,6 +89,7 @@ class Tuner:
             )
             self._view.found(self._diagnosis)
             traits = bench.facts(self._options.pulled)["traits"]
+            _refuse_ranks(traits.get("ranks.count", 1))
             self._scene = Scene(machine=self._machine, baseline=self._baseline, traits=traits)
             self._notes += remarks(self._scene)
             self._races = Races(bench, self._options, self._view, clock=self._clock)

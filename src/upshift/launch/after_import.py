@@ -1,0 +1,70 @@
+"""Act right after a module has been imported, without importing it."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Call `then` right after the module `name` has been imported for the first time."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name = name
+        self._then = then
+        self._looking = False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find the module as usual, and hang on to its loader.
+
+        Libraries look for a module without importing it (`importlib.util.find_spec("torch")`),
+        so this finder stays until the module really runs.
+        """
+        if name != self._name or self._looking:
+            return None
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking = False
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Following(spec.loader, self._follow)
+        return spec
+
+    def _follow(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._then()
+
+
+class _Following(importlib.abc.Loader):
+    """A loader that hands over to the real one and follows it."""
+
+    def __init__(self, loader: Any, then: Callable[[], None]) -> None:
+        self._loader = loader
+        self._then = then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Create the module as the real loader does."""
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module as the real loader does, then follow."""
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._then()
