@@ -45,11 +45,10 @@ def _become(order, streams):
         for finder in list(sys.meta_path):
             if isinstance(finder, child.AfterImport) and finder._name in sys.modules:
                 finder._follow()
-    if order["argv"][0] == "-c":
-        sys.argv = order["argv"]
-        sys.argv.pop(1)
-        return lambda text=order["argv"][1]: exec(compile(text, "<string>", "exec"), globals())
     sys.argv = order["argv"]
+    if sys.argv[0] == "-c":
+        text = sys.argv.pop(1)
+        return lambda: exec(compile(text, "<string>", "exec"), globals())
     sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
     return lambda: runpy.run_path(sys.argv[0], run_name="__main__")
 
