@@ -27,7 +27,7 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(scope="session")
-def warm_python(tmp_path_factory):
+def warm_python():
     """What stands for `python` where a test need not see it start (see warm_python.py)."""
     if sys.platform != "linux":
         yield sys.executable

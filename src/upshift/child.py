@@ -254,10 +254,7 @@ def _trial(order: dict[str, Any]) -> None:
     def talk(message: dict[str, Any]) -> dict[str, Any]:
         if os.getpid() != own_pid:
             return _ON_ITS_OWN
-        whole = {**message, "pid": own_pid}
-        return (
-            _first_talk(channel, whole) if message["kind"] == "training" else _talk(channel, whole)
-        )
+        return _talk(channel, {**message, "pid": own_pid})
 
     watch = Watch(measuring=True)
     watch.live.trial = True
@@ -324,23 +321,15 @@ def _verify(order: dict[str, Any]) -> None:
     watch.install()
 
 
-def _first_talk(channel: Any, message: dict[str, Any]) -> dict[str, Any]:
-    """Tell that this process trains; where another one is followed already, go on alone."""
-    from upshift.errors import ChildLost
-
-    try:
-        answer: dict[str, Any] = channel.ask(message)
-    except ChildLost:  # the guard ends all of us if it is the parent that is gone
-        return _ON_ITS_OWN
-    return answer
-
-
 def _talk(channel: Any, message: dict[str, Any]) -> dict[str, Any]:
     from upshift.errors import ChildLost
 
     try:
         answer: dict[str, Any] = channel.ask(message)
-    except ChildLost:  # the parent is gone; no exit routine of the script may run now
+    except ChildLost:
+        if message["kind"] == "training":  # another process is followed; this one goes on alone
+            return _ON_ITS_OWN
+        # The parent is gone; no exit routine of the script may run now.
         os.kill(os.getpid(), signal.SIGKILL)
         raise
     return answer
