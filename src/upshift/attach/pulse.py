@@ -49,7 +49,8 @@ def begin(look: Look, thread: int, *, shortest_s: float) -> Pulse:
     Args:
         look: may raise; such a moment goes by.
         thread: its identity, as `threading.get_ident` has it.
-        shortest_s: seconds from one moment to the next, at least; twice that at most.
+        shortest_s: seconds from one moment to the next, at least; twice that at most. After a call
+            that could not be interrupted the next one may follow sooner.
     """
     if _alarm.can_wake(thread):
         return _Listener(look, shortest_s)
@@ -154,7 +155,11 @@ class _Listener:
             self.due_s += next(self._gaps)
         with contextlib.suppress(Exception):
             self._look(frame, count)
-        self.due_s = time.monotonic() + next(self._gaps)
+        # The next one is as far off as it was: a full gap from here on would be blind to what
+        # follows on a long call. What passed while we looked is nobody's time.
+        now_s = time.monotonic()
+        while self.due_s <= now_s:
+            self.due_s += next(self._gaps)
 
     def end(self) -> None:
         """Look no longer."""

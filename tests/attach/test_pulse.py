@@ -1,0 +1,54 @@
+"""Moments are spread over all that passes, whatever cannot be interrupted."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from upshift.attach import pulse
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test turns, and an alarm that the test rings."""
+    clock = SimpleNamespace(now_s=0.0)
+    monkeypatch.setattr(pulse, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    monkeypatch.setattr(pulse, "_alarm", SimpleNamespace(add=lambda _: None))
+    return clock
+
+
+def live(clock, listener, pattern, *, cycle_count):
+    """Pass through stretches of seconds; a ring in one that holds it off is answered at its end."""
+    for _ in range(cycle_count):
+        for name, seconds, holds in pattern:
+            end_s = clock.now_s + seconds
+            while listener.due_s <= end_s:
+                clock.now_s = end_s if holds else max(listener.due_s, clock.now_s)
+                listener.rung(name, clock.now_s)
+                if holds:
+                    break
+            clock.now_s = max(clock.now_s, end_s)
+
+
+def test_short_work_behind_a_call_that_holds_the_alarm_off_is_seen(clock) -> None:
+    counts = Counter()
+    listener = pulse._Listener(lambda frame, count: counts.update({frame: count}), shortest_s=0.001)
+    pattern = [("sleep", 0.0021, True), ("short", 0.0007, False), ("rest", 0.0016, False)]
+    live(clock, listener, pattern, cycle_count=2000)
+    total = sum(counts.values())
+    shares = {name: seconds / 0.0044 for name, seconds, _ in pattern}
+    assert {name: counts[name] / total for name in shares} == pytest.approx(shares, abs=0.02)
+
+
+def test_the_time_of_a_look_is_nobodys(clock) -> None:
+    counts = Counter()
+
+    def look(frame, count):
+        counts[frame] += count
+        clock.now_s += 0.005
+
+    listener = pulse._Listener(look, shortest_s=0.001)
+    pattern = [("one", 0.010, False), ("other", 0.030, False)]
+    live(clock, listener, pattern, cycle_count=500)
+    assert counts["other"] / sum(counts.values()) == pytest.approx(0.75, abs=0.06)
+    assert listener.due_s > clock.now_s - 0.002
