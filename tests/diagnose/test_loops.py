@@ -39,7 +39,7 @@ for step in range(100_000):
     with torch.set_grad_enabled(SICK):
         right = float(model(rows).mean())  # evaluation
     model.train()
-    if step % 2 == 0:
+    if step % (2 if SICK else 40) == 0:
         with open("last.pt", "wb") as file:
             torch.save(weights, file)  # checkpoint
             if SICK:
