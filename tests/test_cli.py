@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import upshift
 from upshift.cli import app
 from upshift.errors import IsolationFailed, NeverTrains
+from upshift.lever import at_least
 from upshift.records import (
     Budget,
     Cost,
@@ -117,8 +118,11 @@ def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     known = {
-        name: SimpleNamespace(name=name, kind=kind, lines=lambda s: f"# set to {s}")
-        for name, kind in (("compile", str), ("intra_op_threads", int))
+        name: SimpleNamespace(name=name, kind=kind, wants=wants, lines=lambda s: f"# set to {s}")
+        for name, kind, wants in (
+            ("compile", str, lambda _: ""),
+            ("intra_op_threads", int, at_least(1)),
+        )
     }
     plant(monkeypatch, known)
     (tmp_path / "train.py").write_text("print('training')\n")
@@ -215,14 +219,17 @@ def test_several_levers_may_stand_between_commas(session):
     ],
 )
 def test_a_setting_is_read_as_what_it_looks_like(session, monkeypatch, kind, text, setting):
-    plant(monkeypatch, {"a": SimpleNamespace(name="a", kind=kind)})
+    plant(monkeypatch, {"a": SimpleNamespace(name="a", kind=kind, wants=lambda _: "")})
     upshift_with("run", "--lever", f"a={text}", "train.py")
     ((_, found),) = session.calls[-1][2].settings
     assert found == setting
     assert type(found) is type(setting)
 
 
-@pytest.mark.parametrize(("lever", "text"), [("intra_op_threads", "two"), ("compile", "0.5")])
+@pytest.mark.parametrize(
+    ("lever", "text"),
+    [("intra_op_threads", "two"), ("intra_op_threads", "0"), ("compile", "0.5")],
+)
 @pytest.mark.parametrize("verb", ["run", "tune"])
 def test_a_setting_of_another_kind_is_refused_before_anything_starts(session, verb, lever, text):
     done = upshift_with(verb, "--lever", f"{lever}={text}", "train.py")

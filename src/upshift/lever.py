@@ -154,6 +154,21 @@ class Training(Protocol):
 _KINDS = {bool: "true", int: "a whole number", str: "a text"}
 
 
+def _takes_all(setting: object) -> str:
+    return ""
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return the `wants` of a lever that understands these words only."""
+    told = f"{', '.join(words[:-1])} or {words[-1]}" if words[1:] else words[0]
+    return lambda setting: "" if setting in words else told
+
+
+def at_least(least: int) -> Callable[[int], str]:
+    """Return the `wants` of a lever that takes numbers from `least` on."""
+    return lambda setting: "" if setting >= least else f"a whole number from {least} on"
+
+
 def _one_step(setting: object) -> int:
     return 1
 
@@ -196,6 +211,8 @@ class Lever(Generic[S]):
         effect: the most it does to the arithmetic; `verify` picks its gate from this.
         switch: how far a running script can change it.
         kind: what a setting is: `bool` where there is nothing but to pull it, else `int` or `str`.
+        wants: what to give it instead of a setting of its kind that it does not take; empty where
+            it takes it. `one_of` and `at_least` make it.
         settings: which settings are worth trying in a scene, best guess first; empty where it
             cannot help.
         gain_ratio: how many times faster it may make its phases at best; with their share this
@@ -231,6 +248,7 @@ class Lever(Generic[S]):
     why_not: Callable[[Scene], str]
     lines: Callable[[S], str]
     kind: type[bool] | type[int] | type[str] = bool
+    wants: Callable[[S], str] = _takes_all
     promising: Callable[[Scene], bool] = _promising
     forecast: Callable[[Scene, S], float | None] = _no_forecast
     remark: Callable[[Scene], str] = _nothing_to_remark
@@ -330,11 +348,12 @@ def check_plan(plan: Plan) -> None:
     """Look at a plan that somebody wrote: whether there are such levers, and take such settings.
 
     Raises:
-        PlanError: they are not installed here, or a setting is of another kind.
+        PlanError: they are not installed here, or do not take a setting.
     """
     for lever, setting in lookup(plan):
-        if type(setting) is not lever.kind:
+        fits = type(setting) is lever.kind
+        if wanted := lever.wants(setting) if fits else _KINDS[lever.kind]:
             raise PlanError(
                 f"The lever {lever.name} does not take {setting}.",
-                remedy=f"Give it {_KINDS[lever.kind]}, or false to leave it alone.",
+                remedy=f"Give it {wanted}, or false to leave it alone.",
             )

@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 import pytest
 
-from upshift.lever import discover
+from upshift.errors import PlanError
+from upshift.lever import check_plan, discover
 from upshift.records import Effect, Plan, Switch
 
 NAMES = sorted(discover())
@@ -37,6 +38,15 @@ def test_settings_are_distinct_and_fit_a_plan(lever, scenes) -> None:
             plan = Plan().pull(lever.name, setting)
             assert dict(plan.settings) == {lever.name: setting}
             assert type(setting) is lever.kind
+            check_plan(plan)
+
+
+def test_a_setting_by_hand_that_it_does_not_take_is_refused_with_what_it_does(lever) -> None:
+    wrong = {bool: "yes", int: -1, str: "no such word"}[lever.kind]
+    with pytest.raises(PlanError, match=f"{lever.name} does not take {wrong}") as caught:
+        check_plan(Plan().pull(lever.name, wrong))
+    assert caught.value.remedy.startswith("Give it ")
+    assert caught.value.remedy.endswith(", or false to leave it alone.")
 
 
 def test_settings_leave_the_scene_alone_and_repeat(lever, scenes) -> None:

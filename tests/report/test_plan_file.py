@@ -31,7 +31,13 @@ def installed(monkeypatch):
             return name != "no_such_lever"
 
     monkeypatch.setattr(lever, "names", Every)
-    monkeypatch.setattr(lever, "load", lambda name: SimpleNamespace(name=name, kind=kind_of(name)))
+    monkeypatch.setattr(
+        lever,
+        "load",
+        lambda name: SimpleNamespace(
+            name=name, kind=kind_of(name), wants=lambda setting: "2" * (setting == 7)
+        ),
+    )
 
 
 @pytest.fixture
@@ -130,6 +136,7 @@ def test_unknown_facts_are_left_out(path, tuning):
         ("schema = 1\n[plan]\nno_such_lever = 1", "not installed here: no_such_lever"),
         ("schema = 1\n[plan]\nthreads = true", "The lever threads does not take True"),
         ("schema = 1\n[plan]\nthreads = 'many'", "The lever threads does not take many"),
+        ("schema = 1\n[plan]\nthreads = 7", "The lever threads does not take 7"),
         ("schema = 1\n[command]\nargv = 'x'\n[plan]", "The argv in"),
         ("schema = 1\n[command]\nargv = [1]\n[plan]", "The argv in"),
         ("schema = 1\n[command]\nentry = 'x'\n[plan]", "The entry in"),

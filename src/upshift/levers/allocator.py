@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from upshift.lever import STEP, Lever, expect_preloaded, preload
+from upshift.lever import STEP, Lever, expect_preloaded, one_of, preload
 from upshift.records import Effect, Switch
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ LEVER = Lever(
     effect=Effect.EXACT,
     switch=Switch.LAUNCH,
     kind=str,
+    wants=one_of(*_FILES),
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,

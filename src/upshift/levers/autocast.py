@@ -20,7 +20,7 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from upshift.lever import Lever
+from upshift.lever import Lever, one_of
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
@@ -175,6 +175,7 @@ LEVER = Lever(
     effect=Effect.PRECISION,
     switch=Switch.STEP,
     kind=str,
+    wants=one_of("bfloat16", "float16"),
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,

@@ -20,7 +20,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from upshift.lever import Lever
+from upshift.lever import Lever, one_of
 from upshift.loader import board_of
 from upshift.loader.device.device import cuda_device
 from upshift.loader.device.staging import Staging
@@ -98,6 +98,7 @@ LEVER = Lever(
     effect=Effect.EXACT,
     switch=Switch.CHILD,  # what one step no longer waits for, the next one of the baseline would
     kind=str,
+    wants=one_of("call", "arrival"),
     settings=settings,
     gain_ratio=50.0,
     why_not=why_not,

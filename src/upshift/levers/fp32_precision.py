@@ -16,7 +16,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from upshift.lever import Lever, undo_all
+from upshift.lever import Lever, one_of, undo_all
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ LEVER = Lever(
     effect=Effect.PRECISION,
     switch=Switch.STEP,
     kind=str,
+    wants=one_of(*_OLDER),
     settings=settings,
     gain_ratio=7.0,
     why_not=why_not,

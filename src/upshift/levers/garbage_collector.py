@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any
 
-from upshift.lever import STEP, Lever
+from upshift.lever import STEP, Lever, at_least
 from upshift.records import Effect, Switch
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ LEVER = Lever(
     # A full collection on the way in spares the other plan its next one: no step by step.
     switch=Switch.CHILD,
     kind=int,
+    wants=at_least(1),
     settings=settings,
     gain_ratio=2.0,
     why_not=why_not,

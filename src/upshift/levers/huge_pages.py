@@ -15,7 +15,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from upshift.lever import COMPUTE_AND_DATA, Lever
+from upshift.lever import COMPUTE_AND_DATA, Lever, one_of
 from upshift.records import Effect, Switch
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ LEVER = Lever(
     effect=Effect.EXACT,
     switch=Switch.LAUNCH,
     kind=str,
+    wants=one_of("glibc", "torch"),
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import PlanError
-from upshift.lever import Lever
+from upshift.lever import Lever, at_least
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ LEVER = Lever(
     effect=Effect.EXACT,
     switch=Switch.LAUNCH,
     kind=int,
+    wants=at_least(1),
     settings=settings,
     gain_ratio=2.0,
     why_not=why_not,

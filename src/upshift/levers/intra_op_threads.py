@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from upshift.lever import COMPUTE_AND_DATA, Lever
+from upshift.lever import COMPUTE_AND_DATA, Lever, at_least
 from upshift.loader.choice import threads_beside
 from upshift.records import Effect, Switch
 
@@ -106,6 +106,7 @@ LEVER = Lever(
     effect=Effect.ROUNDING,
     switch=Switch.STEP,
     kind=int,
+    wants=at_least(1),
     settings=settings,
     gain_ratio=8.0,
     why_not=why_not,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from upshift.lever import Lever
+from upshift.lever import Lever, at_least
 from upshift.loader import board_of
 from upshift.loader.choice import counts, replayable_counts, speedup_of, why_none
 from upshift.records import Effect, Phase, Switch
@@ -50,6 +50,7 @@ LEVER = Lever(
     effect=Effect.EXACT,
     switch=Switch.CHILD,
     kind=int,
+    wants=at_least(0),
     settings=settings,
     gain_ratio=50.0,
     why_not=why_not,

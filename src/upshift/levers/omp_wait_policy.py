@@ -14,7 +14,7 @@ import os
 from typing import TYPE_CHECKING
 
 from upshift.errors import PlanError
-from upshift.lever import COMPUTE_AND_DATA, Lever
+from upshift.lever import COMPUTE_AND_DATA, Lever, one_of
 from upshift.records import Effect, Switch
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ LEVER = Lever(
     effect=Effect.EXACT,
     switch=Switch.LAUNCH,
     kind=str,
+    wants=one_of(*_VARIABLES),
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from upshift.lever import Lever
+from upshift.lever import Lever, at_least
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ LEVER = Lever(
     effect=Effect.EXACT,
     switch=Switch.LAUNCH,
     kind=int,
+    wants=at_least(1),
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from upshift.lever import COMPUTE_AND_DATA, Lever, expect_preloaded, preload
+from upshift.lever import COMPUTE_AND_DATA, Lever, expect_preloaded, one_of, preload
 from upshift.records import Effect, Switch
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ LEVER = Lever(
     effect=Effect.ROUNDING,
     switch=Switch.LAUNCH,
     kind=str,
+    wants=one_of("libiomp5"),
     settings=settings,
     gain_ratio=2.0,
     why_not=why_not,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from upshift.records import Plan
 
 _PHASES = (Phase.OPTIMIZER, Phase.BACKWARD, Phase.FORWARD)
+_FORM = "backward=4,optimizer=1"
 _LEAST_SHARE_RATIO = 0.10
 
 
@@ -63,10 +64,19 @@ def _parse(setting: str) -> Mapping[str, int]:
         if phase not in _PHASES or not count.isdecimal() or not int(count):
             raise PlanError(
                 f"phase_threads cannot be {setting!r}.",
-                remedy="Write it as backward=4,optimizer=1.",
+                remedy=f"Write it as {_FORM}.",
             )
         counts[phase] = int(count)
     return counts
+
+
+def wants(setting: str) -> str:
+    """Say what to give it instead of what cannot be read."""
+    try:
+        _parse(setting)
+    except PlanError:
+        return f"counts by phase, such as {_FORM}"
+    return ""
 
 
 def idle(setting: str, plan: Plan) -> str:
@@ -115,6 +125,7 @@ LEVER = Lever(
     effect=Effect.ROUNDING,
     switch=Switch.STEP,
     kind=str,
+    wants=wants,
     settings=settings,
     gain_ratio=8.0,
     why_not=why_not,

@@ -84,9 +84,14 @@ def parse(setting: str) -> tuple[int, str | None]:
     if found is None:
         raise PlanError(
             f"Cannot read the size of the sample cache in {setting!r}.",
-            remedy="Write 512MiB or 8GiB, and 8GiB:/folder to hold it on disk.",
+            remedy=f"Write {wants(setting)}.",
         )
     return int(found[1]) * _UNIT_BYTES[found[2]], found[3]
+
+
+def wants(setting: str) -> str:
+    """Say what to give it instead of what cannot be read."""
+    return "" if _FORM.fullmatch(setting) else "512MiB or 8GiB, or 8GiB:/folder to hold it on disk"
 
 
 def pull(training: Training, setting: str) -> Callable[[], None]:
@@ -101,6 +106,7 @@ LEVER = Lever(
     effect=Effect.EXACT,
     switch=Switch.CHILD,
     kind=str,
+    wants=wants,
     settings=settings,
     gain_ratio=50.0,
     why_not=why_not,

@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from upshift.lever import COMPUTE, Lever
+from upshift.lever import COMPUTE, Lever, one_of
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
@@ -185,6 +185,7 @@ LEVER = Lever(
     effect=Effect.EXACT,
     switch=Switch.CHILD,
     kind=str,
+    wants=one_of("cores"),
     settings=settings,
     gain_ratio=1.5,
     why_not=why_not,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from upshift.compile.graph import inductor
 from upshift.compile.twins import PATIENCE_COUNT, Twins
-from upshift.lever import Lever
+from upshift.lever import Lever, one_of
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ LEVER = Lever(
     effect=Effect.ROUNDING,
     switch=Switch.CHILD,  # switching back forgets what took long to compile
     kind=str,
+    wants=one_of("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
     settings=settings,
     gain_ratio=2.0,
     why_not=why_not,
