@@ -116,6 +116,15 @@ def test_nothing_faster_is_said_plainly_with_reasons(nothing, plan_path):
     assert "upshift run" not in page
 
 
+def test_settings_that_were_tried_together_only_are_counted(nothing, plan_path):
+    why = "not tried alone: the time was up (1.02x after 8 pairs together with other levers)"
+    levers = tuple(
+        replace(row, why=why) if row.outcome == "skipped" else row for row in nothing.levers
+    )
+    page = shown(text.render_tuning(replace(nothing, levers=levers), plan_path=plan_path, lines={}))
+    assert "(2 of them tried together, not alone)" in " ".join(page.split())
+
+
 def test_no_claim_without_proof(tuning):
     assert "confirmed" in text.headline(replace(tuning, speedup=None))
     low = replace(tuning.speedup, low_ratio=0.99)

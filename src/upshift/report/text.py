@@ -110,7 +110,9 @@ def _reasons(rows: Sequence[LeverReport]) -> str:
         return "There was no lever to try."
     counts = Counter(row.outcome for row in rows)
     counted = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
-    return f"Of {len(rows)} settings: {counted}. The reason for each stands below."
+    joined = sum(row.why.startswith("not tried alone") for row in rows)
+    together = f" ({joined} of them tried together, not alone)" if joined else ""
+    return f"Of {len(rows)} settings: {counted}{together}. The reason for each stands below."
 
 
 def _steps(tuning: Tuning) -> list[RenderableType]:
