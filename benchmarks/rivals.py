@@ -7,7 +7,8 @@ Each script of `rivals.json` is tuned first. Then it runs by plain python twice,
 and by each rival, in a shuffled order, `--rounds` times. A ratio is the wall time of plain python
 over that of the other, within one round; imports, evaluation and compiling count. `torch.compile`
 needs an edit of the script, which `rivals.json` names; loadtune needs its parts and Lightning the
-whole script rewritten (`rewritten.py`), which three of them are; the others take it as it is.
+whole script rewritten (`rewritten.py`), which three of them are; the others take it as it is. One
+that needs half as long again in each of its first rounds is not raced any further.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from upshift.units import parse_duration
 
 HERE = Path(__file__).parent
 LIMIT_S = 600.0
+HOPELESS_ROUNDS, HOPELESS_RATIO = 3, 1 / 1.5
 COMPILED, LOADTUNED = "upshift_bench_compiled.py", "upshift_bench_loadtuned.py"
 REWRITTEN = HERE / "rewritten.py"
 AGAIN = "plain python, again"
@@ -55,8 +57,9 @@ HEAD = """\
 Wall time of plain python over that of the other, of the same command, whole runs: imports, reading
 data, evaluation and compiling count. Rounds in a shuffled order, {rounds} of them; the
 Hodges-Lehmann estimate with its 95 % interval, or with the lowest and highest round (marked r)
-where there are fewer than six. Above 1 is faster than plain python. `torch.compile` and what
-loadtune chose are edited into the script; Lightning has it rewritten, with all its defaults
+where there are fewer than six: what took half as long again in each of its first three rounds was
+not raced further. Above 1 is faster than plain python. `torch.compile` and what loadtune chose are
+edited into the script; Lightning has it rewritten, with all its defaults
 ([rewritten.py](rewritten.py)), where the parts can be imported; the others take it as it is.
 "plain python, again" is the script as it is, raced against itself: what chance alone gives here.
 "confirmed" is what `tune` says of the steps alone, by fresh launches with the plan and without.
@@ -184,8 +187,10 @@ def race(found: dict[str, list[str]], folder: Path, rounds: int) -> dict[str, li
             if wall is None:
                 alive.remove(name)
                 ratios[name] = []
-            else:
-                ratios[name].append(plain / wall)
+                continue
+            ratios[name].append(plain / wall)
+            if len(ratios[name]) == HOPELESS_ROUNDS and max(ratios[name]) < HOPELESS_RATIO:
+                alive.remove(name)
     return ratios
 
 
