@@ -184,6 +184,18 @@ def test_another_training_is_rejected_by_its_structure(baseline, change, says) -
     assert says in gate.says
 
 
+def test_what_two_launches_of_the_script_itself_differ_in_is_not_the_plans_work(baseline) -> None:
+    again = replace(baseline, batches=("other",) * STEPS)
+    third = replace(baseline, batches=("third",) * STEPS)
+    gate = gates.same_structure(baseline, third, redraws=False, again=again)
+    assert gate.passed is None
+    assert "two launches of the script itself differ in the content of the batches" in gate.says
+    sized = replace(third, samples=(8,) * STEPS)
+    gate = gates.same_structure(baseline, sized, redraws=False, again=again)
+    assert gate.passed is False
+    assert gate.says == "the plan changes the samples per step"
+
+
 def test_a_redraw_may_change_the_content_but_not_the_order(baseline) -> None:
     redrawn = replace(baseline, batches=("other",) * STEPS)
     assert gates.same_structure(baseline, redrawn, redraws=True).passed is True
@@ -225,6 +237,31 @@ def test_a_script_that_does_not_repeat_itself_is_judged_by_its_own_spread(baseli
     far = replace(near, losses=tuple(1.1 * loss for loss in near.losses))
     assert gates.within_spread(baseline, near, gate).passed is True
     assert gates.within_spread(baseline, far, gate).passed is False
+
+
+def test_a_spread_that_allows_anything_judges_nothing(baseline) -> None:
+    wild = replace(baseline, losses=tuple(1.5 * loss for loss in baseline.losses))
+    gate = gates.within_spread(baseline, baseline, gates.repeatable(baseline, wild))
+    assert gate.passed is None
+    assert "cannot be judged" in gate.says
+    broken = replace(baseline, losses=(*baseline.losses[:-1], float("nan")))
+    gate = gates.within_spread(baseline, broken, gates.repeatable(baseline, wild))
+    assert gate.passed is False
+
+
+def test_a_training_that_came_to_nothing_repeats_itself(baseline) -> None:
+    def lost(run):
+        nothing = np.full(SIZE, np.nan, np.float32)
+        return replace(
+            run,
+            losses=(*run.losses[:-1], float("nan")),
+            gradients=(*run.gradients[:-1], nothing),
+            moves=(*run.moves[:-1], nothing.copy()),
+        )
+
+    assert gates.repeatable(lost(baseline), lost(evidence())).passed is True
+    assert gates.loss_distance(lost(baseline), lost(evidence())) == 0.0
+    assert gates.repeatable(baseline, lost(evidence())).passed is None
 
 
 def test_a_floor_that_ran_away_permits_nothing(baseline, floors) -> None:

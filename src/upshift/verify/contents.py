@@ -78,7 +78,10 @@ def thinned(tensor: Any) -> Any:
 
 
 def perturb(parameters: Iterable[Any], *, scale: float, seed: int) -> None:
-    """Multiply each weight by 1 + scale or 1 - scale, by coin; the script's generator rests."""
+    """Multiply each weight by 1 + scale or 1 - scale, by coin; the script's generator rests.
+
+    A type that has no number so near to 1 takes its nearest.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -86,4 +89,5 @@ def perturb(parameters: Iterable[Any], *, scale: float, seed: int) -> None:
         for parameter in parameters:
             if parameter.is_floating_point():
                 coin = torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1
-                parameter.mul_(1 + scale * coin.to(parameter))
+                least = torch.finfo(parameter.dtype).eps
+                parameter.mul_(1 + max(scale, least) * coin.to(parameter))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 NOTHING: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
 
@@ -83,10 +83,10 @@ class Evidence:
         return (
             self.step_count == other.step_count
             and self.batches == other.batches
-            and self.losses == other.losses
+            and _same(self.losses, other.losses)
             and self.weights == other.weights
-            and all(map(np.array_equal, self.gradients, other.gradients))
-            and all(map(np.array_equal, self.moves, other.moves))
+            and all(map(_same, self.gradients, other.gradients))
+            and all(map(_same, self.moves, other.moves))
             and _holds(self.averages, other.averages)
             and (same_draws or not fed)
         )
@@ -107,6 +107,11 @@ class Evidence:
             tail=NOTHING,
             averages=self.averages if step_count >= len(self.gradients) else (),
         )
+
+
+def _same(left: ArrayLike, right: ArrayLike) -> bool:
+    """Return whether all numbers are equal; what is no number equals what is none."""
+    return np.array_equal(left, right, equal_nan=True)
 
 
 def _holds(
