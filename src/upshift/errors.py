@@ -24,15 +24,25 @@ class UpshiftError(Exception):
     Attributes:
         problem: one sentence, with the offending value in it.
         remedy: one sentence in the imperative.
+        output: the script's own words, where they say more.
         exit_code: what the command line ends with.
     """
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, problem: str, *, remedy: str) -> None:
+    def __init__(self, problem: str, *, remedy: str, output: str = "") -> None:
         super().__init__(f"{problem} {remedy}")
         self.problem = problem
         self.remedy = remedy
+        self.output = output
+
+    @property
+    def last_words(self) -> str:
+        """The problem, with the line in which the script's traceback ends, where it has one."""
+        if "Traceback (most recent call last)" not in self.output:
+            return self.problem
+        raised = [line for line in self.output.splitlines() if _RAISED.match(line)]
+        return " ".join([self.problem, *raised[-1:]])
 
 
 class UsageError(UpshiftError):
@@ -49,18 +59,6 @@ class ScriptFailed(UpshiftError):
     """The user's script itself failed; its own words are in `output`."""
 
     exit_code = 3
-
-    def __init__(self, problem: str, *, remedy: str, output: str = "") -> None:
-        super().__init__(problem, remedy=remedy)
-        self.output = output
-
-    @property
-    def last_words(self) -> str:
-        """The problem, with the line in which the script's traceback ends, where it has one."""
-        if "Traceback (most recent call last)" not in self.output:
-            return self.problem
-        raised = [line for line in self.output.splitlines() if _RAISED.match(line)]
-        return " ".join([self.problem, *raised[-1:]])
 
 
 class NeverTrains(ScriptFailed):
@@ -83,3 +81,7 @@ class IsolationFailed(UpshiftError):
 
 class ChildLost(UpshiftError):
     """A child process broke the protocol or vanished."""
+
+
+TRIAL_FAILURES = (ScriptFailed, IsolationFailed, ChildLost)
+"""What a trial under a plan may end with, while the script as it is goes on."""

@@ -8,10 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from upshift.launch.overlay import visible_mounts
 from upshift.launch.process import Exit, Isolation, best_isolation
 
 pytestmark = pytest.mark.child
+
+# A trial in a name space of mounts that a test has made.
+HEAD = """
+import os, sys, tempfile
+from pathlib import Path
+from upshift.launch.process import Isolation, Process
+
+def trial(what, cwd):
+    argv = ["sh", "-c", what] if isinstance(what, str) else what
+    process = Process.start(argv, env=os.environ, cwd=cwd, scratch=Path(tempfile.mkdtemp()),
+                            isolation=Isolation.OVERLAY)
+    process.wait(30)
+    process.kill()
+    return process
+
+def show(process, folder):
+    print(process.output() + Path(folder, "file").read_text(), end="")
+"""
 
 
 @pytest.fixture
@@ -122,34 +139,74 @@ def test_shared_memory_works_between_processes(begin, overlaid) -> None:
     assert process.output() == "7\n"
 
 
-def test_visible_mounts_know_the_root() -> None:
-    assert "/" in visible_mounts()
-    assert visible_mounts()["/proc"].kind == "proc"
+@pytest.fixture
+def mounted(overlaid, trials):
+    """Run code of ours where other things are mounted, which nobody else sees."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount what a trial should meet")
+
+    def run(mounting: str, code: str) -> subprocess.CompletedProcess:
+        line = f'{mounting}; exec {sys.executable} -c "$0"'
+        done = subprocess.run(
+            ["unshare", "-m", "sh", "-ec", line, HEAD + code], capture_output=True, text=True,
+            check=False, env={**os.environ, "PYTHONPATH": str(trials.src)},
+        )  # fmt: skip
+        if "unshare failed" in done.stderr:
+            pytest.skip("this kernel permits no mount name space to us")
+        return done
+
+    return run
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount what a trial should meet")
-def test_nested_mounts_stay_visible_and_are_protected(begin, overlaid, tmp_path, trials) -> None:
+@pytest.fixture
+def disk(tmp_path):
+    """Return a folder with one file, on a file system that is no memory."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "file").write_text("real\n")
+    kind = subprocess.run(["stat", "-fc", "%T", str(tmp_path)], capture_output=True, check=False)
+    if kind.stdout in (b"tmpfs\n", b"ramfs\n"):
+        pytest.skip("the temporary folder lies in memory")
+    return tmp_path / "disk"
+
+
+def test_nested_mounts_stay_visible_and_are_protected(mounted, tmp_path) -> None:
     inner = tmp_path / "disk" / "inner"
     inner.mkdir(parents=True)
-    script = f'mount -t tmpfs none {inner}; echo real > {inner}/file; exec {sys.executable} -c "$0"'
-    code = f"""
-import os, sys
-from pathlib import Path
-from upshift.launch.process import Isolation, Process
-scratch = Path({str(tmp_path)!r}, "s"); scratch.mkdir()
-line = "cat {inner}/file; echo changed > {inner}/file; cat {inner}/file"
-way = Isolation.OVERLAY
-p = Process.start(["sh", "-c", line], env=os.environ, cwd="/", scratch=scratch, isolation=way)
-p.wait(30); p.kill()
-print(p.output() + open("{inner}/file").read(), end="")
-"""
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script, code], capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(trials.src)},
-    )  # fmt: skip
-    if "unshare failed" in done.stderr:
-        pytest.skip("this kernel permits no mount name space to us")
-    assert done.stdout == "real\nchanged\nreal\n", done.stderr
+    done = mounted(
+        f"mount -t tmpfs none {inner}; echo real > {inner}/file",
+        f"show(trial('cd {inner}; cat file; echo x > file; cat file', '/'), '{inner}')",
+    )
+    assert done.stdout == "real\nx\nreal\n", done.stderr
+
+
+def test_a_disk_that_is_mounted_in_run_is_protected(mounted, disk) -> None:
+    place = "/run/media/ada/DISK"
+    done = mounted(
+        f"mount -t tmpfs none /run; mkdir -p {place}; mount --bind {disk} {place}",
+        f"show(trial('cat file; echo x > file; cat file', {place!r}), {place!r})",
+    )
+    assert done.stdout == "real\nx\nreal\n", done.stderr
+    assert (disk / "file").read_text() == "real\n"
+
+
+def test_a_socket_on_a_volume_in_run_is_reached(mounted, disk) -> None:
+    done = mounted(
+        f"mount -t tmpfs none /run; mkdir /run/volume; mount --bind {disk} /run/volume",
+        "import socket\n"
+        "s = socket.socket(socket.AF_UNIX); s.bind('/run/volume/s'); s.listen()\n"
+        "reach = 'import socket; socket.socket(socket.AF_UNIX).connect(\"/run/volume/s\")'\n"
+        "p = trial([sys.executable, '-c', reach], '/'); print(p.exit.code, p.errors())",
+    )
+    assert done.stdout == "0 \n", done.stderr
+
+
+def test_a_working_directory_that_nothing_can_cover_is_refused(mounted) -> None:
+    done = mounted(
+        "mount -t tmpfs none /run; mkdir -p /run/user/1000/project",
+        "trial('echo x > file', '/run/user/1000/project')",
+    )
+    assert "IsolationFailed: " in done.stderr
+    assert "trials would write to the real /run/user/1000/project" in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another group")

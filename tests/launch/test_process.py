@@ -1,5 +1,6 @@
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -108,6 +109,16 @@ def test_kill_wipes_the_scratch_folder_and_may_be_called_twice(begin, tmp_path) 
     process.kill()
     process.kill()
     assert not (tmp_path / "scratch0").exists()
+
+
+def test_another_thread_may_end_it_while_one_waits(begin, trials) -> None:
+    process = begin([sys.executable, "-c", "import time; time.sleep(60)"])
+    threading.Timer(0.1, process.end).start()
+    assert process.wait(30) == Exit(None, 9, killed_by_us=True)
+    assert not trials.alive(process.pid)
+    process.end()
+    process.kill()
+    assert not any(folder.exists() for folder in process._folders)
 
 
 def test_a_script_s_end_leaves_its_scratch_to_be_read(begin, tmp_path) -> None:

@@ -77,12 +77,12 @@ def test_python_children_share_the_view(begin, project, trials) -> None:
 @needs_landlock
 def test_another_program_s_write_is_refused_before_it_happens(begin, project, trials) -> None:
     before = trials.fingerprint(project)
-    process = begin(["sh", "-c", "echo x > log.csv || rm -r runs"], Isolation.REDIRECT, cwd=project)
+    process = begin(["sh", "-c", "rm -r runs; echo x > log.csv"], Isolation.REDIRECT, cwd=project)
     ended = process.wait(30)
     assert ended is not None
     assert ended.code != 0
     assert trials.fingerprint(project) == before
-    assert "log.csv" in process.refused[0]
+    assert process.refused == (f"{project}/log.csv",)
 
 
 @pytest.mark.child
@@ -108,7 +108,7 @@ def test_a_write_that_gets_around_python_s_open_is_refused_by_name(begin, projec
     process = begin("import io; io.FileIO('log.csv', 'w')", Isolation.REDIRECT, cwd=project)
     assert process.wait(30) == Exit(1, None)
     assert "PermissionError" in process.errors()
-    assert process.refused == (f"open {project}/log.csv",)
+    assert process.refused == (f"{project}/log.csv",)
     assert trials.fingerprint(project) == before
 
 

@@ -10,17 +10,25 @@ from upshift.errors import IsolationFailed
 from upshift.launch.process import Isolation, Process
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (BlockingIOError(11, "Resource temporarily unavailable"), IsolationFailed),
+        (KeyboardInterrupt("Resource temporarily unavailable"), KeyboardInterrupt),
+    ],
+    ids=["refused", "interrupted"],
+)
 def test_a_guard_that_cannot_be_started_is_one_sentence_and_leaves_nothing(
-    tmp_path, monkeypatch
+    error, told, tmp_path, monkeypatch
 ) -> None:
     def refuse(*args, **kwargs):
-        raise BlockingIOError(11, "Resource temporarily unavailable")
+        raise error
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     before = set(os.listdir("/proc/self/fd"))
-    with pytest.raises(IsolationFailed, match="Resource temporarily unavailable"):
+    with pytest.raises(told, match="Resource temporarily unavailable"):
         Process.start(
             [sys.executable, "-c", "pass"], env={}, cwd=str(tmp_path), scratch=scratch,
             isolation=Isolation.NONE,

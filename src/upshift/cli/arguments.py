@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from upshift.cli.workload import MODULE_FLAG
-from upshift.errors import ScriptFailed, UpshiftError
+from upshift.errors import UpshiftError
 
 INTERRUPTED = 130
 
@@ -49,7 +49,7 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except UpshiftError as error:
-            if isinstance(error, ScriptFailed) and error.output:
+            if error.output:
                 typer.echo(error.output.rstrip("\n"), err=True)
             say(error.problem, error.remedy)
             raise typer.Exit(error.exit_code) from error
@@ -149,5 +149,5 @@ Patience = Annotated[
 ]
 Steps = Annotated[
     int | None,
-    typer.Option(min=1, metavar="COUNT", show_default=False, help="How many steps to observe."),
+    typer.Option(min=2, metavar="COUNT", show_default=False, help="How many steps to observe."),
 ]

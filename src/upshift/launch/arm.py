@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import signal
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from upshift.errors import ChildLost, IsolationFailed, NeverTrains, ScriptFailed, TooFewSteps
+from upshift.errors import ChildLost, NeverTrains, ScriptFailed, TooFewSteps
 from upshift.launch import whereabouts
 from upshift.launch.blocks import patience_s as more_patience_s
-from upshift.launch.channel import Listener, make_scratch
+from upshift.launch.channel import Listener
+from upshift.launch.ending import error_of
+from upshift.launch.guard import wipe
 from upshift.launch.order import environment
 from upshift.launch.process import Isolation, Process
+from upshift.launch.scratch import make_scratch
 from upshift.records import Phase, Step
 
 if TYPE_CHECKING:
@@ -52,13 +55,16 @@ class Arm:
         self._compiles = False
         self._workload = workload
         self._patience_s = patience_s
-        self._scratch = make_scratch()
-        self._listener = Listener(self._scratch / "s")
         self._channel: Channel | None = None
+        self._scratch = make_scratch()
         self._mark = self._scratch / "reached"
-        env = environment(plan, mode="trial", socket=str(self._scratch / "s"), mark=str(self._mark))
-        env |= code.lend(self._scratch, plan) if code else {}
-        try:
+        with ExitStack() as undo:
+            undo.callback(wipe, str(self._scratch))
+            socket = self._scratch / "s"
+            self._listener = Listener(socket)
+            undo.callback(self._listener.close)
+            env = environment(plan, mode="trial", socket=str(socket), mark=str(self._mark))
+            env |= code.lend(self._scratch, plan) if code else {}
             self._process = Process.start(
                 workload.command,
                 env=env,
@@ -66,9 +72,7 @@ class Arm:
                 scratch=self._scratch,
                 isolation=isolation,
             )
-        except BaseException:
-            self._listener.close()
-            raise
+            undo.pop_all()
 
     def begin(self) -> None:
         """Wait until the child stands at its first step boundary.
@@ -218,12 +222,14 @@ class Arm:
         )
 
     def _raise_unless_reached(self) -> None:
-        """Say it where upshift never came in: `python -I` and `env -i` shut its door."""
+        """Say it where upshift never came in, and what shuts its door."""
         if not self._mark.exists():
             raise NeverTrains(
-                "The command starts no Python that upshift can reach: it comes in by the "
-                "environment, which `python -I`, `python -E`, `python -S` and `env -i` leave out.",
-                remedy="Leave these options away while you tune.",
+                "The command starts no Python that upshift can reach by PYTHONPATH: a script that "
+                "sets it anew (`PYTHONPATH=. python train.py`), a Python before 3.11, `python -I`, "
+                "`-E` or `-S`, or `env -i` keeps upshift out.",
+                remedy="Write `PYTHONPATH=.:$PYTHONPATH` there, train with Python 3.11 or later, "
+                "and leave these options away while you tune.",
                 output=self._tail(),
             )
 
@@ -241,33 +247,15 @@ class Arm:
         )
 
     def _raise_bad_exit(self, ended: Exit, when: str) -> None:
-        if self._process.refused:
-            raise IsolationFailed(
-                f"The script writes to {self._process.refused[0]}, which cannot be redirected.",
-                remedy="Tune a copy of it that writes elsewhere, or permit user namespaces.",
-            )
-        if ended.failure:
-            raise ScriptFailed(
-                f"The command cannot be started: {ended.failure}.", remedy="Check its path."
-            )
-        if ended.signal:
-            name = signal.Signals(ended.signal).name
-            memory = ", perhaps out of memory" if ended.signal == signal.SIGKILL else ""
-            raise ScriptFailed(
-                f"The script was ended by {name}{memory} {when}.",
-                remedy="Make it run under plain python first.",
-                output=self._tail(),
-            )
-        if ended.code:
-            asks = "the script asks for input" in self._tail()
-            raise ScriptFailed(
-                f"The script {'asks for input' if asks else 'failed'} "
-                f"(exit code {ended.code}) {when}.",
-                remedy="Give the answers as arguments: nobody answers in a trial."
-                if asks
-                else "Make it run under plain python first.",
-                output=self._tail(),
-            )
+        error = error_of(
+            ended,
+            when=when,
+            tail=self._tail(),
+            refused=self._process.refused,
+            folder=self._scratch.parent,
+        )
+        if error is not None:
+            raise error
 
 
 def too_short(life_count: int, needed_count: int) -> TooFewSteps:

@@ -8,42 +8,20 @@ Every message carries the version of this protocol.
 from __future__ import annotations
 
 import json
-import os
 import selectors
 import socket
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upshift.errors import ChildLost, UsageError
+from upshift.errors import ChildLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 Message = dict[str, Any]
 VERSION = 1
 _REMEDY = "Run the same upshift in parent and child."
-# Sockets, also those of multiprocessing, lie beneath the scratch folder and have 108 bytes for
-# their whole path (unix(7)); the folder's own name takes 16.
-_LONGEST_PLACE_BYTES = 54
-
-
-def make_scratch() -> Path:
-    """Make the folder of one trial, in the temporary folder or, where its path is long, in /tmp.
-
-    Raises:
-        UsageError: no folder with a short path can be written.
-    """
-    places = (tempfile.gettempdir(), "/tmp", "/var/tmp")
-    for place in places:
-        short = len(os.fsencode(os.path.realpath(place))) <= _LONGEST_PLACE_BYTES
-        if short and os.access(place, os.W_OK | os.X_OK):
-            return Path(tempfile.mkdtemp(prefix="upshift-", dir=place))
-    raise UsageError(
-        f"The path of the temporary folder is too long for sockets: {places[0]}.",
-        remedy=f"Set TMPDIR to a folder with at most {_LONGEST_PLACE_BYTES} characters.",
-    )
 
 
 class Channel:

@@ -110,13 +110,15 @@ def _become(spec: dict[str, Any], status_end: int) -> None:
 def _isolate(spec: dict[str, Any]) -> list[str]:
     if spec["isolation"] == "none":
         return []
-    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path.append(os.path.dirname(os.path.dirname(here)))
     if spec["isolation"] == "overlay":
-        notes: list[str] = importlib.import_module("overlay").isolate(
+        notes: list[str] = importlib.import_module("upshift.launch.overlay").isolate(
             spec["scratch"], spec["layers"], spec["cwd"]
         )
         return notes
-    refusal: str = importlib.import_module("landlock").restrict([spec["scratch"], "/dev", "/proc"])
+    landlock = importlib.import_module("upshift.launch.landlock")
+    refusal: str = landlock.restrict([spec["scratch"], "/dev", "/proc"])
     return [refusal] if refusal else []
 
 

@@ -1,17 +1,18 @@
 """A view of the file system in which every write is thrown away (Linux mount namespaces).
 
-Runs in the guard's child between `fork` and `exec`, so it knows nothing but the standard library.
+Runs in the guard's child between `fork` and `exec`, so it knows the standard library alone.
 The process gets a private mount namespace, and over each tree of real files lies an overlay whose
 upper layer is a folder of the trial. Reads go to the very same files and page cache as before.
 
 `fsync` costs nothing in there, since the files are to be thrown away anyway.
 
-Not covered: `/run` (its sockets must stay real), `/sys`, device files, and what another process
-does on our behalf (a Docker daemon, `systemd-run`, a network service). In a user namespace
-`os.rename` of a folder that was there before gives EXDEV, as it does between two disks
-(`shutil.move` and `mv` cope), as does a rename from one top-level folder to another in all cases;
-files of other users show `nobody` as their owner, and those that only a group may write can be
-changed where they lie in the working directory and are small, else that gives EOVERFLOW.
+Not covered: `/run` but for the disks that are mounted there (its sockets must stay real), `/sys`,
+device files, and what another process does on our behalf (a Docker daemon, `systemd-run`, a network
+service). In a user namespace `os.rename` of a folder that was there before gives EXDEV, as it does
+between two disks (`shutil.move` and `mv` cope), as does a rename from one top-level folder to
+another in all cases; files of other users show `nobody` as their owner, and those that only a group
+may write can be changed where they lie in the working directory and are small, else that gives
+EOVERFLOW.
 
 Sources: https://docs.kernel.org/filesystems/overlayfs.html,
 https://man7.org/linux/man-pages/man7/user_namespaces.7.html,
@@ -22,36 +23,30 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
-import re
 import stat
-from typing import NamedTuple
+
+from upshift.launch.mounts import (
+    PSEUDO,
+    RUN,
+    SHM,
+    Mount,
+    stays_real,
+    visible_mounts,
+    within,
+    within_any,
+)
 
 _NEWNS, _NEWUSER = 0x00020000, 0x10000000
 _RDONLY, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _SYS_ADMIN = 21
-_KEPT_REAL = ("/proc", "/sys", "/dev", "/run")
-_SHM = "/dev/shm"
 # Flags of statvfs and of mount(2) share these values; a remount in a user namespace that forgets
 # one of them is refused, since they are locked there (mount_namespaces(7)).
 _LOCKED_FLAGS = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime
 _RELATIME_VFS, _RELATIME_MS = 4096, 1 << 21
-_PSEUDO = (
-    *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts"),
-    *("devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore"),
-    *("rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs"),
-)
 _MOST_CHILDREN = 300
 _MOST_FORESEEN, _LARGEST_FORESEEN_BYTES = 3000, 4 << 20
-
-
-class Mount(NamedTuple):
-    """One line of /proc/self/mountinfo."""
-
-    path: str
-    kind: str
-    read_only: bool
-    mount_id: int
 
 
 class Layers:
@@ -70,7 +65,7 @@ class Layers:
 
     def over(self, path: str) -> list[int]:
         """Return the places for the upper layer of the tree at `path`, best first."""
-        return [*(d for p, d in self.places.items() if not _within(p, path)), self.ram]
+        return [*(d for p, d in self.places.items() if not within(p, path)), self.ram]
 
     def pair(self, place: int) -> tuple[int, int]:
         """Make an upper and a work folder; return their descriptors."""
@@ -94,7 +89,8 @@ def isolate(scratch: str, places: list[str], cwd: str) -> list[str]:
         One sentence for each tree that had to be made read-only instead.
 
     Raises:
-        OSError: the kernel refuses; nothing that was mounted may be relied on.
+        OSError: the kernel refuses, or the script would stand where nothing is covered; nothing
+            that was mounted may be relied on.
     """
     foreign = [] if _has_capability(_SYS_ADMIN) else _foreign(cwd)
     _enter_namespaces()
@@ -102,12 +98,14 @@ def isolate(scratch: str, places: list[str], cwd: str) -> list[str]:
     scratch_fd = _descriptor(scratch)
     ram = os.path.join(places[0], "ram")
     os.mkdir(ram, 0o700)
-    size = os.statvfs(_SHM).f_frsize * os.statvfs(_SHM).f_blocks if os.path.isdir(_SHM) else 0
+    size = os.statvfs(SHM).f_frsize * os.statvfs(SHM).f_blocks if os.path.isdir(SHM) else 0
     _mount("tmpfs", ram, "tmpfs", 0, f"mode=0700,size={size}" if size else "mode=0700")
     layers = Layers(places, ram, foreign)
     mounts = visible_mounts()
-    sockets = _sockets()
+    if stays_real(cwd, mounts) and not within(cwd, SHM):
+        raise OSError(errno.EPERM, "trials would write to the real", cwd)
     trees = _trees(mounts)
+    sockets = _sockets(_volumes(trees, mounts))
     notes: list[str] = []
     covered: list[str] = []
     for path, descriptor in trees:
@@ -119,21 +117,6 @@ def isolate(scratch: str, places: list[str], cwd: str) -> list[str]:
     os.makedirs(scratch, exist_ok=True)
     _mount(_name(scratch_fd), scratch, "", _BIND)
     return notes + _read_only("/")
-
-
-def visible_mounts() -> dict[str, Mount]:
-    """Return the mounts that a path look-up can reach, by path."""
-    found: dict[str, Mount] = {}
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-        for line in lines:
-            left, _, right = line.partition(" - ")
-            fields = left.split(" ")
-            path = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4])
-            options = {*fields[5].split(","), *right.rstrip("\n").split(" ")[-1].split(",")}
-            mount = Mount(path, right.split(" ")[0], "ro" in options, int(fields[0]))
-            if _mount_id(path) == mount.mount_id:
-                found[path] = mount
-    return found
 
 
 def _enter_namespaces() -> None:
@@ -168,9 +151,24 @@ def _trees(mounts: dict[str, Mount]) -> list[tuple[str, int]]:
     with os.scandir("/") as entries:
         top = {e.path for e in entries if e.is_dir(follow_symlinks=False)}
     paths = top | mounts.keys()
-    paths = {p for p in paths if p != "/" and not _within_any(p, _KEPT_REAL)}
+    paths = {p for p in paths if p != "/" and not stays_real(p, mounts)}
     # What we can't even open (another user's FUSE mount) we can't write either.
-    return _opened(sorted(paths, key=lambda p: p.split("/")))
+    found = _opened(sorted(paths, key=lambda p: p.split("/")))
+    return [(path, descriptor) for path, descriptor in found if _answers(descriptor)]
+
+
+def _answers(descriptor: int) -> bool:
+    """Whether a file system can still be asked: not where the program behind a mount has died."""
+    try:
+        os.statvfs(_name(descriptor))
+    except OSError:
+        return False
+    return True
+
+
+def _volumes(trees: list[tuple[str, int]], mounts: dict[str, Mount]) -> list[str]:
+    """Return the covered trees in /run that may hold sockets: volumes that containers share."""
+    return [p for p, _ in trees if within(p, RUN) and not mounts[p].kind.startswith("fuse")]
 
 
 def _foreign(cwd: str) -> list[str]:
@@ -219,14 +217,14 @@ def _seed(upper: str, lower: str, names: list[str]) -> None:
             os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def _sockets() -> list[tuple[str, int]]:
-    """Open the sockets and pipes in the temporary folders.
+def _sockets(volumes: list[str]) -> list[tuple[str, int]]:
+    """Open the sockets and pipes in the temporary folders and in these volumes.
 
     A socket seen through an overlay has another inode, so that `connect` finds no listener;
     X11, CUDA MPS and agents keep theirs here.
     """
     found = []
-    for root in ("/tmp", "/var/tmp"):
+    for root in ("/tmp", "/var/tmp", *volumes):
         for folder in [root, *_folders(root)]:
             for entry in _entries(folder):
                 # Told by the listing itself, while a status would cost a call for each file.
@@ -261,15 +259,15 @@ def _cover(
 ) -> list[str]:
     """Lay an overlay over one tree, or the strictest thing that the kernel permits."""
     mount = mounts.get(path)
-    hidden = _within_any(path, covered)
-    if mount and (mount.kind in _PSEUDO or mount.read_only or not os.path.isdir(path)):
+    hidden = within_any(path, covered)
+    if mount and (mount.kind in PSEUDO or mount.read_only or not os.path.isdir(path)):
         if hidden:
             _mount(_name(descriptor), path, "", _BIND)
-        return [] if mount.kind in _PSEUDO or mount.read_only else _read_only(path)
+        return [] if mount.kind in PSEUDO or mount.read_only else _read_only(path)
     if _overlaid(path, descriptor, layers.over(path), layers):
         covered.append(path)
         return []
-    nested = any(_within(other, path) and other != path for other in mounts)
+    nested = any(within(other, path) and other != path for other in mounts)
     if hidden or not nested:
         return _read_only(path, descriptor)
     # Mounts inherited by a user namespace are locked, and a tree that holds one can't be a lower
@@ -289,10 +287,10 @@ def _cover(
 
 def _cover_memory(layers: Layers) -> None:
     """Give shared memory an upper layer in memory: data sets kept there stay readable."""
-    if not os.path.isdir(_SHM) or not os.access(_SHM, os.W_OK):
+    if not os.path.isdir(SHM) or not os.access(SHM, os.W_OK):
         return
-    if not _overlaid(_SHM, _descriptor(_SHM), [layers.ram], layers):
-        _mount("tmpfs", _SHM, "tmpfs", 0, "mode=1777")
+    if not _overlaid(SHM, _descriptor(SHM), [layers.ram], layers):
+        _mount("tmpfs", SHM, "tmpfs", 0, "mode=1777")
 
 
 def _overlaid(path: str, descriptor: int, places: list[int], layers: Layers) -> bool:
@@ -302,7 +300,7 @@ def _overlaid(path: str, descriptor: int, places: list[int], layers: Layers) -> 
         upper, work = layers.pair(place)
         try:
             _dress(_name(upper), _name(descriptor), lower)
-            ours = [p for p in layers.foreign if _within(p, path) and p != path]
+            ours = [p for p in layers.foreign if within(p, path) and p != path]
             _seed(_name(upper), _name(descriptor), [p[len(path) + 1 :] for p in ours])
             layered = f"lowerdir={_name(descriptor)},upperdir={_name(upper)},workdir={_name(work)}"
             _mount_overlay(path, f"{layered},{extra}")
@@ -352,14 +350,6 @@ def _read_only(path: str, descriptor: int | None = None) -> list[str]:
     return [f"{path} itself is read-only in trials, its folders are not."]
 
 
-def _within(path: str, tree: str) -> bool:
-    return path == tree or path.startswith(tree.rstrip("/") + "/")
-
-
-def _within_any(path: str, trees: tuple[str, ...] | list[str]) -> bool:
-    return any(_within(path, tree) for tree in trees)
-
-
 def _descriptor(path: str) -> int:
     return os.open(path, os.O_PATH | os.O_NOFOLLOW)
 
@@ -367,17 +357,6 @@ def _descriptor(path: str) -> int:
 def _name(descriptor: int) -> str:
     # Needs no escaping (`,` and `:` part mount options) and still names a tree once it is hidden.
     return f"/proc/self/fd/{descriptor}"
-
-
-def _mount_id(path: str) -> int | None:
-    try:
-        descriptor = _descriptor(path)
-    except OSError:
-        return None
-    with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as lines:
-        found = next((int(x.split()[1]) for x in lines if x.startswith("mnt_id:")), None)
-    os.close(descriptor)
-    return found
 
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:

@@ -14,7 +14,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.errors import IsolationFailed
 from upshift.launch import guard as guards
+from upshift.launch import refusals
 from upshift.launch.output import Output
+from upshift.launch.scratch import make_layers, make_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,8 +70,9 @@ class Process:
     """
 
     def __init__(
-        self, guard: subprocess.Popen[bytes], folders: Sequence[Path], isolation: Isolation
-    ) -> None:
+        self, guard: subprocess.Popen[bytes], output: Output, folders: Sequence[Path], *,
+        isolation: Isolation, cwd: str,
+    ) -> None:  # fmt: skip
         self.pid = 0
         self.exit: Exit | None = None
         self.notes: tuple[str, ...] = ()
@@ -78,8 +80,9 @@ class Process:
         self._scratch = folders[0]
         self._folders = folders
         self._isolation = isolation
+        self._cwd = cwd
         self._text = b""
-        self._output: Output | None = None
+        self._output = output
         self._refused: tuple[str, ...] = ()
 
     @classmethod
@@ -109,36 +112,26 @@ class Process:
         Raises:
             IsolationFailed: this machine does not permit that isolation.
         """
-        scratch = scratch.resolve()
-        layers = _layers(scratch, isolation)
-        pipes = (*os.pipe(), *os.pipe())
-        out_read, out_write, err_read, err_write = pipes
+        folders = [scratch.resolve()]
         try:
-            guard = _start_guard(out_write, err_write)
-        except OSError as error:
-            for descriptor in pipes:
-                os.close(descriptor)
-            for folder in (scratch, *layers):
+            folders += make_layers(folders[0]) if isolation is Isolation.OVERLAY else []
+            guard, output, out = _start_guard()
+        except BaseException as error:
+            for folder in folders:
                 guards.wipe(str(folder))
+            if not isinstance(error, OSError):
+                raise
             raise IsolationFailed(
                 f"Cannot start a process for the trial: {error.strerror}.",
-                remedy="Free some memory or processes (ulimit -u) and try again.",
+                remedy="Free some memory, disk or processes (ulimit -u) and try again.",
             ) from None
-        process = cls(guard, [scratch, *layers], isolation)
-        process._output = Output(out_read, err_read)
-        spec = {
-            "argv": [_plain(word) for word in argv],
-            "env": {_plain(k): _plain(v) for k, v in _environment(env, scratch, isolation).items()},
-            "cwd": _plain(os.path.realpath(cwd)),
-            "scratch": _plain(str(scratch)),
-            "isolation": isolation.value,
-            "layers": [_plain(str(layer)) for layer in layers],
-            "out": out_write,
-        }
-        process._send(spec)
-        os.close(out_write)
-        os.close(err_write)
-        process._greet(isolation)
+        process = cls(guard, output, folders, isolation=isolation, cwd=os.path.realpath(cwd))
+        try:
+            process._send(argv, env, out)
+            process._greet()
+        except BaseException:
+            process.kill()
+            raise
         return process
 
     def stop(self) -> None:
@@ -148,6 +141,13 @@ class Process:
     def resume(self) -> None:
         """Let the stopped command and its descendants go on (SIGCONT)."""
         self._signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """Ask the guard to end all of it, and return at once; any thread may call this.
+
+        The thread that waits for the process then sees its end. `kill` is still due, there.
+        """
+        self._guard.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End the command, every descendant and the scratch folder; return when they are gone."""
@@ -184,41 +184,51 @@ class Process:
 
     def output(self) -> str:
         """Return what the command wrote: the first 64 KiB and the last 256 KiB."""
-        return self._output.text() if self._output else ""
+        return self._output.text()
 
     def errors(self) -> str:
         """Return the end of what the command wrote to its standard error."""
-        return self._output.errors() if self._output else ""
+        return self._output.errors()
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """The writes that were refused because they could not be redirected, oldest first."""
+        """The paths that could not be written because that cannot be redirected, oldest first."""
         if not self._refused:
             self._keep_refusals()
-        if not self._refused and self._isolation is Isolation.REDIRECT:
-            # Landlock tells nobody, but most programs complain.
-            words = (line for line in self.errors().splitlines() if "ermission denied" in line)
-            return tuple(dict.fromkeys(words))
-        return self._refused
+        if self._refused or self.exit is None or self._isolation is not Isolation.REDIRECT:
+            return self._refused
+        return refusals.guessed(self.errors(), cwd=self._cwd, code=self.exit.code)
 
-    def _send(self, spec: dict[str, Any]) -> None:
+    def _send(self, argv: Sequence[str], env: Mapping[str, str], out: int) -> None:
+        """Tell the guard what to start; the trial prints to its descriptor `out`."""
+        scratch, *layers = self._folders
+        environment = _environment(env, scratch, self._isolation)
+        spec = {
+            "argv": [_plain(word) for word in argv],
+            "env": {_plain(key): _plain(value) for key, value in environment.items()},
+            "cwd": _plain(self._cwd),
+            "scratch": _plain(str(scratch)),
+            "isolation": self._isolation.value,
+            "layers": [_plain(str(layer)) for layer in layers],
+            "out": out,
+        }
         pipe = self._guard.stdin
         assert pipe is not None  # noqa: S101  # Popen was asked for a pipe
         with contextlib.suppress(BrokenPipeError):  # the silence of the guard is read next
             pipe.write(json.dumps(spec).encode() + b"\n")
             pipe.flush()
 
-    def _greet(self, isolation: Isolation) -> None:
+    def _greet(self) -> None:
         """Read the guard's first line: the command runs, or why it does not."""
         line = self._line(_START_PATIENCE_S)
         told: dict[str, Any] = json.loads(line or "{}") or {"failure": "its guard did not start"}
         self.pid = told.get("pid", 0)
         self.notes = tuple(told.get("notes", ()))
         if "failure" in told:
-            self.kill()
             raise IsolationFailed(
-                f"Cannot isolate a trial by {isolation.value} here ({told['failure']}).",
-                remedy="Run it where user namespaces are permitted, or on a copy of your folder.",
+                f"Cannot isolate a trial by {self._isolation.value} here ({told['failure']}).",
+                remedy="Run it where user namespaces are permitted, or on a copy of your folder "
+                "elsewhere.",
             )
         if "exec" in told:
             ended = self.wait(_END_PATIENCE_S)
@@ -248,8 +258,7 @@ class Process:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-        if self._output:
-            self._output.close()
+        self._output.close()
 
     def _keep_refusals(self) -> None:
         with contextlib.suppress(OSError):
@@ -278,49 +287,57 @@ class Process:
 
 @functools.cache
 def best_isolation() -> Isolation:
-    """Return the strictest isolation that really works here, by trying it once."""
+    """Return the strictest isolation that really works here, by trying it once.
+
+    Raises:
+        UsageError: nowhere can a trial's folder be made.
+    """
     if not sys.platform.startswith("linux"):
         return Isolation.REDIRECT
-    with tempfile.TemporaryDirectory(prefix="upshift-") as folder:
-        scratch, victim = Path(folder, "scratch"), Path(folder, "victim")
-        scratch.mkdir()
-        victim.write_text("before")
-        code = "import sys; open(sys.argv[1], 'w').write('x'); print(open(sys.argv[1]).read())"
-        argv = [sys.executable, "-I", "-S", "-c", code, str(victim)]
-        try:
-            process = Process.start(
-                argv, env=os.environ, cwd=folder, scratch=scratch, isolation=Isolation.OVERLAY
-            )
-        except IsolationFailed:
-            return Isolation.REDIRECT
-        process.wait(_START_PATIENCE_S)
-        process.kill()
-        works = process.output() == "x\n" and victim.read_text() == "before"
-    return Isolation.OVERLAY if works else Isolation.REDIRECT
+    folder = make_scratch()
+    try:
+        return Isolation.OVERLAY if _overlay_works(folder) else Isolation.REDIRECT
+    except IsolationFailed:
+        return Isolation.REDIRECT
+    finally:
+        guards.wipe(str(folder))
 
 
-def _start_guard(out: int, errors: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(_GUARD)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        pass_fds=(out,),
-        start_new_session=True,  # Ctrl-C in the terminal is for the parent to judge
+def _overlay_works(folder: Path) -> bool:
+    scratch, victim = folder / "scratch", folder / "victim"
+    scratch.mkdir()
+    victim.write_text("before")
+    code = "import sys; open(sys.argv[1], 'w').write('x'); print(open(sys.argv[1]).read())"
+    argv = [sys.executable, "-I", "-S", "-c", code, str(victim)]
+    process = Process.start(
+        argv, env=os.environ, cwd=str(folder), scratch=scratch, isolation=Isolation.OVERLAY
     )
+    process.wait(_START_PATIENCE_S)
+    process.kill()
+    return process.output() == "x\n" and victim.read_text() == "before"
 
 
-def _layers(scratch: Path, isolation: Isolation) -> list[Path]:
-    """Make the folders for what the trial writes, in two trees: no tree can hold its own."""
-    if isolation is not Isolation.OVERLAY:
-        return []
-    layers = [scratch / ".layers"]
-    layers[0].mkdir(mode=0o700)
-    for place in ("/var/tmp", "/tmp", os.environ.get("HOME", "/tmp")):
-        if scratch.parts[:2] != Path(place).resolve().parts[:2] and os.access(place, os.W_OK):
-            layers.append(Path(tempfile.mkdtemp(prefix="upshift-", dir=place)))
-            break
-    return layers
+def _start_guard() -> tuple[subprocess.Popen[bytes], Output, int]:
+    """Start a guard; return it, what its trial prints, and the trial's descriptor for that."""
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    try:
+        guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_GUARD)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=err_write,
+            pass_fds=(out_write,),
+            start_new_session=True,  # Ctrl-C in the terminal is for the parent to judge
+        )
+    except BaseException:
+        os.close(out_read)
+        os.close(err_read)
+        raise
+    finally:
+        os.close(out_write)
+        os.close(err_write)
+    return guard, Output(out_read, err_read), out_write
 
 
 def _environment(env: Mapping[str, str], scratch: Path, isolation: Isolation) -> Mapping[str, str]:

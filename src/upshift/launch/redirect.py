@@ -326,14 +326,14 @@ def _audit(shadow: Shadow, event: str, args: tuple[Any, ...]) -> None:
             continue
         path = os.path.join(shadow.cwd(), os.fsdecode(item))
         if not shadow.exempt(path) and path != getattr(_opening, "path", None):
-            _refuse(shadow, event, path)
+            _refuse(shadow, path)
 
 
-def _refuse(shadow: Shadow, event: str, path: str) -> None:
+def _refuse(shadow: Shadow, path: str) -> None:
     with contextlib.suppress(OSError):
         note = real.open(
             os.path.join(shadow.scratch, _REFUSED), os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600
         )
-        real.write(note, f"{event} {path}\n".encode(errors="surrogateescape"))
+        real.write(note, f"{path}\n".encode(errors="surrogateescape"))
         real.close(note)
     raise PermissionError(errno.EACCES, "This write cannot be redirected in a trial", path)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import ScriptFailed
 from upshift.launch.blocks import patience_s as more_patience_s
-from upshift.launch.channel import Listener, make_scratch
+from upshift.launch.channel import Listener
+from upshift.launch.guard import wipe
 from upshift.launch.order import environment
 from upshift.launch.process import Isolation, Process
+from upshift.launch.scratch import make_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -65,10 +68,39 @@ class Take:
         }
 
 
+class Running:
+    """The recorded runs that are under way, so that another thread can end them all."""
+
+    def __init__(self) -> None:
+        self._processes: set[Process] = set()
+        self._over = False
+        self._lock = Lock()
+
+    def end(self) -> None:
+        """End all of them, and those that are still to begin, as soon as they do."""
+        with self._lock:
+            self._over = True
+            for process in self._processes:
+                process.end()
+
+    @contextmanager
+    def holding(self, process: Process) -> Iterator[None]:
+        """Count a process among them."""
+        with self._lock:
+            self._processes.add(process)
+            if self._over:
+                process.end()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._processes.discard(process)
+
+
 @contextmanager
 def recorded(
     workload: Workload, plan: Plan, take: Take, *, isolation: Isolation, patience_s: float,
-    code: CompiledCode,
+    code: CompiledCode, running: Running | None = None,
 ) -> Iterator[tuple[Mapping[str, Any], Path]]:  # fmt: skip
     """Run the first steps of the script under `plan`; yield what was recorded and where.
 
@@ -79,24 +111,25 @@ def recorded(
         isolation: how its writes are kept away from the user's files.
         patience_s: how long the whole run may take.
         code: what other trials have compiled.
+        running: what this run is part of while it goes on.
 
     Raises:
         ScriptFailed: the run ended, or took too long, before it had anything to say.
     """
-    scratch = make_scratch()
-    listener = Listener(scratch / "s")
-    tensors = scratch / "tensors"
-    tensors.mkdir()
-    env = _pinned(plan, take, socket=str(scratch / "s"), folder=str(tensors))
-    env |= code.lend(scratch, plan)
-    try:
+    with ExitStack() as undo:
+        scratch = make_scratch()
+        undo.callback(wipe, str(scratch))
+        listener = Listener(scratch / "s")
+        undo.callback(listener.close)
+        tensors = scratch / "tensors"
+        tensors.mkdir()
+        env = _pinned(plan, take, socket=str(scratch / "s"), folder=str(tensors))
+        env |= code.lend(scratch, plan)
         process = Process.start(
             workload.command, env=env, cwd=workload.cwd, scratch=scratch, isolation=isolation
         )
-    except BaseException:
-        listener.close()
-        raise
-    try:
+        undo.callback(process.kill)
+        undo.enter_context((running or Running()).holding(process))
         until = time.monotonic() + patience_s + more_patience_s(plan)
         found = listener.adopt("verified", until=until, alive=lambda: process.wait(0) is None)
         if found is None:
@@ -106,12 +139,9 @@ def recorded(
                 output=process.errors() or process.output(),
             )
         channel, message = found
+        undo.callback(channel.close)
         code.collect(scratch)
         yield message, tensors
-        channel.close()
-    finally:
-        listener.close()
-        process.kill()
 
 
 def _pinned(plan: Plan, take: Take, **details: Any) -> dict[str, str]:

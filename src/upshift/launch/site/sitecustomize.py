@@ -2,6 +2,7 @@
 
 The folder of this file stands first on PYTHONPATH in processes that upshift starts. The user's
 own sitecustomize runs first, then this folder leaves sys.path, and upshift waits for torch.
+Programs of the system may run under an older Python than upshift needs: there it stays away.
 """
 
 import importlib.machinery
@@ -43,6 +44,8 @@ def _helper_process():
 
 
 def _come_in(here):
+    if sys.version_info < (3, 11):  # noqa: UP036  # any Python that the script starts reads this
+        return
     if os.environ.get("UPSHIFT_CHILD") and not os.environ.get("UPSHIFT_OFF"):
         root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
         sys.meta_path.append(_Upshift(root))

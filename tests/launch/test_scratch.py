@@ -1,0 +1,121 @@
+"""Where trials lie: full disks are passed over, and nothing is left behind."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from upshift.errors import UsageError
+from upshift.launch import arm, verification
+from upshift.launch.arm import Arm
+from upshift.launch.process import Isolation, best_isolation
+from upshift.launch.scratch import make_layers, make_scratch
+from upshift.launch.verification import Take, recorded
+from upshift.records import Entry, Plan, Workload
+
+FULL = OSError(28, "No space left on device")
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """Let folders have no room."""
+
+    def fill(*places: str) -> None:
+        stock = tempfile.mkdtemp
+
+        def mkdtemp(*args, **kwargs):
+            if kwargs.get("dir") in places:
+                raise FULL
+            return stock(*args, **kwargs)
+
+        monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
+
+    return fill
+
+
+def test_a_full_temporary_folder_is_passed_over(full, monkeypatch) -> None:
+    full("/var/tmp")
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/var/tmp")
+    scratch = make_scratch()
+    assert scratch.parent == Path("/tmp")
+    scratch.rmdir()
+
+
+def test_a_folder_that_takes_no_file_is_passed_over_and_not_left(tmp_path, monkeypatch) -> None:
+    place = tempfile.mkdtemp(prefix="ut-")
+    stock = Path.write_bytes
+
+    def write_bytes(self, data):
+        if str(self).startswith(place):
+            raise FULL
+        return stock(self, data)
+
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: place)
+    monkeypatch.setattr(Path, "write_bytes", write_bytes)
+    scratch = make_scratch()
+    assert str(scratch.parent) != place
+    scratch.rmdir()
+    os.rmdir(place)  # it is empty
+
+
+def test_without_any_room_one_sentence_names_the_variable(full, monkeypatch) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    full("/tmp", "/var/tmp")
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    monkeypatch.delenv("TMPDIR", raising=False)
+    for act in (make_scratch, best_isolation.__wrapped__):
+        with pytest.raises(UsageError, match="TMPDIR") as told:
+            act()
+        assert "/tmp, /var/tmp" in told.value.problem
+
+
+def test_a_second_tree_for_layers_may_be_missing(full, tmp_path, monkeypatch) -> None:
+    full("/var/tmp", "/tmp")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert make_layers(tmp_path) == [tmp_path / ".layers"]
+
+
+class Full:
+    """Compiled code that finds no room, or is interrupted, when it is to be lent."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def lend(self, *_):
+        raise self.error
+
+
+def _trial(workload, code):
+    Arm(workload, Plan(), isolation=Isolation.NONE, patience_s=1.0, code=code)
+
+
+def _recording(workload, code):
+    take = Take(step_count=1, forced_count=0)
+    with recorded(workload, Plan(), take, isolation=Isolation.NONE, patience_s=1.0, code=code):
+        pass
+
+
+@pytest.mark.parametrize("begin", [_trial, _recording])
+@pytest.mark.parametrize("error", [FULL, KeyboardInterrupt()], ids=["full", "interrupted"])
+def test_what_goes_wrong_before_a_trial_begins_leaves_no_folder(
+    begin, error, tmp_path, monkeypatch
+) -> None:
+    made = []
+
+    def noted() -> Path:
+        made.append(make_scratch())
+        return made[-1]
+
+    for module in (arm, verification):
+        monkeypatch.setattr(module, "make_scratch", noted)
+    workload = Workload(
+        entry=Entry.SCRIPT, argv=("train.py",), cwd=str(tmp_path), python=sys.executable
+    )
+    with pytest.raises(type(error)):
+        begin(workload, Full(error))
+    assert len(made) == 1
+    assert not made[0].exists()
