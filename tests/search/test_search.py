@@ -205,6 +205,24 @@ def test_whole_numbers_climb_to_the_better_neighbour() -> None:
         assert dict(incumbent([turned], history).settings) == {"threads": best}
 
 
+def test_a_setting_that_was_moved_is_told_by_a_race_of_its_own() -> None:
+    threads = knob("threads", 2, 1, 4, 8, switch=Switch.STEP)
+    knobs = [threads]
+    cost = saving(threads={1: 0.9, 2: 1.2, 4: 1.5, 8: 1.1})
+    asked, history = searched(knobs, cost)
+    assert incumbent(knobs, history) == Plan().pull("threads", 4)
+    own = [
+        one for one in asked if (one.baseline, one.candidate) == (Plan(), Plan().pull("threads", 4))
+    ]
+    assert [one.kind for one in own] == [Kind.PRUNE]
+    (row,) = rows(knobs, history)
+    assert row.speedup.mid_ratio == pytest.approx(1.5, abs=0.1)
+    moved = [seen for seen in history if Plan() not in (seen.baseline, seen.candidate)]
+    (row,) = rows(knobs, [history[0], *moved])
+    assert (row.setting, row.speedup) == (4, None)
+    assert "over 2; not measured alone" in row.why
+
+
 def test_without_launches_only_cheap_switches_are_proposed() -> None:
     knobs = [knob("a"), knob("b", switch=Switch.STEP), knob("c", switch=Switch.CHILD)]
     asked, history = searched(knobs, saving(a=1.2, b=1.2, c=1.2), launches=0)

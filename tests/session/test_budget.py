@@ -11,15 +11,16 @@ import pytest
 
 import upshift.lever
 from upshift import session
-from upshift.errors import UsageError
+from upshift.errors import ChildLost, UsageError
 from upshift.launch.bench import Bench
 from upshift.launch.process import Isolation
 from upshift.lever import Lever
-from upshift.records import Effect, Entry, Gate, Phase, Proof, Switch, Tuning, Workload
+from upshift.records import Effect, Entry, Gate, Phase, Plan, Proof, Switch, Tuning, Workload
 from upshift.report.events import Events
 from upshift.session import Options, tuner
 from upshift.session.costs import recorded_count
 from upshift.session.proof import Unprovable
+from upshift.session.races import Races
 from upshift.testing import LAPTOP, FakeScript, Listener, plant, steady
 from upshift.units import parse_duration
 
@@ -29,6 +30,7 @@ DOCTOR_S = 3.0
 
 
 BUNDLED = {"first": True}
+NOTHING = Plan()
 
 
 def lever(name, switch, effect=Effect.EXACT, **details):
@@ -107,7 +109,7 @@ def tuned(monkeypatch, tmp_path):
 
     def run(
         budget_s, *, step_s, start_s, slower_ratio=1.3, rejected=frozenset(), gains=FASTER,
-        training_s=None, watcher=None, slow_from_s=inf,
+        training_s=None, watcher=None, slow_from_s=inf, pulled=NOTHING,
         **details,
     ) -> Tuned:  # fmt: skip
         def cost(plan):
@@ -135,7 +137,7 @@ def tuned(monkeypatch, tmp_path):
         prover = make_prover(script, slower_ratio=slower_ratio, rejected=rejected)
         monkeypatch.setattr(tuner, "Prover", prover)
         view = Listener()
-        options = Options(budget_s=budget_s, training_s=training_s)
+        options = Options(budget_s=budget_s, training_s=training_s, pulled=pulled)
         own = tuner.Tuner(WORKLOAD, options, watcher or view, clock=script.clock)
         tuning = own.tune()
         tried = {row.lever for row in tuning.levers if row.outcome != "skipped"}
@@ -236,6 +238,61 @@ def test_where_nothing_can_be_proved_that_is_said_once_and_nothing_is_changed(tu
     (why,) = [note for note in seen.tuning.notes if "nothing can be proved here" in note]
     assert "KeyError: 'b'" in why
     assert not any(row.outcome == "rejected" for row in seen.tuning.levers)
+
+
+def test_what_a_gate_has_rejected_does_not_come_back_after_an_interrupt(tuned, monkeypatch) -> None:
+    def interrupt(*args, **details):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Races, "confirm", interrupt)
+    seen = tuned(600.0, step_s=0.1, start_s=2.0, rejected={"brisk"}).tuning
+    assert seen.interrupted
+    assert "early" in dict(seen.plan.settings)
+    assert "brisk" not in dict(seen.plan.settings)
+
+
+def crash(*args, **details):
+    raise ChildLost("The script was killed.", remedy="Look at its memory.")
+
+
+def test_a_crash_in_the_confirmation_leaves_an_answer(tuned, monkeypatch) -> None:
+    monkeypatch.setattr(Races, "confirm", crash)
+    seen = tuned(600.0, step_s=0.1, start_s=2.0).tuning
+    assert not seen.plan.settings
+    assert any("was not raced: The script was killed." in note for note in seen.notes)
+    assert not any(row.outcome == "kept" for row in seen.levers)
+
+
+def test_a_crash_after_the_confirmation_leaves_what_was_confirmed(tuned, monkeypatch) -> None:
+    stock = tuner.observe
+
+    def observe(bench, plan):
+        return stock(bench, plan) if not plan.settings else crash()
+
+    monkeypatch.setattr(tuner, "observe", observe)
+    seen = tuned(600.0, step_s=0.1, start_s=2.0).tuning
+    assert seen.speedup.is_gain
+    assert seen.tuned is None
+
+
+BRISK = Plan().pull("brisk", True)
+
+
+def test_what_was_pulled_by_hand_is_proved_though_nothing_else_helps(tuned) -> None:
+    gains = dict.fromkeys(LEVERS, 0.97)
+    seen = tuned(600.0, step_s=0.1, start_s=2.0, gains=gains, pulled=BRISK).tuning
+    assert seen.plan == BRISK
+    assert seen.proof.gates
+    assert seen.proof.effect is Effect.ROUNDING
+
+
+def test_where_what_was_pulled_fails_no_other_lever_is_blamed(tuned) -> None:
+    seen = tuned(600.0, step_s=0.1, start_s=2.0, pulled=BRISK, rejected={"brisk"}).tuning
+    assert not seen.proof.holds
+    assert seen.plan == BRISK
+    whys = {row.why for row in seen.levers if row.outcome == "dropped"}
+    assert f"{BRISK} fails alone" in whys
+    assert not any(row.outcome == "rejected" for row in seen.levers)
 
 
 @pytest.mark.parametrize("step_s", STEPS_S)

@@ -1,6 +1,9 @@
 """The whole proof on real runs: which plans pass, which do not, by which gates."""
 
+import signal
 import sys
+import threading
+import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -242,7 +245,7 @@ def test_where_the_script_itself_cannot_be_recorded_no_lever_is_blamed(
     planted, monkeypatch
 ) -> None:
     @contextmanager
-    def recorded(workload, plan, take, *, isolation, patience_s, code):
+    def recorded(workload, plan, take, *, isolation, patience_s, code, running):
         raised = "Traceback (most recent call last):\nKeyError: 'b'"
         raise ScriptFailed("It ended.", remedy="Look.", output=raised)
         yield
@@ -252,6 +255,19 @@ def test_where_the_script_itself_cannot_be_recorded_no_lever_is_blamed(
         prover.prove(Plan().pull("malloc_retention", True))
 
 
+@pytest.mark.child
+def test_an_interrupt_ends_the_runs_that_are_under_way(planted, tmp_path) -> None:
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(300)\n")
+    main = threading.main_thread().ident
+    timer = threading.Timer(2.0, signal.pthread_kill, [main, signal.SIGINT])
+    began_s = time.monotonic()
+    with open_prover(tmp_path / "none") as prover:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            prover.prove(Plan().pull("malloc_retention", True))
+    assert time.monotonic() - began_s < 30.0
+
+
 @pytest.mark.parametrize(("excess", "holds"), [(0.0, True), (0.2, False)])
 def test_another_algorithm_is_run_under_five_seeds_beside_the_script(
     excess, holds, planted, monkeypatch
@@ -259,7 +275,7 @@ def test_another_algorithm_is_run_under_five_seeds_beside_the_script(
     asked = []
 
     @contextmanager
-    def recorded(workload, plan, take, *, isolation, patience_s, code):
+    def recorded(workload, plan, take, *, isolation, patience_s, code, running):
         asked.append((str(plan), take.shift))
         yield plan, take
 

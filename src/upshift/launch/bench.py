@@ -27,7 +27,7 @@ WARM_COUNT = 3
 _LEAST_BLOCK_S = 0.02
 _LONE_BLOCK_S = 3.0
 _TIMEOUT_FACTOR = 20.0
-_MEMORY_MARGIN_RATIO = 1.3
+_MEMORY_MARGIN_RATIO = 1.2
 _LEAST_ROOM_COUNT = 8
 
 
@@ -42,8 +42,8 @@ class Bench:
         workload: the user's command.
         isolation: how the children's writes are kept away from the user's files.
         patience_s: how long to wait for a first step.
-        available_bytes: free memory, None if unknown; two children that do not fit take turns
-            at living.
+        available_bytes: free memory before the first child, None if unknown; two children that
+            do not fit take turns at living.
         make_arm: makes a child; tests give one of arithmetic.
         clock: seconds.
     """
@@ -70,6 +70,7 @@ class Bench:
         self._make_arm = make_arm
         self._clock = clock
         self.tally = Tally()
+        self.notes: tuple[str, ...] = ()  # what the isolation could not do in full
         self._seats: list[Arm | None] = [None, None]
         self._current: dict[int, tuple[Plan, ...]] = {}
 
@@ -124,6 +125,7 @@ class Bench:
         self._seats[seat] = arm
         try:
             arm.begin()
+            self.notes = tuple(dict.fromkeys((*self.notes, *arm.notes)))
             self.tally.started(plan, self._clock() - started_s)
             self.step_s = self.step_s or arm.first_step_s
             arm.switch((plan,))
@@ -158,15 +160,10 @@ class Bench:
         self.cycle_count = int(found["traits"]["cycle_count"])
         return found
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the isolation could not do in full, one sentence each."""
-        return tuple(dict.fromkeys(note for arm in self._seats if arm for note in arm.notes))
-
     def check_memory(self, resident_bytes: float) -> None:
         """Decide whether two children fit into memory, by the size of the first."""
         if self._available_bytes is not None:
-            self.lonely = resident_bytes * _MEMORY_MARGIN_RATIO > self._available_bytes
+            self.lonely = 2 * resident_bytes * _MEMORY_MARGIN_RATIO > self._available_bytes
 
     # ---- how long it takes
 
@@ -195,7 +192,7 @@ class Bench:
         return sum(self._fits(plan, seat) <= 0 for seat, plan in seats.items())
 
     def _seating(self, baseline: Plan, candidate: Plan) -> dict[int, Plan]:
-        if self._shape(baseline, candidate, apart=False).relay:
+        if self.shape(baseline, candidate).relay:
             return self._seats_for(baseline, candidate)
         return {self._seat_for(baseline): baseline}
 
@@ -208,7 +205,7 @@ class Bench:
 
     def pair_s(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> float:
         """Return about how long a pair takes, with the launches that a short life costs."""
-        shape = self._shape(baseline, candidate, apart=apart)
+        shape = self.shape(baseline, candidate, apart=apart)
         launch_count = shape.step_count / max(1, self._left_count())
         if shape.relay and self.lonely:
             launch_count = 2
@@ -245,7 +242,7 @@ class Bench:
         """
 
         def run() -> list[Pair]:
-            shape = self._shape(baseline, candidate, apart=apart)
+            shape = self.shape(baseline, candidate, apart=apart)
             if shape.relay:
                 self.room(shape.block_count)
                 return self._relay(baseline, candidate, coins, shape)
@@ -259,7 +256,7 @@ class Bench:
         self.tally.know_late(baseline, candidate)
 
         def sit() -> None:
-            if not self._shape(baseline, candidate, apart=apart).relay:
+            if not self.shape(baseline, candidate, apart=apart).relay:
                 self.arm(baseline, candidate, seat=self._seat_for(baseline))
                 return
             for seat, plan in self._seats_for(baseline, candidate).items():
@@ -267,7 +264,8 @@ class Bench:
 
         self.repeat(sit)
 
-    def _shape(self, baseline: Plan, candidate: Plan, *, apart: bool) -> Shape:
+    def shape(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> Shape:
+        """Return how the pairs of two plans are run."""
         least_s = _LONE_BLOCK_S if self.lonely else _LEAST_BLOCK_S
         return shape_of(
             baseline, candidate, apart=apart,

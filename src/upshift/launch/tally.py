@@ -5,13 +5,13 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from upshift.launch.blocks import compiling
+from upshift.launch.blocks import compiling, cost_s, pair
 from upshift.records import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from upshift.records import Plan, Step
+    from upshift.records import Pair, Plan, Step
 
 _RECENT_COUNT = 3
 _COMPILE_KEY = "compile_s"
@@ -28,6 +28,7 @@ class Tally:
         self._phases: dict[Plan, dict[Phase, float]] = {}
         self._counts: dict[Plan, int] = {}
         self._kept_up_count = 0
+        self._watched: Sequence[Step] = ()
         self._late: set[Plan] = set()
 
     def started(self, plan: Plan, wall_s: float) -> None:
@@ -60,6 +61,23 @@ class Tally:
     def watched(self, steps: Sequence[Step]) -> None:
         """Note steps in a row of the script as it is: does it wait for its loader?"""
         self._kept_up_count = 0 if _waits(steps) else len(steps)
+        self._watched = steps
+
+    def neighbours(self, block_count: int) -> list[Pair]:
+        """Return pairs of blocks of the script as it is that followed on one another.
+
+        Each stands there in both orders, as the coin of a race may fall.
+        """
+        size = 2 * block_count
+        found = []
+        for at in range(0, len(self._watched) - size + 1, size):
+            blocks = (
+                self._watched[at : at + block_count],
+                self._watched[at + block_count : at + size],
+            )
+            costs = [cost_s(block) for block in blocks]
+            found += [pair(costs, baseline_first, None) for baseline_first in (True, False)]
+        return found
 
     def know_late(self, *plans: Plan) -> None:
         """Decide before a race which of its plans have been seen to wait for their loader."""

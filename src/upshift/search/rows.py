@@ -66,6 +66,10 @@ def _row(knob: Knob, story: Story) -> LeverReport:
 
 
 def _kept_unseen(knob: Knob, story: Story) -> str:
+    if knob.lever in story.moved:
+        seen = story.moved[knob.lever]
+        before = dict(seen.baseline.settings)[knob.lever]
+        return f"{figure(seen)} over {before}; not measured alone"
     together = figure(story.bundle) if story.bundle else "not measured"
     why = _why_passed_over(knob, story)
     return f"pulled together with other levers ({together}); not measured alone{why and ': '}{why}"

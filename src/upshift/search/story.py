@@ -68,6 +68,7 @@ class Story:
         pruned: knobs that have been raced against their absence.
         refused: races that were passed over, in order.
         doubted: for each knob of a plan that did not win again that second race.
+        moved: for each knob that went over to another setting the last race about that.
         bounded: knobs that a ledger or the incumbent left too little to do, with the reason.
     """
 
@@ -81,6 +82,7 @@ class Story:
     pruned: set[str] = field(default_factory=set)
     refused: list[Refusal] = field(default_factory=list)
     doubted: dict[str, Comparison] = field(default_factory=dict)
+    moved: dict[str, Comparison] = field(default_factory=dict)
     bounded: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -312,6 +314,9 @@ class Story:
         if seen is None or not self._is_better(seen):
             return False
         self._take(seen)
+        self.moved[knob.lever] = seen
+        self.deciding.pop(knob.lever, None)  # that was about another setting
+        self.pruned.discard(knob.lever)
         return True
 
     # ---- two numbers at once
@@ -347,11 +352,8 @@ class Story:
 
     def _prune(self) -> Steps:
         """Race knobs' absence against their presence, least promising first."""
-        levers = [
-            knob.lever
-            for knob in reversed(self.knobs)
-            if self._is_in(knob) and not self._is_settled(knob.lever)
-        ]
+        levers = [knob.lever for knob in reversed(self.knobs) if self._is_in(knob)]
+        levers = [lever for lever in levers if not self._is_settled(lever)]
         if len(levers) >= _GROUP_COUNT:
             yield from self._leave_out(levers[: len(levers) // 2])
         for lever in levers:

@@ -6,6 +6,7 @@ The stages do not know one another; here they meet.
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -172,6 +173,9 @@ def run(workload: Workload, plan: Plan, band: Band | None = None) -> NoReturn:
     guarded = {} if band is None else {"band": asdict(band)}
     env = environment(plan, mode="run", **guarded) if plan.settings else dict(os.environ)
     command = workload.command
+    # Python ignores them, and a shell cannot undo that for what it starts: see `yes | head -1`.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(command[0], command, env)
     except OSError as error:

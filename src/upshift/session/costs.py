@@ -73,7 +73,7 @@ class Costs:
         launch_s: seconds from a launch until the child is warm.
         pair_s: seconds of a pair in two children.
         cycle_count: steps after which the times repeat: loader workers x prefetch.
-        busy_ratio: how much longer a step takes while another run goes on, 1 to 2.
+        busy_ratio: how much longer two runs of a proof take than one, 1 to 2.
     """
 
     step_s: float
@@ -148,8 +148,8 @@ def costs_of(
         baseline: what the user pulled.
         candidate: the plan that is to be proved.
     """
-    busy_ratio = _BUSY_RATIO
-    if seen.cores_ratio is not None:
+    busy_ratio = 2.0 if bench.lonely else _BUSY_RATIO
+    if seen.cores_ratio is not None and not bench.lonely:
         busy_ratio = min(2.0, max(1.0, 2 * seen.cores_ratio / machine.budget.core_count))
     return Costs(
         step_s=bench.step_s,

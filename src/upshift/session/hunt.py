@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from upshift.session.costs import Costs
     from upshift.session.races import Races
 
+# Of races: a child for a plan that none stands under. One that is started again because the script
+# ended, or because memory holds only one, costs time alone.
 MOST_LAUNCHES_COUNT = 25
 _LEAST_RACE_S = 2.0
 _RACES_PER_KNOB = 3
@@ -61,6 +63,7 @@ class Hunt:
         self._costs = costs
         self._spent_s = spent_s
         self._confirm_s = 0.0
+        self._launch_count = 2  # those of the script against itself
 
     @property
     def best(self) -> Plan:
@@ -102,6 +105,7 @@ class Hunt:
             left_s = self._left_s(proposal, best) - self._races.prepare_s(proposal)
             self._view.stage("search", f"{proposal.kind}: {proposal.candidate}")
             share_s = max(_LEAST_RACE_S, 2 * left_s / max(2, races - len(history)))
+            self._launch_count += self._price(proposal).launch_count
             self._journal.append(self._races.race(proposal, share_s, most_s=left_s))
             best, old = self.best, best
             if best != old:
@@ -144,7 +148,7 @@ class Hunt:
         return search.Terms(
             price=self._price,
             left_s=lambda asked: self._left_s(asked, best) if begun else inf,
-            launches_left=max(0, MOST_LAUNCHES_COUNT - self._bench.launch_count),
+            launches_left=max(0, MOST_LAUNCHES_COUNT - self._launch_count),
             weighed_s=self._options.training_s
             or max(_TRAINING_LEAST_S, _TRAINING_PER_BUDGET * self._options.budget_s),
         )

@@ -11,8 +11,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from upshift.errors import ScriptFailed
-from upshift.launch.verification import Take, recorded
+from upshift.errors import TRIAL_FAILURES
+from upshift.launch.verification import Running, Take, recorded
 from upshift.lever import lookup
 from upshift.records import Effect, Gate, Phase, Plan, Proof
 from upshift.session.costs import recorded_count
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from upshift.records import Band, Workload
 
 _FLOORS_COUNT, _OTHER_SEEDS_COUNT = 3, 2
-_AT_ONCE_COUNT = 2
 _FORCED_LEAST_COUNT, _FORCED_COUNT, _FORCED_MOST_COUNT = 2, 8, 24
 _FORCED_SHARE = 0.75
 _TAUGHT_BYTES, _EVIDENCE_BYTES = 1 << 28, 1 << 27
@@ -75,7 +74,7 @@ def _forced_count(step_count: int, parameter_count: int) -> int:
 class Prover:
     """Record the script once, then judge plans against it.
 
-    Nothing is timed here, so two runs go on at the same time.
+    Nothing is timed here, so two runs go on at the same time where memory holds them.
 
     Args:
         workload: the user's command.
@@ -86,16 +85,18 @@ class Prover:
         parameter_count: numbers in the model, which decides for how many steps its weights are
             kept.
         code: what trials have compiled so far.
+        at_once_count: runs that memory has room for.
     """
 
     def __init__(
         self, workload: Workload, *, isolation: Isolation, step_s: float, start_s: float,
-        patience_s: float, parameter_count: int, code: CompiledCode,
+        patience_s: float, parameter_count: int, code: CompiledCode, at_once_count: int = 2,
     ) -> None:  # fmt: skip
         self.launch_count = 0
         self._workload = workload
         self._isolation = isolation
         self._code = code
+        self._at_once_count = at_once_count
         step_count = recorded_count(step_s)
         # Two runs share the cores, and every step is hashed: be generous.
         self._patience_s = patience_s + 4 * start_s + 10 * step_count * step_s
@@ -108,6 +109,7 @@ class Prover:
         self._step_s = step_s
         self._vitals: list[Mapping[str, Any]] = []
         self._known: dict[tuple[Plan, Take], Evidence] = {}
+        self._running = Running()
 
     def __enter__(self) -> Prover:
         return self
@@ -135,7 +137,7 @@ class Prover:
         try:
             judge = self._judge_learning if declared is Effect.LEARNING else self._judge
             return judge(plan)
-        except ScriptFailed as failure:
+        except TRIAL_FAILURES as failure:
             gate = Gate(name="G1 structure", passed=False, says=failure.last_words)
             return Proof(effect=declared, gates=(gate,))
 
@@ -150,7 +152,7 @@ class Prover:
         declared, asked = declared_effect(plan), effects(plan)
         repeats = gates.repeatable(first, second)
         redraws = Effect.REDRAW in asked and candidate.batches != first.batches
-        structure = gates.same_structure(first, candidate, redraws=redraws)
+        structure = gates.same_structure(first, candidate, redraws=redraws, again=second)
         shown: list[Gate] = [repeats, structure]
         if candidate.equals(first):
             shown.append(gates.same_bits(first, candidate))
@@ -241,7 +243,7 @@ class Prover:
     # ---- the runs
 
     def _runs(self, plan: Plan) -> tuple[Evidence, Evidence, Evidence]:
-        """Record the script twice, then the plan and a floor, two at a time."""
+        """Record the script twice, then the plan and a floor."""
         asked = effects(plan)
         feeds = bool(asked & {Effect.REDRAW, Effect.PRECISION})
         if self._baseline is None or (feeds and not self._keeps):
@@ -273,29 +275,36 @@ class Prover:
         return self._record_all([(plan, take)])[0]
 
     def _record_all(self, asked: Sequence[tuple[Plan, Take]]) -> list[Evidence]:
-        """Record runs, two at a time; what was recorded before is not again."""
+        """Record runs; what was recorded before is not again."""
         missing = [pair for pair in dict.fromkeys(asked) if pair not in self._known]
         found = self._together([partial(self._run, plan, take) for plan, take in missing])
         self._known.update(zip(missing, found, strict=True))
         return [self._known[pair] for pair in asked]
 
     def _together(self, runs: Sequence[Callable[[], Evidence]]) -> list[Evidence]:
-        with ThreadPoolExecutor(_AT_ONCE_COUNT) as pool:
-            return [future.result() for future in [pool.submit(run) for run in runs]]
+        self._running = Running()
+        with ThreadPoolExecutor(self._at_once_count) as pool:
+            futures = [pool.submit(run) for run in runs]
+            try:
+                return [future.result() for future in futures]
+            except BaseException:  # nobody waits for the others any more
+                pool.shutdown(wait=False, cancel_futures=True)
+                self._running.end()
+                raise
 
     def _run(self, plan: Plan, take: Take) -> Evidence:
         self.launch_count += 1
         try:
             with recorded(
                 self._workload, plan, take, isolation=self._isolation, code=self._code,
-                patience_s=self._patience_s,
+                patience_s=self._patience_s, running=self._running,
             ) as (message, folder):  # fmt: skip
                 evidence = read_evidence(message, folder)
                 if take.teacher is None and take.forced_count:
                     self._vitals.append(message["vitals"] | {"steps": message["steps"]})
                     self._teach(folder)
                 return evidence
-        except ScriptFailed as failure:
+        except TRIAL_FAILURES as failure:
             if plan.settings:
                 raise
             raise Unprovable(failure.last_words) from failure

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from upshift import compare
-from upshift.errors import ScriptFailed
+from upshift.errors import TRIAL_FAILURES
 from upshift.lever import lookup
 from upshift.records import Comparison, Noise, Plan, Verdict
 from upshift.session.costs import (
@@ -39,6 +39,7 @@ _CONFIRM_WANTED_S = 30.0
 _REDRAWN_GROWTH = 1.1  # an interval of many pairs takes milliseconds
 _RACE_LEAST_COUNT, _RACE_USUAL_COUNT, _RACE_USUAL_S = 8, 16, 8.0
 _CONFIRM_MOST_COUNT = 24
+_NEIGHBOURS_LEAST_COUNT = 8
 
 
 class Races:
@@ -147,10 +148,9 @@ class Races:
         return result
 
     def _race(self, proposal: search.Proposal, share_s: float, *, most_s: float) -> Comparison:
-        assert self.noise is not None  # noqa: S101  # measured before the search
         baseline, candidate = proposal.baseline, proposal.candidate
         own, other = self.with_pulled(baseline), self.with_pulled(candidate)
-        noise = replace(self.noise, pair_s=max(1e-3, self._bench.pair_s(own, other)))
+        noise = self._noise_between(own, other)
         usual_s = min(_RACE_USUAL_COUNT * noise.pair_s, _RACE_USUAL_S)
         seconds = max(min(max(share_s, usual_s), most_s), self.least_s(proposal))
         rule = compare.rule_for(noise, budget_s=seconds, least_ratio=LEAST_RATIO)
@@ -164,7 +164,7 @@ class Races:
                 clock=self._clock,
                 on_pairs=self._shower(rule.bets),
             )
-        except ScriptFailed as failure:
+        except TRIAL_FAILURES as failure:
             self._bench.clear()
             return Comparison(
                 baseline=baseline,
@@ -180,8 +180,23 @@ class Races:
             later_s=self._later_s(own, other),
         )
 
+    def _noise_between(self, own: Plan, other: Plan) -> Noise:
+        """Return the noise of pairs as two plans are raced.
+
+        The A/A run lets two children take the same steps in turns. Inside one child every turn has
+        steps of its own, mostly a single one; how these differ was seen as the script was watched.
+        """
+        assert self.noise is not None  # noqa: S101  # measured before the search
+        noise = replace(self.noise, pair_s=max(1e-3, self._bench.pair_s(own, other)))
+        shape = self._bench.shape(own, other)
+        pairs = [] if shape.relay else self._bench.tally.neighbours(shape.block_count)
+        if len(pairs) < _NEIGHBOURS_LEAST_COUNT:
+            return noise
+        seen = compare.measure_noise(pairs, pair_s=noise.pair_s, budget_s=self.confirm_s)
+        return replace(noise, sd_ratio=max(noise.sd_ratio, seen.sd_ratio))
+
     def _later_s(self, baseline: Plan, candidate: Plan) -> float | None:
-        with suppress(ScriptFailed):  # a script may end just now; the race is over
+        with suppress(*TRIAL_FAILURES):  # a script may end just now; the race is over
             self._bench.note_compiling(candidate)
         return self._bench.tally.later_s(baseline, candidate)
 

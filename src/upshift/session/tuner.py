@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
-import hashlib
-import shutil
-import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from upshift import compare, search, session
-from upshift.errors import UsageError
+from upshift.errors import TRIAL_FAILURES, UsageError
 from upshift.launch.compiled_code import CompiledCode
 from upshift.lever import Scene, discover, lookup
 from upshift.records import Cost, Effect, LeverReport, Plan, Profile, Proof, Tuning
 from upshift.session.costs import Costs, costs_of
 from upshift.session.examine import examine
 from upshift.session.hunt import Hunt
+from upshift.session.journals import open_journal
 from upshift.session.knobs import find_knobs, remarks
 from upshift.session.observe import observe, retimed
 from upshift.session.payback import WORTH_SAYING_S, Payback, blamed
@@ -65,6 +61,7 @@ class Tuner:
         self._band: Band | None = None
         self._diagnosis: Diagnosis | None = None
         self._journal: search.Journal | None = None
+        self._surviving: Plan | None = None
 
     def tune(self) -> Tuning:
         """Run the whole story.
@@ -84,6 +81,8 @@ class Tuner:
             self._baseline = observe(bench, self._options.pulled)
             self._view.profiled(self._baseline)
             self._say_baseline()
+            for note in bench.notes:
+                self._view.note(note)
             self._diagnosis = examine(
                 bench, self._options.pulled, self._baseline, self._machine, seconds=_LOOK_S
             )
@@ -93,7 +92,9 @@ class Tuner:
             self._scene = Scene(machine=self._machine, baseline=self._baseline, traits=traits)
             self._notes += remarks(self._scene)
             self._races = Races(bench, self._options, self._view, clock=self._clock)
-            journal = _open_journal(self._workload, self._fingerprint())
+            journal = open_journal(
+                self._workload, self._options, self._machine, torch=str(traits.get("torch"))
+            )
             self._knobs, rows = find_knobs(
                 self._scene, self._options, least_ratio=LEAST_RATIO, settled=journal.settings
             )
@@ -101,7 +102,7 @@ class Tuner:
             if not self._knobs:
                 self._notes.append("No lever can reach 2 % here: see why each was left out.")
                 journal.path.unlink(missing_ok=True)
-                return self._result(Plan(), Proof(effect=Effect.EXACT))
+                return self._nothing()
             self._journal = journal
             journal.settle({knob.lever: knob.settings for knob in self._knobs})
             return self._story(journal)
@@ -128,9 +129,10 @@ class Tuner:
     def _settle(self, plan: Plan) -> Tuning:
         """Prove and confirm a plan; where the gain is not seen again, the part that won alone."""
         while plan.settings:
+            self._surviving = plan
             plan, proof = self._prove(plan)
             if not plan.settings:
-                break
+                return self._result(plan, proof)
             seen = self._confirm(plan)
             if seen is None:
                 rest, why = self._proven_part(plan), "the gain was not seen on fresh launches"
@@ -138,21 +140,28 @@ class Tuner:
                 rest = self._early_part(plan)
             else:
                 self._say_what_it_saves(plan, seen.speedup)
-                tuned = observe(self._bench, self._races.with_pulled(plan))
-                self._baseline, tuned = self._in_turns(tuned, plan, seen)
-                return self._result(plan, proof, tuned=tuned, confirmed=seen)
+                return self._result(plan, proof, tuned=self._after(plan, seen), confirmed=seen)
             self._retell(plan.differing(rest), outcome="dropped", why=why)
-            plan = rest
-        return self._result(Plan(), Proof(effect=Effect.EXACT))
+            self._surviving = plan = rest
+        return self._nothing()
 
-    def _in_turns(
-        self, tuned: Profile, plan: Plan, seen: compare.Confirmation
-    ) -> tuple[Profile, Profile]:
-        """Return the profiles before and after, both with the times of the confirmation."""
+    def _nothing(self) -> Tuning:
+        """Return that nothing helps; what the user pulled by hand is judged nevertheless."""
+        return self._result(*self._prove(Plan()))
+
+    def _after(self, plan: Plan, seen: compare.Confirmation) -> Profile | None:
+        """Look at the script under its plan; both profiles get the times of the confirmation.
+
+        None where the script ends before it has been looked at: the answer is there without.
+        """
         tally, own, other = self._bench.tally, self._options.pulled, self._races.with_pulled(plan)
-        before = retimed(self._baseline, tally, own, [pair.baseline_s for pair in seen.pairs])
-        after = retimed(tuned, tally, other, [pair.candidate_s for pair in seen.pairs])
-        return before, after
+        try:
+            tuned = observe(self._bench, other)
+        except TRIAL_FAILURES:
+            return None
+        before_s = [pair.baseline_s for pair in seen.pairs]
+        self._baseline = retimed(self._baseline, tally, own, before_s)
+        return retimed(tuned, tally, other, [pair.candidate_s for pair in seen.pairs])
 
     def _stopped(self) -> Tuning:
         """Keep the best so far, and say what it lacks; the journal stays for the next time."""
@@ -162,13 +171,21 @@ class Tuner:
             "Interrupted: the best so far is kept, neither proved nor confirmed. "
             "The same command goes on from here."
         )
-        plan = self._hunt.best
-        return self._result(plan, Proof(effect=declared_effect(plan)), interrupted=True)
+        plan = self._hunt.best if self._surviving is None else self._surviving
+        return self._result(plan, self._unproved(plan), interrupted=True)
+
+    def _unproved(self, plan: Plan) -> Proof:
+        return Proof(effect=declared_effect(self._races.with_pulled(plan)))
 
     # ---- the parts
 
     def _prove(self, plan: Plan) -> tuple[Plan, Proof]:
-        """Run the gates; a plan that fails them loses its strongest lever and is tried again."""
+        """Run the gates; a plan that fails them loses its strongest lever and is tried again.
+
+        Where what the user pulled by hand fails them alone, no other lever is to blame.
+        """
+        if not self._races.with_pulled(plan).settings:
+            return plan, Proof(effect=Effect.EXACT)
         from upshift.launch.process import best_isolation
 
         self._bench.clear()
@@ -180,19 +197,29 @@ class Tuner:
             patience_s=self._options.patience_s,
             parameter_count=int(self._scene.traits.get("model.parameter_count", 0)),
             code=self._code,
+            at_once_count=1 if self._bench.lonely else 2,
         ) as prover:
-            while True:
-                if plan.settings:
-                    self._view.stage("proof", f"does the script learn the same under {plan}?")
-                try:
-                    proof = prover.prove(self._races.with_pulled(plan))
-                except Unprovable as failure:
-                    return self._give_up(plan, failure), Proof(effect=Effect.EXACT)
-                self._proof_launches_count = prover.launch_count
-                self._band = prover.band
-                if proof.holds or not plan.settings:
-                    return plan, proof
-                plan = self._reject_one(plan, proof)
+            try:
+                return self._judge(plan, prover)
+            except Unprovable as failure:
+                return self._give_up(plan, failure), self._unproved(Plan())
+            finally:
+                self._proof_launches_count += prover.launch_count
+
+    def _judge(self, plan: Plan, prover: Prover) -> tuple[Plan, Proof]:
+        """Return what is left of a plan, and its proof."""
+        pulled = self._options.pulled
+        while True:
+            whole = self._races.with_pulled(plan)
+            self._view.stage("proof", f"does the script learn the same under {whole}?")
+            proof = prover.prove(whole)
+            self._band = prover.band
+            if proof.holds or not plan.settings:
+                return plan, proof
+            if pulled.settings and not (own := prover.prove(pulled)).holds:
+                self._retell(plan.differing(Plan()), outcome="dropped", why=f"{pulled} fails alone")
+                return Plan(), own
+            plan = self._surviving = self._reject_one(plan, proof)
 
     def _reject_one(self, plan: Plan, proof: Proof) -> Plan:
         worst = max(lookup(plan), key=lambda pair: pair[0].effect.severity_index)[0].name
@@ -211,7 +238,12 @@ class Tuner:
         """Race the plan on fresh launches; None where no gain is seen."""
         self._view.stage("confirmation", f"fresh launches: the script against {plan}")
         until_s = self._started_s + self._hunt.end_s - self._costs(plan).observe_s
-        seen = self._races.confirm(plan, until_s=until_s)
+        try:
+            seen = self._races.confirm(plan, until_s=until_s)
+        except TRIAL_FAILURES as failure:
+            self._bench.clear()
+            self._notes.append(f"On fresh launches {plan} was not raced: {failure.last_words}")
+            return None
         if seen.speedup.is_gain:
             return seen
         self._notes.append(
@@ -307,24 +339,6 @@ class Tuner:
         parts = ", ".join(f"{phase} {percent(share)}" for share, phase in shares[:3])
         self._view.known(f"{duration(seen.mean_step_s)} a step: {parts}")
 
-    def _fingerprint(self) -> dict[str, object]:
-        script = Path(self._workload.cwd, self._workload.argv[0])
-        content = script.read_bytes() if script.is_file() else b""
-        return {
-            "command": list(self._workload.command),
-            "cwd": self._workload.cwd,
-            "script": hashlib.sha256(content).hexdigest(),
-            "cores": self._machine.budget.core_count,
-            "cpu": self._machine.cpu.model,
-            "torch": str(self._scene.traits.get("torch")),
-            "levers": list(discover()),
-            "permitted": [
-                [sorted(self._options.only), sorted(self._options.skip)],
-                [str(self._options.keep), str(self._options.allow)],
-            ],
-            "pulled": str(self._options.pulled),
-        }
-
     def _result(
         self,
         plan: Plan,
@@ -363,16 +377,3 @@ class Tuner:
 def _interval(speedup: Interval) -> str:
     low, high = times(speedup.low_ratio), times(speedup.high_ratio)
     return f"{times(speedup.mid_ratio)} [{low}, {high}]"
-
-
-def _open_journal(workload: Workload, fingerprint: dict[str, object]) -> search.Journal:
-    """Open the journal of this command in the user's cache, or in a place that forgets."""
-    from upshift.report import archive
-
-    key = hashlib.sha256(repr((workload.command, workload.cwd)).encode()).hexdigest()[:16]
-    try:
-        return search.Journal.open(archive.folder() / "journals" / f"{key}.jsonl", fingerprint)
-    except OSError:
-        forgetting = Path(tempfile.mkdtemp(prefix="upshift-")) / "journal.jsonl"
-        atexit.register(shutil.rmtree, forgetting.parent, ignore_errors=True)
-        return search.Journal.open(forgetting, fingerprint)
