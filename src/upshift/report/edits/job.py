@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from upshift.report.edits.statements import has_statement, insert_after_imports
+from upshift.report.edits.statements import ensure_import, has_statement, insert_after_imports
 from upshift.report.edits.survey import Survey
 
 if TYPE_CHECKING:
@@ -65,12 +65,17 @@ class Job:
 
     def torch_name(self) -> str:
         """Return how the script calls torch, importing it where it does not."""
-        from upshift.report.edits.statements import ensure_import
-
         own = self.survey().local_name(self.project.entry, "torch")
         if not own:
             ensure_import(self.project.entry, "torch")
         return own or "torch"
+
+    def import_torch(self, sites: list[Site]) -> bool:
+        """Import torch in the files of some nodes; return whether one of these files changed."""
+        survey = self.survey()
+        nameless = {site.source for site in sites if not survey.local_name(site.source, "torch")}
+        changed = [ensure_import(source, "torch") for source in nameless]
+        return any(changed)
 
 
 def change(sites: list[Site], how: Callable[[Site], Callable[[object], object]]) -> None:

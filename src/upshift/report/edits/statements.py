@@ -58,11 +58,15 @@ def text(node: object) -> str:
     return "; ".join(module.code_for_node(small).strip() for small in node.body)
 
 
-def ensure_import(source: Source, module: str) -> None:
-    """Import a module at the top of a file, in its alphabetical place among the first imports."""
+def ensure_import(source: Source, module: str) -> bool:
+    """Import a module at the top of a file, in its alphabetical place among the first imports.
+
+    Returns:
+        Whether it was not imported there before.
+    """
     body = list(source.tree.body)
     if any(_imports(statement, module) for statement in body):
-        return
+        return False
     start = _first_import(body)
     index = start
     while (
@@ -80,6 +84,7 @@ def ensure_import(source: Source, module: str) -> None:
         spaced = () if grouped else [cst.EmptyLine(indent=False)]
         body[index] = body[index].with_changes(leading_lines=spaced)
     _put(source, [*body[:index], new, *body[index:]])
+    return True
 
 
 def has_statement(source: Source, wanted: str) -> bool:
@@ -110,16 +115,17 @@ def _plain_import(node: object) -> str:
     return dotted(small.names[0].name) if isinstance(small, cst.Import) else ""
 
 
-def _imports(node: object, module: str) -> bool:
-    """Return whether a statement makes a module known under its own name."""
+def _imports(node: object, module: str, *, renamed: bool = False) -> bool:
+    """Return whether a statement makes a module known, under its own name or `renamed`."""
     if not isinstance(node, cst.SimpleStatementLine):
         return False
-    for small in node.body:
-        if isinstance(small, cst.Import):
-            for alias in small.names:
-                told = dotted(alias.name)
-                if alias.asname is None and (told == module or told.startswith(f"{module}.")):
-                    return True
+    aliases = [a for small in node.body if isinstance(small, cst.Import) for a in small.names]
+    for alias in aliases:
+        told = dotted(alias.name)
+        if alias.asname is None and (told == module or told.startswith(f"{module}.")):
+            return True
+        if renamed and told == module:
+            return True
     return False
 
 
@@ -154,7 +160,8 @@ def _is_docstring(node: object) -> bool:
 
 
 def _after_imports(body: Sequence[object], module: str) -> int:
-    brought = [place for place, node in enumerate(body) if _brings(node, module)]
+    named = [place for place, node in enumerate(body) if _imports(node, module, renamed=True)]
+    brought = named or [place for place, node in enumerate(body) if _brings(node, module)]
     index = brought[0] if brought else _first_import(body)
     while index < len(body) and _is_import(body[index]):
         index += 1

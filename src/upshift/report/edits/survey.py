@@ -34,6 +34,7 @@ class Scope:
     Attributes:
         name: dotted, such as `Trainer.fit`; "" for the file itself.
         bound: names that are assigned here, or are parameters.
+        looped: those of them that a `for` gives one value after the other.
     """
 
     source: Source
@@ -41,6 +42,7 @@ class Scope:
     node: cst.CSTNode
     outer: Scope | None = None
     bound: set[str] = field(default_factory=set)
+    looped: set[str] = field(default_factory=set)
     parameters: tuple[str, ...] = ()
 
     @property
@@ -87,7 +89,12 @@ def dotted(node: cst.CSTNode | None) -> str:
 
 
 class Chart:
-    """What stands in one file; it holds as long as the tree of the file does."""
+    """What stands in one file; it holds as long as the tree of the file does.
+
+    Attributes:
+        imported: what names mean by the imports of the whole file, those in functions too.
+        known: those of simple statements at the top level, which every line can count on.
+    """
 
     def __init__(self, source: Source) -> None:
         self.tree = source.tree
@@ -96,6 +103,7 @@ class Chart:
         self.returns: list[Site] = []
         self.functions: list[Scope] = []
         self.imported: dict[str, str] = {}
+        self.known: dict[str, str] = {}
         self.parents: dict[int, cst.CSTNode] = {}
         self.scope = Scope(source=source, name="", node=source.tree)
         self._positions: Mapping[cst.CSTNode, object] | None = None
@@ -136,28 +144,36 @@ class Chart:
         elif isinstance(node, cst.Return) and node.value is not None:
             self.returns.append(Site(scope=scope, node=node))
         elif isinstance(node, cst.Import | cst.ImportFrom):
-            self._import(node, scope.source)
+            names = _imported_names(node, scope.source)
+            self.imported.update(names)
+            if self.parents.get(id(self.parents[id(node)])) is self.tree:
+                self.known.update(names)
         elif isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
             self.assignments.append(Site(scope=scope, node=node))
         for target in _targets(node):
             scope.bound.update(_bound_names(target))
+            if isinstance(node, cst.For):
+                scope.looped.update(_bound_names(target))
 
-    def _import(self, node: cst.Import | cst.ImportFrom, source: Source) -> None:
-        names = self.imported
-        if isinstance(node.names, cst.ImportStar):
-            return
-        base = ""
+
+def _imported_names(node: cst.Import | cst.ImportFrom, source: Source) -> dict[str, str]:
+    """Return the names that an import binds, with what each means."""
+    names: dict[str, str] = {}
+    if isinstance(node.names, cst.ImportStar):
+        return names
+    base = ""
+    if isinstance(node, cst.ImportFrom):
+        package = source.name if source.is_package else source.name.rpartition(".")[0]
+        base = absolute_name(dotted(node.module), len(node.relative), package)
+    for alias in node.names:
+        name = dotted(alias.name)
+        own = dotted(alias.asname.name) if alias.asname else ""
         if isinstance(node, cst.ImportFrom):
-            package = source.name if source.is_package else source.name.rpartition(".")[0]
-            base = absolute_name(dotted(node.module), len(node.relative), package)
-        for alias in node.names:
-            name = dotted(alias.name)
-            own = dotted(alias.asname.name) if alias.asname else ""
-            if isinstance(node, cst.ImportFrom):
-                names[own or name] = f"{base}.{name}".lstrip(".")
-            else:
-                head = name.partition(".")[0]
-                names[own or head] = name if own else head
+            names[own or name] = f"{base}.{name}".lstrip(".")
+        else:
+            head = name.partition(".")[0]
+            names[own or head] = name if own else head
+    return names
 
 
 _CHARTS: WeakKeyDictionary[Source, Chart] = WeakKeyDictionary()
@@ -241,8 +257,11 @@ class Survey:
         return found
 
     def local_name(self, source: Source, full: str) -> str:
-        """Return how a file calls something imported, such as `th` for `torch`; "" if it cannot."""
-        names = self._charts[source].imported
+        """Return how every line of a file may call something imported; "" where none is sure to.
+
+        An import in a function, a `try` or an `if` binds no name that other lines can count on.
+        """
+        names = self._charts[source].known
         own = next((name for name, told in names.items() if told == full), "")
         return own if own not in self.files[source].bound else ""
 
@@ -250,11 +269,11 @@ class Survey:
         """Return the function, method or class of the project that a call means."""
         key = id(site.node)
         if key not in self._means:
-            self._means[key] = self._meant(site)
+            self._means[key] = self.named(site.call.func, site.scope)
         return self._means[key]
 
-    def _meant(self, site: Site) -> Scope | None:
-        func, scope = site.call.func, site.scope
+    def named(self, func: cst.CSTNode, scope: Scope) -> Scope | None:
+        """Return the function, method or class of the project that a name means."""
         text = dotted(func)
         if not text:
             return None
@@ -267,6 +286,13 @@ class Survey:
             source = self.project.named(module)
             if source is not None:
                 return self._defined(source, name)
+        around: Scope | None = scope
+        while around is not None:
+            if isinstance(around.node, cst.FunctionDef):
+                inner = self._defined(scope.source, f"{around.name}.{text}")
+                if inner is not None:
+                    return inner
+            around = around.outer
         return self._defined(scope.source, text)
 
     def _defined(self, source: Source, name: str) -> Scope | None:
@@ -294,6 +320,33 @@ def _children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
                 yield part
 
 
+def names_in(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield the names, plain or dotted, of which an expression consists."""
+    if dotted(node):
+        yield node
+        return
+    for child in _children(node):
+        if not isinstance(node, cst.Attribute) or child is not node.attr:
+            yield from names_in(child)
+
+
+def binds(node: cst.CSTNode, names: frozenset[str]) -> bool:
+    """Return whether one of some names, plain or dotted, gets another value within a node."""
+    targets = [*_targets(node)]
+    if isinstance(node, cst.CompFor):
+        targets.append(node.target)
+    elif isinstance(node, cst.Param):
+        targets.append(node.name)
+    if any(not names.isdisjoint(_written(target)) for target in targets):
+        return True
+    return any(binds(child, names) for child in _children(node))
+
+
+def mentions(node: cst.CSTNode, name: str) -> bool:
+    """Return whether a name, plain or dotted, is used within a node."""
+    return any(f"{dotted(used)}.".startswith(f"{name}.") for used in names_in(node))
+
+
 def _opens(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.FunctionDef | cst.ClassDef)
 
@@ -314,3 +367,12 @@ def _bound_names(target: cst.CSTNode) -> Iterator[str]:
     elif isinstance(target, cst.Tuple | cst.List):
         for element in target.elements:
             yield from _bound_names(element.value)
+
+
+def _written(target: cst.CSTNode) -> Iterator[str]:
+    """Yield the names that a target binds, dotted ones as well."""
+    if isinstance(target, cst.Tuple | cst.List):
+        for element in target.elements:
+            yield from _written(element.value)
+    else:
+        yield dotted(target)

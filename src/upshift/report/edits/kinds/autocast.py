@@ -14,8 +14,8 @@ from upshift.report.edits.arguments import code
 from upshift.report.edits.flow import Flow
 from upshift.report.edits.job import change
 from upshift.report.edits.kinds.loops import backwards
-from upshift.report.edits.kinds.models import calls_of, models
-from upshift.report.edits.statements import ensure_import, parsed
+from upshift.report.edits.kinds.trained import calls_of, models
+from upshift.report.edits.statements import parsed
 from upshift.report.edits.survey import Site, dotted
 
 if TYPE_CHECKING:
@@ -54,11 +54,9 @@ def autocast(job: Job) -> None:
         )  # fmt: skip
         job.paste(why, at=where)
         return
-    for source in {site.source for site in able}:
-        if not survey.local_name(source, "torch"):
-            ensure_import(source, "torch")
-            autocast(job)  # once more, on the new text
-            return
+    if job.import_torch(able):
+        autocast(job)  # once more, on the new text
+        return
     _write(job, survey, able)
 
 
@@ -67,7 +65,7 @@ def _write(job: Job, survey: Survey, sites: list[Site]) -> None:
     statements = {id(site.node): survey.statement(site.node) for site in sites}
 
     def wrapped(site: Site) -> Callable[[object], object]:
-        torch = survey.local_name(site.source, "torch")
+        torch = survey.local_name(site.source, "torch") or "torch"
         head = (
             f'with {torch}.autocast("{device}", dtype={torch}.{job.setting}, cache_enabled=False):'
         )

@@ -26,6 +26,7 @@ FUSABLE = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
 NAMES = FUSABLE | {"RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD", "Rprop"}
 ALL = NAMES | {"LBFGS", "SparseAdam"}
 _OFF = frozenset({"False", "None"})
+_NO_MOMENTUM = frozenset({"0", "0.0", "0."})
 
 
 def made(survey: Survey, names: frozenset[str] = ALL) -> list[Site]:
@@ -34,24 +35,68 @@ def made(survey: Survey, names: frozenset[str] = ALL) -> list[Site]:
 
 
 def fused_optimizer(job: Job) -> None:
-    """Ask every optimizer that has one for its fused form."""
-    _choose(job, "fused", FUSABLE, rival="foreach")
+    """Ask the optimizers that were tuned, and have one, for their fused form."""
+    survey = job.survey()
+    if sparse := [site for site in survey.calls if _given(site.call, "sparse") not in _OFF]:
+        job.paste(
+            "the fused form takes no sparse gradients, which are asked for at "
+            f"{survey.places(sparse)}: leave it out where an optimizer gets these",
+            at=survey.places(made(survey, FUSABLE)),
+        )
+        return
+    sites = _tuned(job, survey, FUSABLE)
+    moving = survey.places([site for site in sites if _has_momentum(survey, site)])
+    _choose(job, survey, sites, "fused", rival="foreach")
+    if moving:
+        job.note(
+            f"leave fused=True out of the SGD at {moving} if some weights get their first gradient "
+            "in a later step than others, as layers that are unfrozen one after the other: with "
+            "momentum, torch's fused form stops with an error then"
+        )
 
 
 def foreach_optimizer(job: Job) -> None:
-    """Ask every optimizer for its multi-tensor form."""
-    _choose(job, "foreach", NAMES, rival="fused")
-
-
-def _choose(job: Job, name: str, kinds: frozenset[str], *, rival: str) -> None:
+    """Ask the optimizers that were tuned for their multi-tensor form."""
     survey = job.survey()
-    sites = made(survey, kinds)
+    _choose(job, survey, _tuned(job, survey, NAMES), "foreach", rival="fused")
+
+
+def _tuned(job: Job, survey: Survey, kinds: frozenset[str]) -> list[Site]:
+    """Return the optimizers of some kinds that the lever would choose for.
+
+    Where the tuning saw which class trains, one of another class was not measured.
+    """
+    found = made(survey, kinds)
+    seen = job.traits.get("optimizer.name")
+    sites = [site for site in found if seen in (None, _class_name(survey, site))]
     if not sites:
         job.paste("no constructor of such an optimizer of torch was found")
-        return
+    elif others := [site for site in found if site not in sites]:
+        job.note(
+            f"the optimizer at {survey.places(others)} stays as it is: the tuning saw {seen} train"
+        )
     for reason in ("differentiable", "capturable"):
         # The lever leaves such an optimizer alone.
         sites = [s for s in sites if _given(s.call, reason) in _OFF]
+    return sites
+
+
+def _class_name(survey: Survey, site: Site) -> str:
+    return survey.full_name(site.call.func, site.scope).rpartition(".")[2]
+
+
+def _has_momentum(survey: Survey, site: Site) -> bool:
+    """Return whether an optimizer is an SGD with momentum, as far as the text tells."""
+    told = argument(site.call, "momentum", index=2)
+    given = told.value if told is not None else None
+    spread = spread_literal(survey, site)
+    if spread is not None and isinstance(spread.node, cst.Dict):
+        given = given or entry(spread.node, "momentum")
+    moves = given is not None and code(given) not in _NO_MOMENTUM
+    return moves and _class_name(survey, site) == "SGD"
+
+
+def _choose(job: Job, survey: Survey, sites: list[Site], name: str, *, rival: str) -> None:
     written = [(site, _home(survey, site, name)) for site in sites]
     if unclear := [site for site, home in written if home is None]:
         job.paste("its arguments come from elsewhere", at=survey.places(unclear))

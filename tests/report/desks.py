@@ -1,0 +1,48 @@
+"""A folder in which the edits of a plan are written, patched in and looked at."""
+
+import subprocess
+from dataclasses import replace
+from textwrap import dedent
+
+from upshift.records import Entry, Plan
+from upshift.report.edits import write_edits
+
+
+class Desk:
+    """A folder with a script, and the diffs that are made for it."""
+
+    def __init__(self, folder, workload):
+        self.folder = folder
+        self.workload = workload
+        self.notes = ()
+        self.diff = ""
+
+    def edit(self, source, traits=None, entry=Entry.SCRIPT, argv=("train.py",), env=None, **plan):
+        """Return the script after the diff went through `patch -p1`."""
+        (self.folder / "train.py").write_text(dedent(source).lstrip("\n"))
+        return self.again(traits, entry, argv, env, **plan)
+
+    def again(self, traits=None, entry=Entry.SCRIPT, argv=("train.py",), env=None, **plan):
+        workload = replace(self.workload, entry=entry, argv=argv, cwd=str(self.folder))
+        pulled = Plan(tuple(sorted(plan.items())))
+        before = {path: path.read_bytes() for path in self.folder.rglob("*.py")}
+        made = write_edits(workload, pulled, traits=traits or {}, env=env or {})
+        assert before == {path: path.read_bytes() for path in self.folder.rglob("*.py")}
+        self.notes, self.diff = made.notes, made.diff
+        if made.diff:
+            subprocess.run(
+                ["patch", "-p1", "--no-backup-if-mismatch", "--fuzz=0"], input=made.diff, text=True,
+                cwd=self.folder, check=True, capture_output=True,
+            )  # fmt: skip
+        text = (self.folder / "train.py").read_bytes().decode()
+        compile(text, "train.py", "exec")
+        return text
+
+    def said(self):
+        return "\n".join(self.notes)
+
+
+def changed(desk):
+    """The lines that a diff takes away and adds."""
+    kept = ("+++", "---", "@@")
+    return [li for li in desk.diff.splitlines() if li[:1] in "+-" and not li.startswith(kept)]
