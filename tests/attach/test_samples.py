@@ -4,7 +4,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from upshift.attach.samples import SampleCounter, sample_count, token_count  # noqa: E402
+from upshift.attach.samples import (  # noqa: E402
+    SampleCounter,
+    element_count,
+    sample_count,
+    token_count,
+)
 
 
 @pytest.fixture
@@ -101,6 +106,15 @@ def test_batches_in_dictionaries_and_nests_are_found() -> None:
     assert token_count({"input_ids": tokens(2, 8)}) == 16
     assert sample_count("no tensor") == 0
     assert sample_count(torch.tensor(1.0)) == 0
+
+
+def test_elements_of_all_tensors_in_nests_are_counted() -> None:
+    assert element_count({"meta": "x", "image": images(2), "rows": [tokens(2, 8)]}) == 384 + 16
+    packed = torch.nn.utils.rnn.pack_sequence([torch.zeros(5, 3), torch.zeros(2, 3)])
+    assert element_count(packed.data) == 21
+    assert element_count(packed) >= 21
+    assert element_count(((torch.zeros(3, 50),), {"length": torch.tensor(1.0)})) == 151
+    assert element_count(["no tensor", 3, None]) == 0
 
 
 def test_a_step_has_at_least_one_sample(counter) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from upshift.diagnose import Case, diagnose
+from upshift.diagnose import Case, discover
 from upshift.records import Phase, Profile, Step
 
 ITEMS = """
@@ -228,7 +228,8 @@ def findings(machine, *, data_s=0.05, rest_s=0.05, cores_ratio=1.0, traits=None,
     case = Case(
         machine=machine, profile=profile, steps=(step,) * 20, traits=traits or {}, found=found or {}
     )
-    return {one.name: one for one in diagnose(case) if one.name in MINE}
+    symptoms = [symptom for name, symptom in discover().items() if name in MINE]
+    return {one.name: one for symptom in symptoms if (one := symptom.find(case)) is not None}
 
 
 MAIN = {"loader.workers": 0, "loader.map_style": True, "loader.fetch_s": 0.05}
@@ -272,6 +273,15 @@ def test_surplus_workers_are_told_by_the_memory_that_they_hold(machine_of) -> No
     assert "num_workers=1" in found.remedy
     little = {"loading.worker_bytes": 5e7}
     assert not findings(machine_of(8), data_s=0.0001, traits=traits, found=little)
+
+
+def test_workers_whose_loop_never_waits_are_told_by_their_memory_alone(machine_of) -> None:
+    traits = {"loader.workers": 2, "loader.map_style": True, "loader.fetch_s": 0.01}
+    held = {"loading.worker_bytes": 1e9}  # the one batch was read before the loop
+    assert not findings(machine_of(8), data_s=0.0, traits=traits)
+    found = findings(machine_of(8), data_s=0.0, traits=traits, found=held)["idle-workers"]
+    assert found.share is None
+    assert "num_workers=1" in found.remedy
 
 
 def test_the_wait_for_idle_workers_is_not_charged_to_the_items(machine_of) -> None:

@@ -1,12 +1,13 @@
 """Made cases: thresholds, and what needs several devices or ranks."""
 
+import sys
 from dataclasses import replace
 
 import pytest
 
-from upshift.diagnose import Case
+from upshift.diagnose import Case, Symptom, diagnose
 from upshift.diagnose.families import compiling, loops, outside, parallel
-from upshift.records import HotLine, Phase, Place, Profile, Step
+from upshift.records import Finding, HotLine, Phase, Place, Profile, Step
 
 STEP_S = 0.1
 
@@ -139,3 +140,18 @@ def test_only_many_tiny_calls_are_a_loop(case, turn_count, call_count, phase, is
         loops__lines=[line], stacks__sample_count=300, stacks__training_sample_count=300,
     )  # fmt: skip
     assert (find(seen, loops, "python-loops") is not None) == is_found
+
+
+def test_a_symptom_that_raises_leaves_the_others_alone(case, monkeypatch) -> None:
+    def breaks(case):
+        raise ZeroDivisionError
+
+    told = Finding(name="told", says="It is slow.", remedy="Make it fast.")
+    symptoms = [
+        Symptom(name="broken", title="It breaks", find=breaks),
+        Symptom(name="told", title="It works", find=lambda case: told),
+    ]
+    # The package has a function of the name of this module.
+    module = sys.modules[diagnose.__module__]
+    monkeypatch.setattr(module, "discover", lambda: {one.name: one for one in symptoms})
+    assert diagnose(case) == (told,)

@@ -1,5 +1,6 @@
 """Thresholds of the families of arithmetic, on cases that are made by hand."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -104,6 +105,55 @@ def test_tf32_is_told_on_a_card_that_has_it_and_a_script_that_does_not_use_it(ca
         assert not find(case, "tf32-off", traits=traits | change, **known)
 
 
+@pytest.mark.parametrize(
+    ("traits", "remedy"),
+    [
+        ({}, "the model and its images to memory_format=torch.channels_last."),
+        (
+            {"model.conv": True, "model.conv_input_rank": 4},
+            "the model and its images to memory_format=torch.channels_last.",
+        ),
+        (
+            {"model.conv": False, "model.conv3d": True, "model.conv_input_rank": 5},
+            "the model and its inputs to memory_format=torch.channels_last_3d.",
+        ),
+        (
+            {"model.conv": False, "model.conv3d": False, "model.conv_input_rank": 5},
+            "the model and its inputs to memory_format=torch.channels_last_3d.",
+        ),
+        # torch refuses the layout of images for waveforms and for clips.
+        (
+            {"model.conv": True, "model.conv3d": False, "model.conv_input_rank": 2},
+            "the model to memory_format=torch.channels_last.",
+        ),
+        (
+            {"model.conv": True, "model.conv3d": False, "model.conv_input_rank": 5},
+            "the model to memory_format=torch.channels_last.",
+        ),
+        (
+            {"model.conv3d": True, "model.conv_input_rank": 0},
+            "the model to memory_format=torch.channels_last_3d.",
+        ),
+    ],
+)
+def test_a_layout_is_advised_for_what_has_as_many_dimensions(case, traits, remedy) -> None:
+    known = {"operations__seconds": {"convolution.float32": [0.05] * 3}}
+    found = find(case, "slow-layout", traits=traits, operations__layout_s=[0.03] * 3, **known)
+    assert found.remedy == f"Convert {remedy}"
+
+
+def test_convolutions_of_both_kinds_are_converted_each_by_itself(case) -> None:
+    found = find(
+        case,
+        "slow-layout",
+        traits={"model.conv": True, "model.conv3d": True, "model.conv_input_rank": 5},
+        operations__seconds={"convolution.float32": [0.05] * 3},
+        operations__layout_s=[0.03] * 3,
+    )
+    assert found.remedy.startswith("Convert the weights of each convolution")
+    assert "torch.channels_last_3d in 3-D" in found.remedy
+
+
 def test_a_layout_that_is_not_faster_is_left_alone(case) -> None:
     known = {"operations__seconds": {"convolution.float32": [0.05] * 3}}
     found = find(case, "slow-layout", operations__layout_s=[0.03] * 3, **known)
@@ -139,9 +189,36 @@ def test_a_loop_of_the_optimizer_costs_its_phase_but_for_large_tensors(case) -> 
         traits={"optimizer.name": "AdamW"},
         operations__loops=[loop(300, 60, in_optimizer=True)],
         operations__seconds={"large_update": [0.005] * 3},
+        operations__optimizer_forms=["foreach", "fused"],
     )
     assert found.share.mid_ratio == pytest.approx(0.15)
     assert found.lever == "fused_optimizer"
+
+
+@pytest.mark.parametrize(
+    ("name", "forms", "lever", "words"),
+    [
+        ("AdamW", ["foreach", "fused"], "fused_optimizer", "Pass fused=True"),
+        ("RMSprop", ["foreach"], "foreach_optimizer", "Pass foreach=True"),
+        ("Adafactor", ["foreach"], None, "Pass foreach=True"),
+        ("AdamW", [], None, "torch._foreach_mul_"),  # of another library
+        ("Lion", [], None, "torch._foreach_mul_"),
+        ("AdamW", None, None, "torch._foreach_mul_"),  # nobody looked
+    ],
+)
+def test_an_optimizer_is_only_asked_for_what_it_takes(case, name, forms, lever, words) -> None:
+    known = {} if forms is None else {"operations__optimizer_forms": forms}
+    found = find(
+        case,
+        "per-parameter-loops",
+        traits={"optimizer.name": name},
+        operations__loops=[loop(300, 60, in_optimizer=True)],
+        operations__seconds={"large_update": [0.005] * 3},
+        **known,
+    )
+    assert found.lever == lever
+    assert words in found.remedy
+    assert {"fused=True", "foreach=True"} & {*found.remedy.split()} == {*words.split()[1:]}
 
 
 def test_a_loop_by_hand_costs_its_operations_without_our_timing(case) -> None:
@@ -158,6 +235,22 @@ def test_a_loop_by_hand_costs_its_operations_without_our_timing(case) -> None:
 def test_a_few_tensors_are_no_loop(case) -> None:
     few = [loop(100, 10, in_optimizer=True)]
     assert not find(case, "per-parameter-loops", operations__loops=few)
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (240.0, "in 240 calls a step,"),
+        (2.5, "in 2.5 calls a step,"),
+        (1.0, "in one call a step,"),
+        (0.1, "in one call in 10 steps,"),
+    ],
+)
+def test_reports_are_counted_also_where_they_are_seldom(case, count, words) -> None:
+    known = {"bookkeeping__reporting_s": [0.02] * 30, "bookkeeping__reports_count": count}
+    found = find(case, "step-reporting", **known)
+    assert found.share.mid_ratio == pytest.approx(0.2)
+    assert words in found.says
 
 
 def test_debug_modes_without_a_measured_cost_are_not_told_where_it_was_measured(case) -> None:
@@ -205,10 +298,10 @@ def test_padding_costs_its_share_of_the_passes(case, columns_count, word) -> Non
     assert not find(case, "padding-waste", shapes__padding=[[100, 5, 5]] * 30)
 
 
-def look_at_growth(case, factors, cpu_factors=None, samples=None):
+def look_at_growth(case, factors, cpu_factors=None, samples=None, **known):
     steps = [step(f, n) for f, n in zip(factors, samples or [1] * len(factors), strict=True)]
     cpu_s = [STEP_S * f for f in cpu_factors or factors]
-    return find(case, "growing-steps", steps=steps, growth__cpu_s=cpu_s)
+    return find(case, "growing-steps", steps=steps, growth__cpu_s=cpu_s, **known)
 
 
 def test_steps_that_grow_are_told_with_their_phase(case) -> None:
@@ -220,6 +313,23 @@ def test_steps_that_grow_are_told_with_their_phase(case) -> None:
 def test_steps_that_grow_with_their_samples_do_the_same_work(case) -> None:
     factors = [1.0 + i for i in range(60)]
     assert not look_at_growth(case, factors, samples=[1 + i for i in range(60)])
+
+
+def test_data_that_is_sorted_by_length_is_no_growth(case) -> None:
+    factors = [1 + 0.01 * i for i in range(60)]
+    same = [8 * 16_000] * 60
+    mixed = [8 * (16_000 + 100 * (i * 7919 % 13)) for i in range(60)]
+    for counts in (same, mixed):
+        assert look_at_growth(case, factors, growth__element_counts=counts)
+    longer = [8 * (16_000 + 160 * i) for i in range(60)]
+    assert not look_at_growth(case, factors, growth__element_counts=longer)
+
+
+def test_fewer_and_longer_samples_are_no_growth(case) -> None:
+    samples = [80 - i for i in range(60)]
+    known = {"growth__element_counts": [128_000] * 60}
+    assert look_at_growth(case, [1.0] * 60, samples=samples)
+    assert not look_at_growth(case, [1.0] * 60, samples=samples, **known)
 
 
 def test_a_load_that_drifts_is_no_growth(case) -> None:
@@ -238,10 +348,44 @@ def test_the_slope_of_a_line_is_its_slope() -> None:
     assert (low, middle, high) == pytest.approx((0.5, 0.5, 0.5))
 
 
+COUNTED = [*range(1, 9), 16, 30]
+
+
+def look_at_graph(case, counts, **known):
+    node_counts = [[step, count] for step, count in zip(COUNTED, counts, strict=False)]
+    return find(case, "graph-kept-alive", growth__node_counts=node_counts, **known)
+
+
 def test_a_graph_must_grow_in_each_step(case) -> None:
     known = {"growth__resident_bytes": [2**20 * i for i in range(30)], "growth__holder": "total"}
-    found = find(case, "graph-kept-alive", growth__nodes_count=90, **known)
+    found = look_at_graph(case, [100 + 3 * step for step in COUNTED], **known)
     assert found.share is None
     assert "total" in found.says
     assert "3 nodes" in found.says
-    assert not find(case, "graph-kept-alive", growth__nodes_count=12, **known)
+    assert not look_at_graph(case, [100 + step // 3 for step in COUNTED], **known)
+    assert not look_at_graph(case, [100] * 10, **known)
+
+
+def test_a_few_counts_do_not_tell_a_graph_that_grows(case) -> None:
+    assert look_at_graph(case, [300, 600, 900, 1200, 1500, 1800, 2100, 2400])
+    assert not look_at_graph(case, [300, 600, 900, 1200, 1500])
+
+
+def test_sums_of_graphs_of_any_size_are_still_told(case) -> None:
+    sizes = random.Random(1)
+    each = [sizes.randint(50, 150) for _ in range(31)]
+    assert look_at_graph(case, [sum(each[:step]) for step in COUNTED])
+
+
+def test_graphs_that_vary_in_size_are_not_kept(case) -> None:
+    for seed in range(200):
+        sizes = random.Random(seed)
+        assert not look_at_graph(case, [sizes.randint(50, 5000) for _ in COUNTED]), seed
+        # Half of the layers are dropped: a graph is large or small.
+        assert not look_at_graph(case, [sizes.choice([50, 5000]) for _ in COUNTED]), seed
+
+
+def test_the_graph_of_the_last_step_grows_with_its_sentences(case) -> None:
+    counts, longer = [100 * step for step in COUNTED], [64 * i for i in range(1, 31)]
+    assert look_at_graph(case, counts, growth__element_counts=[64] * 30)
+    assert not look_at_graph(case, counts, growth__element_counts=longer)

@@ -126,11 +126,44 @@ def test_settings_that_were_tried_together_only_are_counted(nothing, plan_path):
 
 
 def test_no_claim_without_proof(tuning):
-    assert "confirmed" in text.headline(replace(tuning, speedup=None))
+    stopped = replace(tuning, speedup=None, interrupted=True)
+    assert "could be confirmed" in text.headline(stopped)
     low = replace(tuning.speedup, low_ratio=0.99)
     assert "did not confirm" in text.headline(replace(tuning, speedup=low))
     failed = Proof(effect=Effect.ROUNDING, gates=(Gate(name="maths", passed=False, says="Off."),))
     assert "do not use" in text.headline(replace(tuning, proof=failed))
+
+
+@pytest.fixture
+def pulled(tuning):
+    """A whole search that found nothing to add to what the user pulled by hand."""
+    rows = tuple(row for row in tuning.levers if row.outcome != "kept")
+    return replace(tuning, tuned=None, speedup=None, means_ratio=None, levers=rows)
+
+
+def test_what_was_pulled_alone_is_not_told_as_a_search_without_an_end(pulled, plan_path):
+    assert text.headline(pulled) == (
+        "Nothing beside what you pulled (gather_batches=True, intra_op_threads=2) "
+        "makes this script faster."
+    )
+    page = " ".join(shown(text.render_tuning(pulled, plan_path=plan_path, lines={})).split())
+    assert "confirmed" not in page
+    assert "2 skipped, 1 dropped, 1 failed" in page
+    assert "Effect: rounding" in page
+
+
+def test_nothing_beside_what_was_pulled_is_said_with_what_was_not_tried(pulled):
+    why = "not tried: its race needs about 9.04 s, and 1.58 s were left of the budget"
+    levers = (*pulled.levers[:-1], replace(pulled.levers[-1], why=why))
+    said = text.headline(replace(pulled, levers=levers))
+    assert said.startswith("Nothing beside what you pulled (gather_batches=True")
+    assert said.endswith("was proved to make this script faster in this time.")
+
+
+def test_what_was_pulled_and_fails_its_gates_is_not_to_be_used(pulled):
+    gates = (Gate(name="maths", passed=False, says="Off."),)
+    failed = Proof(effect=Effect.ROUNDING, gates=gates)
+    assert "do not use" in text.headline(replace(pulled, proof=failed))
 
 
 def test_an_interrupted_search_says_so(tuning, plan_path):

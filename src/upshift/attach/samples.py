@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _DEEPEST = 4
 _TOKEN_DIMENSIONS = 2
@@ -16,17 +19,31 @@ def first_tensor(value: Any, depth: int = 0) -> Any:
         return value
     if depth == _DEEPEST:
         return None
-    if isinstance(value, (list, tuple)):
-        parts = value
-    elif hasattr(value, "values") and callable(value.values):
-        parts = tuple(value.values())
-    else:
-        return None
-    for part in parts:
+    for part in _parts(value):
         found = first_tensor(part, depth + 1)
         if found is not None:
             return found
     return None
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    """Return what a list, tuple or mapping holds; nothing of other values."""
+    if isinstance(value, (list, tuple)):
+        return value
+    if hasattr(value, "values") and callable(value.values):
+        return tuple(value.values())
+    return ()
+
+
+def element_count(value: Any, depth: int = 0) -> int:
+    """Return the elements of all tensors inside nested lists, tuples and mappings."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return int(value.numel())
+    if depth == _DEEPEST:
+        return 0
+    return sum(element_count(part, depth + 1) for part in _parts(value))
 
 
 def sample_count(value: Any) -> int:

@@ -26,7 +26,17 @@ def discover() -> Mapping[str, Symptom]:
 
 
 def diagnose(case: Case) -> tuple[Finding, ...]:
-    """Return what a case shows, dearest first; what has no share comes last."""
-    seen = [symptom.find(case) for symptom in discover().values()]
+    """Return what a case shows, dearest first; what has no share comes last.
+
+    A symptom that raises shows nothing; the others are told without it.
+    """
+    seen = [_find(symptom, case) for symptom in discover().values()]
     found = [finding for finding in seen if finding is not None]
     return tuple(sorted(found, key=lambda one: one.share is None or -one.share.mid_ratio))
+
+
+def _find(symptom: Symptom, case: Case) -> Finding | None:
+    try:
+        return symptom.find(case)
+    except Exception:
+        return None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 GAUGE_WIDTH = 36
 DOMINANT_RATIO = 0.4
 WAITING_RATIO = 0.02
+LEAST_CEILING_RATIO = 1.005  # what is told as more than 1.00x
 PLACES = {
     Phase.DATA: "waiting for its data",
     Phase.TRANSFER: "copying to the accelerator",
@@ -55,8 +56,9 @@ def loader_ceiling(profile: Profile) -> str:
         return f"The loader is not the bottleneck: the loop waits {percent(share)} of the time."
     best = profile.ceiling.mid_ratio if profile.ceiling else 1 / max(1e-9, 1 - share)
     how = "measured with batches that were there already" if profile.ceiling else "estimated"
-    left = percent(min(1.0, 1 / best))
-    step = f"With a perfect loader a step would take {left} of its time"
+    if best < LEAST_CEILING_RATIO:
+        return f"A perfect loader would not make a step shorter ({how})."
+    step = f"With a perfect loader a step would take {percent(1 / best)} of its time"
     return f"{step}: at most {times(best)} ({how})."
 
 

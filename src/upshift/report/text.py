@@ -72,17 +72,29 @@ def render_tuning(tuning: Tuning, *, plan_path: Path, lines: Mapping[str, str]) 
 
 def headline(tuning: Tuning) -> str:
     """Give the answer in one sentence; never more than was proven."""
+    is_open = any(row.why.startswith("not tried") for row in tuning.levers)
     if not tuning.plan.settings:
-        if any(row.why.startswith("not tried") for row in tuning.levers):
+        if is_open:
             return "Nothing was proved to make this script faster in this time."
         return "Nothing here makes this script faster."
     if not tuning.proof.holds:
         return "A gate of the maths failed: do not use this plan."
+    if _is_only_pulled(tuning):
+        pulled = f"Nothing beside what you pulled ({tuning.plan})"
+        if is_open:
+            return f"{pulled} was proved to make this script faster in this time."
+        return f"{pulled} makes this script faster."
     if tuning.speedup is None:
         return "The search ended before its best plan could be confirmed by fresh runs."
     if not tuning.speedup.is_gain:
         return f"Fresh runs did not confirm a gain: {interval(tuning.speedup)}."
     return f"This script can run {times(tuning.speedup.mid_ratio)} as fast."
+
+
+def _is_only_pulled(tuning: Tuning) -> bool:
+    """Return whether the plan is what the user pulled: what a search finds it confirms, too."""
+    found_nothing = tuning.speedup is None and not tuning.interrupted
+    return bool(tuning.plan.settings) and found_nothing and tuning.proof.holds
 
 
 def beneath(tuning: Tuning) -> list[str]:
@@ -92,6 +104,8 @@ def beneath(tuning: Tuning) -> list[str]:
         said.append("You interrupted the search; this is what was known by then.")
     if not tuning.plan.settings:
         return [*said, _reasons(tuning.levers)]
+    if _is_only_pulled(tuning):
+        said.append(_reasons(tuning.levers))
     said.append(f"Plan: {tuning.plan}.")
     if tuning.speedup is not None:
         said.append(f"Measured in fresh runs: {_measured(tuning.speedup, tuning.means_ratio)}.")

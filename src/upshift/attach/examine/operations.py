@@ -43,6 +43,7 @@ class Operations:
         self._tallies: dict[int, Tally] = {}
         self._reruns: dict[int, Rerun] = {}
         self._price_ns = self._floor_ns = 0.0
+        self._forms: frozenset[str] | None = None
 
     def begin(self) -> None:
         """Learn what an operation on a single number takes here."""
@@ -62,6 +63,11 @@ class Operations:
     def backward(self, tensors: Any) -> None:
         """What follows the backward pass belongs to the update."""
         self._mark(in_model=False)
+
+    def steps(self, optimizer: Any) -> None:
+        """Note in which forms torch has the class; with several, those that all of them have."""
+        forms = forms_of(optimizer)
+        self._forms = forms if self._forms is None else self._forms & forms
 
     def _mark(self, *, in_model: bool) -> None:
         self._in_model = in_model
@@ -138,6 +144,7 @@ class Operations:
             "seconds": {kind: [t.ns.get(kind, 0.0) * 1e-9 for t in tallies] for kind in kinds},
             "places": _places(tallies, kinds),
             "loops": _loops(tallies),
+            "optimizer_forms": None if self._forms is None else sorted(self._forms),
             "denormal_ratio": self._denormal_ratio,
             "denormal_s": reruns or None,
             "layout_s": self._layout_s(tallies),
@@ -170,6 +177,19 @@ class Operations:
         if self._device not in ("cpu", "cuda"):
             return {}
         return {name: product_speed_ratio(self._device, name) for name in sorted(names)}
+
+
+def forms_of(optimizer: Any) -> frozenset[str]:
+    """Return which of the options fused and foreach the class takes, where it is torch's own.
+
+    A class of the script's own, or of a library, may have the same name and neither of them.
+    """
+    import torch
+
+    kind = type(optimizer)
+    if kind is not getattr(torch.optim, kind.__name__, None):
+        return frozenset()
+    return frozenset({"foreach", "fused"} & set(optimizer.defaults))
 
 
 def _wait_for(args: Any) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from upshift.attach import pulse, turns, watch
+from upshift.attach import kept_graph, pulse, turns, watch
 from upshift.attach.ledger import PHASES
 from upshift.attach.places import is_own_file, line_of
 from upshift.records import Phase
@@ -137,14 +137,14 @@ def summarised(samples: Counter[Sample]) -> Iterator[dict[str, Any]]:
 def _read(frame: FrameType | None) -> tuple[str, int, str] | None:
     """Return the innermost line of the user's code and what it called, empty where a phase tells.
 
-    None where the loop is ours: parked, or asked for something by the parent.
+    None where the loop is ours: parked, asked for something by the parent, or looking at its graph.
     """
     called: FrameType | None = None
     while frame is not None:
         code = frame.f_code
         if is_own_file(code.co_filename):
             return os.path.abspath(code.co_filename), line_of(frame), _name(called)
-        if code.co_filename == turns.__file__:
+        if code.co_filename in _ASIDE:
             return None
         if _tells_phase(code):
             break
@@ -200,5 +200,6 @@ def _is_passed_over(path: str) -> bool:
 
 _OURS = os.path.dirname(os.path.dirname(watch.__file__)) + os.sep
 _OPTIMIZER = os.path.join("torch", "optim", "optimizer.py")
+_ASIDE = frozenset({turns.__file__, kept_graph.__file__})
 
 EXAMINER = Stacks

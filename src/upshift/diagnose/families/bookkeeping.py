@@ -22,6 +22,7 @@ _LEAST_LOOP_COUNT = 50
 _FUSED = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
 _LISTED = frozenset({"RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD", "Rprop"})
 _LEFT_ON_RATIO = 0.9
+_SELDOM_RATIO, _WHOLE_COUNT = 0.5, 10
 
 
 def _per_parameter_loops(case: Case) -> Finding | None:
@@ -51,7 +52,7 @@ def _per_parameter_loops(case: Case) -> Finding | None:
             f"them different: {percent(share.mid_ratio)} of a step."
         ),
         remedy=(
-            "Pass fused=True or foreach=True to the optimizer."
+            _optimizer_remedy(case)
             if is_optimizer
             else "Go over all tensors at once: torch._foreach_mul_, _foreach_lerp_ and the like."
         ),
@@ -75,10 +76,27 @@ def _by_hand_s(case: Case, loops: Sequence[Any]) -> Sequence[float]:
 def _lever_of(case: Case, *, is_optimizer: bool) -> str | None:
     if not is_optimizer:
         return "foreach_ema" if case.traits.get("average.loop") else None
-    name = case.traits.get("optimizer.name")
-    if name in _FUSED:
+    forms, name = _forms(case), case.traits.get("optimizer.name")
+    if "fused" in forms and name in _FUSED:
         return "fused_optimizer"
-    return "foreach_optimizer" if name in _LISTED else None
+    return "foreach_optimizer" if "foreach" in forms and name in _LISTED else None
+
+
+def _forms(case: Case) -> Sequence[str]:
+    """Return the forms that torch has of the optimizer's class; none where that is unknown."""
+    forms: Sequence[str] = case.found.get("operations.optimizer_forms", ())
+    return forms
+
+
+def _optimizer_remedy(case: Case) -> str:
+    """Say what the optimizer's own class can be asked for; others would raise a TypeError."""
+    option = next((form for form in ("fused", "foreach") if form in _forms(case)), None)
+    if option:
+        return f"Pass {option}=True to the optimizer."
+    return (
+        "Let the optimizer update lists of tensors: torch._foreach_mul_, torch._foreach_lerp_ "
+        "and the like in its step."
+    )
 
 
 def _step_reporting(case: Case) -> Finding | None:
@@ -91,12 +109,24 @@ def _step_reporting(case: Case) -> Finding | None:
         name="step-reporting",
         share=share,
         says=(
-            f"A step makes {count:.0f} calls that report (print, progress bars, loggers, .item()); "
-            f"they take {percent(share.mid_ratio)} of it."
+            "The script reports (print, progress bars, loggers, .item()) in "
+            f"{_calls(count)}, and that takes {percent(share.mid_ratio)} of a step."
         ),
         remedy="Report every hundredth step, and keep running sums as tensors until then.",
         places=places_of(case.found.get("bookkeeping.places", ())),
     )
+
+
+def _calls(count: float) -> str:
+    """Say how many calls there are.
+
+    >>> _calls(12.3), _calls(2.5), _calls(1), _calls(0.1)
+    ('12 calls a step', '2.5 calls a step', 'one call a step', 'one call in 10 steps')
+    """
+    if 0 < count <= _SELDOM_RATIO:
+        return f"one call in {1 / count:.0f} steps"
+    told = f"{count:.0f}" if count >= _WHOLE_COUNT else f"{count:.2g}"
+    return "one call a step" if told == "1" else f"{told} calls a step"
 
 
 def _debug_mode(case: Case) -> Finding | None:

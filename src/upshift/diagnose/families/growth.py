@@ -22,16 +22,18 @@ if TYPE_CHECKING:
 _LEAST_STEPS_COUNT = 24
 _LEAST_GROWTH_RATIO = 0.05
 _SURE_Z = 3.3  # p < 0.001
-_BLOCKS_COUNT, _RISING_COUNT = 8, 26  # of 28 pairs
+_BLOCKS_COUNT = 8
+_RISING_RATIO = 26 / 28  # of the pairs of eight values: Kendall's test, p < 0.001
+_LIKELY_RATIO = 0.75
 _LEAST_NODES_RATIO = 1.0
 
 
 def _graph_kept_alive(case: Case) -> Finding | None:
     """Find graphs of past steps that something still refers to."""
-    count, resident = case.found.get("growth.nodes_count"), case.found.get("growth.resident_bytes")
-    if count is None or not resident or count < _LEAST_NODES_RATIO * len(resident):
+    per_step = _kept_count(case.found.get("growth.node_counts", ()))
+    if per_step is None or _is_fed_more(case, range(len(case.steps))):
         return None
-    per_step = count / len(resident)
+    resident = case.found.get("growth.resident_bytes") or [0]
     grown_bytes = max(0.0, (resident[-1] - resident[0]) / max(1, len(resident) - 1))
     holder = case.found.get("growth.holder")
     return Finding(
@@ -44,6 +46,41 @@ def _graph_kept_alive(case: Case) -> Finding | None:
         remedy="Keep numbers, not graphs: loss.item() or loss.detach() in sums and lists.",
         places=places_of(case.found.get("growth.places", ())),
     )
+
+
+def _kept_count(counts: Sequence[tuple[int, int]]) -> float | None:
+    """Return how many nodes of the graph each step leaves; None unless they rise steadily.
+
+    The script holds the graph of its last step at each count. Where layers are dropped at random
+    or sentences differ in length, small and large ones stand in the first third and in the last.
+
+    Args:
+        counts: step and nodes that were alive after it, in order.
+    """
+    if len(counts) < _BLOCKS_COUNT:
+        return None
+    nodes, third = [count for _, count in counts], len(counts) // 3
+    grown_count = min(nodes[-third:]) - max(nodes[:third])
+    steps_count = counts[-third][0] - counts[third - 1][0]
+    if _rising_ratio(nodes) < _RISING_RATIO or grown_count < _LEAST_NODES_RATIO * steps_count:
+        return None
+    (first_step, first_count), (last_step, last_count) = counts[0], counts[-1]
+    return (last_count - first_count) / (last_step - first_step)
+
+
+def _is_fed_more(case: Case, at: Sequence[int]) -> bool:
+    """Return whether inputs grow, in all or for each sample, as those that are sorted by length.
+
+    Args:
+        case: what was seen.
+        at: the steps to compare, by their place among all.
+    """
+    counts = case.found.get("growth.element_counts", ())
+    if len(counts) < len(case.steps) or len(at) < _BLOCKS_COUNT:
+        return False
+    whole = [counts[i] for i in at]
+    each = [counts[i] / case.steps[i].sample_count for i in at]
+    return any(_rising_ratio(_block_medians(one)) >= _LIKELY_RATIO for one in (whole, each))
 
 
 def _growing_steps(case: Case) -> Finding | None:
@@ -63,7 +100,7 @@ def _growing_steps(case: Case) -> Finding | None:
               for i in quiet]  # fmt: skip
     on_cpu = [cpu_s[i] / case.steps[i].sample_count for i in quiet]
     slope = sen_slope(values)
-    if slope is None or not (_rises(values) and _rises(on_cpu)):
+    if slope is None or not (_rises(values) and _rises(on_cpu)) or _is_fed_more(case, quiet):
         return None
     blocks = _block_medians(values)
     low, middle, high = (min(1.0, one * (len(values) - 1) / blocks[-1]) for one in slope)
@@ -92,10 +129,20 @@ def _block_medians(values: Sequence[float]) -> list[float]:
 
 
 def _rises(values: Sequence[float]) -> bool:
-    """Return whether nearly all pairs of blocks rise (Kendall, p < 0.001), and clearly so."""
+    """Return whether nearly all pairs of blocks rise, and clearly so."""
     blocks = _block_medians(values)
-    rising_count = sum(later > earlier for earlier, later in combinations(blocks, 2))
-    return rising_count >= _RISING_COUNT and blocks[-1] >= (1 + _LEAST_GROWTH_RATIO) * blocks[0]
+    grows = blocks[-1] >= (1 + _LEAST_GROWTH_RATIO) * blocks[0]
+    return grows and _rising_ratio(blocks) >= _RISING_RATIO
+
+
+def _rising_ratio(values: Sequence[float]) -> float:
+    """Return the share of all pairs in which the later value is larger.
+
+    >>> _rising_ratio([1, 3, 2])
+    0.6666666666666666
+    """
+    pairs = list(combinations(values, 2))
+    return sum(later > earlier for earlier, later in pairs) / len(pairs)
 
 
 def sen_slope(values: Sequence[float]) -> tuple[float, float, float] | None:

@@ -113,9 +113,9 @@ def _idle_workers(case: Case) -> Finding | None:
         return None
     # What nearly every step waits: a busy machine delays single steps by far more.
     wait_s = quantiles(waits_s(case), n=4)[0] / batch_count
-    share = scaled(
-        waits, max(0.0, min(1.0, (wait_s - made_s) / (waits.mid_ratio * _batch_s(case))))
-    )
+    waited_s = waits.mid_ratio * _batch_s(case)
+    lost_ratio = (wait_s - made_s) / waited_s if waited_s else 0.0
+    share = scaled(waits, max(0.0, min(1.0, lost_ratio)))
     if share.mid_ratio >= LEAST_RATIO:
         cpu_s = case.found.get("loading.worker_cpu_s")
         spent = "" if cpu_s is None else f"; the workers spend {duration(cpu_s)} of CPU time on it"

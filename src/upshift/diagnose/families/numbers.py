@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _LEAST_SPEED_RATIO = 1.2
 _NARROW = ("bfloat16", "float16")
+_RANK_2D, _RANK_3D = 4, 5  # of what a convolution takes: images, volumes
 
 
 def _denormals(case: Case) -> Finding | None:
@@ -89,10 +90,26 @@ def _slow_layout(case: Case) -> Finding | None:
             f"{times(faster)} as fast with channels last on this machine: that is "
             f"{percent(share.mid_ratio)} of a step."
         ),
-        remedy="Convert the model and its images to memory_format=torch.channels_last.",
+        remedy=_last_channels(case),
         lever="channels_last",
         places=places_in(case, "operations.places", *kinds),
     )
+
+
+def _last_channels(case: Case) -> str:
+    """Say what to convert: torch refuses a layout for tensors of any other dimensions."""
+    rank = case.traits.get("model.conv_input_rank")
+    flat, solid = (case.traits.get(f"model.{name}") for name in ("conv", "conv3d"))
+    if flat and solid:
+        return (
+            "Convert the weights of each convolution, and its inputs: "
+            "memory_format=torch.channels_last in 2-D, torch.channels_last_3d in 3-D."
+        )
+    is_3d = solid or (not flat and rank == _RANK_3D)
+    fits = rank is None or rank == (_RANK_3D if is_3d else _RANK_2D)
+    layout, fed = ("channels_last_3d", "inputs") if is_3d else ("channels_last", "images")
+    what = f"the model and its {fed}" if fits else "the model"
+    return f"Convert {what} to memory_format=torch.{layout}."
 
 
 def _low_precision(case: Case) -> Finding | None:
