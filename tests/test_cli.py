@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import upshift
 from upshift.cli import app
-from upshift.errors import IsolationFailed, NeverTrains
+from upshift.errors import IsolationFailed, NeverTrains, UsageError
 from upshift.lever import at_least
 from upshift.records import (
     Budget,
@@ -267,6 +267,13 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         (["run", "train.py"], "There is no plan: upshift.toml is not in this folder."),
         (["run", "--plan", "gone.toml", "train.py"], "There is no plan at gone.toml."),
         (["report"], "Nothing was tuned yet."),
+        (["tune", "--budget", "0", "train.py"], "There is no time in --budget 0."),
+        (["tune", "--for", "0h", "train.py"], "There is no time in --for 0h."),
+        (["tune", "--patience", "0", "train.py"], "There is no time in --patience 0."),
+        (["profile", "--patience", "0ms", "train.py"], "There is no time in --patience 0ms."),
+        (["report", "--edits", "--html", "p.html"], "--html would write another form."),
+        (["report", "--edits", "--json", "a", "--markdown", "-"], "--json, --markdown would"),
+        (["report", "--edits", "--trace", "a", "--tensorboard", "b"], "--trace, --tensorboard"),
         (["levers", "x"], "There is no lever called x."),
         (["findings", "x"], "There is no finding called x."),
     ],
@@ -348,6 +355,15 @@ def test_tune_leaves_plan_report_record_and_document(session, project):
     assert upshift_with("report").stdout == done.stdout
 
 
+def test_a_report_without_a_plan_is_that_of_this_folder_as_the_help_says(session):
+    own = upshift_with("tune", "train.py").stdout
+    session.plan = Plan()
+    newer = upshift_with("tune", "--plan", "new/upshift.toml", "train.py").stdout
+    assert upshift_with("report").stdout == own != newer
+    page = " ".join(upshift_with("report", "--help").stdout.split())
+    assert "without it, upshift.toml in this folder, or, where that was never tuned" in page
+
+
 def test_the_report_is_also_an_html_page(session):
     assert upshift_with("tune", "--html", "new/t.html", "train.py").exit_code == 0
     page = Path("new/t.html").read_text()
@@ -389,6 +405,29 @@ def test_an_interrupted_search_leaves_what_it_has(session):
     assert Path("upshift.toml").exists()
 
 
+def test_an_interruption_while_it_prints_costs_no_file(session, monkeypatch):
+    def interrupt(page, *, aside):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("upshift.cli.reports.print_page", interrupt)
+    assert upshift_with("tune", "train.py").exit_code == 130
+    assert "intra_op_threads = 2" in Path("upshift.toml").read_text()
+    assert "1.20x" in Path("upshift-report.txt").read_text()
+    assert upshift_with("profile", "--json", "p.json", "train.py").exit_code == 130
+    assert json.loads(Path("p.json").read_text())["baseline"]["step_s"] == 0.01
+
+
+def test_a_plan_that_cannot_be_written_costs_no_answer(session, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise UsageError("Cannot write it.", remedy="Make room.")
+
+    monkeypatch.setattr("upshift.report.plan_file.write_plan", refuse)
+    done = upshift_with("tune", "train.py")
+    assert done.exit_code == 2
+    assert "This script can run 1.20x as fast." in done.stdout
+    assert "Cannot write it." in done.stderr
+
+
 def test_a_cache_that_cannot_be_written_costs_nothing(session, project):
     (project / "cache").write_text("in the way")
     done = upshift_with("tune", "train.py")
@@ -403,6 +442,13 @@ def test_profile_prints_and_writes(session):
     assert "A note." in done.stdout
     assert options(session).step_count == 9
     assert json.loads(Path("p.json").read_text())["baseline"]["step_s"] == 0.01
+
+
+def test_one_step_is_too_few_to_profile(session):
+    done = upshift_with("profile", "--steps", "1", "train.py")
+    assert done.exit_code == 2
+    assert "'--steps'" in done.stderr
+    assert not session.calls
 
 
 @pytest.mark.parametrize("command", ["profile", "tune"])

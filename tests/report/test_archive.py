@@ -47,6 +47,13 @@ def test_the_newest_is_shown_where_nothing_was_tuned(tmp_path, tuning, nothing):
     assert path == tmp_path / "b" / "upshift.toml"
 
 
+def test_the_plan_of_this_folder_is_shown_before_a_newer_one(tmp_path, tuning, nothing):
+    own = archive.remember(tuning, tmp_path / "upshift.toml")
+    archive.remember(nothing, tmp_path / "b" / "upshift.toml")
+    os.utime(own, (1, 1))
+    assert archive.recall(None, tmp_path / "upshift.toml")[0] == tuning
+
+
 def test_nothing_tuned_yet_is_a_sentence(tmp_path):
     with pytest.raises(UsageError, match="Nothing was tuned yet"):
         archive.recall(None, tmp_path / "upshift.toml")

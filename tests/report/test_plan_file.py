@@ -1,4 +1,5 @@
 import datetime
+import shlex
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -105,8 +106,14 @@ def test_the_file_says_why(path, tuning, lines):
 
 def test_an_empty_plan_is_written_honestly(path, nothing):
     plan_file.write_plan(path, nothing, lines={}, today=TODAY)
-    assert "nothing here makes this script faster" in path.read_text()
+    assert "# Empty. Nothing here makes this script faster.\n" in path.read_text()
     assert plan_file.read_plan(path).plan == Plan()
+
+
+def test_an_empty_plan_claims_nothing_about_levers_that_were_not_tried(path, nothing):
+    left = (*nothing.levers, replace(nothing.levers[-1], why="not tried: you interrupted it"))
+    plan_file.write_plan(path, replace(nothing, levers=left), lines={}, today=TODAY)
+    assert "# Empty. Nothing was proved to make this script faster" in path.read_text()
 
 
 def test_bytes_that_are_no_utf8_are_spelt_out(path, tuning):
@@ -206,6 +213,60 @@ def test_what_differs_is_said_and_what_matters_refuses(here, change, words, refu
     (found,) = plan_file.differences(saved, change(machine), workload)
     assert words in found.says
     assert found.refuses is refuses
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "differs"),
+    [
+        ("2.13.0+cu130", "2.13.0", False),
+        ("2.13.0", "2.13.0+cu130", False),
+        ("2.13.0+cu130", "2.13.0+cpu", True),
+        ("2.13.0", "2.13.1", True),
+        ("2.13.0+cpu", "2.13.1", True),
+    ],
+)
+def test_a_torch_that_does_not_name_its_build_is_any_build(here, then, now, differs):
+    saved, machine, workload = here
+    saved = replace(saved, machine={"torch": then})
+    assert bool(plan_file.differences(saved, torch(machine, now), workload)) == differs
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "refuses"),
+    [
+        ("python train.py", "python other.py", True),
+        ("python train.py --lr 1", "python train.py --lr 2", False),
+        ("python old/train.py", "python new/train.py", False),
+        ("bash train.sh", "bash other.sh", True),
+        ("bash train.sh", "bash", True),
+        ("srun -n 1 python train.py", "srun -n 2 python train.py", False),
+        ("srun python train.py", "srun bash train.sh", True),
+        ("papermill a.ipynb out", "papermill b.ipynb out", True),
+        ("poetry run python -m pkg.train", "poetry run python -m pkg.other", True),
+        ("python -m pkg.train --lr 1", "python -m pkg.train --lr 2", False),
+        ("python train.py -m resnet", "python train.py -m vit", False),
+        ("bash -c 'python train.py --lr 1'", "bash -c 'python train.py --lr 2'", False),
+        ("bash -c 'python train.py --lr 1'", "bash -c 'python other.py --lr 1'", True),
+        ("make train LR=1", "make train LR=2", False),
+        ("make train", "make other", True),
+    ],
+)
+def test_a_plan_for_a_program_is_refused_where_it_runs_another_script(here, then, now, refuses):
+    saved, machine, workload = here
+    saved = replace(saved, entry=Entry.COMMAND, command=tuple(shlex.split(then)))
+    program = replace(workload, entry=Entry.COMMAND, argv=tuple(shlex.split(now)))
+    assert plan_file.differences(saved, machine, replace(program, argv=saved.command)) == ()
+    (found,) = plan_file.differences(saved, machine, program)
+    assert found.refuses is refuses
+
+
+def test_a_refusal_names_both_scripts(here):
+    saved, machine, workload = here
+    saved = replace(saved, entry=Entry.COMMAND, command=("python", "a/train.py", "-x"))
+    program = replace(workload, entry=Entry.COMMAND, argv=("python", "other.py"))
+    (found,) = plan_file.differences(saved, machine, program)
+    expected = "The plan was tuned for -- python train.py, and this is -- python other.py."
+    assert found.says == expected
 
 
 @pytest.mark.parametrize(

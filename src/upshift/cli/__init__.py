@@ -6,6 +6,7 @@ commands, so that `upshift --help` starts at once.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import upshift
+from upshift.cli import streams
 from upshift.cli.arguments import (
     INTERRUPTED,
     Allow,
@@ -39,7 +41,15 @@ from upshift.cli.arguments import (
     Words,
     say,
 )
-from upshift.cli.reports import PLAN, check_outputs, leave, on_stdout, print_page, report
+from upshift.cli.reports import (
+    PLAN,
+    check_outputs,
+    leave,
+    leave_profile,
+    on_stdout,
+    print_page,
+    report,
+)
 from upshift.cli.watching import telling, view
 from upshift.cli.workload import read_workload
 from upshift.errors import PlanError, UsageError
@@ -113,11 +123,8 @@ def profile(
 ) -> None:
     """Show where each training step goes; change nothing."""
     from upshift import session
-    from upshift.report import document, text
+    from upshift.report import document
     from upshift.report.audience import Audience
-    from upshift.report.files import write_atomically
-    from upshift.report.html import render_profile
-    from upshift.report.trace import write_trace
 
     check_outputs(json, html, trace)
     options = _options(lever=lever, patience=patience, steps=steps)
@@ -125,14 +132,8 @@ def profile(
     with telling(events, "profile", workload) as told:
         with view(quiet=quiet, plain=plain) as screen:
             found = session.profile(workload, options, Audience(told, screen))
-        print_page(text.render_profile(found), aside=on_stdout(events))
-        if json is not None:
-            document.write_document(json, document.profile_document(found))
-        if html is not None:
-            write_atomically(html, render_profile(found))
-        if trace is not None:
-            write_trace(trace, found.diagnosis, workload)
-        told.result(document.profile_document(found), [p for p in (json, html, trace) if p])
+        written = leave_profile(found, json=json, html=html, trace=trace, aside=on_stdout(events))
+        told.result(document.profile_document(found), written)
 
 
 @app.command(cls=Command)
@@ -239,17 +240,20 @@ def findings(
 
 def main() -> None:
     """Run the command line; the exit code says how it ended."""
-    for stream in (sys.stdout, sys.stderr):
-        # A script's name or its words may not fit the terminal's encoding: spell them out.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    out, _ = streams.keep("stdout"), streams.keep("stderr")
     # The end of a Slurm job or of a terminal is an interruption: the best so far is saved. The
     # script of `run` is not concerned: exec forgets handlers.
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it
             signal.signal(number, signal.default_int_handler)
-    app(prog_name="upshift")
+    try:
+        app(prog_name="upshift")
+    except SystemExit as end:
+        if out is None or not out.lost:
+            raise
+        say(f"Cannot print it all: {out.lost}.", "Print to another place, or make room there.")
+        raise SystemExit(end.code or UsageError.exit_code) from None
 
 
 def _options(
@@ -277,18 +281,26 @@ def _options(
     check_names([*only, *skip, *(name for name, _ in pairs)])
     check_plan(pulled)
     return session.Options(
-        budget_s=parse_duration(budget),
+        budget_s=_seconds("--budget", budget),
         keep=Effect(keep.value),
         allow=None if allow is None else Effect(allow.value),
         only=frozenset(only),
         skip=frozenset(skip),
         pulled=pulled,
-        patience_s=parse_duration(patience),
-        training_s=None if training is None else parse_duration(training),
+        patience_s=_seconds("--patience", patience),
+        training_s=None if training is None else _seconds("--for", training),
         force=force,
         step_count=steps,
         plan_path=plan,
     )
+
+
+def _seconds(option: str, text: str) -> float:
+    seconds = parse_duration(text)
+    if seconds <= 0:
+        remedy = f"Write {option} 90s, 5m or 1h30m."
+        raise UsageError(f"There is no time in {option} {text}.", remedy=remedy)
+    return seconds
 
 
 def _names(given: Sequence[str] | None) -> list[str]:
@@ -317,7 +329,7 @@ def _chosen_plan(
     from upshift import session
     from upshift.report import plan_file
 
-    if not options.plan_path.exists() and options.plan_path == PLAN:
+    if options.plan_path == PLAN and not os.path.exists(PLAN):
         if not needed:
             return Plan(), None
         remedy = "Run `upshift tune` with your script first, or name a --lever."

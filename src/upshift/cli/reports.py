@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from upshift.records import Plan, Tuning
+    from upshift.records import Plan, Profiling, Tuning
 
 WIDEST = 100
 PLAN = Path("upshift.toml")
@@ -28,7 +29,8 @@ def report(
         typer.Argument(
             metavar="[PLAN]",
             show_default=False,
-            help="The plan file of a tuning; without it, the last one.",
+            help="The plan file of a tuning; without it, upshift.toml in this folder, or, where "
+            "that was never tuned, the last tuning of all.",
         ),
     ] = None,
     *,
@@ -55,11 +57,14 @@ def report(
     from upshift.report.tensorboard import write_scalars
     from upshift.report.trace import write_trace
 
+    if edits:
+        _refuse_beside_edits(
+            json=json, html=html, trace=trace, markdown=markdown, tensorboard=tensorboard
+        )
+        _print_edits(*archive.recall(path, PLAN))
+        return
     check_outputs(json, html, trace, None if on_stdout(markdown) else markdown)
     tuning, plan_path = archive.recall(path, PLAN)
-    if edits:
-        _print_edits(tuning, plan_path)
-        return
     if not on_stdout(markdown):
         print_page(text.render_tuning(tuning, plan_path=plan_path, lines=_lines(tuning.plan)))
     if json is not None:
@@ -74,15 +79,22 @@ def report(
         write_scalars(tensorboard, tuning)
 
 
+def _refuse_beside_edits(**places: Path | None) -> None:
+    named = [f"--{name}" for name, place in places.items() if place is not None]
+    if named:
+        raise UsageError(
+            f"--edits prints a diff alone, and {', '.join(named)} would write another form.",
+            remedy="Run `upshift report` once with --edits and once without.",
+        )
+
+
 def _print_edits(tuning: Tuning, plan_path: Path) -> None:
     """Print the diff to stdout, for `patch -p1`, and what else there is to say to stderr."""
-    import os
-
     from upshift.report import plan_file
     from upshift.report.edits import write_edits
 
     # The file may have lost levers since: it says that it may be edited.
-    plan = plan_file.read_plan(plan_path).plan if plan_path.exists() else tuning.plan
+    plan = plan_file.read_plan(plan_path).plan if os.path.exists(plan_path) else tuning.plan
     made = write_edits(tuning.workload, plan, traits=tuning.traits, env=os.environ)
     typer.echo(made.diff.encode("utf-8", "surrogateescape"), nl=False)
     if made.notes:
@@ -101,8 +113,6 @@ def _write_markdown(path: Path, tuning: Tuning, plan_path: Path) -> None:
 
 
 def _write_html(path: Path, tuning: Tuning, plan_path: Path) -> None:
-    import os
-
     from upshift.report.edits import write_edits
     from upshift.report.files import write_atomically
     from upshift.report.html import render_tuning
@@ -118,29 +128,77 @@ def _write_html(path: Path, tuning: Tuning, plan_path: Path) -> None:
 def leave(
     tuning: Tuning, path: Path, json: Path | None, html: Path | None = None, *, aside: bool = False
 ) -> list[Path]:
-    """Print the report, then write everything: a full disk must not cost the answer."""
+    """Write everything, then print the report; return what was written beside the record.
+
+    The plan comes first: a pager holds the printing up, and a second Ctrl-C ends it. What cannot
+    be written must not cost the answer either, so the report is printed even then.
+    """
     from datetime import date
 
-    from upshift.report import archive, document, plan_file, text
+    from upshift.report import plan_file, text
 
     lines = _lines(tuning.plan)
     page = text.render_tuning(tuning, plan_path=path, lines=lines)
-    print_page(page, aside=aside)
-    plan_file.write_plan(path, tuning, lines=lines, today=date.today())
-    report_path = path.with_name(REPORT)
-    _save(page, report_path)
-    written = [path, report_path]
-    if json is not None:
-        document.write_document(json, document.tuning_document(tuning))
-        written.append(json)
-    if html is not None:
-        _write_html(html, tuning, path)
-        written.append(html)
+    try:
+        plan_file.write_plan(path, tuning, lines=lines, today=date.today())
+        forgotten = _remember(tuning, path)
+        written = [path, *_write_reports(tuning, path, page, json=json, html=html)]
+    finally:
+        print_page(page, aside=aside)
+    if forgotten:
+        say(f"`upshift report` will not know this tuning. {forgotten}")
+    return written
+
+
+def _remember(tuning: Tuning, path: Path) -> str:
+    """Keep the tuning for `upshift report`; return why that cannot be, if so."""
+    from upshift.report import archive
+
     try:
         archive.remember(tuning, path)
     except UsageError as error:
-        say(f"`upshift report` will not know this tuning. {error.problem}")
-    return written
+        return error.problem
+    return ""
+
+
+def _write_reports(
+    tuning: Tuning, path: Path, page: RenderableType, *, json: Path | None, html: Path | None
+) -> list[Path]:
+    from upshift.report import document
+
+    report_path = path.with_name(REPORT)
+    _save(page, report_path)
+    if json is not None:
+        document.write_document(json, document.tuning_document(tuning))
+    if html is not None:
+        _write_html(html, tuning, path)
+    return [report_path, *(place for place in (json, html) if place is not None)]
+
+
+def leave_profile(
+    found: Profiling,
+    *,
+    json: Path | None,
+    html: Path | None,
+    trace: Path | None,
+    aside: bool = False,
+) -> list[Path]:
+    """Write what was asked for, then print the page; return what was written."""
+    from upshift.report import document, text
+    from upshift.report.files import write_atomically
+    from upshift.report.html import render_profile
+    from upshift.report.trace import write_trace
+
+    try:
+        if json is not None:
+            document.write_document(json, document.profile_document(found))
+        if html is not None:
+            write_atomically(html, render_profile(found))
+        if trace is not None:
+            write_trace(trace, found.diagnosis, found.workload)
+    finally:
+        print_page(text.render_profile(found), aside=aside)
+    return [place for place in (json, html, trace) if place is not None]
 
 
 def _lines(plan: Plan) -> Mapping[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import sys
 import traceback
 import warnings
@@ -64,15 +65,20 @@ def _check_program(name: str) -> None:
 
 
 def _check_file(name: str) -> None:
-    path = Path(name)
-    if path.is_dir():
-        raise UsageError(f"{name} is a folder.", remedy="Name the script that trains.")
-    if not path.exists():
+    try:
+        mode = Path(name).stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
         remedy = "Name a file that exists."
         if shutil.which(name):
             remedy = f"If it is a program, put -- before it: `upshift tune -- {name} ...`."
-        raise UsageError(f"Cannot find the script {name}.", remedy=remedy)
-    if not os.access(path, os.R_OK):
+        raise UsageError(f"Cannot find the script {name}.", remedy=remedy) from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        remedy = "Name a script that you may read."
+        raise UsageError(f"Cannot read the script {name}: {reason}.", remedy=remedy) from error
+    if stat.S_ISDIR(mode):
+        raise UsageError(f"{name} is a folder.", remedy="Name the script that trains.")
+    if not os.access(name, os.R_OK):
         raise UsageError(f"Cannot read the script {name}.", remedy="Make it readable.")
 
 

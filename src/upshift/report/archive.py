@@ -62,12 +62,17 @@ def recall(path: Path | None, default: Path) -> tuple[Tuning, Path]:
     """
     if path is not None:
         place = _place(path)
-        return _read(place if place.exists() else path)
+        return _read(place if os.path.exists(place) else path)
     place = _place(default)
-    kept = sorted(folder().glob("*.json"), key=lambda p: p.stat().st_mtime)
-    if not place.exists() and not kept:
+    if os.path.exists(place):
+        return _read(place)
+    try:
+        kept = sorted(folder().glob("*.json"), key=lambda p: p.stat().st_mtime)
+    except OSError:  # a folder on the way may not be entered
+        kept = []
+    if not kept:
         raise UsageError("Nothing was tuned yet.", remedy="Run `upshift tune` first.")
-    return _read(place if place.exists() else kept[-1])
+    return _read(kept[-1])
 
 
 def _place(plan_path: Path) -> Path:

@@ -16,6 +16,13 @@ def check_writable(path: Path) -> None:
     Raises:
         UsageError: the path is a folder, or the nearest folder that exists is not writable.
     """
+    try:
+        _check_place(path)
+    except OSError as error:  # a folder on the way may not be entered
+        raise _refusal(path, error) from error
+
+
+def _check_place(path: Path) -> None:
     if path.is_dir():
         raise UsageError(f"Cannot write {path}: it is a folder.", remedy="Name a file.")
     folder = path.absolute().parent
@@ -51,5 +58,9 @@ def write_atomically(path: Path, text: str) -> None:
         draft.replace(target)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(f"Cannot write {path}: {reason}.", remedy=REMEDY) from error
+        raise _refusal(path, error) from error
+
+
+def _refusal(path: Path, error: OSError) -> UsageError:
+    reason = (error.strerror or str(error)).lower()
+    return UsageError(f"Cannot write {path}: {reason}.", remedy=REMEDY)

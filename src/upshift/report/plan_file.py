@@ -12,6 +12,7 @@ from __future__ import annotations
 import shlex
 import tomllib
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,10 @@ from upshift.errors import PlanError, UsageError
 from upshift.records import Entry, Plan
 from upshift.report.files import write_atomically
 from upshift.report.guard_table import guard_table, read_band
-from upshift.report.wording import EFFECTS, PLAN_NAME, command_line, interval
+from upshift.report.wording import EFFECTS, PLAN_NAME, command_line, interval, words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import date
 
     from tomlkit import TOMLDocument
@@ -106,7 +107,7 @@ def guard_plan(path: Path) -> None:
         return
     except (OSError, ValueError):
         content = {}
-    if not path.is_file() or not {"schema", "plan", "evidence"} <= content.keys():
+    if not {"schema", "plan", "evidence"} <= content.keys() or not path.is_file():
         raise UsageError(
             f"{path} is there already and is not a plan of upshift.",
             remedy="Choose another --plan, or move that file away.",
@@ -147,7 +148,9 @@ def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple
     found = [
         Difference(says=says.format(saved=then, here=here[key]), refuses=_decides(key, then, here))
         for key, says in _SENTENCES.items()
-        if key in here and (then := saved.machine.get(key)) is not None and then != here[key]
+        if key in here
+        and (then := saved.machine.get(key)) is not None
+        and not _alike(key, then, here[key])
     ]
     found += _command_differences(saved, workload)
     if saved.plan.settings:
@@ -189,6 +192,14 @@ _SENTENCES = {
 }
 
 
+def _alike(key: str, then: object, now: object) -> bool:
+    if key != "torch":
+        return then == now
+    # The wheels of PyPI call themselves 2.13.0+cu130 inside and 2.13.0 outside.
+    saved, here = str(then).partition("+"), str(now).partition("+")
+    return saved[0] == here[0] and (saved[2] == here[2] or not (saved[2] and here[2]))
+
+
 def _decides(key: str, then: object, here: Mapping[str, Any]) -> bool:
     if key == "torch":
         return _release(str(then)) != _release(str(here[key]))
@@ -203,16 +214,39 @@ def _release(version: str) -> tuple[str, ...]:
 def _command_differences(saved: SavedPlan, workload: Workload) -> list[Difference]:
     if not saved.command:
         return []
-    then, now = saved.command, workload.argv
-    other_entry = saved.entry not in (None, workload.entry)
-    # By name and not by path: the same script is the same from another folder.
-    if other_entry or Path(then[0]).name != Path(now[0]).name:
-        says = f"The plan was tuned for {then[0]}, and this is {now[0]}."
+    tuned = replace(workload, argv=saved.command, entry=saved.entry or workload.entry)
+    then, now = _trained(tuned), _trained(workload)
+    if then != now:
+        says = f"The plan was tuned for {then}, and this is {now}."
         return [Difference(says=says, refuses=True)]
-    if then[1:] != now[1:]:
-        says = f"The plan was tuned with the arguments {shlex.join(then[1:]) or '(none)'}."
+    if tuned.argv[1:] != workload.argv[1:]:
+        says = f"The plan was tuned with the arguments {shlex.join(tuned.argv[1:]) or '(none)'}."
         return [Difference(says=says, refuses=False)]
     return []
+
+
+def _trained(workload: Workload) -> str:
+    """Return what is trained, as it stands on a command line without its arguments.
+
+    By name and not by path: the same script is the same from another folder. The word behind a
+    program says what is trained where it names no file and no module: `make train`.
+    """
+    first, *rest = workload.argv
+    named = _files_and_modules(rest) or rest[:1] if workload.entry is Entry.COMMAND else []
+    return shlex.join(words(replace(workload, argv=(Path(first).name, *named))))
+
+
+def _files_and_modules(arguments: Sequence[str]) -> list[str]:
+    """Return the names of what a program such as bash, python or srun is given to run."""
+    found: list[str] = []
+    has_file = False
+    # Split once more: the argument of `bash -c` is a line of its own.
+    for before, word in pairwise(["", *" ".join(arguments).split()]):
+        is_file = word.endswith((".py", ".sh", ".ipynb"))
+        if is_file or (before == "-m" and not has_file):  # behind a file, -m is an option of its
+            found.append(Path(word).name)
+        has_file = has_file or is_file
+    return found
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -311,7 +345,9 @@ def _plan_table(tuning: Tuning, lines: Mapping[str, str]) -> Table:
 
     table = tomlkit.table()
     if not tuning.plan.settings:
-        _say(table, "Empty: nothing here makes this script faster.")
+        from upshift.report.text import headline  # brings rich, which `run` does without
+
+        _say(table, f"Empty. {headline(tuning)}")
         return table
     _say(table, "One lever per line. Delete a line to leave that lever alone.")
     rows = {row.lever: row for row in tuning.levers if row.outcome == "kept"}

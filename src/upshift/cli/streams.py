@@ -1,0 +1,68 @@
+"""stdout and stderr that outlive their readers.
+
+`| head` leaves early, Ctrl-C ends `| tee` too, and a lost connection takes the terminal away. What
+was found is to be written even so, and the exit code stays the one that is due.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from _typeshed import ReadableBuffer
+
+# A pipe that nobody reads, and a terminal that is gone.
+_LEFT = frozenset({errno.EPIPE, errno.EIO})
+
+
+class Lasting(io.FileIO):
+    """A standard stream that takes what it cannot pass on.
+
+    Attributes:
+        lost: why something was not printed; empty where all was, and where the reader left.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self.lost = ""
+        self._ended = False
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write, or take in silence what cannot be written any more."""
+        if not self._ended:
+            try:
+                # None says that a pipe is full and does not block: with 0 the buffer tries again.
+                return super().write(data) or 0
+            except OSError as error:
+                self._ended = True
+                if error.errno not in _LEFT:
+                    self.lost = (error.strerror or str(error)).lower()
+        return memoryview(data).nbytes
+
+
+def keep(name: Literal["stdout", "stderr"]) -> Lasting | None:
+    """Put a lasting stream in the place of a standard one; None where that is no file.
+
+    What the terminal's encoding cannot show, such as a script's name, is spelt out.
+    """
+    stream = getattr(sys, name)
+    if not isinstance(stream, io.TextIOWrapper):
+        return None
+    stream.reconfigure(errors="backslashreplace")
+    raw = getattr(stream.buffer, "raw", stream.buffer)
+    if not isinstance(raw, io.FileIO):
+        return None
+    kept = Lasting(raw.fileno())
+    text = io.TextIOWrapper(
+        io.BufferedWriter(kept),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+    )
+    setattr(sys, name, text)
+    return kept
