@@ -84,6 +84,24 @@ def hashed(value):
     return repr(value)
 
 
+def flags(groups):
+    return [[group.get("fused"), group.get("foreach")] for group in groups]
+
+
+STEPPED = {}
+
+
+def under(optimizer):  # the flags of its last step, before any hook gave them back
+    return STEPPED[id(optimizer)]
+
+
+def note(optimizer):
+    STEPPED[id(optimizer)] = flags(optimizer.param_groups)
+
+
+torch.optim.Optimizer._optimizer_step_code = note
+
+
 class Run:
     def __init__(self, make=lambda p: torch.optim.Adam(p, lr=0.01), measuring=True):
         torch.set_num_threads(1)

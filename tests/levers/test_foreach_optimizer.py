@@ -65,7 +65,7 @@ def weights(case, plan):
         for p in parameters:
             p.grad = torch.randn_like(p)
         optimizer.step()
-        seen = [g.get("foreach") for g in optimizer.param_groups]
+        seen = [foreach for _, foreach in under(optimizer)]
     pulled.switch({})
     watch._detach()
     facts.setdefault("flags", []).append([str(case), seen, optimizer.param_groups[0]["foreach"]])
@@ -74,10 +74,10 @@ def weights(case, plan):
 
 facts["near"], facts["equal"] = {}, []
 for case in CASES:
-    own, under = weights(case, {}), weights(case, PLAN)
+    own, other = weights(case, {}), weights(case, PLAN)
     facts["near"][str(case)] = all(
-        torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(own, under))
-    if hashed(own) == hashed(under):
+        torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(own, other))
+    if hashed(own) == hashed(other):
         facts["equal"].append(str(case))
 
 run = Run(lambda p: OPTIM.RMSprop(p))
@@ -86,7 +86,7 @@ run.train(count=3)
 facts["saved"] = run.optimizer.state_dict()["param_groups"][0]["foreach"]
 run.optimizer.load_state_dict(run.optimizer.state_dict())
 run.train(count=2)
-facts["loaded"] = run.optimizer.param_groups[0]["foreach"]
+facts["loaded"] = under(run.optimizer)[0][1]
 run.close()
 
 both = {}
@@ -96,17 +96,16 @@ for name, first in (("SGD", "foreach_optimizer"), ("Adam", "fused_optimizer")):
     run.train(count=3)
     run.pulled.switch(dict.fromkeys(("foreach_optimizer", "fused_optimizer"), True))
     run.train(count=1)
-    group = run.optimizer.param_groups[0]
-    seen = [[group["fused"], group["foreach"]]]
+    seen = under(run.optimizer)
     run.pulled.switch({"foreach_optimizer": True})
-    seen.append([group["fused"], group["foreach"]])
     run.train(count=1)
+    seen += under(run.optimizer)
     run.close()
-    both[name] = [*seen, [group["fused"], group["foreach"]]]
+    both[name] = [*seen, *flags(run.optimizer.param_groups)]
 facts["both"] = both
 facts["tensor lr"] = Run(lambda p: OPTIM.Adam(p, torch.tensor(0.01)))
 facts["tensor lr"].pulled.switch(PLAN)
-facts["tensor lr"] = facts["tensor lr"].train(count=3).close().optimizer.param_groups[0]["foreach"]
+facts["tensor lr"] = under(facts["tensor lr"].train(count=3).close().optimizer)[0][1]
 """
 
 

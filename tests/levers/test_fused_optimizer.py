@@ -30,9 +30,8 @@ PLAN = {"fused_optimizer": True}
 OPTIM = torch.optim
 
 
-def flags(optimizer):
-    groups = getattr(optimizer, "param_groups", optimizer)
-    return [[group.get("fused"), group.get("foreach")] for group in groups]
+def own(optimizer):
+    return flags(optimizer.param_groups)
 
 
 def trained(make, count=3):
@@ -44,9 +43,9 @@ def trained(make, count=3):
 
 for name in ("SGD", "Adam", "AdamW", "Adagrad"):
     run = trained(lambda p: getattr(OPTIM, name)(p, lr=0.01))
-    facts[name] = flags(run.optimizer)
+    facts[name] = under(run.optimizer)
     run.close()
-    facts[f"{name} back"] = flags(run.optimizer)
+    facts[f"{name} back"] = own(run.optimizer)
 
 
 class Adam(OPTIM.Adam):
@@ -55,12 +54,12 @@ class Adam(OPTIM.Adam):
 
 
 facts["left"] = {
-    "a class of the script's own": flags(trained(lambda p: Adam(p)).close().optimizer),
+    "a class of the script's own": under(trained(lambda p: Adam(p)).close().optimizer),
 }
 for name in ("RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD", "Rprop"):
-    facts["left"][name] = flags(trained(lambda p: getattr(OPTIM, name)(p)).close().optimizer)
+    facts["left"][name] = under(trained(lambda p: getattr(OPTIM, name)(p)).close().optimizer)
 run = trained(lambda p: OPTIM.SGD(p, 0.1, fused=True))
-facts["own fused"] = flags(run.close().optimizer)
+facts["own fused"] = under(run.close().optimizer)
 
 # ---- what the kernel does not take, from the start and later
 
@@ -82,7 +81,7 @@ def late(layer, x, make, count=5):
             loss = loss + layer(x).abs().sum()
         loss.backward()
         optimizer.step()
-        seen.append(flags(optimizer)[0][0])
+        seen.append(under(optimizer)[0][0])
     return seen
 
 
@@ -97,14 +96,14 @@ for _ in range(3):
     optimizer.zero_grad()
     table(index).sum().backward()
     optimizer.step()
-facts["left"]["sparse gradients"] = flags(optimizer)
+facts["left"]["sparse gradients"] = under(optimizer)
 turning = nn.Parameter(torch.ones(3, dtype=torch.complex64))
 optimizer = OPTIM.Adam([turning])
 for _ in range(3):
     optimizer.zero_grad()
     turning.abs().sum().backward()
     optimizer.step()
-facts["left"]["complex numbers"] = flags(optimizer)
+facts["left"]["complex numbers"] = under(optimizer)
 
 image = nn.Parameter(torch.randn(2, 3, 4, 4))
 optimizer = OPTIM.Adam([image])
@@ -115,7 +114,7 @@ for step in range(4):
         moment = optimizer.state[image]["exp_avg"]
         moment.data = moment.data.contiguous(memory_format=torch.channels_last)
     optimizer.step()
-facts["left"]["moments of another layout"] = flags(optimizer)
+facts["left"]["moments of another layout"] = under(optimizer)
 
 
 def closed(make):
@@ -132,7 +131,7 @@ def closed(make):
 
 
 optimizer, losses = closed(lambda p: OPTIM.SGD(p, 0.01, momentum=0.9))
-facts["closure"] = flags(optimizer)
+facts["closure"] = under(optimizer)
 pulled.switch({})
 other = closed(lambda p: OPTIM.SGD(p, 0.01, momentum=0.9))[1]
 facts["closure near"] = torch.allclose(torch.tensor(losses), torch.tensor(other), rtol=1e-4)
@@ -152,18 +151,18 @@ def stepped(plan, options):
         for p in weights:
             p.grad = torch.randn_like(p)
         optimizer.step()
-    under = flags(optimizer)
+    stepped = under(optimizer)
     pulled.switch({})
     watch._detach()
-    return weights, under, flags(optimizer)
+    return weights, stepped, own(optimizer)
 
 
 facts["options"] = []
 for options in ({"amsgrad": True}, {"maximize": True}, {"foreach": True}, {"weight_decay": 0.1},
                 {"lr": torch.tensor(0.01)}):
-    (own, _, before), (weights, under, back) = stepped({}, options), stepped(PLAN, options)
-    near = all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(own, weights))
-    facts["options"].append([str(options), under == [[True, False]], near, back == before])
+    (plain, _, before), (weights, now, back) = stepped({}, options), stepped(PLAN, options)
+    near = all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(plain, weights))
+    facts["options"].append([str(options), now == [[True, False]], near, back == before])
 
 run = trained(lambda p: OPTIM.Adam(p, foreach=True))
 saved = run.optimizer.state_dict()
@@ -176,33 +175,33 @@ copies = {
     "saved whole": torch.load(file, weights_only=False),
     "copied": copy.deepcopy(run.optimizer),
 }
-facts["copies"] = {name: flags(copied) for name, copied in copies.items()}
-facts["after copies"] = flags(run.optimizer)
+facts["copies"] = {name: own(copied) for name, copied in copies.items()}
+facts["after copies"] = under(run.train(count=1).optimizer)
 other = OPTIM.Adam(run.net.parameters(), foreach=False)
 run.optimizer.load_state_dict(other.state_dict())
 run.train(count=2)
-facts["loaded"] = flags(run.optimizer)
+facts["loaded"] = under(run.optimizer)
 run.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
 run.train(count=2)
-facts["added"] = flags(run.optimizer)
+facts["added"] = under(run.optimizer)
 run.close()
-facts["loaded, back"] = flags(run.optimizer)
+facts["loaded, back"] = own(run.optimizer)
 
 fresh = Run(lambda p: OPTIM.Adam(p))
 fresh.pulled.switch(PLAN)
 fresh.optimizer.load_state_dict(saved)
 fresh.train(count=3)
-facts["loaded before the first step"] = flags(fresh.optimizer)
+facts["loaded before the first step"] = under(fresh.optimizer)
 fresh.close()
-facts["loaded before the first step, back"] = flags(fresh.optimizer)
+facts["loaded before the first step, back"] = own(fresh.optimizer)
 
 theirs = Run(lambda p: OPTIM.Adam(p, fused=True)).train(count=2).close()
 fresh = trained(lambda p: OPTIM.Adam(p))
 fresh.optimizer.load_state_dict(theirs.optimizer.state_dict())
 fresh.train(count=2)
-facts["their fused"] = flags(fresh.optimizer)
+facts["their fused"] = under(fresh.optimizer)
 fresh.close()
-facts["their fused, back"] = flags(fresh.optimizer)
+facts["their fused, back"] = own(fresh.optimizer)
 
 # ---- a script that counts its steps in float64
 

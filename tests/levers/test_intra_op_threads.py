@@ -1,9 +1,14 @@
 """intra_op_threads: the count that was asked for, over what the script sets itself."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import upshift
 from upshift.lever import Scene
 from upshift.levers.intra_op_threads import LEVER
 from upshift.records import Phase
@@ -133,6 +138,41 @@ def test_a_count_that_came_by_another_way_is_left_when_it_is_undone(counted) -> 
 @pytest.mark.child
 def test_a_loader_worker_keeps_its_one_thread(counted) -> None:
     assert counted["workers"] == [1, 1]
+
+
+SPAWNED = r"""
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Counts(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        count = torch.get_num_threads()
+        torch.set_num_threads(2)  # its own, in its own process
+        return count
+
+
+if __name__ == "__main__":
+    loader = DataLoader(Counts(), num_workers=1, multiprocessing_context="spawn")
+    print([int(count) for count in loader], torch.get_num_threads())
+"""
+
+
+@pytest.mark.child
+def test_a_worker_that_is_started_by_spawn_keeps_its_one_thread_and_what_it_sets(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(SPAWNED)
+    command = [sys.executable, "-m", "upshift", "run", "--lever", "intra_op_threads=3", "train.py"]
+    env = {
+        "PYTHONPATH": str(Path(upshift.__file__).parents[1]), "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+    }  # fmt: skip
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout.splitlines()[-1:] == ["[1, 2] 3"], done.stderr
 
 
 LATE = r"""

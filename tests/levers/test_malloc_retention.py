@@ -1,5 +1,6 @@
 """malloc_retention: worth a trial only where page faults cost something."""
 
+import ctypes
 import sys
 from dataclasses import replace
 
@@ -29,6 +30,34 @@ def test_is_tried_where_faults_are_unknown() -> None:
 def test_is_skipped_with_the_figure_where_faults_are_few() -> None:
     assert LEVER.settings(scene(10.0)) == ()
     assert LEVER.why_not(scene(10.0)) == "a step faults in 10 pages: at most 0.0% of it"
+
+
+class OldGlibc:
+    """What refuses thresholds from some size on."""
+
+    def __init__(self, most_bytes):
+        self.most_bytes, self.calls = most_bytes, []
+
+    def mallopt(self, option, size_bytes):
+        self.calls.append((option, size_bytes))
+        return int(option != -3 or size_bytes <= self.most_bytes)
+
+
+@pytest.mark.parametrize(
+    ("most_bytes", "calls"),
+    [
+        (1 << 31, [(-3, 1 << 30), (-1, (1 << 31) - 1)]),
+        (32 << 20, [(-3, 1 << 30), (-3, 32 << 20), (-1, (1 << 31) - 1)]),
+        (512 << 10, [(-3, 1 << 30), (-3, 32 << 20)]),
+    ],
+)
+def test_asks_an_older_glibc_for_less_and_trims_only_where_one_size_is_taken(
+    monkeypatch, most_bytes, calls
+) -> None:
+    libc = OldGlibc(most_bytes)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: libc)
+    LEVER.pull(None, True)()
+    assert libc.calls == calls
 
 
 PROGRAM = r"""

@@ -185,6 +185,18 @@ facts["undone"] = [away(script.parts[0]), "zero_grad" in vars(script.optimizer),
 facts["read"] = seen
 script.end()
 
+import weakref
+
+facts["living"] = []
+for plan in ({}, PLAN):
+    script = Script(plan)
+    plain(script, 1)
+    held = weakref.ref(script.optimizer)
+    del script.optimizer
+    facts["living"].append(held() is not None)
+    script.pulled.switch({})
+    script.watch._detach()
+
 from upshift.attach.facts import Traits
 
 facts["traits"] = []
@@ -233,6 +245,11 @@ def test_everything_is_given_back_and_copies_have_nothing_of_it(zeroed) -> None:
     assert zeroed["instance"]
     assert not zeroed["copy"]
     assert zeroed["undone"] == [False, False, False, True]
+
+
+@pytest.mark.child
+def test_an_optimizer_that_the_script_drops_is_gone_at_once(zeroed) -> None:
+    assert zeroed["living"] == [False, False]
 
 
 @pytest.mark.child

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from upshift.attach.arrivals import stand_in_later
 from upshift.attach.options import Options
 from upshift.attach.stand_ins import StandIns
 from upshift.records import Phase
@@ -180,7 +181,13 @@ class LiveTraining:
         return made(args, kwargs)
 
     def on_function(self, owner: Any, name: str, answer: Callable[..., Any]) -> Undo:
-        """Let `answer(original, *args, **kwargs)` stand in for the function `owner.name`."""
+        """Let `answer(original, *args, **kwargs)` stand in for the function `owner.name`.
+
+        An owner that is the name of a module need not be there yet, and `name` may have dots;
+        there it is asked in every thread.
+        """
+        if isinstance(owner, str):
+            return stand_in_later(owner, name, answer)
         return self._stand_ins.add(owner, name, answer)
 
     def on_loader(self, make: Callable[[Any, Callable[[], Any]], Any]) -> Undo:

@@ -31,7 +31,8 @@ class Options:
         """Step each optimizer under what `choose(optimizer)` returns, until the result is called.
 
         It sees the script's own options, and is asked again when parameters come in, when one
-        gets its first gradient, and when a checkpoint was loaded.
+        gets its first gradient, when a weight lies elsewhere in memory or its gradient in another
+        order, and when a checkpoint was loaded.
         """
         self._choices.append(choose)
         if self._stop is None:
@@ -65,7 +66,9 @@ class Options:
 class Adjusted:
     """One optimizer that steps under other options than its script gave it.
 
-    Checkpoints, pickles and copies of it hold the script's own. A step in which a parameter is
+    They are in its groups while it steps, and no longer: the dicts may be those of another
+    optimizer too, which saves and prints them. Checkpoints, pickles and copies that are made within
+    a step, or after one that failed, hold the script's own. A step in which a parameter is
     updated for the first time is always the script's own: its state comes out as the script
     would have it, and `_fused_sgd` fails where only some momenta exist.
 
@@ -78,13 +81,19 @@ class Adjusted:
     def __init__(self, optimizer: Any, choices: list[Choose], *, has_stepped: bool) -> None:
         self._optimizer = ref(optimizer)
         self._choices = choices
+        self._chosen: dict[str, Any] = {}
         self._own: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._retyped: list[tuple[dict[str, Any], Any]] = []
         self._unseen: list[Any] = []
         self._shape: tuple[int, int] | None = None
+        self._places: list[Any] | None = None
         self._waits = True
+        self._before = optimizer.register_step_pre_hook(self._before_step)
+        after = optimizer.register_step_post_hook(self._after_step)
+        optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)
         self._hooks = [
-            optimizer.register_step_pre_hook(self._before_step),
+            self._before,
+            after,
             optimizer.register_state_dict_post_hook(self._saved, prepend=True),
             optimizer.register_load_state_dict_post_hook(self._loaded),
         ]
@@ -104,13 +113,14 @@ class Adjusted:
             return
         self._put_back()
         self._waits = False
+        self._places = _places(optimizer.param_groups)
         chosen: dict[str, Any] = {}
         for choose in self._choices:
             chosen.update(choose(optimizer) or {})
         if chosen.get("fused"):  # torch takes one of them at a time, not all in the same order
             chosen["foreach"] = False
-        if chosen:
-            self._apply(optimizer, chosen)
+            self._retype(optimizer)
+        self._chosen = chosen
 
     def release(self) -> None:
         """Leave the optimizer as the script has it."""
@@ -121,29 +131,25 @@ class Adjusted:
         if optimizer is not None and self._guards_pickles:
             vars(optimizer).pop("__getstate__", None)
 
-    def _apply(self, optimizer: Any, chosen: Mapping[str, Any]) -> None:
+    def _retype(self, optimizer: Any) -> None:
+        """Let the fused kernels count steps as they do, in float32; a float64 script does not."""
         import torch
 
         for group in optimizer.param_groups:
-            options = {name: value for name, value in chosen.items() if name in group}
-            self._own.append(({name: group[name] for name in options}, options))
-            group.update(options)
-            if not group.get("fused"):
-                continue
             for state in filter(None, map(optimizer.state.get, group["params"])):
                 step = state.get("step")
-                # The fused kernels count in float32; a float64 script counts in float64.
                 if isinstance(step, torch.Tensor) and step.dtype != torch.float32:
                     self._retyped.append((state, step.dtype))
                     state["step"] = step.to(torch.float32)
 
     def _put_back(self) -> None:
+        """Choose nothing, and leave nothing of what was chosen."""
         optimizer = self._optimizer()
         if optimizer is not None:
-            self._give_own(optimizer.param_groups)
+            self._give_back(optimizer)
         for state, dtype in self._retyped:
             state["step"] = state["step"].to(dtype)
-        self._own, self._retyped = [], []
+        self._chosen, self._own, self._retyped = {}, [], []
 
     def _give_own(self, groups: list[dict[str, Any]]) -> None:
         for group, (own, options) in zip(groups, self._own, strict=False):
@@ -162,25 +168,51 @@ class Adjusted:
         self._waits = True
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._give_back(optimizer)  # after a step that failed
+        if not self._is_last(optimizer):  # what comes behind may change gradients
+            return
         self._look_at_states(optimizer)
-        if self._unseen:
-            given = (*args[1:], *kwargs.values())
-            self._look_at_gradients(optimizer, has_closure=any(a is not None for a in given))
-        elif self._waits:
+        given = (*args[1:], *kwargs.values())
+        if self._unseen and self._is_first(optimizer, closes=any(a is not None for a in given)):
+            self._put_back()
+            self._waits = True
+            return
+        if self._waits or self._places != _places(optimizer.param_groups):
             self.settle()
+        if self._chosen:
+            for group in optimizer.param_groups:
+                options = {name: v for name, v in self._chosen.items() if name in group}
+                self._own.append(({name: group[name] for name in options}, options))
+                group.update(options)
 
-    def _look_at_gradients(self, optimizer: Any, *, has_closure: bool) -> None:
-        """Note which parameters are updated for the first time, and leave that step alone."""
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        self._give_back(optimizer)
+        if not self._is_last(optimizer):
+            optimizer._optimizer_step_pre_hooks.move_to_end(self._before.id)
+
+    def _is_last(self, optimizer: Any) -> bool:
+        """Return whether no hook of the script comes between ours and the step."""
+        return bool(next(reversed(optimizer._optimizer_step_pre_hooks), None) == self._before.id)
+
+    def _give_back(self, optimizer: Any) -> None:
+        if self._own:
+            self._give_own(optimizer.param_groups)
+            self._own = []
+
+    def _is_first(self, optimizer: Any, *, closes: bool) -> bool:
+        """Return whether a parameter is updated for the first time in this step.
+
+        Args:
+            optimizer: that steps.
+            closes: whether a closure may bring gradients that are not there yet.
+        """
         state = optimizer.state
         known = [p for p in self._unseen if p.grad is not None]
         if known:
             self._unseen = [p for p in self._unseen if p.grad is None]
-        comes = has_closure and any(p.requires_grad for p in self._unseen)
-        if comes or not all(_filled(state.get(p)) for p in known):
-            self._put_back()
             self._waits = True
-        elif known or self._waits:
-            self.settle()
+        comes = closes and any(p.requires_grad for p in self._unseen)
+        return comes or not all(_filled(state.get(p)) for p in known)
 
     def _saved(self, optimizer: Any, saved: dict[str, Any]) -> dict[str, Any]:
         """Let a checkpoint say what it would have said."""
@@ -201,7 +233,7 @@ class Adjusted:
 
     def _loaded(self, optimizer: Any) -> None:
         """Take the options of the checkpoint for the script's own, for they are now."""
-        self._own, self._retyped = [], []
+        self._chosen, self._own, self._retyped = {}, [], []
         self._shape = None
 
     def _pickled(self) -> dict[str, Any]:
@@ -217,3 +249,25 @@ class Adjusted:
 def _filled(state: Any) -> bool:
     """Return whether an update has left something in the state of a parameter."""
     return any(value is not None for value in state.values()) if state else False
+
+
+def _places(groups: list[dict[str, Any]]) -> list[Any] | None:
+    """Return where weights lie in memory, each with whether its gradient lies as it does.
+
+    A script may give a weight other memory (`p.data = ...`) or a gradient of its own at any time.
+    The fused kernels walk over both side by side, whatever their strides say.
+    """
+    import torch
+
+    found = []
+    try:
+        for group in groups:
+            for weight in group["params"]:
+                gradient = weight.grad
+                alike = gradient is None or (
+                    gradient.layout is torch.strided and gradient.stride() == weight.stride()
+                )
+                found.append((weight.data_ptr(), alike))
+    except RuntimeError:  # a weight without strides or an address: no lever chooses for such
+        return None
+    return found

@@ -43,6 +43,7 @@ class StandIns:
             if answers or self._answers.pop(key, None) is None:
                 return
             stand_in, inherited = self._placed.pop(key), self._inherited.pop(key)
+            _forget(stand_in)
             if vars(owner)[name] is not stand_in:  # somebody stands before us now
                 return
             if inherited:
@@ -64,4 +65,27 @@ class StandIns:
 
         # torch.jit.script asks this of what a model calls, and compiles what it returns.
         vars(stand_in)["__prepare_scriptable__"] = lambda: original
+        _pass_for(stand_in, original)
         return stand_in
+
+
+def _pass_for(one: Any, other: Any) -> None:
+    """Let torch.jit.script take one function for another, where it knows that by its id alone.
+
+    So it does with functions that have no source. Its table is made when it is first asked for.
+    """
+    from torch.jit import _builtins
+
+    table: Any = _builtins._builtin_table
+    if table is not None and id(other) in table:
+        table[id(one)] = table[id(other)]
+
+
+def _forget(stand_in: Any) -> None:
+    """Let torch.jit.script know the original again; its table may be younger than the stand-in."""
+    from torch.jit import _builtins
+
+    _pass_for(stand_in.__wrapped__, stand_in)
+    table: Any = _builtins._builtin_table
+    if table is not None:
+        table.pop(id(stand_in), None)

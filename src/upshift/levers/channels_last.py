@@ -1,25 +1,38 @@
 """channels_last: keep the weights and activations of convolutions as NHWC, in 3-D as NDHWC.
 
 Helps: convolutional networks, on CPUs with oneDNN and on tensor cores.
-Hurts: models with few convolutions, where each change of layout is a copy. So is a `.view` of
-    activations that torch has no view for in this layout.
-Maths: rounding. Another convolution kernel sums in another order. Dropout, which torch draws in the
-    order of memory, is drawn in the order of the script's own layout, so the masks stay.
+Hurts: models with few convolutions, where each change of layout is a copy. So is a `.view` that
+    torch does not have in this layout: of activations at each call, while a weight whose memory
+    the script views gets its own layout back for good.
+Maths: rounding. Another convolution kernel sums in another order. Masks and noise, which torch
+    draws in the order of memory, are drawn in the order of the script's own layout, so they stay:
+    in `dropout`, `normal_` and its like, `randn_like` and its like. Files of `torch.save`, pickle
+    and safetensors have the script's layout, too; those of `torch.jit.save` have not.
 Source: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
 """
 
 from __future__ import annotations
 
+import copy
+import gc
+import sys
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
-from upshift.lever import Lever
+from upshift.lever import Lever, undo_all
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
     from upshift.lever import Scene, Training
+
+_DRAWN_INTO = (
+    "normal_", "uniform_", "bernoulli_", "exponential_", "cauchy_", "geometric_", "log_normal_",
+    "random_",
+)  # fmt: skip
+_DRAWN_LIKE = ("randn_like", "rand_like", "randint_like")
+_SAFETENSORS = ("_flatten", "_flatten_as_ptr")  # of old and of new releases
 
 
 def settings(scene: Scene) -> tuple[bool, ...]:
@@ -38,15 +51,36 @@ def why_not(scene: Scene) -> str:
     return "the model has no 2-D or 3-D convolution"
 
 
+def _is_mapped(tensor: Any) -> bool:
+    """Return whether a tensor is one of vmap and its like, which can be asked for little."""
+    import torch
+
+    functions: Any = torch._C._functorch
+    return bool(functions.is_functorch_wrapped_tensor(tensor))
+
+
 def _layout(tensor: Any) -> Any:
     """Return the layout with channels last for tensors of so many dimensions, None for others."""
     import torch
 
     if not isinstance(tensor, torch.Tensor) or tensor.dim() not in (4, 5):
         return None
-    if tensor.layout != torch.strided or not tensor.is_floating_point():
+    if tensor.layout != torch.strided or not tensor.is_floating_point() or _is_mapped(tensor):
         return None
     return torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
+
+
+def _is_last(value: Any) -> bool:
+    """Return whether a value is a plain tensor with channels last that cannot be read otherwise."""
+    import torch
+
+    layout = _layout(value)
+    return (
+        layout is not None
+        and type(value) in (torch.Tensor, torch.nn.Parameter)
+        and not value.is_contiguous()
+        and value.is_contiguous(memory_format=layout)
+    )
 
 
 def _convolutions(module: Any) -> list[Any]:
@@ -56,31 +90,38 @@ def _convolutions(module: Any) -> list[Any]:
     return [part for part in module.modules() if isinstance(part, kinds)]
 
 
-def _alone(tensor: Any) -> bool:
-    """Return whether nobody else holds these numbers: who does would be left with old ones.
-
-    Views of a flat buffer, weights in shared memory, a `state_dict` that the script keeps.
-    """
+def _holder_count(tensor: Any) -> int | None:
+    """Return how many tensors have this memory, None where torch does not tell."""
     import torch
 
-    storage = tensor.untyped_storage()
-    if tensor.is_shared() or storage.nbytes() != tensor.nbytes:
-        return False
     count: Any = getattr(torch._C, "_storage_Use_Count", None)
-    if count is None:
-        return True
-    fresh = torch.empty(1).untyped_storage()
-    return bool(count(storage._cdata) <= count(fresh._cdata) + 1)
+    fresh, storage = torch.empty(1).untyped_storage(), tensor.untyped_storage()
+    return None if count is None else int(count(storage._cdata) - count(fresh._cdata))
 
 
-def _lay_out(tensor: Any, layout: Any) -> None:
-    tensor.data = tensor.data.contiguous(memory_format=layout)
+def _is_whole(tensor: Any) -> bool:
+    """Return whether there is nothing else in the memory of a tensor."""
+    return bool(tensor.untyped_storage().nbytes() == tensor.nbytes)
 
 
-def _convert_module(module: Any) -> Callable[[], None] | None:
-    """Convert the weights of convolutions in place; the same Parameter objects stay."""
+def _alone(tensor: Any) -> bool:
+    """Return whether nobody else holds these numbers: who does would be left with old ones."""
+    return _is_whole(tensor) and not tensor.is_shared() and (_holder_count(tensor) or 1) <= 1
+
+
+def _lay_out(tensor: Any, layout: Any, *others: Any) -> None:
+    """Give a tensor, and others with the same memory, another layout; the objects stay."""
     import torch
 
+    # What is made under inference_mode can never be trained.
+    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+        laid = tensor.data.contiguous(memory_format=layout)
+        for each in (tensor, *others):
+            each.data = laid
+
+
+def _convert_module(module: Any) -> list[Any]:
+    """Convert the weights of convolutions in place, and return them; they stay the same objects."""
     changed = []
     for weight in {id(p): p for part in _convolutions(module) for p in part.parameters()}.values():
         layout = _layout(weight)
@@ -90,35 +131,37 @@ def _convert_module(module: Any) -> Callable[[], None] | None:
         changed.append(weight)
         if weight.grad is not None and _alone(weight.grad):
             _lay_out(weight.grad, layout)
-
-    def undo() -> None:
-        for weight in changed:
-            for tensor in (weight, weight.grad):
-                if tensor is not None and _alone(tensor):
-                    _lay_out(tensor, torch.contiguous_format)
-
-    return undo if changed else None
+    return changed
 
 
-def _follow_weights(optimizer: Any) -> None:
-    """Lay the state (momentum, moments) out as its weights are.
+def _put_back(weights: list[Any]) -> None:
+    import torch
+
+    for tensor in (one for weight in weights for one in (weight, weight.grad)):
+        if tensor is not None and _alone(tensor):
+            _lay_out(tensor, torch.contiguous_format)
+
+
+def _follow_weight(weight: Any, state: Mapping[str, Any]) -> None:
+    """Lay the gradient and the state (momentum, moments) of a weight out as it is itself.
 
     Fused kernels walk over weights, gradients and moments side by side in memory.
     """
     import torch
 
+    gradient, strides = weight.grad, weight.stride()  # asked before each step: the quick way first
+    beside = [v for v in (gradient, *state.values()) if type(v) is torch.Tensor and v.dim() > 3]
+    for value in [v for v in beside if v.layout is torch.strided and v.stride() != strides]:
+        layouts = (torch.contiguous_format, _layout(weight))  # others are the script's own
+        fitting = [one for one in layouts if weight.is_contiguous(memory_format=one)]
+        if fitting and value.shape == weight.shape and (value is not gradient or _alone(value)):
+            _lay_out(value, fitting[0])
+
+
+def _follow_weights(optimizer: Any) -> None:
     for weight, state in optimizer.state.items():
-        last = _layout(weight)
-        if last is None:
-            continue
-        for layout in (torch.contiguous_format, last):
-            if weight.is_contiguous(memory_format=layout):
-                break
-        else:  # some other layout, of the script's own
-            continue
-        for value in state.values():
-            if _layout(value) is not None and value.shape == weight.shape:
-                _lay_out(value, layout)
+        if _layout(weight) is not None:
+            _follow_weight(weight, state)
 
 
 class _Layouts:
@@ -126,25 +169,37 @@ class _Layouts:
 
     def __init__(self) -> None:
         self._optimizers: WeakKeyDictionary[Any, None] = WeakKeyDictionary()
+        self._weights: list[ref[Any]] = []  # a set would compare tensors number by number
 
     def convert_root(self, module: Any) -> Callable[[], None] | None:
         """Convert a root module, and the state that optimizers have of its weights already."""
-        undo = _convert_module(module)
+        changed = _convert_module(module)
+        self._weights += map(ref, changed)
         self.follow()
-        return undo
+        return (lambda: _put_back(changed)) if changed else None
 
     def convert_optimizer(self, optimizer: Any) -> Callable[[], None]:
-        """Let an optimizer's state follow its weights, now and after a checkpoint was loaded."""
+        """Let an optimizer's state follow its weights, now and whenever the script changes one."""
         self._optimizers[optimizer] = None
         _follow_weights(optimizer)
-        hook = optimizer.register_load_state_dict_post_hook(_follow_weights)
-        remove: Callable[[], None] = hook.remove
-        return remove
+        hooks = [
+            optimizer.register_step_pre_hook(self._mend),
+            optimizer.register_load_state_dict_post_hook(_follow_weights),
+        ]
+        return undo_all([hook.remove for hook in hooks])
+
+    def _living(self) -> list[Any]:
+        return [weight for weight in (held() for held in self._weights) if weight is not None]
 
     def follow(self) -> None:
         """Lay the state of every optimizer out as its weights are now."""
         for optimizer in list(self._optimizers):
             _follow_weights(optimizer)
+
+    def _mend(self, optimizer: Any, *_: Any) -> None:
+        for weight in self._living():
+            if state := optimizer.state.get(weight):
+                _follow_weight(weight, state)
 
     def convert_inputs(self, module: Any) -> Callable[[Any], Any] | None:
         """Return how inputs with as many dimensions as the module's convolutions take become."""
@@ -156,45 +211,130 @@ class _Layouts:
 
         return convert if taken else None
 
+    def view(self, original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        """Answer `Tensor.view` where this layout has no such view.
 
-def _drop(
-    original: Any,
-    input: Any,  # noqa: A002  # the name that torch gives it
-    p: float = 0.5,
-    training: bool = True,
-    inplace: bool = False,
-) -> Any:
-    """Answer `torch.nn.functional.dropout` with the mask that it draws without this lever.
+        The script may write through a view, so the tensor gets its own layout back; where nobody
+        can write, or who shares the memory is not known, the view is of a copy.
+        """
+        import torch
+
+        internals: Any = torch._C
+        if internals._get_tracing_state() and _is_last(tensor):
+            return original(tensor.contiguous(), *args, **kwargs)  # a trace breaks at a refusal
+        try:
+            return original(tensor, *args, **kwargs)
+        except RuntimeError:
+            layout = _layout(tensor)
+            laid = layout is not None and tensor.is_contiguous(memory_format=layout)
+            if not laid and not _is_mapped(tensor):
+                raise
+        is_read = tensor.is_leaf and tensor.requires_grad and torch.is_grad_enabled()
+        if _is_last(tensor) and not is_read:
+            others = [] if _alone(tensor) else self._others(tensor)
+            if others is not None:
+                _lay_out(tensor, torch.contiguous_format, *others)
+                return original(tensor, *args, **kwargs)
+        return original(tensor.contiguous(), *args, **kwargs)
+
+    def _others(self, tensor: Any) -> list[Any] | None:
+        """Return who else has the memory of a weight, gradient or moment; None where unknown."""
+        import torch
+
+        if not _is_whole(tensor):
+            return None
+        place, strides, count = tensor.data_ptr(), tensor.stride(), _holder_count(tensor)
+        found = [one for one in self._laid() if one.data_ptr() == place][:1]
+        if found and count != 2:  # as where the script keeps a state_dict
+            known = (t for t in gc.get_objects() if issubclass(type(t), torch.Tensor))
+            laid = (t for t in known if _is_last(t) and t.data_ptr() == place)
+            found = [one for one in laid if one is not tensor]
+        alike = all(one.stride() == strides and one.dtype == tensor.dtype for one in found)
+        return found if found and alike and count in (None, len(found) + 1) else None
+
+    def _laid(self) -> Iterator[Any]:
+        """Yield the weights that were converted, their gradients and moments."""
+        for weight in self._living():
+            states = (optimizer.state.get(weight) or {} for optimizer in self._optimizers)
+            moments = (value for state in states for value in state.values())
+            yield from filter(_is_last, (weight, weight.grad, *moments))
+
+
+def _drop(original: Any, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002  # as torch
+    """Answer `dropout` and `alpha_dropout` with the mask that they draw without this lever.
 
     torch fills a mask in the order of memory: with channels last, other activations would be
     dropped by the same numbers.
     """
+    told = {**dict(zip(("p", "training", "inplace"), args, strict=False)), **kwargs}
+    if not told.get("training", True) or not told.get("p", 0.5) or not _is_last(input):
+        return original(input, *args, **kwargs)
+    inplace = told.pop("inplace", False)
+    dropped = original(input.contiguous(), **told)
+    return input.copy_(dropped) if inplace else dropped.contiguous(memory_format=_layout(input))
+
+
+def _draw_into(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    """Answer `Tensor.normal_` and its like, as `_drop` does."""
     import torch
 
-    layout = _layout(input)
-    if (
-        not training
-        or not p
-        or layout is None
-        or type(input) is not torch.Tensor
-        or input.is_contiguous()
-        or not input.is_contiguous(memory_format=layout)
-    ):
-        return original(input, p, training, inplace)
-    ones = torch.ones(input.shape, dtype=input.dtype, device=input.device)
-    mask = original(ones, p, True, True).contiguous(memory_format=layout)
-    return input.mul_(mask) if inplace else input * mask
-
-
-def _view(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    """Answer `Tensor.view` where this layout has no such view: of a copy in the script's own."""
-    try:
+    if not _is_last(tensor):
         return original(tensor, *args, **kwargs)
-    except RuntimeError:
-        layout = _layout(tensor)
-        if layout is None or not tensor.is_contiguous(memory_format=layout):
-            raise
-        return original(tensor.contiguous(), *args, **kwargs)
+    drawn = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    return tensor.copy_(original(drawn, *args, **kwargs))
+
+
+def _draw_like(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    """Answer `torch.randn_like` and its like."""
+    import torch
+
+    asked = kwargs.get("memory_format") or torch.preserve_format
+    if not _is_last(tensor) or asked is not torch.preserve_format:
+        return original(tensor, *args, **kwargs)
+    drawn = original(tensor, *args, **{**kwargs, "memory_format": torch.contiguous_format})
+    return drawn if drawn.requires_grad else drawn.contiguous(memory_format=_layout(tensor))
+
+
+class _Copies:
+    """Tensors in the script's layout, for files: one copy for all that share a memory.
+
+    It lives as long as somebody else holds it, as what writes a file does.
+    """
+
+    def __init__(self) -> None:
+        self._storages: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+
+    def of(self, tensor: Any) -> Any:
+        """Return a copy of a tensor, without its graph."""
+        key = tensor.data_ptr(), tensor.dtype, tensor.shape
+        if (storage := self._storages.get(key)) is not None:
+            known = tensor.new_empty(0).set_(storage, 0, tensor.shape)
+            if known.equal(tensor):  # else it is one of before
+                return known
+        fresh = tensor.detach().contiguous()
+        self._storages[key] = fresh.untyped_storage()
+        return fresh
+
+    def reduce(self, original: Any, tensor: Any, *args: Any) -> Any:
+        """Answer what pickle and `torch.save` ask a tensor for.
+
+        `copy.copy` asks the same, and shares the memory with what it makes of it.
+        """
+        import torch
+
+        made, parts = original(tensor, *args)
+        dense = made is torch._utils._rebuild_tensor_v2 and _is_last(tensor)
+        asker = sys._getframe(3).f_code  # behind the stand-in and __reduce_ex__
+        if dense and _is_whole(tensor) and asker is not copy.copy.__code__:
+            laid = self.of(tensor)
+            parts = (laid._typed_storage(), 0, parts[2], laid.stride(), *parts[4:])
+        return made, parts
+
+    def flatten(self, original: Any, tensors: Any, *args: Any) -> Any:
+        """Answer what safetensors makes of tensors to write them; it refuses this layout."""
+        if isinstance(tensors, dict):
+            tensors = {k: self.of(t) if _is_last(t) else t for k, t in tensors.items()}
+        return original(tensors, *args)
 
 
 def pull(training: Training, setting: bool) -> Callable[[], None]:
@@ -202,21 +342,23 @@ def pull(training: Training, setting: bool) -> Callable[[], None]:
     import torch
     from torch.nn import functional
 
-    layouts = _Layouts()
-    undos = [
-        training.on_function(functional, "dropout", _drop),
-        training.on_function(torch.Tensor, "view", _view),
+    layouts, copies = _Layouts(), _Copies()
+    answers: list[tuple[Any, str, Callable[..., Any]]] = [
+        *((functional, name, _drop) for name in ("dropout", "alpha_dropout")),
+        *((torch.Tensor, name, _draw_into) for name in _DRAWN_INTO),
+        *((torch, name, _draw_like) for name in _DRAWN_LIKE),
+        *((torch.Tensor, name, layouts.view) for name in ("view", "view_as")),
+        ("torch", "Tensor._reduce_ex_internal", copies.reduce),
+        *(("safetensors.torch", name, copies.flatten) for name in _SAFETENSORS),
+    ]
+    undos = [training.on_function(*answer) for answer in answers]
+    undos += [
         training.on_root(layouts.convert_root),
         training.on_optimizer(layouts.convert_optimizer),
         training.on_inputs(layouts.convert_inputs),
     ]
 
-    def undo() -> None:
-        for put_back in undos:
-            put_back()
-        layouts.follow()
-
-    return undo
+    return undo_all([*undos, layouts.follow])
 
 
 LEVER = Lever(

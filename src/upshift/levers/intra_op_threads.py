@@ -10,6 +10,7 @@ Source: https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inf
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from upshift.lever import COMPUTE_AND_DATA, Lever, at_least
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from upshift.lever import Scene, Training
+
+_WORKER = "torch.utils.data._utils.worker"
 
 
 def settings(scene: Scene) -> tuple[int, ...]:
@@ -64,10 +67,22 @@ def remark(scene: Scene) -> str:
     return f"The script asks for {count} threads and the job has {cores}."
 
 
+def _in_worker() -> bool:
+    """Return whether this is called from torch's loop of a loader worker.
+
+    One that was started by spawn has the levers from its start, and takes one thread in that loop.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__") != _WORKER:
+        frame = frame.f_back
+    return frame.f_globals.get("__name__") == _WORKER
+
+
 def pull(training: Training, count: int) -> Callable[[], None]:
     """Set the count now and again when training starts, and over what the script sets itself.
 
-    Its calls are answered and remembered; what it asked for last is what the undo gives it.
+    Its calls are answered and remembered; what it asked for last is what the undo gives it. A
+    loader worker gets what it asks for.
     """
     import torch
 
@@ -81,7 +96,7 @@ def pull(training: Training, count: int) -> Callable[[], None]:
             put(count)
 
     def answer(original: Callable[..., Any], *args: Any) -> Any:
-        if len(args) != 1 or type(args[0]) is not int or args[0] < 1:
+        if len(args) != 1 or type(args[0]) is not int or args[0] < 1 or _in_worker():
             return original(*args)  # which says what is wrong with them
         own[0] = args[0]
         return None

@@ -10,7 +10,7 @@ Source: https://man7.org/linux/man-pages/man3/mallopt.3.html
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from upshift.lever import COMPUTE_AND_DATA, Lever
 from upshift.records import Effect, Switch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from upshift.lever import Scene, Training
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_MMAP_BYTES, _TRIM_BYTES = 1 << 30, (1 << 31) - 1
+_MMAP_BYTES, _LEAST_MMAP_BYTES, _TRIM_BYTES = 1 << 30, 32 << 20, (1 << 31) - 1
 
 
 def settings(scene: Scene) -> tuple[bool, ...]:
@@ -36,14 +36,23 @@ def why_not(scene: Scene) -> str:
     return scene.few_faults()
 
 
+def _raise_thresholds(libc: Any) -> None:
+    """Raise what is mapped for itself as far as this glibc takes it, then what is trimmed.
+
+    Older ones refuse more than half of the largest heap. Where both sizes are refused, a trim
+    threshold alone would do harm: it ends the growing of the other one by itself.
+    """
+    if any(libc.mallopt(_M_MMAP_THRESHOLD, size) for size in (_MMAP_BYTES, _LEAST_MMAP_BYTES)):
+        libc.mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+
+
 def pull(training: Training, setting: bool) -> Callable[[], None]:
     """Raise both thresholds of glibc's allocator; what it has kept, it keeps."""
     import ctypes
 
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
-        libc.mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+        _raise_thresholds(libc)
     return lambda: None
 
 
@@ -57,7 +66,7 @@ LEVER = Lever(
     why_not=why_not,
     lines=lambda _: (
         "MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=2147483647 python ..."
-        "  # in the shell"
+        "  # in the shell; older glibc: 33554432 at most for the first"
     ),
     pull=pull,
 )

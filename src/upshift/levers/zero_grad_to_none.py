@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from upshift.lever import Lever
 from upshift.records import Effect, Phase, Switch
@@ -161,14 +162,20 @@ class Zeros:
 
 
 def _zeroing(optimizer: Any, zeros: Zeros) -> Callable[[], None] | None:
-    """Let `zero_grad` of one optimizer go by `zeros`; a method of the script's own stays."""
+    """Let `zero_grad` of one optimizer go by `zeros`; a method of the script's own stays.
+
+    The optimizer is not kept alive: neither by its own attribute nor by the undo.
+    """
     import torch
 
-    kind = type(optimizer)
+    kind, held = type(optimizer), ref(optimizer)
     if "zero_grad" in vars(optimizer) or kind.zero_grad is not torch.optim.Optimizer.zero_grad:
         return None
 
     def zero_grad(set_to_none: bool = True) -> Any:
+        optimizer = held()
+        if optimizer is None:
+            return None
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
         def fill() -> Any:
@@ -176,8 +183,13 @@ def _zeroing(optimizer: Any, zeros: Zeros) -> Callable[[], None] | None:
 
         return zeros.zero(parameters, fill, to_none=set_to_none)
 
+    def undo() -> None:
+        optimizer = held()
+        if optimizer is not None:
+            vars(optimizer).pop("zero_grad", None)
+
     optimizer.zero_grad = zero_grad
-    return lambda: vars(optimizer).pop("zero_grad", None)
+    return undo
 
 
 def pull(training: Training, setting: bool) -> Callable[[], None]:

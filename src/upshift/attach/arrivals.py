@@ -1,0 +1,108 @@
+"""Functions of modules that the script may import late, or never."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from functools import partial, wraps
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+    Answer = Callable[..., Any]
+    Undo = Callable[[], None]
+
+
+def stand_in_later(home: str, name: str, answer: Answer) -> Undo:
+    """Let `answer(original, *args, **kwargs)` stand in for a function, once its module is there.
+
+    The module is not imported for it. Where it has no such function nothing is done.
+
+    Args:
+        home: the name of the module.
+        name: of the function in it, with dots for one of a class.
+        answer: asked in every thread.
+    """
+    placed: list[Undo] = []
+
+    def place() -> None:
+        placed.append(_replace(sys.modules[home], name, answer))
+
+    if home in sys.modules and not getattr(sys.modules[home].__spec__, "_initializing", False):
+        place()
+        return placed[0]
+    arrival = _Arrival(home, place)
+    sys.meta_path.insert(0, arrival)
+
+    def undo() -> None:
+        arrival.stay_away()
+        for put_back in placed:
+            put_back()
+
+    return undo
+
+
+def _replace(module: ModuleType, name: str, answer: Answer) -> Undo:
+    inside, _, last = name.rpartition(".")
+    owner: Any = attrgetter(inside)(module) if inside else module
+    original = vars(owner).get(last)
+    if original is None:
+        return lambda: None
+
+    @wraps(original)
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        return partial(answer, original)(*args, **kwargs)
+
+    setattr(owner, last, stand_in)
+
+    def undo() -> None:
+        if vars(owner).get(last) is stand_in:  # else somebody stands before us
+            setattr(owner, last, original)
+
+    return undo
+
+
+class _Arrival(importlib.abc.MetaPathFinder):
+    """Calls `then` right after the module `home` has run for the first time."""
+
+    def __init__(self, home: str, then: Callable[[], None]) -> None:
+        self._home = home
+        self._then = then
+        self._looking = False
+
+    def stay_away(self) -> None:
+        """Look no longer."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find the module as usual, and hang on to its loader; who only asks imports nothing."""
+        if name != self._home or self._looking:
+            return None
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking = False
+        if spec is not None and spec.loader is not None:
+            self._follow(spec.loader)
+        return spec
+
+    def _follow(self, loader: Any) -> None:
+        run = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            vars(loader).pop("exec_module", None)
+            run(module)
+            if module.__name__ == self._home and self in sys.meta_path:
+                self.stay_away()
+                self._then()
+
+        loader.exec_module = exec_module
