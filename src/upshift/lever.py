@@ -115,7 +115,8 @@ class Training(Protocol):
         """Let `answer(original, *args, **kwargs)` stand in for the function `owner.name`.
 
         It is asked in the thread of the loop alone, and never while torch compiles. A name that
-        the script imported before stays what it was.
+        the script imported before stays what it was. The owner may be the name of a module
+        that comes later or never: there `name` may have dots, and every thread is answered.
         """
 
     def on_loader(self, make: Callable[[Any, Callable[[], Any]], Any]) -> Undo:

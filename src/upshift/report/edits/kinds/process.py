@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from upshift.report.edits.survey import Survey
 
 _START = "worker_init_fn"
-_MMAP, _TRIM = "1 << 30", "(1 << 31) - 1"
+# A glibc before 2.34 takes 32 MiB at most.
+_MMAP, _LEAST_MMAP, _TRIM = "1 << 30", "32 << 20", "(1 << 31) - 1"
 
 
 def intra_op_threads(job: Job) -> None:
@@ -131,7 +132,8 @@ def malloc_retention(job: Job) -> None:
     """Raise both thresholds of glibc before torch allocates much."""
     source = job.project.entry
     job.set_up(
-        f"ctypes.CDLL(None).mallopt(-3, {_MMAP})  # M_MMAP_THRESHOLD: freed memory stays here",
+        f"ctypes.CDLL(None).mallopt(-3, {_MMAP}) or ctypes.CDLL(None).mallopt(-3, {_LEAST_MMAP})"
+        "  # M_MMAP_THRESHOLD: freed memory stays here",
         f"ctypes.CDLL(None).mallopt(-1, {_TRIM})  # M_TRIM_THRESHOLD",
     )
     ensure_import(source, "ctypes")
