@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from upshift.loader import states
-from upshift.loader.cache import memo
+from upshift.loader.cache import cached, memo
 from upshift.loader.cache.cached import Cache
 from upshift.loader.same import difference
 from upshift.loader.sources.source import Stock
@@ -362,6 +362,32 @@ def test_what_the_code_reads_from_outside_counts_as_the_dataset(monkeypatch) -> 
     assert why == "the dataset changes from pass to pass"
 
 
+class Part:
+    def __init__(self, inside):
+        self.inside = inside
+
+
+def test_a_change_that_hides_deep_in_the_dataset_is_seen_between_passes() -> None:
+    def make(self, index):
+        return torch.full((50,), float(index * self.parts[0].inside.inside.inside[0]))
+
+    dataset = whole(make)
+    dataset.parts = (Part(Part(Part([1]))),)
+
+    def at(number):
+        dataset.parts[0].inside.inside.inside[0] = 1 if number < 2 else 5
+
+    cache, _ = passes(dataset, at=at, count=4)
+    assert cache.counts()["entries"] == 24
+
+
+def test_a_dataset_that_takes_too_long_to_look_at_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(cached, "_LOOK_BYTES", 1000)
+    dataset = whole(lambda self, index: self.rows[index].clone())
+    dataset.rows = torch.rand(24, 50)
+    assert "takes too long" in Cache(BUDGET).offer(DataLoader(dataset))
+
+
 # ---- which loaders
 
 
@@ -685,6 +711,15 @@ def test_a_loader_function_of_the_scripts_own_is_watched(vision, images) -> None
     assert cache.counts()["entries"] == 12
     cache, source = passes(images(vision.RandomHorizontalFlip(), load=draw), collate_fn=list)
     assert kept(cache, source) == 0
+
+
+def test_what_a_transform_writes_into_a_loaded_tensor_is_not_kept(vision, images) -> None:
+    def load(path):
+        with open(path, "rb") as file:
+            return torch.frombuffer(bytearray(file.read(256)), dtype=torch.uint8).float()
+
+    cache, source = passes(images(lambda tensor: tensor.sub_(100).div_(7), load=load))
+    assert kept(cache, source) == 12
 
 
 def test_a_folder_with_a_getitem_of_its_own_is_treated_as_unknown(vision, images) -> None:

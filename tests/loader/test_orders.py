@@ -157,3 +157,10 @@ def test_a_script_that_changes_what_samplers_do_is_left_alone(monkeypatch) -> No
 def test_an_empty_dataset_ends_at_once() -> None:
     stock, ours = both(lambda: BatchSampler(SequentialSampler([]), 2, drop_last=False))
     assert ours == stock
+
+
+def test_on_a_default_device_that_is_no_cpu_torch_s_samplers_draw_themselves() -> None:
+    sampler = BatchSampler(SequentialSampler(range(5)), 2, drop_last=False)
+    with torch.device("meta"):
+        assert fast_indices(sampler) is None
+    assert fast_indices(sampler) is not None

@@ -14,7 +14,7 @@ from upshift.loader.staff import HERE, Staff, Wish, staff_of_workers, why_not_el
 from upshift.loader.states import States, read
 from upshift.loader.workers import skip
 from upshift.loader.workers.observed import Moves, observe
-from upshift.loader.workers.pool import Pool
+from upshift.loader.workers.pool import Pool, looks
 from upshift.loader.workers.streams import Streams
 from upshift.loader.workers.tasks import Draws
 from upshift.loader.workers.waiting import Waiting
@@ -44,6 +44,7 @@ class Desk:
         pace: who makes batches faster, workers or the main process, where the script has none.
         draws: the items draw random numbers; None while nobody knows.
         keeps: workers may stay from pass to pass.
+        is_astray: another thread asks for batches than the one of the loop.
         kept_seed: the base seed of the script's own persistent workers.
     """
 
@@ -54,6 +55,7 @@ class Desk:
         self.pace = Pace(clock)
         self.draws: bool | None = None
         self.keeps = True
+        self.is_astray = False
         self.kept_seed: int | None = None
         self._pass_count = 0
         self._workers_off = ""
@@ -78,9 +80,13 @@ class Desk:
         stays = loader.persistent_workers and loader.num_workers > 0
         return 0 if stays else self._pass_count
 
-    def end_pass(self) -> None:
-        """Note that workers have made a pass to its end."""
-        self._whole = True
+    def end_pass(self, *, stale: bool) -> None:
+        """Note that workers have made a pass to its end.
+
+        Args:
+            stale: meanwhile the script has changed the dataset, which workers do not see.
+        """
+        self._whole = not stale
 
     # ---- what turns out
 
@@ -107,6 +113,11 @@ class Desk:
         """Note that items change the dataset: each process has its own copy then."""
         self.keeps = False
         self.note("workers do not stay: the dataset changes while it is read")
+
+    def stray(self) -> None:
+        """Note that another thread asks for batches than the one of the loop."""
+        self.is_astray = True
+        self.note("a loader was left alone: its batches are asked for in a thread of their own")
 
     def refuse_here(self, why: str) -> None:
         """Let workers make the items of a loader that has some."""
@@ -206,16 +217,26 @@ class Desk:
         """What will tell the next pass from others."""
         return self._pass_count + 1
 
-    def foretells(self, loader: Any, staff: Staff) -> bool:
+    @property
+    def has_workers(self) -> bool:
+        """Some pass has had workers."""
+        return bool(self._pools)
+
+    def foretells(self, loader: Any, staff: Staff, pool: Pool) -> bool:
         """Return whether the next pass may begin early: its items draw nothing, nobody waits."""
         known = self.draws is False and staff.draws is Draws.NONE and self.keeps
         stays = loader.persistent_workers and loader.num_workers > 0
         seen = known and not stays and foreseen(loader) == sys.maxsize
-        return seen and self._vain_count < _MOST_VAIN
+        will_stay = pool.seen is not None and pool.seen.is_whole
+        return seen and will_stay and self._vain_count < _MOST_VAIN
 
-    def foretold_wrongly(self) -> None:
-        """Note that workers began a pass early in vain."""
-        self._vain_count += 1
+    def foretold_wrongly(self, *, stale: bool = False) -> None:
+        """Note that workers began a pass early in vain.
+
+        Args:
+            stale: the batches are others by now, and would be the next time.
+        """
+        self._vain_count += _MOST_VAIN if stale else 1
 
     # ---- who fetches
 
@@ -305,12 +326,15 @@ class Desk:
         key = (staff.count, staff.logical_count)
         kept = self._pools.get(key)
         own_stay = loader.persistent_workers and loader.num_workers > 0
+        seen = looks(loader) if self.keeps and not own_stay else None
         if kept is not None and kept.free:
-            same = kept.serves(staff, source, setups)
+            same = seen is not None and kept.serves(staff, source, setups) and kept.seen == seen
             # The streams of the script's own persistent workers go on in theirs.
-            if (own_stay or (same and self.keeps)) and kept.fits(loader, stale_too=own_stay):
+            if kept.lives and (own_stay or same):
                 kept.hold(holder, realigned=own_stay)
                 return kept
+            if seen is not None and not seen.is_whole:
+                self.note("workers do not stay: to see what they are made with takes too long")
             kept.close()
             del self._pools[key]
         pool = Pool(
@@ -324,6 +348,7 @@ class Desk:
                 timeout_s=loader.timeout,
                 patience_s=_PATIENCE_S + _PATIENCE_RATIO * self._slowest_s,
             ),
+            seen=seen,
             setups=setups,
         )
         pool.hold(holder, realigned=own_stay)

@@ -11,7 +11,7 @@ from upshift.loader import states
 from upshift.loader.orders import fast_indices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _SERIAL = count(1)
 
@@ -30,6 +30,12 @@ class Stream:
         seed: the base seed that torch gives to the workers of this pass.
         own_ahead_count: batches that the script's own workers would have asked for.
         foreseen_count: how many batches may be pulled before they are wanted.
+        counted: the sampler is torch's own, whose length may be asked for at any time. One of
+            the script's may raise or draw there.
+        fast: `pulls` gives tensors of ours, where torch's sampler gives lists.
+
+    Attributes:
+        ended: nothing is left to be pulled.
     """
 
     def __init__(
@@ -40,10 +46,14 @@ class Stream:
         seed: int,
         own_ahead_count: int = 0,
         foreseen_count: int = 0,
+        counted: bool = False,
+        fast: bool = False,
     ) -> None:
         self.sampler = sampler
         self.seed = seed
         self.ended = False
+        self.fast = fast
+        self._counted = counted
         self._pulls = pulls
         self._own_ahead_count = own_ahead_count
         self._foreseen_count = foreseen_count
@@ -57,11 +67,10 @@ class Stream:
         return len(self.sampler)
 
     def left_after(self, number: int) -> int:
-        """Return how many batches come after batch `number`, as far as is known."""
-        try:
-            return len(self.sampler) - number - 1
-        except (TypeError, NotImplementedError):
-            return len(self._held) if self.ended else sys.maxsize
+        """Return how many batches come after batch `number`, which was taken last, if known."""
+        if self.ended:
+            return len(self._held)
+        return len(self.sampler) - number - 1 if self._counted else sys.maxsize
 
     def prefill(self) -> None:
         """Pull what the script's own workers would be given at the start."""
@@ -86,17 +95,25 @@ class Stream:
         if self._own_ahead_count:
             self._pull()
 
-    def take(self, *, now: bool) -> Any:
+    def take(self, *, now: bool, raw: bool = False) -> Any:
         """Return the indices of the next batch, or None where there are none (yet).
 
         Args:
             now: the script wants this very batch.
+            raw: tensors of ours will do; else they are lists, as torch's sampler gives them.
         """
         if not self._held:
             foreseen = not self._own_ahead_count and self._pulled_count < self._foreseen_count
             if now or (foreseen and self._pulled_count):
                 self._pull()
-        return self._held.popleft() if self._held else None
+        if not self._held:
+            return None
+        indices = self._held.popleft()
+        return listed(indices) if self.fast and not raw else indices
+
+    def put_back(self, indices: Any) -> None:
+        """Let the batch that was taken last be taken again."""
+        self._held.appendleft(indices)
 
 
 def begin_stream(loader: Any, *, kept_seed: int | None = None, fast: bool = False) -> Stream:
@@ -109,24 +126,27 @@ def begin_stream(loader: Any, *, kept_seed: int | None = None, fast: bool = Fals
         loader: the script's loader.
         kept_seed: of its own workers, where those stayed since an earlier pass: then torch
             draws no base seed, and starts the sampler once.
-        fast: batches of indices may come as tensors; `listed` turns them into torch's lists.
+        fast: tensors of ours may stand for the lists of torch's own samplers.
     """
     import torch
 
     sampler, own_count = loader._index_sampler, int(loader.num_workers)
-    pulls = _begin(sampler, fast=fast)
+    pulls, is_fast = _begin(sampler, fast=fast)
     if kept_seed is not None:
         seed = kept_seed
     else:
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
         if own_count:
-            pulls = _begin(sampler, fast=fast)
+            pulls, is_fast = _begin(sampler, fast=fast)
+    foreseen_count = foreseen(loader)
     stream = Stream(
         pulls,
         sampler,
         seed=seed,
         own_ahead_count=own_count * (loader.prefetch_factor or 0),
-        foreseen_count=foreseen(loader),
+        foreseen_count=foreseen_count,
+        counted=foreseen_count > 0,
+        fast=is_fast,
     )
     stream.prefill()
     return stream
@@ -137,26 +157,39 @@ def foretell(loader: Any) -> Stream:
 
     For loaders of which all indices are `foreseen`; the generators are left as they are.
     """
-    own = states.read()
-    generator = loader.generator
-    kept = None if generator is None else generator.get_state()
+    put_back = kept_draws(loader)
     try:
         stream = begin_stream(loader)
         stream.peek()
     finally:
-        states.restore(own)
-        if generator is not None:
-            generator.set_state(kept)
+        put_back()
     return stream
 
 
-def _begin(sampler: Any, *, fast: bool) -> Iterator[Any]:
+def kept_draws(loader: Any) -> Callable[[], None]:
+    """Return what puts the generators back that the beginning of a pass draws from."""
+    own, generator = states.read(), loader.generator
+    kept = None if generator is None else generator.get_state()
+
+    def put_back() -> None:
+        states.restore(own)
+        if generator is not None:
+            generator.set_state(kept)
+
+    return put_back
+
+
+def _begin(sampler: Any, *, fast: bool) -> tuple[Iterator[Any], bool]:
+    """Start a sampler; return its batches, and whether they are tensors of ours."""
     found = fast_indices(sampler) if fast else None
-    return iter(sampler) if found is None else found
+    return (iter(sampler), False) if found is None else (found, True)
 
 
 def listed(indices: Any) -> Any:
-    """Return the indices of a batch as torch's samplers give them."""
+    """Return a batch of a `fast` stream as torch's sampler gives it.
+
+    Not for batches of other streams: an array or tensor there is the script's own.
+    """
     return indices.tolist() if hasattr(indices, "tolist") else indices
 
 
@@ -168,6 +201,7 @@ def rest_of(loader: Any, pulls: Iterator[Any]) -> Stream:
         seed=fresh_seed(),
         own_ahead_count=int(loader.num_workers) * (loader.prefetch_factor or 0),
         foreseen_count=sys.maxsize,
+        counted=foreseen(loader) > 0,
     )
 
 

@@ -31,9 +31,10 @@ def fast_indices(sampler: Any) -> Iterator[Any] | None:
         1-D tensors of int64 on the CPU, to be read and not to be written: they share memory.
         `tolist()` gives the list that torch would.
     """
+    import torch
     from torch.utils.data import BatchSampler
 
-    if type(sampler) is not BatchSampler:
+    if type(sampler) is not BatchSampler or torch.get_default_device().type != "cpu":
         return None
     inner: Any = sampler.sampler
     start = _runs_by_kind().get(type(inner))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from upshift.loader.desk import stock_of
-from upshift.loader.indices import foretell, listed
+from upshift.loader.fingerprint import fingerprint
+from upshift.loader.indices import foretell
 from upshift.loader.rehearsal import Rehearsal
+from upshift.loader.staff import staff_as_torchs
 from upshift.loader.workers.belief import believe
 from upshift.loader.workers.observed import observe
+from upshift.loader.workers.pool import Stale
 from upshift.loader.workers.tasks import Draws, Task
 from upshift.loader.workers.waiting import WorkersLost
 
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     from upshift.loader import states
     from upshift.loader.desk import Desk
     from upshift.loader.indices import Stream
+    from upshift.loader.sources.checked import Checked
     from upshift.loader.staff import Staff
     from upshift.loader.switchboard import Switchboard
     from upshift.loader.workers.pool import Pool
@@ -29,6 +34,10 @@ class Pass:
     Either the main process fetches, or a pool of workers does, ahead of use. Who it is can
     change in the middle: what has been asked for is delivered first, and the rest of the
     indices goes to the others.
+
+    Where another thread asks for batches than the one of the loop, both draw from the same
+    generators at any time: then none is read or put back here, and those fetch who would
+    without us.
 
     Args:
         board: says what the levers want, at any time.
@@ -43,6 +52,7 @@ class Pass:
             draws are handed over, and its samples; None until they are read.
         handed: the states after the batch that was delivered last, there.
         resumes: the states with which streams of the script's workers would go on elsewhere.
+        astray: another thread asks for batches than the one that began the pass.
     """
 
     def __init__(
@@ -57,6 +67,8 @@ class Pass:
         self.handed: states.States | None = None
         self.resumes: dict[int, states.States] = {}
         self.key = desk.begin_pass(loader)
+        self.astray = desk.is_astray
+        self._thread = threading.get_ident()
         self._board = board
         self._pins = pins
         self._backlog: deque[Any] = deque()
@@ -69,6 +81,16 @@ class Pass:
         self._coming_number = 0
         self._rehearsal: Rehearsal | None = None
         self._version = -1
+        self._look: Any = None
+        self._ended = False
+
+    def begin(self) -> None:
+        """Start the script's own workers where torch does, before the first batch is asked for."""
+        stays = self.loader.persistent_workers and self.desk.has_workers
+        if self.loader.num_workers and not stays:
+            self._restaff()
+            if self._pool is not None:
+                self._fill(self._pool)
 
     def next(self) -> Any:
         """Return the next batch.
@@ -76,7 +98,7 @@ class Pass:
         Raises:
             StopIteration: the pass has ended.
         """
-        self.desk.pace.ask()
+        self._ask()
         while True:
             if self._outdated:
                 self._restaff()
@@ -91,10 +113,26 @@ class Pass:
             elif not self._outdated:
                 self._end(pool)
 
+    def _ask(self) -> None:
+        if self._ended:
+            raise StopIteration
+        if not self.astray and threading.get_ident() != self._thread:
+            self._stray()
+        self.desk.pace.ask()
+
     def _end(self, pool: Pool) -> None:
         pool.release(self)
-        self.desk.end_pass()
+        self._pool, self._ended = None, True
+        self.desk.end_pass(stale=self.is_stale)
         raise StopIteration
+
+    def _stray(self) -> None:
+        """Go on as torch would."""
+        self.astray = True
+        self.desk.stray()
+        if not self.loader.num_workers:
+            self.abandon([])
+        self.look_again()
 
     # ---- who fetches
 
@@ -114,14 +152,14 @@ class Pass:
             return  # first what has been asked for
         desk, loader = self.desk, self.loader
         self._version = self._board.version
-        light = desk.source(loader, self._board.offers, light=True)
-        staff = desk.staff(loader, self._board.wish, light)
-        heavy = None if light else desk.source(loader, self._board.offers, light=False)
+        staff, light, heavy = self._chosen()
         if self._pool is not None and self._pool.serves(staff, heavy, self._board.setups):
             self.staff, self.chain = staff, None  # the same processes, asked for other draws
             return
         if self._pool is not None:
             self._pool.release(self)
+        if self._streams is not None:
+            self.resumes.update(self._streams.starts)
         self.staff, self._pool, self.chain, self._streams = staff, None, None, None
         self._starts, self.resumes = self.resumes, {}
         if self._board.rehearses and heavy is not None and hasattr(heavy.source, "warm"):
@@ -132,6 +170,18 @@ class Pass:
         elif staff.logical_count:
             self._streams = desk.streams_here(self, staff.logical_count)
             self._streams.starts.update(self._starts)
+
+    def _chosen(self) -> tuple[Staff, Checked | None, Checked | None]:
+        """Return who fetches, and with which source, here or in workers."""
+        desk, loader, board, pool = self.desk, self.loader, self._board, self._pool
+        own, there = int(loader.num_workers), 0 if pool is None else pool.count
+        # Torch's workers have the dataset as it was when the pass began.
+        if self.astray or (own and pool is not None and self.is_stale):
+            staff = staff_as_torchs(own, there)
+            return staff, None, pool.source if pool and there == staff.count else None
+        light = desk.source(loader, board.offers, light=True)
+        staff = desk.staff(loader, board.wish, light)
+        return staff, light, None if light else desk.source(loader, board.offers, light=False)
 
     def _hire(self, staff: Staff, source: Any) -> None:
         """Let worker processes fetch; where they cannot start, a script without any goes on."""
@@ -146,6 +196,12 @@ class Pass:
             else:  # what a lever adds to them may not pickle
                 self.desk.note(why)
                 self._pool = self.desk.pool(self.loader, staff, None, (), self)
+        self._look = fingerprint(self.loader.dataset, brief=True)
+
+    @property
+    def is_stale(self) -> bool:
+        """The workers saw another dataset than there is now."""
+        return bool(self._look != fingerprint(self.loader.dataset, brief=True))
 
     def give_up_workers(self, why: str) -> None:
         """Fetch in the main process from now on."""
@@ -195,7 +251,9 @@ class Pass:
     def _look_ahead(self, pool: Pool) -> None:
         """Let idle workers begin the next pass, where one can know how it will begin."""
         staff = self.staff
-        if pool.idle_room <= 0 or staff is None or not self.desk.foretells(self.loader, staff):
+        if pool.idle_room <= 0 or staff is None or self.astray:
+            return
+        if not self.desk.foretells(self.loader, staff, pool):
             return
         if self._coming is None:
             self._coming = foretell(self.loader)
@@ -206,21 +264,20 @@ class Pass:
             number, self._coming_number = self._coming_number, self._coming_number + 1
             task = Task(
                 number=number,
-                indices=listed(indices),
+                indices=indices,
                 draws=staff.draws,
                 pass_key=self.desk.coming_key if staff.logical_count else 0,
                 seed=self._coming.seed if staff.logical_count else 0,
+                checked=self.desk.due(),
             )
             pool.begin_early(task)
 
     def _take(self, *, now: bool) -> Any:
         if self._backlog:
-            indices = self._backlog.popleft()
-        elif self._rehearsal is not None:
-            indices = self._rehearsal.take(self.stream, now=now)
-        else:
-            indices = self.stream.take(now=now)
-        return indices if self._light else listed(indices)
+            return self._backlog.popleft()
+        if self._rehearsal is not None:
+            return self._rehearsal.take(self.stream, now=now)
+        return self.stream.take(now=now, raw=self._light)
 
     def _task(self, indices: Any, pool: Pool) -> Task:
         assert self.staff is not None  # noqa: S101  # a pool has a staff
@@ -255,6 +312,11 @@ class Pass:
         except WorkersLost as error:
             self._do_without(pool, error)
             return None
+        except Stale:
+            self.desk.foretold_wrongly(stale=True)
+            pool.drop_early()
+            self.abandon([])
+            return None
         verdict = believe(self, task, batch, report)
         if verdict.again:
             return None
@@ -285,17 +347,22 @@ class Pass:
         try:
             if self._streams is not None:
                 batch = self._fetch_for_workers(number, indices)
+            elif self.astray:
+                batch = self._fetch(indices)
             elif self.desk.curious:
-                batch = self.desk.observe(
-                    self, lambda: self._here.fetch(indices), sample_count(indices)
-                )
+                batch = self.desk.observe(self, lambda: self._fetch(indices), sample_count(indices))
             else:
-                batch = self._here.fetch(indices)
+                batch = self._fetch(indices)
                 if self.desk.pace.is_home and self.desk.pace.of_main():
                     self.look_again()
         finally:
             self.stream.delivered()
         return self._pins(batch)
+
+    def _fetch(self, indices: Any) -> Any:
+        if self._light:
+            return self._here.fetch(indices, fast=self.stream.fast)
+        return self._here.fetch(indices)
 
     def _fetch_for_workers(self, number: int, indices: Any) -> Any:
         """Fetch as one of the script's workers would; see now and then that nothing changes."""
@@ -303,7 +370,7 @@ class Pass:
         assert streams is not None  # noqa: S101  # the caller has looked
 
         def fetch() -> Any:
-            return streams.fetch(number, lambda: self._here.fetch(indices))
+            return streams.fetch(number, lambda: self._fetch(indices))
 
         if self._light or not self.desk.due():
             return fetch()
@@ -317,8 +384,11 @@ class Pass:
 
 
 def sample_count(indices: Any) -> int:
-    """Return the samples of a batch: without automatic batching its index is a single one."""
-    return len(indices) if hasattr(indices, "__len__") else 1
+    """Return the samples of a batch: without automatic batching its index is a single one.
+
+    Of what the script's own sampler gives, nothing is asked.
+    """
+    return len(indices) if type(indices) is list else 1
 
 
 def said(error: Exception) -> str:

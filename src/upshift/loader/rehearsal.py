@@ -31,7 +31,10 @@ class Rehearsal:
         until_s = time.monotonic() + _MOST_S
         while len(self._window) < _MOST_BATCHES and time.monotonic() < until_s:
             indices = stream.take(now=True)
-            if indices is None or not source.warm(indices):
+            if indices is None:
+                break
+            if not source.warm(indices):
+                stream.put_back(indices)
                 break
             self._window.append(indices)
 

@@ -48,6 +48,18 @@ class Staff:
 HERE = Staff(0, Draws.NONE, 0)
 
 
+def staff_as_torchs(own: int, there: int) -> Staff:
+    """Return who fetches as without us, whatever the items do.
+
+    Args:
+        own: workers that the script has.
+        there: worker processes that there are already, whose copies of the dataset are right.
+    """
+    if not own:
+        return HERE
+    return Staff(there if there and own % there == 0 else own, Draws.STREAM, own)
+
+
 def staff_of_workers(own: int, count: int, *, draws: bool | None, without: bool) -> Staff:
     """Decide for a loader of which the script says that it has `own` workers.
 

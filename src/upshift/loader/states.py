@@ -96,7 +96,7 @@ class Private:
     """
 
     def __init__(self, *roots: Any) -> None:
-        self.found = [value for value in reachable(*roots) if _is_generator(value)]
+        self.found = [value for value in reachable(*roots) if is_generator(value)]
 
     def read(self) -> States:
         """Return the state of each generator that was found."""
@@ -112,7 +112,8 @@ def _state(generator: Any) -> Any:
     return state.numpy().tobytes() if hasattr(state, "numpy") else repr(state)
 
 
-def _is_generator(value: Any) -> bool:
+def is_generator(value: Any) -> bool:
+    """Return whether a value is a random generator of torch's, Python's or NumPy's."""
     import torch
 
     if isinstance(value, (random.Random, torch.Generator)):
@@ -132,7 +133,7 @@ def reachable(*roots: Any) -> list[Any]:
             if id(value) in found or isinstance(value, (str, bytes, int, float, type(None))):
                 continue
             found[id(value)] = value
-            if not _is_generator(value):
+            if not is_generator(value):
                 below.extend(_members(value))
         layer = below
     return list(found.values())

@@ -7,12 +7,11 @@ import weakref
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from upshift.loader import states
 from upshift.loader.desk import Desk
-from upshift.loader.indices import begin_stream, fresh_seed, rest_of
+from upshift.loader.indices import begin_stream, fresh_seed, kept_draws, rest_of
 from upshift.loader.passes import Pass
 from upshift.loader.staff import Wish
-from upshift.loader.view import make_front, steerable
+from upshift.loader.view import Unknown, make_front, steerable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,6 +146,8 @@ class Switchboard:
         stays = loader.persistent_workers and loader.num_workers > 0
         if stays and desk.kept_seed is not None and loader._iterator is None:
             desk.start_over()  # the script has let its workers go: torch would start new ones
+        if desk.is_astray and desk.kept_seed is None:
+            return stock()
         if self.idle and desk.kept_seed is None:
             front = stock()
             if hasattr(front, "_sampler_iter"):
@@ -155,12 +156,13 @@ class Switchboard:
                 self._fronts[front] = weakref.ref(loader) if stays else lambda: loader
             return front
         resumed = stays and (desk.kept_seed is not None or loader._iterator is not None)
-        before = states.read()
+        put_back = kept_draws(loader)
         try:
             return self._begin(desk, loader, resumed=resumed)
-        except (AttributeError, TypeError) as error:  # a torch whose iterators we do not know
-            states.restore(before)
-            self._note(f"a loader was left alone: {type(error).__name__}: {error}")
+        except (AttributeError, TypeError, Unknown) as error:
+            put_back()
+            why = error.__cause__ or error
+            self._note(f"a loader was left alone: {type(why).__name__}: {why}")
             if isinstance(loader._iterator, Stayed):
                 loader._iterator = None
             return stock()
@@ -169,15 +171,18 @@ class Switchboard:
         """Return an iterator that a `Pass` answers for."""
         if resumed and desk.kept_seed is None:
             desk.kept_seed = fresh_seed()
+        front = make_front(loader)
         stream = begin_stream(
             loader, kept_seed=desk.kept_seed if resumed else None, fast=bool(self.offers)
         )
-        front = make_front(loader, stream)
+        front._index_sampler, front._sampler_iter = stream, iter(stream)
+        going = Pass(self, desk, loader, stream, _pins(front))
+        going.begin()
         if loader.persistent_workers and loader.num_workers > 0:
             desk.kept_seed = stream.seed
             if loader._iterator is None:
                 loader._iterator = Stayed()
-        front._next_data = Pass(self, desk, loader, stream, _pins(front)).next
+        front._next_data = going.next
         self._fronts[front] = weakref.ref(loader)
         return front
 

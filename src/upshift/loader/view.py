@@ -11,6 +11,10 @@ _CREWS: WeakSet[Any] = WeakSet()
 _FORKED: list[int] = []
 
 
+class Unknown(Exception):
+    """This torch makes its iterators in a way that we do not know."""
+
+
 class LoaderView:
     """Stand in for a DataLoader where torch's iterators read its settings.
 
@@ -32,21 +36,35 @@ def _view(loader: Any, worker_count: int, **overrides: Any) -> LoaderView:
     return LoaderView(
         loader,
         num_workers=worker_count,
-        # torch draws a base seed from here; the script's generators have drawn theirs already
-        generator=torch.Generator(),
+        # torch draws a base seed from here, and not from the script's generators
+        generator=torch.Generator(device=_default_device()),
         **overrides,
     )
 
 
-def make_front(loader: Any, stream: Any) -> Any:
-    """Return torch's own iterator for the script to hold; it fetches nothing by itself."""
+def _default_device() -> Any:
+    """Return where torch makes new tensors: a generator on another device cannot fill them."""
+    import torch
+
+    return torch.get_default_device() if hasattr(torch, "get_default_device") else "cpu"
+
+
+def make_front(loader: Any) -> Any:
+    """Return torch's own iterator for the script to hold; it has no indices yet.
+
+    Nothing of the script's is asked or drawn from for it.
+
+    Raises:
+        Unknown: torch could not make it.
+    """
     from torch.utils.data import dataloader
 
-    view = _view(
-        loader, 0, timeout=0, prefetch_factor=None, persistent_workers=False, _index_sampler=stream
-    )
-    single: Any = dataloader._SingleProcessDataLoaderIter
-    front = single(view)
+    overrides: dict[str, Any] = {"timeout": 0, "prefetch_factor": None, "_index_sampler": ()}
+    try:
+        single: Any = dataloader._SingleProcessDataLoaderIter
+        front = single(_view(loader, 0, persistent_workers=False, **overrides))
+    except (AttributeError, TypeError, RuntimeError) as error:
+        raise Unknown from error
     front._num_workers = loader.num_workers
     return front
 

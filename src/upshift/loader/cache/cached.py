@@ -13,6 +13,7 @@ from upshift.loader import states
 from upshift.loader.cache import packing, prefix
 from upshift.loader.cache.memo import Memo, new_salt
 from upshift.loader.cache.store import Store
+from upshift.loader.portrait import Portrait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     Recipe = "Whole | Folder"
 
 _MOST_DROPS = 3
+# A look at the dataset, once in a pass.
+_LOOK_S = 1.0
+_LOOK_BYTES = 1 << 30
 _FILLED_RATIO = 0.9
 _FOLDER_NAMES = {"samples", "loader", "transform", "target_transform"}
 
@@ -36,7 +40,7 @@ class Cache:
         self._budget_bytes = budget_bytes
         self._spill_dir = spill_dir
         self._store: Store | None = None
-        self._memos: dict[int, tuple[weakref.ref[Any], Memo, Any, int]] = {}
+        self._memos: dict[int, tuple[weakref.ref[Any], Memo, Portrait, int]] = {}
 
     def offer(self, loader: Any) -> Source | str:
         """Return a source for `loader`, or why it gets none.
@@ -69,17 +73,20 @@ class Cache:
         """Return the memo of a dataset; a new one, and new memory, where it was changed."""
         entry = self._memos.get(id(dataset))
         drop_count = 0
+        looks = Portrait(*roots, most_s=_LOOK_S, most_bytes=_LOOK_BYTES)
         if entry is not None and entry[0]() is dataset:
             _, memo, seen, drop_count = entry
             same = len(memo.roots) == len(roots) and all(map(_is, memo.roots, roots))
-            if same and (memo.why_not or memo.look() == seen):
+            if same and (memo.why_not or looks == seen):
                 return memo
             drop_count += 1
             self._store = None
         memo = Memo(self._current_store(), new_salt(), roots)
         if drop_count >= _MOST_DROPS:
             memo.off = "the dataset changes from pass to pass"
-        self._memos[id(dataset)] = weakref.ref(dataset), memo, memo.look(), drop_count
+        elif not looks.is_whole:
+            memo.off = "to see whether the dataset has changed takes too long"
+        self._memos[id(dataset)] = weakref.ref(dataset), memo, looks, drop_count
         return memo
 
     def _current_store(self) -> Store:

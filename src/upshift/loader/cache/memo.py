@@ -230,9 +230,10 @@ class Memo:
             if self.off:
                 return self.off
         self._keep_count += 1
+        # Some parts are the value's own memory, which a transform may write into.
         if self.roots:
-            self._pending.append((key, parts, replace))
-        else:  # before somebody writes into the value
+            self._pending.append((key, [b"".join(parts)], replace))
+        else:
             self._put(key, parts, replace=replace)
         return ""
 

@@ -107,7 +107,7 @@ class Code:
         inside = [] if isinstance(value, type) else list(getattr(value, "__dict__", {}).values())
         methods: list[Any] = []
         for parent in kind.__mro__:
-            if _is_followed(parent):
+            if is_followed(parent):
                 self.classes[parent] = None
                 methods += [_function(member) for member in vars(parent).values()]
         return [*inside[:_MOST_MEMBERS], *(method for method in methods if method is not None)]
@@ -132,7 +132,7 @@ class Code:
 
     def _follow_function(self, function: FunctionType) -> list[Any]:
         self._judge_home(function)
-        if not _followed(function.__code__.co_filename):
+        if not is_own_file(function.__code__.co_filename):
             return []
         space = function.__globals__
         below: list[Any] = [*(function.__defaults__ or ())]
@@ -142,7 +142,7 @@ class Code:
                 below.append(cell.cell_contents)
             except ValueError:  # not filled yet
                 continue
-        names = _names(function.__code__)
+        names = names_in(function.__code__)
         modules = [space[name] for name in names if isinstance(space.get(name), ModuleType)]
         for name in names:
             found = space.get(name, getattr(builtins, name, None))
@@ -170,12 +170,12 @@ def _function(member: Any) -> Callable[..., Any] | None:
     return member if isinstance(member, FunctionType) else None
 
 
-def _names(code: CodeType) -> set[str]:
+def names_in(code: CodeType) -> set[str]:
     """Return the names in a piece of code and in the functions that it defines."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            names |= _names(constant)
+            names |= names_in(constant)
     return names
 
 
@@ -184,14 +184,15 @@ def _root(value: Any) -> str:
     return str(module or "").partition(".")[0]
 
 
-def _followed(path: str) -> bool:
-    """Return whether code from this file is looked into: not the standard library, nor torch."""
+def is_own_file(path: str) -> bool:
+    """Return whether code from this file is looked into: not the standard library, nor torch's."""
     installed = _INSTALLED.search(path)
     if installed:
         return installed[1] not in _KNOWN_LIBRARIES
     return not path.startswith(("<frozen", *_STDLIB))
 
 
-def _is_followed(kind: type) -> bool:
+def is_followed(kind: type) -> bool:
+    """Return whether the code of a class is looked into."""
     path = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return kind.__module__ == "__main__" or bool(path and _followed(path))
+    return kind.__module__ == "__main__" or bool(path and is_own_file(path))

@@ -62,38 +62,48 @@ class Checked:
         """Travel to a worker without the one to tell: that one is in this process."""
         return _arrived, (self.source, self.stock)
 
-    def fetch(self, indices: Sequence[int]) -> Any:
-        """Return the batch of `indices`."""
+    def fetch(self, indices: Sequence[int], *, fast: bool = False) -> Any:
+        """Return the batch of `indices`.
+
+        Args:
+            indices: of one batch.
+            fast: they are a tensor of ours, where torch's sampler gives a list.
+        """
         if self.source is None:
-            return self.stock.fetch(listed(indices))
+            return self._of_stock(indices, fast=fast)
         number, self._number = self._number, self._number + 1
         if due(number):
-            few = number >= (_WHOLE_COUNT if self._light else 1) and len(indices) > 2
-            return self._spot(indices) if few else self._both(indices)
-        return self._alone(indices, None if self.pure else states.read())
+            few = number >= (_WHOLE_COUNT if self._light else 1)
+            # What the script's own sampler gives may be more than its members.
+            few = few and (fast or type(indices) is list) and len(indices) > 2
+            return self._spot(indices, fast=fast) if few else self._both(indices, fast=fast)
+        return self._alone(indices, None if self.pure else states.read(), fast=fast)
 
-    def _spot(self, indices: Sequence[int]) -> Any:
+    def _of_stock(self, indices: Sequence[int], *, fast: bool) -> Any:
+        return self.stock.fetch(listed(indices) if fast else indices)
+
+    def _spot(self, indices: Sequence[int], *, fast: bool) -> Any:
         """Deliver a batch after a comparison of two samples, from the same random numbers."""
-        before, some = states.read(), listed(indices)
-        self._both([some[0], some[-1]])
+        before = states.read()
+        self._both([int(indices[0]), int(indices[-1])] if fast else [indices[0], indices[-1]])
         states.restore(before)
-        return self._alone(indices, before)
+        return self._alone(indices, before, fast=fast)
 
-    def _alone(self, indices: Sequence[int], before: states.States | None) -> Any:
+    def _alone(self, indices: Sequence[int], before: states.States | None, *, fast: bool) -> Any:
         if self.source is None:
-            return self.stock.fetch(listed(indices))
+            return self._of_stock(indices, fast=fast)
         try:
             return self.source.fetch(indices)
         except Exception as error:
             if before is not None:
                 states.restore(before)
             self._end(f"{self.name} raised {type(error).__name__}: {error}")
-            return self.stock.fetch(listed(indices))
+            return self._of_stock(indices, fast=fast)
 
-    def _both(self, indices: Sequence[int]) -> Any:
+    def _both(self, indices: Sequence[int], *, fast: bool = False) -> Any:
         before = states.read()
         start_ns = time.perf_counter_ns()
-        truth = self.stock.fetch(listed(indices))  # what it raises is what the script would see
+        truth = self._of_stock(indices, fast=fast)  # raises what the script would see
         between_ns = time.perf_counter_ns()
         after = states.read()
         states.restore(before)

@@ -75,7 +75,8 @@ def _learn(going: Pass, task: Task, batch: Any, report: Report) -> None:
     """Learn from a batch of the script's own workers whether others could make it."""
     if not task.hands_over:
         return
-    if going.desk.draws is None and going.desk.keeps and not report.changed:
+    curious = going.desk.draws is None and going.desk.keeps and not going.astray
+    if curious and not report.changed:
         _try_here(going, task, batch, report)
         going.desk.learn_of_workers(going, drew=report.drew)
     going.resumes[task.number % going.loader.num_workers] = report.states
@@ -116,7 +117,7 @@ def _raised(wrapped: Any) -> Exception:
 def _of_none(going: Pass, task: Task, batch: Any, report: Report) -> Verdict:
     doubtful = report.error is not None or report.drew or report.changed or report.unequal
     if not doubtful and not task.checked:
-        return Verdict(batch=batch)
+        return _stale(going, task) or Verdict(batch=batch)
     truth, moves = _truth(going, task)
     if moves.drew and not isinstance(truth, Exception):
         going.desk.draws = True
@@ -158,9 +159,7 @@ def _of_chain(going: Pass, task: Task, batch: Any, report: Report) -> Verdict:
         return _here(truth)
     doubtful = report.error is not None or report.changed or report.unequal
     if not doubtful and not task.checked:
-        states.restore(report.states)
-        going.handed = report.states
-        return Verdict(batch=batch)
+        return _stale(going, task) or _handed_over(going, batch, report)
     truth, moves = _truth(going, task)
     going.handed = states.read()
     why = ""
@@ -177,6 +176,21 @@ def _of_chain(going: Pass, task: Task, batch: Any, report: Report) -> Verdict:
         going.abandon([])
         going.give_up_workers(why)
     return _here(truth)
+
+
+def _handed_over(going: Pass, batch: Any, report: Report) -> Verdict:
+    states.restore(report.states)
+    going.handed = report.states
+    return Verdict(batch=batch)
+
+
+def _stale(going: Pass, task: Task) -> Verdict | None:
+    """Put a batch back that was made with another dataset than the script's is by now."""
+    if not going.is_stale:
+        return None
+    going.abandon([task], dismiss=True)
+    going.give_up_workers("the script changes the dataset between two batches")
+    return Verdict(again=True)
 
 
 def _truth(going: Pass, task: Task) -> tuple[Any, Moves]:

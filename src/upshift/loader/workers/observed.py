@@ -19,7 +19,7 @@ class Moves(NamedTuple):
     Attributes:
         before: the states of the generators before it.
         after: and after it.
-        changed: the dataset looks otherwise, or a generator that it holds has moved.
+        changed: dataset or collate function look otherwise, or a generator of theirs has moved.
         seeked: an open file stands elsewhere: processes share the position of a file that was
             open when they were forked, and would read from where another one stands.
     """
@@ -38,17 +38,21 @@ class Moves(NamedTuple):
 def observe(loader: Any, fetch: Callable[[], Any]) -> tuple[Any, Moves]:
     """Fetch; return the batch, or the exception that it raised, and what moved."""
     private = states.Private(loader.dataset, loader.collate_fn)
-    looked, hidden, stood = fingerprint(loader.dataset), private.read(), _positions()
+    looked, hidden, stood = _looks(loader), private.read(), _positions()
     before = states.read()
     try:
         found = fetch()
     except Exception as error:
         found = error
     after = states.read()
-    changed = looked != fingerprint(loader.dataset) or hidden != private.read()
+    changed = looked != _looks(loader) or hidden != private.read()
     stands = _positions()
     seeked = any(stands.get(name, place) != place for name, place in stood.items())
     return found, Moves(before, after, changed, seeked)
+
+
+def _looks(loader: Any) -> list[Any]:
+    return [fingerprint(one) for one in (loader.dataset, loader.collate_fn)]
 
 
 def _positions() -> dict[str, str]:

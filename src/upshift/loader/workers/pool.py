@@ -7,16 +7,25 @@ from collections import deque
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from upshift.loader.fingerprint import fingerprint
+from upshift.loader.portrait import Portrait
+from upshift.loader.same import difference
 from upshift.loader.view import make_crew
 from upshift.loader.workers.mail import opened
 from upshift.loader.workers.tasks import Report, Task, Worksite, as_it_is
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from upshift.loader.staff import Staff
     from upshift.loader.workers.waiting import Waiting
+
+# Workers start anew in about the time that these take.
+_LOOK_S = 0.25
+_LOOK_BYTES = 1 << 28
+
+
+class Stale(Exception):
+    """A batch that was begun before its pass is another one now."""
 
 
 class _Feed:
@@ -50,11 +59,13 @@ class Pool:
         ahead_count: tasks that each worker holds at most.
         logical_count: workers that the script has.
         waiting: how long to wait for a batch.
+        seen: what the workers will see of the loader, where they may stay.
         setups: what each worker does before its first batch.
 
     Attributes:
         given: tasks of the current pass that were not taken yet.
         early: tasks that the next pass will probably give.
+        seen: what the workers saw of the loader, where they may stay.
     """
 
     def __init__(
@@ -66,6 +77,7 @@ class Pool:
         ahead_count: int,
         logical_count: int,
         waiting: Waiting,
+        seen: Portrait | None = None,
         setups: Sequence[Any] = (),
     ) -> None:
         self.count = count
@@ -74,11 +86,14 @@ class Pool:
         self.source = source
         self.given: deque[Task] = deque()
         self.setups = tuple(setups)
-        self._seen = looks(loader)
+        self.seen = seen
         self.early: deque[Task] = deque()
         self._row: deque[Task] = deque()
+        self._doubted: Task | None = None
+        self._again: Task | None = None
+        self._truth: tuple[Any, Report] | None = None
         self._dropped: set[int] = set()
-        self._ready: deque[tuple[Any, Report]] = deque()
+        self._ready: deque[tuple[Task, Any, Report]] = deque()
         self._holder: weakref.ref[Any] | None = None
         self._feed = _Feed()
         site = Worksite(loader, source, logical_count=logical_count, setups=setups)
@@ -128,10 +143,10 @@ class Pool:
         """No living pass holds it."""
         return self._holder is None or self._holder() is None
 
-    def fits(self, loader: Any, *, stale_too: bool = False) -> bool:
-        """Return whether all workers live and saw the loader as it is now."""
-        alive = not self._crew._shutdown and all(w.is_alive() for w in self._crew._workers)
-        return alive and (stale_too or looks(loader) == self._seen)
+    @property
+    def lives(self) -> bool:
+        """All workers live."""
+        return not self._crew._shutdown and all(w.is_alive() for w in self._crew._workers)
 
     # ---- tasks
 
@@ -148,14 +163,32 @@ class Pool:
     def give(self, task: Task) -> bool:
         """Give a task to the next worker; return False where one begun early was in vain."""
         if self.early and _same(self.early[0], task):
-            self.given.append(self.early.popleft())
+            self._adopt(task)
             return True
         in_vain = bool(self.early)
-        self._dropped.update(map(id, self.early))
-        self.early.clear()
+        self.drop_early()
         self.given.append(task)
         self._submit(task)
         return not in_vain
+
+    def _adopt(self, task: Task) -> None:
+        """Take a task begun early for one that is given.
+
+        The first one of a pass is made a second time: since it was begun the script may have
+        written files, or changed what no look at the dataset shows.
+        """
+        early = self.early.popleft()
+        adopted = task._replace(checked=task.checked or early.checked)
+        self._row = deque(adopted if one is early else one for one in self._row)
+        self.given.append(adopted)
+        if not task.number:
+            self._doubted, self._again = adopted, task
+            self._submit(task)
+
+    def drop_early(self) -> None:
+        """Throw away what was begun early."""
+        self._drop(self.early)
+        self.early.clear()
 
     def begin_early(self, task: Task) -> None:
         """Let workers begin a task that may be given next."""
@@ -173,13 +206,27 @@ class Pool:
         """Wait for the batch of the oldest task that was given.
 
         Raises:
+            Stale: it was begun early, and is another one by now.
             WorkersLost: the script never asked for them, and can do without.
             RuntimeError: a worker died, or the time-out passed (torch's own words).
         """
         while not self._ready:  # a wait that was broken off may be gone on with
             self._receive()
+        if self._ready[0][0] is self._doubted:
+            self._settle()
         self.given.popleft()
-        return self._ready.popleft()
+        _, batch, report = self._ready.popleft()
+        return batch, report
+
+    def _settle(self) -> None:
+        """Put the second making of the doubted batch in its place, where the first is equal."""
+        while self._again is not None and self._truth is None:
+            self._receive()
+        task, batch, report = self._ready[0]
+        truth, self._doubted, self._again, self._truth = self._truth, None, None, None
+        if truth is None or truth[1].error or report.error or _differ(batch, truth[0]):
+            raise Stale
+        self._ready[0] = task, *truth
 
     def _receive(self) -> None:
         """Wait for the next answer; keep it where its task is still wanted."""
@@ -189,8 +236,11 @@ class Pool:
         for _ in range(self._crew._rcvd_idx - 1 - self._received_count):
             self._miss()
         self._received_count = self._crew._rcvd_idx
-        if self._still_wanted(self._row.popleft()):
-            self._ready.append((opened(batch), report))
+        task = self._row.popleft()
+        if task is self._again:
+            self._truth = opened(batch), report
+        elif self._still_wanted(task):
+            self._ready.append((task, opened(batch), report))
 
     def _still_wanted(self, task: Task) -> bool:
         if id(task) not in self._dropped:
@@ -201,16 +251,23 @@ class Pool:
     def _miss(self) -> None:
         """Forget a task that nobody will answer."""
         task = self._row.popleft()
-        if self._still_wanted(task):
+        if task is self._again:
+            self._again = None
+        elif self._still_wanted(task):
             where = self.given if any(task is one for one in self.given) else self.early
             del where[next(place for place, one in enumerate(where) if one is task)]
 
     def discard(self) -> None:
         """Throw away the answers to all tasks that were given."""
-        ready_count = len(self._ready)
-        self._dropped.update(id(task) for task in list(self.given)[ready_count:])
-        self._ready.clear()
+        self._drop(self.given if self._again is None else [*self.given, self._again])
         self.given.clear()
+        self._doubted = self._again = self._truth = None
+
+    def _drop(self, tasks: Iterable[Task]) -> None:
+        """Throw away the answers to some tasks, whether they have come or not."""
+        unwanted = set(map(id, tasks))
+        self._dropped.update(id(task) for task in self._row if id(task) in unwanted)
+        self._ready = deque(one for one in self._ready if id(one[0]) not in unwanted)
 
     def close(self, *, lost: bool = False) -> None:
         """End the workers, and wait for them; those that are lost may hang."""
@@ -221,7 +278,15 @@ class Pool:
 
 def _same(early: Task, task: Task) -> bool:
     """Return whether a task begun early makes the batch that is asked for now."""
-    return early._replace(checked=task.checked, looked=task.looked) == task
+    alike = early._replace(indices=None, checked=task.checked, looked=task.looked)
+    return alike == task._replace(indices=None) and not _differ(early.indices, task.indices)
+
+
+def _differ(ours: Any, theirs: Any) -> bool:
+    try:
+        return bool(difference(ours, theirs))
+    except Exception:  # an object of somebody else's may raise anything
+        return True
 
 
 def kind(source: Any) -> str:
@@ -229,6 +294,7 @@ def kind(source: Any) -> str:
     return "" if source is None else str(source.name)
 
 
-def looks(loader: Any) -> Any:
-    """Return what workers saw of a loader when they started, by `fingerprint`."""
-    return tuple(map(fingerprint, (loader.dataset, loader.collate_fn, loader.worker_init_fn)))
+def looks(loader: Any) -> Portrait:
+    """Return what workers that start now would see of a loader."""
+    roots = loader.dataset, loader.collate_fn, loader.worker_init_fn
+    return Portrait(*roots, most_s=_LOOK_S, most_bytes=_LOOK_BYTES)

@@ -82,7 +82,7 @@ def _words_between(
 def _advance_torch(count: int) -> None:
     import torch
 
-    torch.empty(count, dtype=torch.int32).random_()
+    torch.empty(count, dtype=torch.int32, device="cpu").random_()
 
 
 def _advance_python(count: int) -> None:

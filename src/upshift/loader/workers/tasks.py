@@ -47,7 +47,7 @@ class Task(NamedTuple):
         states: of the generators before the batch, None to go on from the batch before.
         hands_over: answer with the states of the generators after it.
         checked: fetch it twice and compare.
-        looked: look at the whole of the dataset afterwards.
+        looked: look at the whole of dataset and collate function afterwards.
         probed: see in a fork whether items remember that they were fetched.
     """
 
@@ -69,7 +69,7 @@ class Report(NamedTuple):
     Attributes:
         fetch_ns: what it took.
         drew: a generator moved.
-        changed: what the dataset holds has changed, or a generator of its own moved.
+        changed: what dataset or collate function hold has changed, or a generator of theirs.
         states: of the generators after the batch, where its draws are handed over.
         unequal: in what two fetches of it differ.
         error: what fetching it raised, as torch wraps it.
@@ -103,6 +103,7 @@ class Worksite:
     ) -> None:
         self.dataset = loader.dataset
         self._own_init = loader.worker_init_fn
+        self._own_collate = loader.collate_fn
         self._collate = collate_in_worker(loader)
         self._source = source or Stock(loader, collate_fn=self._collate)
         self._pins = loader.pin_memory  # by torch's thread, which knows tensors only
@@ -191,7 +192,7 @@ class Worksite:
         its samples will do, to find what goes on from fetch to fetch.
         """
         after, indices = states.read(), task.indices
-        if not self._logical_count and hasattr(indices, "__len__") and len(indices) > _FEW_COUNT:
+        if not self._logical_count and type(indices) is list and len(indices) > _FEW_COUNT:
             indices = [indices[0], indices[-1]]
             states.restore(before)
             batch = self._fetch(indices)
@@ -207,13 +208,13 @@ class Worksite:
         return fetch(indices)
 
     def _changed(self, *, brief: bool) -> bool:
-        """Return whether the dataset looks other than when this was last asked."""
+        """Return whether dataset or collate function look other than when this was last asked."""
         seen, before = self._looks(brief=brief), self._seen[brief]
         self._seen[brief] = seen
         return before is not None and seen != before
 
     def _looks(self, *, brief: bool) -> Any:
-        return fingerprint(self.dataset, brief=brief)
+        return [fingerprint(one, brief=brief) for one in (self.dataset, self._own_collate)]
 
     def _remember(self) -> None:
         self._seen = {brief: self._looks(brief=brief) for brief in (True, False)}

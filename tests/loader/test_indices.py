@@ -1,0 +1,116 @@
+"""What the script's own samplers give reaches its dataset as it is, and nobody asks them more."""
+
+import pytest
+
+pytestmark = pytest.mark.child
+
+KINDS = r"""
+import numpy as np
+from upshift.loader.cache import memo
+from upshift.loader.cache.cached import Cache
+from upshift.loader.sources import arrays, gather
+from torch.utils.data import SubsetRandomSampler, TensorDataset
+
+memo._OVERHEAD_NS = -10**12
+
+
+class Rows(Dataset):
+    def __init__(self):
+        self.x = torch.arange(200.0).view(100, 2)
+    def __len__(self):
+        return 100
+    def __getitem__(self, rows):
+        return self.x.index_select(0, rows)
+
+class Kinds(Numbers):
+    def __getitem__(self, i):
+        return type(i).__name__, int(i)
+
+class Batches(Numbers):
+    def __getitems__(self, rows):
+        return [type(rows).__name__, *(type(i).__name__ for i in rows)]
+
+class Given:
+    def __init__(self, make, count):
+        self.make, self.count = make, count
+    def __len__(self):
+        return self.count
+    def __iter__(self):
+        return (self.make([3 * i, 3 * i + 1, 3 * i + 2]) for i in range(self.count))
+
+def table():
+    return TensorDataset(torch.arange(60.0).view(30, 2))
+
+rows = torch.arange(100).split(20)
+cases = {
+    "tensors": (Rows, dict(batch_size=None, sampler=rows)),
+    "foreseen tensors": (Rows, dict(batch_size=None, sampler=SubsetRandomSampler(rows))),
+    "scalars": (Kinds, dict(batch_size=None, sampler=np.arange(9))),
+    "tensor scalars": (Kinds, dict(batch_size=None, sampler=torch.arange(9))),
+    "numpy in lists": (Kinds, dict(batch_size=2, sampler=np.arange(9))),
+}
+for name, make in {"array": np.array, "tensor": torch.tensor, "tuple": tuple, "set": set,
+                   "keys": dict.fromkeys}.items():
+    for data in (Kinds, Batches, table):
+        cases[f"{name} {data.__name__}"] = (data, dict(batch_sampler=Given(make, 10)))
+cases["iterators"] = (Kinds, dict(batch_sampler=Given(iter, 10)))
+
+def run(make, options, own):
+    collate = {"collate_fn": list} if make is Batches else {}
+    loader = DataLoader(make(), num_workers=own, **options, **collate)
+    return [[repr(batch) for batch in loader] for _ in range(3)]
+
+for name, (make, options) in cases.items():
+    for own in (0,) if name in ("iterators",) else (0, 2):
+        try:
+            before = stock(lambda: run(make, options, own))
+        except Exception as error:
+            facts[f"{name} {own}"] = f"stock raised {error}"
+            continue
+        for offers in ([], [gather.offer, arrays.offer], [Cache(1 << 22).offer]):
+            undos = [board.add(offer) for offer in offers]
+            for wanted in (0, 1, 2):
+                try:
+                    after = ours(lambda: run(make, options, own), wanted)
+                except Exception as error:
+                    after = repr(error)
+                label = f"{name} {own} {len(offers)} {wanted}"
+                facts[label] = True if before == after else f"stock {before} and now {after}"
+            for undo in undos:
+                undo()
+"""
+
+LENGTHS = r"""
+class Lengths:
+    def __init__(self, length):
+        self.length = length
+    def __iter__(self):
+        return iter([[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]])
+    def __len__(self):
+        return self.length()
+
+def raises():
+    raise ValueError("nobody knows")
+
+def draws():
+    return 5 + int(torch.rand(()) < 0)
+
+def run(length, own):
+    loader = DataLoader(Numbers(), batch_sampler=Lengths(length), num_workers=own)
+    return epochs(loader)
+
+for length in (raises, draws):
+    for own in (0, 2):
+        for wanted in (0, 1, 2, 3):
+            facts[f"{length.__name__} {own} {wanted}"] = same(lambda: run(length, own), wanted)
+"""
+
+
+def test_arrays_tensors_and_other_batches_of_a_sampler_stay_what_they_are(loaders) -> None:
+    facts = loaders(KINDS, timeout_s=300)
+    assert {name: found for name, found in facts.items() if found is not True} == {}
+
+
+def test_the_length_of_a_sampler_of_the_script_s_is_not_asked_for(loaders) -> None:
+    facts = loaders(LENGTHS)
+    assert {name: found for name, found in facts.items() if found is not True} == {}

@@ -1,0 +1,284 @@
+"""Whatever a script changes, between two passes or in the middle of one, is in its batches."""
+
+import pytest
+
+pytestmark = pytest.mark.child
+
+FILES = r"""
+import tempfile
+from upshift.loader import desk
+from upshift.loader.workers.pool import Pool
+
+folder = tempfile.mkdtemp()
+adopted = [0]
+adopt = Pool._adopt
+
+def counted(self, task):
+    adopted[0] += 1
+    adopt(self, task)
+
+Pool._adopt = counted
+
+
+class Files(Numbers):
+    def __getitem__(self, i):
+        with open(f"{folder}/{i}") as file:
+            return int(file.read())
+
+def write(number, which=range(12)):
+    for i in which:
+        with open(f"{folder}/{i}", "w") as file:
+            file.write(str(number + i))
+
+def run(own, rewritten=range(12), count=5):
+    write(0)
+    loader, seen = DataLoader(Files(), batch_size=3, num_workers=own), []
+    for epoch in range(count):
+        seen.append([plain(batch) for batch in loader])
+        time.sleep(0.2)  # what is begun early is done by now
+        write(100 * epoch, rewritten)
+    return seen
+
+for own in (0, 2):
+    adopted[0] = 0
+    facts[f"rewritten {own}"] = same(lambda: run(own), 2)
+    facts[f"stops {own}"] = 0 < adopted[0] <= 8  # the first rewriting changes nothing
+    adopted[0] = 0
+    facts[f"left alone {own}"] = same(lambda: run(own, ()), 2)
+    facts[f"begun early {own}"] = adopted[0] > 4
+desk.due = lambda number: True
+facts["checked"] = same(lambda: run(0, range(3, 12)), 2)
+import shutil
+shutil.rmtree(folder)
+"""
+
+HIDDEN = r"""
+import functools
+import numpy as np
+
+FACTOR = 1
+
+class Part:
+    def __init__(self, inside):
+        self.inside = inside
+
+class Slotted:
+    __slots__ = ("inside",)
+
+class Own(Numbers):
+    factor = 1
+    def __init__(self, factor=None):
+        super().__init__()
+        self.own = factor
+    def __getitem__(self, i):
+        return i * self.own()
+
+class Trainer:
+    def __init__(self):
+        self.parts = {"deep": [Part([1])]}
+    def collate(self, samples):
+        return [self.parts["deep"][0].inside[0] * sample for sample in samples]
+
+def nested():
+    inner = Part(Part(Part([1])))
+    data = Own(lambda: inner.inside.inside.inside[0])
+    data.inner = inner
+    return data, lambda n: inner.inside.inside.inside.__setitem__(0, n)
+
+def names():
+    return Own(lambda: FACTOR), lambda n: globals().update(FACTOR=n)
+
+class Classy(Own):
+    def __getitem__(self, i):
+        return i * self.factor
+
+def of_class():
+    return Classy(), lambda n: setattr(Classy, "factor", n)
+
+def closure():
+    held = {"factor": [[[[1]]]]}
+    return Own(lambda: held["factor"][0][0][0][0]), (
+        lambda n: held["factor"][0][0][0].__setitem__(0, n))
+
+def given(part):
+    return part.inside[0]
+
+def partial():
+    part = Part([1])
+    return Own(functools.partial(given, part)), lambda n: part.inside.__setitem__(0, n)
+
+def slots():
+    part = Slotted()
+    part.inside = 1
+    return Own(lambda: part.inside), lambda n: setattr(part, "inside", n)
+
+def long_list():
+    data = Own()
+    data.rows = [{"factor": 1} for _ in range(300)]
+    data.own = lambda: data.rows[200]["factor"]
+    return data, lambda n: data.rows[200].update(factor=n)
+
+def big_array():
+    data = Own()
+    data.rows = np.ones(100_000, dtype=int)
+    data.own = lambda: int(data.rows[50_001])
+    return data, lambda n: data.rows.__setitem__(50_001, n)
+
+def collate():
+    trainer = Trainer()
+    return Numbers(), lambda n: trainer.parts["deep"][0].inside.__setitem__(0, n), trainer.collate
+
+def run(make, own):
+    data, change, *more = make()
+    change(1)
+    loader = DataLoader(data, 3, num_workers=own, collate_fn=more[0] if more else None)
+    seen = []
+    for epoch in range(5):
+        seen.append([plain(batch) for batch in loader])
+        if epoch != 1:
+            change(epoch + 2)
+    return seen
+
+for make in (nested, names, of_class, closure, partial, slots, long_list, big_array, collate):
+    for own in (0, 2):
+        facts[f"{make.__name__} {own}"] = same(lambda: run(make, own), 2)
+"""
+
+COUNTING = r"""
+class Counting:
+    def __init__(self):
+        self.calls = 0
+    def collate(self, samples):
+        self.calls += 29 in samples
+        return self.calls, samples
+
+def run(own):
+    counting = Counting()
+    loader = DataLoader(Numbers(60), 3, num_workers=own, collate_fn=counting.collate)
+    return [list(loader) for _ in range(3)]
+
+for own in (0, 1, 2):
+    for wanted in (0, 1, 2):
+        facts[f"{own} {wanted}"] = same(lambda: run(own), wanted)
+"""
+
+MIDST = r"""
+import numpy
+numpy.random.seed(1)
+
+class Both(Draws):
+    def __getitem__(self, i):
+        return self.scale * i, torch.rand(()).item()
+
+values = {"number": lambda step: 1 + step, "type": lambda step: 1.0 if step % 2 else 1}
+
+def run(make, own, value, period):
+    data, seen = make(120), []
+    loader = DataLoader(data, batch_size=2, num_workers=own)
+    for _ in range(2 if own else 1):
+        for step, batch in enumerate(loader):
+            data.scale = value(step // period)
+            seen.append([plain(part) for part in batch])
+    return repr(seen), rng()
+
+for name, value in values.items():
+    for make in (Numbers, Both):
+        for own in (0, 2):
+            for wanted in (0, 1, 2):
+                for period in (3, 8):
+                    label = f"{name} {make.__name__} {own} {wanted} {period}"
+                    facts[label] = same(lambda: run(make, own, value, period), wanted)
+facts["notes"] = board.notes
+"""
+
+BEGUN = r"""
+def run(own, count):
+    data, seen = Numbers(24), []
+    loader = DataLoader(data, batch_size=3, num_workers=own)
+    for epoch in range(count):
+        iterator = iter(loader)
+        data.scale = epoch + 2
+        seen.append([plain(batch) for batch in iterator])
+    return seen
+
+for own in (0, 2):
+    for wanted in (0, 1, 2):
+        facts[f"{own} {wanted}"] = same(lambda: run(own, 4), wanted)
+"""
+
+EXHAUSTED = r"""
+def run():
+    loader = DataLoader(Numbers(24), batch_size=3)
+    seen, first = [], iter(loader)
+    for _ in range(8):
+        seen.append(plain(next(first)))
+    seen.append(next(first, "end"))
+    second = iter(loader)
+    for _ in range(8):
+        seen.append(plain(next(second)))
+        seen.append(next(first, "end"))
+    return seen, next(second, "end"), next(first, "end")
+
+for wanted in (0, 1, 2):
+    facts[str(wanted)] = same(run, wanted)
+"""
+
+TURNED = r"""
+from upshift.loader import desk
+desk.due = lambda number: True
+
+class Late(Draws):
+    epoch = 0
+    def __getitem__(self, i):
+        if self.epoch == 2 and i == 20:
+            self.seen = True
+        return super().__getitem__(i)
+
+def run():
+    data, seen = Late(40), []
+    loader = DataLoader(data, batch_size=4, num_workers=2)
+    for data.epoch in range(4):
+        seen.append([[part.tolist() for part in batch] for batch in loader])
+    return seen, rng()
+
+facts["same"] = same(run, 0)
+facts["notes"] = board.notes
+"""
+
+
+def unequal(facts):
+    return {name: found for name, found in facts.items() if found is not True}
+
+
+def test_files_that_are_written_between_passes_are_read_anew(loaders) -> None:
+    assert unequal(loaders(FILES)) == {}
+
+
+def test_a_change_between_passes_is_seen_wherever_it_hides(loaders) -> None:
+    assert unequal(loaders(HIDDEN, timeout_s=300)) == {}
+
+
+def test_a_collate_function_that_counts_goes_on_counting(loaders) -> None:
+    assert unequal(loaders(COUNTING)) == {}
+
+
+def test_a_dataset_that_the_loop_changes_in_mid_pass_is_read_as_it_is_then(loaders) -> None:
+    facts = loaders(MIDST)
+    assert "no worker processes: the script changes the dataset between two batches" in (
+        facts.pop("notes")
+    )
+    assert unequal(facts) == {}
+
+
+def test_workers_of_the_script_s_own_have_the_dataset_of_when_the_pass_began(loaders) -> None:
+    assert unequal(loaders(BEGUN)) == {}
+
+
+def test_an_iterator_that_has_ended_takes_no_batch_of_a_later_pass(loaders) -> None:
+    assert unequal(loaders(EXHAUSTED)) == {}
+
+
+def test_streams_played_here_go_on_in_workers_where_items_turn_out_to_remember(loaders) -> None:
+    facts = loaders(TURNED)
+    assert any("not without workers" in note for note in facts.pop("notes"))
+    assert unequal(facts) == {}
