@@ -172,6 +172,15 @@ def test_objects_that_raise_when_they_are_looked_at_are_equal_to_nothing() -> No
     assert not look(torch.ones(2).as_subclass(Strange)).is_whole
 
 
+@pytest.mark.parametrize("most_bytes", [0, 1 << 20])
+def test_a_look_leaves_nothing_for_the_garbage_collector(most_bytes) -> None:
+    thing = Thing(rows=torch.zeros(9), arrays=[ARRAY], method=Thing().method)
+    look(thing, most_bytes=most_bytes)
+    gc.collect()
+    look(thing, most_bytes=most_bytes)
+    assert gc.collect() == 0
+
+
 def test_what_it_saw_may_go() -> None:
     thing = Thing(inside=Thing(), list=[Thing()], method=None)
     thing.method = types.MethodType(lambda self: None, thing)

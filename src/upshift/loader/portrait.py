@@ -27,7 +27,7 @@ from upshift.loader.states import is_generator
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    Way = Callable[[Any], Iterable[Any]]
+    Way = Callable[["_Painter", Any], Iterable[Any]]
 
 _DEEPEST = 8
 _CHUNK_COUNT = 1024
@@ -158,23 +158,24 @@ class _Painter:
         way = self._ways.get(kind)
         if way is None:
             way = self._ways[kind] = self._way(value)
-        return way(value)
+        return way(self, value)
 
-    def _way(self, value: Any) -> Way:
+    @classmethod
+    def _way(cls, value: Any) -> Way:
         """Return how values of this type are looked at."""
         if isinstance(value, ModuleType) or is_generator(value):
-            return self._opaque
+            return cls._opaque
         ways: tuple[tuple[Any, Way], ...] = (
-            (type, self._class),
-            (FunctionType, self._function),
-            ((MethodType, partial), self._bound),
-            (_BUFFERS, self._buffer),
-            (_array_kinds(), self._array),
-            (_tensor_kind(), self._tensor),
-            (_SEQUENCES, self._sequence),
-            (dict, self._mapping),
+            (type, cls._class),
+            (FunctionType, cls._function),
+            ((MethodType, partial), cls._bound),
+            (_BUFFERS, cls._buffer),
+            (_array_kinds(), cls._array),
+            (_tensor_kind(), cls._tensor),
+            (_SEQUENCES, cls._sequence),
+            (dict, cls._mapping),
         )
-        return next((way for kinds, way in ways if isinstance(value, kinds)), self._object)
+        return next((way for kinds, way in ways if isinstance(value, kinds)), cls._object)
 
     def _tick(self) -> None:
         self._left_count -= 1

@@ -147,6 +147,7 @@ class Switchboard:
         if stays and desk.kept_seed is not None and loader._iterator is None:
             desk.start_over()  # the script has let its workers go: torch would start new ones
         if desk.is_astray and desk.kept_seed is None:
+            desk.drop_pools()
             return stock()
         if self.idle and desk.kept_seed is None:
             front = stock()
