@@ -73,7 +73,7 @@ def _identity(module: int, tensor: Any) -> tuple[tuple[int, ...], Any]:
         storage = tensor.untyped_storage()
         writes = 0 if tensor.is_inference() else tensor._version
         return (module, tensor.data_ptr(), storage._cdata, writes), storage._weak_ref()
-    except (RuntimeError, NotImplementedError):  # sparse and fake tensors have no storage
+    except RuntimeError:  # sparse and fake tensors have no storage
         return (module, id(tensor)), tensor
 
 

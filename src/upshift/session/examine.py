@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from upshift import diagnose
-from upshift.errors import ScriptFailed, UpshiftError
+from upshift.errors import UpshiftError
 from upshift.launch import probes
 from upshift.records import Diagnosis, HotLine, Place
 from upshift.session.threads import other_count, try_threads
@@ -40,7 +40,7 @@ def examine(
     try:
         steps, found = probes.examine(bench, plan, min(count, _MOST_COUNT))
         traits = bench.facts(plan)["traits"]
-    except (ScriptFailed, UpshiftError):
+    except UpshiftError:
         return Diagnosis()
     ranks_count = found.get("processors.local_ranks_count") or 1
     if (threads := other_count(machine, traits, ranks_count)) is not None:

@@ -7,7 +7,7 @@ from statistics import quantiles
 from typing import TYPE_CHECKING
 
 from upshift import compare
-from upshift.errors import ScriptFailed, UpshiftError
+from upshift.errors import UpshiftError
 from upshift.launch.probes import REPLAY_SETTLE_COUNT, ceiling, overhead
 from upshift.records import Phase, Profile
 from upshift.session.costs import GLANCE_COUNT, probe_count, watch_count
@@ -128,7 +128,7 @@ def measure_ceiling(bench: Bench, seen: Profile, plan: Plan) -> Profile:
         return seen
     try:
         pairs, waiting_ratio = ceiling(bench, plan, count)
-    except (ScriptFailed, UpshiftError):
+    except UpshiftError:
         return seen
     if len(pairs) < _CEILING_LEAST_COUNT or waiting_ratio > _WAITING_RATIO:
         return seen
@@ -145,6 +145,6 @@ def measure_peaks(bench: Bench, seen: Profile, plan: Plan) -> Profile:
         best = bench.arm(plan).ask({"do": "peaks"}, 60.0)
         seen = replace(seen, peak_flops=best["peak_flops"], copy_bytes=best["copy_bytes"])
         flops = bench.arm(plan).ask({"do": "flops"}, 120.0)["flops"]
-    except (ScriptFailed, UpshiftError):
+    except UpshiftError:
         return seen
     return replace(seen, flops=flops or None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from upshift import compare
-from upshift.errors import ScriptFailed, UpshiftError
+from upshift.errors import UpshiftError
 from upshift.records import Phase
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def try_threads(
         return {}
     try:
         pairs, _ = bench.within((plan, plan.pull(_LEVER, count)), pair_count, turns)
-    except (ScriptFailed, UpshiftError):
+    except UpshiftError:
         return {}
     if len(pairs) < _LEAST_COUNT:
         return {}
