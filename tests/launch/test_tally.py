@@ -25,9 +25,6 @@ def test_neighbours_stand_in_both_orders_and_in_whole_blocks() -> None:
 def test_steps_that_are_dear_and_cheap_in_turns_are_noise_step_by_step_only() -> None:
     tally = Tally()
     tally.watched([step(0.1 if at % 2 else 0.2) for at in range(64)])
-    single, double = (
-        compare.measure_noise(tally.neighbours(count), pair_s=1.0, budget_s=10.0).sd_ratio
-        for count in (1, 2)
-    )
+    single, double = (compare.spread(tally.neighbours(count)) for count in (1, 2))
     assert single > 0.69
     assert double == pytest.approx(0.0)

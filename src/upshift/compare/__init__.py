@@ -3,7 +3,7 @@
 from upshift.compare.confirm import Confirmation, confirm, settle, span
 from upshift.compare.evidence import confidence_sequence, grid, log_e, log_e_path
 from upshift.compare.interval import hodges_lehmann, inverse, signed_rank_interval
-from upshift.compare.noise import confirming_pairs, measure_noise, plan_pairs, resolution
+from upshift.compare.noise import confirming_pairs, measure_noise, plan_pairs, resolution, spread
 from upshift.compare.race import Measure, Race, Rule, compare, judge, race, rule_for
 
 __all__ = [
@@ -29,4 +29,5 @@ __all__ = [
     "settle",
     "signed_rank_interval",
     "span",
+    "spread",
 ]

@@ -31,19 +31,24 @@ def measure_noise(pairs: Sequence[Pair], *, pair_s: float, budget_s: float) -> N
         pair_s: seconds that one pair takes, with its switches.
         budget_s: seconds of pairs that one candidate may take.
     """
-    values = np.asarray([pair.log_ratio for pair in pairs])
-    if len(values) < 2:
-        raise ValueError(f"noise needs at least 2 pairs, got {len(values)}")
-    spread = float(np.median(np.abs(values - np.median(values))))
-    # 1.4826 makes it the sd of a normal law; n/(n - 0.8) undoes its small-sample bias (Croux and
-    # Rousseeuw 1992, https://doi.org/10.1007/978-3-662-26811-7_58).
-    sd_ratio = 1.4826 * spread * len(values) / (len(values) - 0.8)
+    sd_ratio = spread(pairs)
     return Noise(
         sd_ratio=sd_ratio,
         pair_s=pair_s,
         resolution_ratio=resolution(sd_ratio, pair_count=int(budget_s / pair_s)),
-        bias=signed_rank_interval(values.tolist()),
+        bias=signed_rank_interval([pair.log_ratio for pair in pairs]),
     )
+
+
+def spread(pairs: Sequence[Pair]) -> float:
+    """Return the standard deviation of at least two log ratios, by their middle half."""
+    values = np.asarray([pair.log_ratio for pair in pairs])
+    if len(values) < 2:
+        raise ValueError(f"noise needs at least 2 pairs, got {len(values)}")
+    middle = float(np.median(np.abs(values - np.median(values))))
+    # 1.4826 makes it the sd of a normal law; n/(n - 0.8) undoes its small-sample bias (Croux and
+    # Rousseeuw 1992, https://doi.org/10.1007/978-3-662-26811-7_58).
+    return 1.4826 * middle * len(values) / (len(values) - 0.8)
 
 
 def resolution(sd_ratio: float, *, pair_count: int) -> float:

@@ -192,8 +192,7 @@ class Races:
         pairs = [] if shape.relay else self._bench.tally.neighbours(shape.block_count)
         if len(pairs) < _NEIGHBOURS_LEAST_COUNT:
             return noise
-        seen = compare.measure_noise(pairs, pair_s=noise.pair_s, budget_s=self.confirm_s)
-        return replace(noise, sd_ratio=max(noise.sd_ratio, seen.sd_ratio))
+        return replace(noise, sd_ratio=max(noise.sd_ratio, compare.spread(pairs)))
 
     def _later_s(self, baseline: Plan, candidate: Plan) -> float | None:
         with suppress(*TRIAL_FAILURES):  # a script may end just now; the race is over
