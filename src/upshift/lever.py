@@ -145,6 +145,15 @@ class Training(Protocol):
     def compiled(self, spent_s: float) -> None:
         """Note seconds that went into compiling: paid once, not with every step."""
 
+    def on_first_pass(self, cost_s: Callable[[], tuple[float, float]]) -> None:
+        """Let a trial ask what its data costs once.
+
+        Args:
+            cost_s: returns the seconds by which a run's first pass over its data takes longer
+                than later ones, and those that the trial took in place of it, before its first
+                step.
+        """
+
     def excuse(self, error: Exception) -> None:
         """Say that the lever acts no longer, and why; in a trial this raises `error`.
 
@@ -233,6 +242,7 @@ class Lever(Generic[S]):
             called a hang.
         start_ratio: about how many times as long as a start of the script it compiles, for whoever
             plans the time of a first trial.
+        fills: a first pass over the data does more under it than later ones.
         cycle_count: steps after which the times under a setting repeat, so that a block of
             them is typical: batches of n workers come in bursts of n.
         env: edits the child's environment, before there is a child.
@@ -258,6 +268,7 @@ class Lever(Generic[S]):
     settle_count: int = 0
     patience_s: float = 0.0
     start_ratio: float = 0.0
+    fills: bool = False
     cycle_count: Callable[[S], int] = _one_step
     env: Callable[[Mapping[str, str], S], Mapping[str, str]] = _leave_env
     pull: Callable[[Training, S], Callable[[], None]] = _leave_training

@@ -47,3 +47,35 @@ def test_a_new_optimizer_in_place_of_a_dropped_one_goes_on() -> None:
     cycle = Cycle()
     ends(cycle, "A" * 5, 1)
     assert ends(cycle, "BBB", 1) == "|||"
+
+
+def test_an_optimizer_of_the_first_batches_alone_is_given_up_on() -> None:
+    cycle = Cycle()
+    assert ends(cycle, "AA" + "B" * 24, 2) == "." * 25 + "|"
+    assert ends(cycle, "BBBB", 2) == "||||"
+
+
+def test_an_optimizer_that_steps_once_an_epoch_ends_no_step() -> None:
+    cycle = Cycle()
+    ends(cycle, ("B" * 100 + "A") * 2, 2)
+    assert ends(cycle, "BBABB", 2) == "||.||"
+
+
+def test_a_long_cycle_is_no_silence() -> None:
+    cycle = Cycle()
+    ends(cycle, ("D" * 20 + "G") * 3, 2)
+    assert ends(cycle, ("D" * 20 + "G") * 2, 2) == ("." * 20 + "|") * 2
+
+
+def test_one_that_steps_no_more_leaves_the_end_to_the_others() -> None:
+    cycle = Cycle()
+    ends(cycle, "GD" * 10, 2)
+    assert ends(cycle, "G" * 30, 2) == "." * 23 + "|" * 7
+    assert ends(cycle, "DGDG", 2) == ".|.|"  # it comes back
+
+
+def test_those_that_take_turns_of_many_steps_always_end_steps_again() -> None:
+    cycle = Cycle()
+    for _ in range(3):
+        assert ends(cycle, "A" * 100, 2).endswith("|" * 50)
+        assert ends(cycle, "B" * 100, 2).endswith("|" * 50)

@@ -307,3 +307,30 @@ def test_what_somebody_else_put_before_it_stays_there(monkeypatch) -> None:
     supervised(watch.live, steps=STEP_COUNT + 5)
     assert torch.autograd.backward is theirs
     assert len(seen) == STEP_COUNT + 5
+
+
+def test_a_new_optimizer_after_a_step_that_raised_is_counted() -> None:
+    class Failing(torch.optim.SGD):
+        def step(self, closure=None):
+            raise MemoryError
+
+    watch = watched()
+    vitals = Vitals(watch)
+    weight = nn.Parameter(torch.ones(2))
+    with pytest.raises(MemoryError) as raised:
+        Failing([weight], 0.1).step()
+    supervised(watch.live, steps=3)
+    assert vitals.update_count == 3
+    assert raised.tb is not None  # it keeps the frames of the step
+    vitals.close()
+    torch.ones(1, requires_grad=True).sum().backward()
+
+
+def test_nothing_is_read_while_a_graph_is_captured(monkeypatch) -> None:
+    known = band(record(supervised, 1000))
+    watch, heard = watched(), []
+    guard = Guard(watch, known, astray=lambda *w: heard.append(w), slow=lambda *s: None)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    supervised(watch.live, spoil=lambda step, loss: loss * math.nan)
+    assert (guard._vitals.losses, guard._vitals.ends_ns, heard) == ([], [], [])

@@ -203,3 +203,34 @@ def test_the_undo_gives_everything_back() -> None:
     assert not optimizer._optimizer_step_post_hooks
     assert "__getstate__" not in vars(optimizer)
     assert stepped.step().flags[-1] == [None]
+
+
+@pytest.mark.parametrize("empty", [dict.clear, lambda state: state.update(momentum_buffer=None)])
+def test_a_momentum_that_the_script_forgets_comes_anew_in_a_step_of_its_own(empty) -> None:
+    ends = []
+    for choose in (lambda optimizer: None, lambda optimizer: {"fused": True}):
+        parts = weights()
+        stepped = Stepped(torch.optim.SGD(parts, 0.1, momentum=0.9), choose).step(3)
+        empty(stepped.optimizer.state[parts[0]])
+        stepped.step(2)
+        empty(stepped.optimizer.state[parts[0]])
+        ends.append([p.detach() for p in stepped.step(2).optimizer.param_groups[0]["params"]])
+    assert stepped.flags == [[None], [True], [True], [None], [True], [None], [True]]
+    assert all(map(torch.allclose, *ends))
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer")
+def test_the_fused_kernels_find_the_count_of_steps_on_the_device_of_the_weight() -> None:
+    fakes = pytest.importorskip("torch._subclasses.fake_tensor")
+    with fakes.FakeTensorMode(allow_non_fake_inputs=True):
+        weight = nn.Parameter(torch.ones(4, device="cuda"))
+        stepped = Stepped(torch.optim.Adam([weight], foreach=False))
+        state, devices = stepped.optimizer.state, []
+        for _ in range(3):
+            stepped.step()
+            devices.append(state[weight]["step"].device.type)
+        saved = stepped.optimizer.state_dict()["state"][0]["step"]
+        stepped.undo()
+    assert stepped.flags == [[None], [True], [True]]
+    assert devices == ["cpu", "cuda", "cuda"]
+    assert saved.device.type == state[weight]["step"].device.type == "cpu"

@@ -140,3 +140,8 @@ def test_where_hardly_a_step_shows_what_it_takes_in_steps_are_counted() -> None:
     assert (counter.cut(), counter.unit) == (8, "samples")
     assert [counter.cut() for _ in range(3)] == [1, 1, 1]
     assert counter.unit == "steps"
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_rows_of_different_lengths_are_samples_too() -> None:
+    assert sample_count(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])) == 2

@@ -12,6 +12,7 @@ from upshift.attach.checkpoints import CheckpointClock
 from upshift.attach.compilers import read_compilers
 from upshift.attach.draws import DrawWatch
 from upshift.attach.model import ModelFacts
+from upshift.attach.samples import quietly
 from upshift.attach.signs import Signs
 from upshift.attach.threads import read_threads
 from upshift.attach.updates import UpdateWatch
@@ -63,18 +64,24 @@ def _best_rate(work: Callable[[], object], amount: float) -> float:
     return amount / best_s
 
 
-def peaks() -> dict[str, float]:
+def peaks(device: str) -> dict[str, float | None]:
     """Measure the best float32 matrix product (FLOP/s) and memory copy (bytes/s) here.
 
     Best of about a quarter of a second each, with the threads that the process has now. No
     random numbers are drawn: the script's generators stay where they are.
+
+    Args:
+        device: the kind that the models are on; nothing is known of another than the CPU, which
+            also computes in other formats than float32 at several times the rate.
     """
     import torch
 
+    if device != "cpu":
+        return {"peak_flops": None, "copy_bytes": None}
     with torch.no_grad():
-        left = torch.ones(_MATRIX_SIDE, _MATRIX_SIDE, dtype=torch.float32)
+        left = torch.ones(_MATRIX_SIDE, _MATRIX_SIDE, dtype=torch.float32, device="cpu")
         out = torch.empty_like(left)
-        source = torch.ones(_COPY_BYTES // 4, dtype=torch.float32)
+        source = torch.ones(_COPY_BYTES // 4, dtype=torch.float32, device="cpu")
         target = torch.empty_like(source)
         return {
             "peak_flops": _best_rate(lambda: torch.mm(left, left, out=out), 2 * _MATRIX_SIDE**3),
@@ -127,18 +134,26 @@ class Traits:
         self._checkpoints = CheckpointClock()
         self._prefetch_count = 2
 
+    @property
+    def device(self) -> str:
+        """The kind of device that the first model is on."""
+        return str(self._model.found.get("model.device", "cpu"))
+
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
         """Note what a root module is made of."""
-        self._model.called(module, kwargs)
-        self._signs.called(module, args, kwargs)
+        quietly(self._model.called, module, kwargs)
+        quietly(self._signs.called, module, args, kwargs)
 
     def loading(self) -> None:
         """Look at the generators before a batch is fetched."""
-        self._draws.loading()
+        quietly(self._draws.loading)
 
     def loaded(self, iterator: Any, batch: Any) -> None:
         """Note how the loader that feeds the loop is set, and who draws random numbers."""
-        self._draws.loaded()
+        quietly(self._draws.loaded)
+        quietly(self._loaded, iterator, batch)
+
+    def _loaded(self, iterator: Any, batch: Any) -> None:
         self._loaded_count += id(iterator._dataset) == self._dataset
         if "loader.workers" not in self.found:
             self._dataset, self._loaded_count = id(iterator._dataset), 1
@@ -156,13 +171,16 @@ class Traits:
 
     def backward(self, tensors: Any) -> None:
         """Note which debug modes are on."""
-        self._signs.backward()
-        self._updates.backward()
+        quietly(self._signs.backward)
+        quietly(self._updates.backward)
 
     def steps(self, optimizer: Any) -> None:
         """Note the optimizer's class and whether torch has a fused form of it."""
-        self._updates.steps(optimizer)
-        self._signs.steps(optimizer)
+        quietly(self._updates.steps, optimizer)
+        quietly(self._signs.steps, optimizer)
+        quietly(self._steps, optimizer)
+
+    def _steps(self, optimizer: Any) -> None:
         if "optimizer.name" in self.found:
             return
         self.found["optimizer.name"] = type(optimizer).__name__
@@ -192,10 +210,8 @@ class Traits:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             self.found["ranks.count"] = torch.distributed.get_world_size()
         self.found.update(read_compilers(torch.__version__))
-        self.found.update(self._updates.read())
-        self.found.update(self._model.read())
-        self.found.update(self._signs.read())
-        self.found.update(self._checkpoints.read())
+        for part in (self._updates, self._model, self._signs, self._checkpoints):
+            quietly(lambda part=part: self.found.update(part.read()))
         if self._fetches is not None and self._dataset is not None:
             self.found.update(self._fetches.read(self._dataset))
         if self._step_count:

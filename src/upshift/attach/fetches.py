@@ -13,6 +13,8 @@ from upshift.attach.fetch_look import FetchLook
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from upshift.attach.seams import Seam
+
 _SLOT_COUNT = 1024
 _FIELD_COUNT = 8
 _PID, _DATASET, _WALL, _CPU, _COUNT, _FIRST_WALL, _FIRST_CPU, _UNUSED = range(_FIELD_COUNT)
@@ -36,12 +38,16 @@ class FetchClock:
         self._inside = False
         self.look = FetchLook()
 
-    def timed(self, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Return the `fetch` of one of torch's fetchers with its time taken."""
+    def timed(
+        self, original: Callable[[Any, Any], Any], seam: Seam | None = None
+    ) -> Callable[[Any, Any], Any]:
+        """Return the `fetch` of one of torch's fetchers with its time taken, while `seam` is on."""
 
         @wraps(original)
         def fetch(fetcher: Any, indices: Any) -> Any:
             if self._inside:  # a dataset that reads another loader
+                return original(fetcher, indices)
+            if seam is not None and not seam.on:
                 return original(fetcher, indices)
             self._inside = True
             looked = self.look.is_on

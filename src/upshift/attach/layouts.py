@@ -69,7 +69,9 @@ def _convolve(shape: Shape, layout: Any) -> Callable[[], Any]:
     import torch
 
     def filled(sizes: tuple[int, ...]) -> Any:
-        return torch.full(sizes, 0.5, dtype=shape.dtype).contiguous(memory_format=layout)
+        return torch.full(sizes, 0.5, dtype=shape.dtype, device="cpu").contiguous(
+            memory_format=layout
+        )
 
     aten: Any = torch.ops.aten
     image, kernel, options = filled(shape.image), filled(shape.kernel), shape.options

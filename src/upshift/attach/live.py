@@ -5,11 +5,11 @@ from __future__ import annotations
 import operator
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from upshift.attach.arrivals import stand_in_later
 from upshift.attach.options import Options
 from upshift.attach.stand_ins import StandIns
+from upshift.attach.table import Table
 from upshift.records import Phase
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ class Registry:
     """Objects of one kind, and what levers do to each of them, old and new."""
 
     def __init__(self) -> None:
-        self.known: WeakKeyDictionary[Any, None] = WeakKeyDictionary()
-        self._pulls: dict[int, tuple[Pull, WeakKeyDictionary[Any, Undo | None]]] = {}
+        self.known = Table()
+        self._pulls: dict[int, tuple[Pull, Table]] = {}
         self._serial = 0
 
     def __contains__(self, item: Any) -> bool:
@@ -41,14 +41,14 @@ class Registry:
         """Apply `pull` to every object, now and later; the result undoes all of it."""
         self._serial += 1
         serial = self._serial
-        undos: WeakKeyDictionary[Any, Undo | None] = WeakKeyDictionary()
+        undos = Table()
         self._pulls[serial] = (pull, undos)
-        for item in list(self.known):
+        for item in self.known:
             undos[item] = pull(item)
 
         def undo() -> None:
             del self._pulls[serial]
-            for put_back in list(undos.values()):
+            for put_back in undos.values():
                 if put_back is not None:
                     put_back()
 
@@ -68,7 +68,8 @@ class LiveTraining:
         self._options = Options(self.optimizers)
         self.roots = Registry()
         self._choosers: list[Callable[[Any], Convert | None]] = []
-        self._converters: WeakKeyDictionary[Any, tuple[Convert, ...]] = WeakKeyDictionary()
+        self._converters = Table()
+        self._refusing = Table()
         self.callers: list[Callable[[Any, Any, Any, Any], Any]] = []
         self.makers: list[Callable[[Any, Callable[[], Any]], Any]] = []
         self.advancers: list[Callable[[Any, Any], Any]] = []
@@ -81,6 +82,7 @@ class LiveTraining:
         self.paused_s = 0.0
         self.at_once = False
         self.compile_s = 0.0
+        self._first_passes: list[Callable[[], tuple[float, float]]] = []
 
     def on_optimizer(self, pull: Pull) -> Undo:
         """Apply `pull` to each optimizer right before its first step."""
@@ -108,12 +110,20 @@ class LiveTraining:
     def meet(self, module: Any) -> tuple[Convert, ...] | None:
         """Take a root in at its first call; return what its tensors are passed through.
 
-        None for a lazy module that has not been called: its parameters have no shape yet.
+        None for a lazy module that has not been called: its parameters have no shape yet. None
+        as well for one that cannot be asked for its parts; a lever could not either.
         """
-        found = self._converters.get(module)
+        found: tuple[Convert, ...] | None = self._converters.get(module)
         if found is None:
+            if module in self._refusing:
+                return None
             if module not in self.roots:
-                if _is_lazy(module):
+                try:
+                    lazy = _is_lazy(module)
+                except Exception:
+                    self._refusing[module] = None
+                    return None
+                if lazy:
                     return None
                 self.roots.add(module)
             chosen = [choose(module) for choose in self._choosers]
@@ -131,6 +141,16 @@ class LiveTraining:
     def compiled(self, spent_s: float) -> None:
         """Note seconds that went into compiling."""
         self.compile_s += spent_s
+
+    def on_first_pass(self, cost_s: Callable[[], tuple[float, float]]) -> None:
+        """Ask `cost_s()` what the data of a trial costs once."""
+        self._first_passes.append(cost_s)
+
+    @property
+    def first_pass_s(self) -> tuple[float, float]:
+        """Seconds that a first pass takes longer than later ones, and what stood for it here."""
+        costs_s = [cost_s() for cost_s in self._first_passes]
+        return sum(longer_s for longer_s, _ in costs_s), sum(held_s for _, held_s in costs_s)
 
     def excuse(self, error: Exception) -> None:
         """Raise what made a lever give up: nobody is there to take an excuse."""
@@ -257,9 +277,13 @@ class LiveTraining:
 
 
 def _is_lazy(module: Any) -> bool:
-    """Return whether parameters or buffers wait for the first call to get a shape."""
+    """Return whether parameters or buffers wait for the first call to get a shape.
+
+    Any exception may come out of a module that has no hash, or something else by these names.
+    """
     from torch.nn.parameter import is_lazy
 
+    iter(module.modules())
     return any(map(is_lazy, module.parameters())) or any(map(is_lazy, module.buffers()))
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import wraps
 from typing import Any
-from weakref import WeakSet
 
 from upshift.attach.bits import fewer_bits, fp32_precision
 from upshift.attach.layouts import can_tell_layout, with_channels_last
+from upshift.attach.table import Table
 
 
 class ModelFacts:
@@ -15,7 +15,7 @@ class ModelFacts:
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {}
-        self._roots: WeakSet[Any] = WeakSet()
+        self._roots = Table()
         self._autocasts = AutocastWatch()
         self._is_timed = False
 
@@ -23,7 +23,7 @@ class ModelFacts:
         """Look at a root module when it is called for the first time."""
         if module in self._roots:
             return
-        self._roots.add(module)
+        self._roots[module] = None
         parts = list(module.modules())
         weights = list(module.parameters())
         if weights:

@@ -79,7 +79,7 @@ def price_ns(clock: Clock) -> tuple[float, float]:
         inside.append(timed_ns(lambda: operation(*args, **kwargs), clock))
         return args[0]
 
-    number, mode = torch.ones(1), OperationMode(ran)
+    number, mode = torch.ones(1, device="cpu"), OperationMode(ran)
     with torch.no_grad():
         outside = [timed_ns(lambda: number.mul_(1.0), clock) for _ in range(_PROBE_COUNT)]
         if not mode.begin():

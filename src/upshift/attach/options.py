@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
+
+from upshift.attach.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,7 +26,7 @@ class Options:
     def __init__(self, optimizers: Registry) -> None:
         self._optimizers = optimizers
         self._choices: list[Choose] = []
-        self._adjusted: WeakKeyDictionary[Any, Adjusted] = WeakKeyDictionary()
+        self._adjusted = Table()
         self._stop: Undo | None = None
 
     def act(self, choose: Choose) -> Undo:
@@ -36,8 +38,10 @@ class Options:
         """
         self._choices.append(choose)
         if self._stop is None:
-            old = set(self._optimizers.known)
-            self._stop = self._optimizers.act(lambda new: self._take(new, has_stepped=new in old))
+            old = set(map(id, self._optimizers.known))
+            self._stop = self._optimizers.act(
+                lambda new: self._take(new, has_stepped=id(new) in old)
+            )
             old.clear()
         else:
             self._settle()
@@ -59,7 +63,7 @@ class Options:
         return adjusted.release
 
     def _settle(self) -> None:
-        for adjusted in list(self._adjusted.values()):
+        for adjusted in self._adjusted.values():
             adjusted.settle()
 
 
@@ -69,8 +73,9 @@ class Adjusted:
     They are in its groups while it steps, and no longer: the dicts may be those of another
     optimizer too, which saves and prints them. Checkpoints, pickles and copies that are made within
     a step, or after one that failed, hold the script's own. A step in which a parameter is
-    updated for the first time is always the script's own: its state comes out as the script
-    would have it, and `_fused_sgd` fails where only some momenta exist.
+    updated for the first time, or since its state was emptied, is always the script's own: its
+    state comes out as the script would have it, and `_fused_sgd` fails where only some momenta
+    exist.
 
     Args:
         optimizer: whose options they are.
@@ -83,9 +88,9 @@ class Adjusted:
         self._choices = choices
         self._chosen: dict[str, Any] = {}
         self._own: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        self._retyped: list[tuple[dict[str, Any], Any]] = []
+        self._retyped: list[tuple[dict[str, Any], Any, Any]] = []
         self._unseen: list[Any] = []
-        self._shape: tuple[int, int] | None = None
+        self._shape: tuple[int, int, frozenset[int]] | None = None
         self._places: list[Any] | None = None
         self._waits = True
         self._before = optimizer.register_step_pre_hook(self._before_step)
@@ -132,23 +137,29 @@ class Adjusted:
             vars(optimizer).pop("__getstate__", None)
 
     def _retype(self, optimizer: Any) -> None:
-        """Let the fused kernels count steps as they do, in float32; a float64 script does not."""
+        """Let the fused kernels count steps as they do: in float32, where the parameter is.
+
+        A script in float64 counts otherwise, and one on a GPU counts on the CPU.
+        """
         import torch
 
         for group in optimizer.param_groups:
-            for state in filter(None, map(optimizer.state.get, group["params"])):
-                step = state.get("step")
-                if isinstance(step, torch.Tensor) and step.dtype != torch.float32:
-                    self._retyped.append((state, step.dtype))
-                    state["step"] = step.to(torch.float32)
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter) or {}
+                step, device = state.get("step"), parameter.device
+                if not isinstance(step, torch.Tensor):
+                    continue
+                if step.dtype != torch.float32 or step.device != device:
+                    self._retyped.append((state, step.device, step.dtype))
+                    state["step"] = step.to(device, torch.float32)
 
     def _put_back(self) -> None:
         """Choose nothing, and leave nothing of what was chosen."""
         optimizer = self._optimizer()
         if optimizer is not None:
             self._give_back(optimizer)
-        for state, dtype in self._retyped:
-            state["step"] = state["step"].to(dtype)
+        for state, device, dtype in self._retyped:
+            state["step"] = state["step"].to(device, dtype)
         self._chosen, self._own, self._retyped = {}, [], []
 
     def _give_own(self, groups: list[dict[str, Any]]) -> None:
@@ -160,9 +171,11 @@ class Adjusted:
     def _look_at_states(self, optimizer: Any) -> None:
         """Note who has no gradient or no state yet, where groups or states have come or gone."""
         groups, states = optimizer.param_groups, optimizer.state
-        if self._shape == (len(groups), len(states)):
+        filled = frozenset([id(parameter) for parameter in states if _filled(states[parameter])])
+        shape = len(groups), len(states), filled
+        if self._shape == shape:
             return
-        self._shape = len(groups), len(states)
+        self._shape = shape
         parameters = (p for group in groups for p in group["params"])
         self._unseen = [p for p in parameters if p.grad is None or not _filled(states.get(p))]
         self._waits = True
@@ -224,11 +237,11 @@ class Adjusted:
         """Return `states`, with what was retyped as the script has it."""
         if not self._retyped:
             return states
-        types = {id(state): dtype for state, dtype in self._retyped}
+        types = {id(state): (device, dtype) for state, device, dtype in self._retyped}
         own = type(states)(dict) if hasattr(states, "default_factory") else {}
         for key, state in states.items():
-            dtype = types.get(id(state))
-            own[key] = state if dtype is None else {**state, "step": state["step"].to(dtype)}
+            kind = types.get(id(state))
+            own[key] = state if kind is None else {**state, "step": state["step"].to(*kind)}
         return own
 
     def _loaded(self, optimizer: Any) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _DEEPEST = 4
 _TOKEN_DIMENSIONS = 2
+
+
+def quietly(look: Callable[..., None], *seen: Any) -> None:
+    """Look at something of the script; where that fails a fact is missing, and it goes on."""
+    with suppress(Exception):
+        look(*seen)
 
 
 def first_tensor(value: Any, depth: int = 0) -> Any:
@@ -49,7 +56,7 @@ def element_count(value: Any, depth: int = 0) -> int:
 def sample_count(value: Any) -> int:
     """Return the batch dimension of the first tensor in `value`; 0 where there is none."""
     tensor = first_tensor(value)
-    return int(tensor.shape[0]) if tensor is not None and tensor.dim() else 0
+    return int(tensor.size(0)) if tensor is not None and tensor.dim() else 0
 
 
 def token_count(value: Any) -> int:

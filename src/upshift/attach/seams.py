@@ -27,27 +27,38 @@ _OPTIMIZER, _CHECKPOINT = INDEX[Phase.OPTIMIZER], INDEX[Phase.CHECKPOINT]
 
 @dataclass(slots=True)
 class Seam:
-    """One attribute of torch and what stands in its place while we watch."""
+    """One attribute of torch and what stands in its place while we watch.
+
+    Attributes:
+        make: makes the replacement of an original; it asks the seam whether it is `on`.
+        on: False for a replacement that only passes on to the original. One over which the
+            script has put its own stays like that: what is there may call it.
+    """
 
     owner: Any
     name: str
-    make: Callable[[Any], Any]
-    original: Any = None
+    make: Callable[[Any, Seam], Any]
+    on: bool = False
+    _placed: Any = None
+    _original: Any = None
 
     def install(self) -> None:
-        """Put the replacement in."""
-        if self.original is None:
-            self.original = getattr(self.owner, self.name)
-            setattr(self.owner, self.name, self.make(self.original))
+        """Put the replacement in, or switch it on where it still is."""
+        if self._placed is None:
+            self._original = getattr(self.owner, self.name)
+            self._placed = self.make(self._original, self)
+            setattr(self.owner, self.name, self._placed)
+        self.on = True
 
     def remove(self) -> None:
-        """Put the original back."""
-        if self.original is not None:
-            setattr(self.owner, self.name, self.original)
-            self.original = None
+        """Put the original back, unless the script has put something else there meanwhile."""
+        self.on = False
+        if self._placed is not None and vars(self.owner).get(self.name) is self._placed:
+            setattr(self.owner, self.name, self._original)
+            self._placed = self._original = None
 
 
-def _root_call(watch: Watch) -> Callable[[Any], Any]:
+def _root_call(watch: Watch) -> Callable[[Any, Seam], Any]:
     """Call of a module from the script: nested calls take the shortest way through."""
     import torch
     from torch.compiler import is_compiling
@@ -57,7 +68,7 @@ def _root_call(watch: Watch) -> Callable[[Any], Any]:
     inside = watch.inside
     plain = torch.nn.Module._wrapped_call_impl
 
-    def make(original: Any) -> Any:
+    def make(original: Any, seam: Seam) -> Any:
         unpatched = original is plain
 
         @wraps(original)
@@ -67,7 +78,8 @@ def _root_call(watch: Watch) -> Callable[[Any], Any]:
                     return self._call_impl(*args, **kwargs)
                 return original(self, *args, **kwargs)
             # What we read of a tensor under torch.jit.trace would become part of the graph.
-            if is_compiling() or tracing_state() or get_ident() != watch.thread:
+            asleep = is_compiling() or tracing_state() or not seam.on
+            if asleep or get_ident() != watch.thread:
                 return original(self, *args, **kwargs)
             return watch.root_call(original, self, args, kwargs)
 
@@ -82,10 +94,10 @@ def _timed(watch: Watch, phase_index: int) -> Any:
 
     ledger = watch.ledger
 
-    def make(original: Any) -> Any:
+    def make(original: Any, seam: Seam) -> Any:
         @wraps(original)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or get_ident() != watch.thread:
+            if is_compiling() or get_ident() != watch.thread or not seam.on:
                 return original(*args, **kwargs)
             ledger.enter(phase_index)
             try:
@@ -98,13 +110,13 @@ def _timed(watch: Watch, phase_index: int) -> Any:
     return make
 
 
-def _differentiate(watch: Watch) -> Callable[[Any], Any]:
+def _differentiate(watch: Watch) -> Callable[[Any, Seam], Any]:
     from torch.compiler import is_compiling
 
-    def make(original: Any) -> Any:
+    def make(original: Any, seam: Seam) -> Any:
         @wraps(original)
         def differentiate(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or get_ident() != watch.thread:
+            if is_compiling() or get_ident() != watch.thread or not seam.on:
                 return original(*args, **kwargs)
             return watch.backward(original, args, kwargs)
 
@@ -113,11 +125,11 @@ def _differentiate(watch: Watch) -> Callable[[Any], Any]:
     return make
 
 
-def _loader_iter(watch: Watch) -> Callable[[Any], Any]:
-    def make(original: Any) -> Any:
+def _loader_iter(watch: Watch) -> Callable[[Any, Seam], Any]:
+    def make(original: Any, seam: Seam) -> Any:
         @wraps(original)
         def iterate(self: Any) -> Any:
-            if get_ident() != watch.thread:
+            if get_ident() != watch.thread or not seam.on:
                 return original(self)
             return watch.loader_iter(original, self)
 
@@ -126,11 +138,11 @@ def _loader_iter(watch: Watch) -> Callable[[Any], Any]:
     return make
 
 
-def _loader_next(watch: Watch) -> Callable[[Any], Any]:
-    def make(original: Any) -> Any:
+def _loader_next(watch: Watch) -> Callable[[Any, Seam], Any]:
+    def make(original: Any, seam: Seam) -> Any:
         @wraps(original)
         def advance(self: Any) -> Any:
-            if get_ident() != watch.thread:
+            if get_ident() != watch.thread or not seam.on:
                 return original(self)
             return watch.loader_next(original, self)
 
@@ -139,12 +151,13 @@ def _loader_next(watch: Watch) -> Callable[[Any], Any]:
     return make
 
 
-def _constructor(note: Callable[[Any], None]) -> Callable[[Any], Any]:
-    def make(original: Any) -> Any:
+def _constructor(note: Callable[[Any], None]) -> Callable[[Any, Seam], Any]:
+    def make(original: Any, seam: Seam) -> Any:
         @wraps(original)
         def construct(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
-            note(self)
+            if seam.on:
+                note(self)
 
         return construct
 
@@ -168,13 +181,13 @@ class _Guise:
         return self._original if instance is None else MethodType(self._replacement, instance)
 
 
-def _transfer(watch: Watch) -> Callable[[Any], Any]:
+def _transfer(watch: Watch) -> Callable[[Any, Seam], Any]:
     from torch.compiler import is_compiling
 
-    def make(original: Any) -> Any:
+    def make(original: Any, seam: Seam) -> Any:
         @wraps(original)
         def move(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or get_ident() != watch.thread:
+            if is_compiling() or get_ident() != watch.thread or not seam.on:
                 return original(self, *args, **kwargs)
             return watch.transfer(original, self, args, kwargs)
 

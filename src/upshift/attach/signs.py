@@ -9,10 +9,11 @@ import gc
 import os
 import time
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+
+from upshift.attach.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 _SHAPE_COUNT = 256
@@ -45,7 +46,7 @@ class CollectorClock:
             self.spent_ns += time.perf_counter_ns() - self._begun_ns
 
 
-def _optimized(optimizers: WeakSet[Any]) -> Iterator[Any]:
+def _optimized(optimizers: Iterable[Any]) -> Iterator[Any]:
     """Yield the parameters of optimizers, their gradients, and what is kept for each."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -67,7 +68,7 @@ def _readable(tensor: Any) -> bool:
     )
 
 
-def denormal_ratio(optimizers: WeakSet[Any]) -> float | None:
+def denormal_ratio(optimizers: Iterable[Any]) -> float | None:
     """Return the share of denormal numbers in weights, gradients and states; None without any.
 
     At most some thousand evenly spaced elements of each tensor are read. A thread that takes
@@ -114,10 +115,10 @@ class Signs:
 
     def __init__(self) -> None:
         self._clock = CollectorClock()
-        self._optimizers: WeakSet[Any] = WeakSet()
+        self._optimizers = Table()
         self._shapes: set[Any] = set()
         self._layer_count: int | None = None
-        self._roots: WeakSet[Any] = WeakSet()
+        self._roots = Table()
         self._ranks: set[int] = set()
         self._step_count = 0
         self._backward_count = self._anomaly_count = self._profiler_count = 0
@@ -130,7 +131,7 @@ class Signs:
             kinds = (torch.nn.modules.conv._ConvNd, torch.nn.LSTM)
             self._layer_count = sum(isinstance(part, kinds) for part in module.modules())
         if module not in self._roots:
-            self._roots.add(module)
+            self._roots[module] = None
             self._ranks.update(_convolved_ranks(module, args))
         if len(self._shapes) < _SHAPE_COUNT:
             inputs = (*args, *kwargs.values())
@@ -149,7 +150,7 @@ class Signs:
 
     def steps(self, optimizer: Any) -> None:
         """Note an optimizer."""
-        self._optimizers.add(optimizer)
+        self._optimizers[optimizer] = None
 
     def ended(self) -> None:
         """Count a step; collections count from the end of the first one on."""

@@ -115,7 +115,8 @@ class Turns:
             return {
                 "kind": "facts", "traits": self.traits.read(), "usage": usage(), "unit": unit,
                 "compile_s": self._watch.live.compile_s,
+                "first_pass_s": self._watch.live.first_pass_s,
             }  # fmt: skip
         if command["do"] == "peaks":
-            return {"kind": "peaks", **peaks()}
+            return {"kind": "peaks", **peaks(self.traits.device)}
         return {"kind": "error", "why": f"unknown command {command['do']!r}"}

@@ -6,6 +6,8 @@ from functools import wraps
 from typing import Any
 from weakref import ref
 
+from upshift.attach.accelerators import is_capturing
+
 _LOOKED_AT_COUNT = 8
 
 
@@ -69,6 +71,8 @@ class UpdateWatch:
         """Look once whether gradients lie there as zeros, before the pass that adds to them."""
         optimizer = self._optimizer()
         if optimizer is None or not self._step_begins or "optimizer.zero_filled" in self._found:
+            return
+        if is_capturing():
             return
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
         there = [g for g in gradients if g is not None and not g.is_sparse]

@@ -10,7 +10,9 @@ import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from upshift.attach.accelerators import is_capturing
 from upshift.attach.seams import differentiated
+from upshift.attach.steps import steps_around
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -119,7 +121,9 @@ class Vitals:
         return differentiate
 
     def _begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._outermost is None and get_ident() == self._watch.thread:
+        if get_ident() != self._watch.thread:
+            return
+        if self._outermost is None or not steps_around():  # or the last step raised
             self._outermost = id(optimizer)
 
     def _ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -147,6 +151,9 @@ class Vitals:
     # ---- reading
 
     def _take(self, losses: Sequence[Any], is_grad: bool) -> None:
+        if is_capturing():
+            self.close()
+            return
         for tensor in losses:
             if tensor.numel() == 1 and not tensor.is_complex():
                 value = tensor.detach()
@@ -157,6 +164,9 @@ class Vitals:
             self.close()
 
     def _end_step(self) -> None:
+        if is_capturing():
+            self.close()
+            return
         self.ends_ns.append(time.perf_counter_ns())
         count = len(self.ends_ns)
         if count == 1 or count % WINDOW_COUNT == 0:
@@ -171,11 +181,8 @@ class Vitals:
             self._sample = self._choose()
         if not self._sample:
             return
-        if self._sample[0].is_cuda and torch.cuda.is_current_stream_capturing():
-            self.close()
-            return
         with torch.no_grad():
-            now = torch.cat([_some(parameter).float() for parameter in self._sample])
+            now = torch.cat([read_some(parameter).float() for parameter in self._sample])
             if self._before is not None:
                 size = max(float(self._before.norm()), 1e-12)
                 self.moves.append(float((now - self._before).norm()) / size)
@@ -183,25 +190,30 @@ class Vitals:
 
     def _choose(self) -> list[Any]:
         """Choose a few of the tensors that the optimizers and root modules train."""
-        import torch
-
         found: dict[int, Any] = {}
         for optimizer in list(self._watch.live.optimizers.known):
             for group in optimizer.param_groups:
                 found.update((id(p), p) for p in group["params"])
         for module in list(self._watch.live.roots.known):
             found.update((id(p), p) for p in module.parameters())
-        trained = [
-            p for p in found.values()
-            if p.requires_grad and p.is_floating_point() and p.layout == torch.strided
-        ]  # fmt: skip
-        trained = [p for p in trained if p.device == trained[0].device]
-        return trained[:: max(1, -(-len(trained) // _TENSOR_COUNT))]
+        return spread(list(found.values()))
 
 
-def _some(parameter: Any) -> Any:
-    """Return some values of a tensor, the same ones in any memory layout."""
+def spread(parameters: Sequence[Any]) -> list[Any]:
+    """Return a few of the tensors that are trained, of one device and from all over."""
+    import torch
+
+    trained = [
+        p for p in parameters
+        if p.requires_grad and p.is_floating_point() and p.layout == torch.strided
+    ]  # fmt: skip
+    trained = [p for p in trained if p.device == trained[0].device]
+    return trained[:: max(1, -(-len(trained) // _TENSOR_COUNT))]
+
+
+def read_some(parameter: Any) -> Any:
+    """Return a copy of some values of a tensor, the same ones in any memory layout."""
     part = parameter.detach()
     while part.dim() > 1 and part.numel() > _SLICE_COUNT:
         part = part[len(part) // 2]
-    return part.reshape(-1)[:_VALUE_COUNT]
+    return part.reshape(-1)[:_VALUE_COUNT].clone()

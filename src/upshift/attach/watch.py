@@ -6,17 +6,19 @@ import os
 import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet
 
-from upshift.attach import seams
+from upshift.attach import accelerators, seams
 from upshift.attach.cycle import Cycle
 from upshift.attach.eager import stay_eager
 from upshift.attach.fetches import FetchClock
+from upshift.attach.hands import Hands
 from upshift.attach.ledger import INDEX, Ledger
 from upshift.attach.live import LiveTraining, convert
 from upshift.attach.loader_lines import LoaderLines
-from upshift.attach.samples import SampleCounter
+from upshift.attach.samples import SampleCounter, quietly
 from upshift.attach.starts import StartClock
+from upshift.attach.steps import asks_backward_id, steps_around
+from upshift.attach.table import Table
 from upshift.records import Phase
 
 if TYPE_CHECKING:
@@ -25,16 +27,6 @@ if TYPE_CHECKING:
 _DATA, _FORWARD, _LOSS = INDEX[Phase.DATA], INDEX[Phase.FORWARD], INDEX[Phase.LOSS]
 _BACKWARD, _OPTIMIZER = INDEX[Phase.BACKWARD], INDEX[Phase.OPTIMIZER]
 _EVALUATION, _TRANSFER = INDEX[Phase.EVALUATION], INDEX[Phase.TRANSFER]
-_PATIENT_BACKWARD_COUNT = 64
-
-
-def _backward_id() -> Callable[[], int]:
-    """Return what tells the backward pass that this thread is in, -1 outside of any."""
-    import torch
-
-    internals: Any = torch._C
-    asked: Callable[[], int] = internals._current_graph_task_id
-    return asked
 
 
 def _asks_for_gradients() -> Callable[[], bool]:
@@ -48,12 +40,6 @@ def _in_loader_worker() -> bool:
     from torch.utils.data import get_worker_info
 
     return get_worker_info() is not None
-
-
-def _has_accelerator() -> bool:
-    import torch
-
-    return bool(torch.accelerator.is_available()) if hasattr(torch, "accelerator") else False
 
 
 class Watch:
@@ -80,26 +66,24 @@ class Watch:
         self.thread = get_ident()
         self.observers: list[Any] = []
         self._pid = os.getpid()
-        self._backward_id = _backward_id()
+        self._backward_id = asks_backward_id()
         self._asks_for_gradients = _asks_for_gradients()
         self._cycle = Cycle()
-        self._constructed: WeakSet[Any] = WeakSet()
-        self._first_parameters: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._hands = Hands(self.live)
+        self._first_parameters = Table()
         self._trained_parameters: set[int] = set()
         self._stepping: list[int] = []
         self._leaving: list[tuple[Callable[[], None], ...]] = []
         self._after_forward = False
         self._evaluating = False
-        self._by_hand = False
-        self._hand_waiting = False
-        self._unstepped_count = 0
+        self._in_backward = self._ends_late = False
         self._steering = seams.steering(self)
         self._watching = seams.watching(self) if measuring else ()
         self._fetching = seams.fetching(self) if measuring else ()
         self._begin_pass, self._advance = self._passing()
         self._moving = seams.moving(self)
         self._differentiating = seams.differentiating(self)
-        self._times_transfers = measuring and _has_accelerator()
+        self._times_transfers = False
         self._is_in = False
         self.live.seams_wanted = self._mind_seams
         self._hooks: list[Any] = []
@@ -136,9 +120,10 @@ class Watch:
     def pause(self) -> None:
         """Take the seams out, but for the end of each step: the cost of our own hooks.
 
-        Without a torch optimizer the seams themselves tell where a step ends; they stay.
+        Where the seams themselves tell where a step ends (updates by hand, or of optimizers
+        inside a backward pass) they stay.
         """
-        if not self._by_hand:
+        if not (self._hands.update or self._in_backward):
             self._remove()
 
     def _remove(self) -> None:
@@ -186,11 +171,11 @@ class Watch:
             self._detach()
             return original(module, *args, **kwargs)
         phase_index = self._phase_of(module) if self.measuring else _FORWARD
-        if phase_index == _FORWARD and self._hand_waiting and self._by_hand:
+        if phase_index == _FORWARD and self._hands.due:
             self._end_step()
         self.live.begins()
         converters = self.live.meet(module)
-        if converters is None:  # nobody can look at its parameters: they take shape in this call
+        if converters is None:  # nobody can look at its parameters, or only after this call
             return self._inside(original, module, *args, **kwargs)
         if converters:
             args = convert(converters, args)
@@ -226,7 +211,7 @@ class Watch:
             self._evaluating = False
             if not self._after_forward:
                 ledger.commit()
-            self.samples.called(id(module), args, kwargs)
+            quietly(self.samples.called, id(module), args, kwargs)
             for observer in self.observers:
                 observer.called(module, args, kwargs)
 
@@ -234,10 +219,14 @@ class Watch:
         """Return FORWARD, LOSS (no parameters) or EVALUATION (trained, but not now)."""
         first, asks = self._first_parameters.get(module), self._asks_for_gradients()
         if first is None:
-            first = id(next(module.parameters(), None))
+            try:
+                parameters = list(module.parameters())
+            except Exception:  # a module that cannot be asked
+                return _FORWARD
+            first = id(parameters[0] if parameters else None)
             self._first_parameters[module] = first
             if asks:
-                self._trained_parameters.update(id(p) for p in module.parameters())
+                self._trained_parameters.update(map(id, parameters))
         if first == id(None):  # a criterion; behind an evaluated model it is part of that
             return _EVALUATION if self._evaluating and not asks else _LOSS
         if asks or module.training:
@@ -249,7 +238,7 @@ class Watch:
 
     def constructed(self, optimizer: Any) -> None:
         """Note that the script has made an optimizer, before its first step."""
-        self._constructed.add(optimizer)
+        self._hands.constructed(optimizer)
 
     def backward(self, original: Any, args: Any, kwargs: Any) -> Any:
         """Run a backward pass, under its phase and its levers."""
@@ -258,15 +247,18 @@ class Watch:
         self.backward_begins(seams.differentiated(args, kwargs))
         self.ledger.enter(_BACKWARD)
         try:
-            return self.live.within(Phase.BACKWARD, original, *args, **kwargs)
+            result = self.live.within(Phase.BACKWARD, original, *args, **kwargs)
         finally:
             self.ledger.leave()
+        if self._ends_late and not self._stepping and self._backward_id() == -1:
+            self._end_step()
+        return result
 
     def backward_begins(self, tensors: tuple[Any, ...]) -> None:
         """A backward pass starts: what ran since the forward pass was the loss."""
         if self.ledger.current in (_FORWARD, _BACKWARD):  # a gradient inside the model
             return
-        if self._hand_waiting and self._by_hand and not self._after_forward:
+        if self._hands.due and not self._after_forward:
             self._end_step()
         self.ledger.loop_begins()
         self.ledger.enter(_LOSS)
@@ -279,21 +271,12 @@ class Watch:
         self.samples.trained()
         for observer in self.observers:
             observer.backward(tensors)
-        self._hand_waiting = True
-        self._unstepped_count += 1
-        if not self._stepping and not self._by_hand:
-            self._by_hand = (
-                not self._constructed or self._unstepped_count > _PATIENT_BACKWARD_COUNT
-            ) and not self._seen_optimizer
+        self._hands.begins_backward(stepping=bool(self._stepping) or self._in_backward)
 
     @property
     def evaluating(self) -> bool:
         """True between a call without gradients and what trains again."""
         return self._evaluating
-
-    @property
-    def _seen_optimizer(self) -> bool:
-        return bool(self.live.optimizers.known)
 
     def loader_iter(self, original: Any, loader: Any) -> Any:
         """Make an iterator of `loader`, by a lever where one wants to."""
@@ -305,7 +288,7 @@ class Watch:
 
     def loader_next(self, original: Any, iterator: Any) -> Any:
         """Fetch the next batch; the time is DATA until a call tells what it was for."""
-        if self._hand_waiting and self._by_hand:
+        if self._hands.due:
             self._end_step()
         ledger = self.ledger
         nested = ledger.current == _DATA
@@ -322,7 +305,7 @@ class Watch:
         finally:
             ledger.leave()
         if self.measuring and not nested:
-            self.samples.loaded(batch)
+            quietly(self.samples.loaded, batch)
             for observer in self.observers:
                 observer.loaded(iterator, batch)
         return batch
@@ -340,16 +323,16 @@ class Watch:
     # ---- where a step ends
 
     def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if get_ident() != self.thread:
-            if self._seen_optimizer:
-                return
-            self.thread = get_ident()  # the loop runs in a thread of its own
+        if not self._follows():
+            return
         if id(optimizer) in self._stepping:  # its last step raised, and the script went on
-            self._unwind(optimizer)
+            self._unwind(self._stepping.index(id(optimizer)))
+        elif self._stepping:
+            self._unwind(steps_around())
         if not self._stepping:
             self.live.begins()
             if optimizer not in self.live.optimizers:
-                self._by_hand = False
+                self._hands.update = False
                 self.live.optimizers.add(optimizer)
             for observer in self.observers:
                 observer.steps(optimizer)
@@ -360,23 +343,37 @@ class Watch:
             self.ledger.commit()
         self._leaving.append(self.live.enter(Phase.OPTIMIZER))
 
+    def _follows(self) -> bool:
+        """Return whether this thread runs the loop, which may be one of its own."""
+        if get_ident() == self.thread:
+            return True
+        if len(self.live.optimizers.known):
+            return False
+        if self._backward_id() != -1:  # in a hook, on a thread of autograd's
+            self._in_backward = self._ends_late = True
+            return False
+        self.thread = get_ident()
+        return True
+
     def _optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if id(optimizer) not in self._stepping:
             return
-        self._unwind(optimizer)
+        self._unwind(self._stepping.index(id(optimizer)))
         if not self.measuring:
             return
-        self._unstepped_count = 0
+        self._hands.stepped()
         self._after_forward = False
-        outermost = not self._stepping
-        if outermost and self._cycle.ends_step(id(optimizer), len(self._constructed)):
+        if self._stepping:
+            return
+        if self._backward_id() != -1:  # a hook: what is left of the pass belongs to the step
+            self._in_backward = self._ends_late = True
+        elif self._cycle.ends_step(id(optimizer), len(self._hands.made)):
             self._end_step()
 
-    def _unwind(self, optimizer: Any) -> None:
-        """Leave the step of `optimizer`, and those inside it that raised."""
-        ended = None
-        while ended != id(optimizer):
-            ended = self._stepping.pop()
+    def _unwind(self, around_count: int) -> None:
+        """Leave all steps but so many of the outermost: those inside have ended, or raised."""
+        while len(self._stepping) > around_count:
+            self._stepping.pop()
             for leave in self._leaving.pop():
                 leave()
             if self.measuring:
@@ -385,7 +382,10 @@ class Watch:
     def _end_step(self) -> None:
         if not self.measuring or os.getpid() != self._pid:
             return
-        self._hand_waiting = False
+        self._hands.waiting = self._ends_late = False
+        if not self._times_transfers and accelerators.in_use():
+            self._times_transfers = True
+            self._mind_seams()
         phases = self.ledger.cut()
         count = self.samples.cut()
         for observer in self.observers:

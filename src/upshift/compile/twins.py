@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import time
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
-from upshift.compile.calls import first_grad_fn, signature
-from upshift.compile.fit import plain_surroundings, trains, unfit, uninitialized
+from upshift.compile.calls import loosen, signature
+from upshift.compile.derivatives import second_derivatives
+from upshift.compile.fit import plain_surroundings, unfit, uninitialized
 from upshift.compile.graph import Graph
 from upshift.compile.root import Root
 from upshift.compile.snapshot import Snapshot, unmarked
@@ -39,10 +39,12 @@ class Twins:
     def __init__(
         self, training: Training, compiler: Compiler, *, patience_count: int = PATIENCE_COUNT
     ) -> None:
+        from torch.utils.weak import WeakIdKeyDictionary
+
         self._training = training
         self._compiler = compiler
         self._patience_count = 0 if training.at_once else patience_count
-        self._roots: WeakKeyDictionary[Any, Root] = WeakKeyDictionary()
+        self._roots: Any = WeakIdKeyDictionary()  # modules may be equal
         self._plain = plain_surroundings()
         self._kept_donation: bool | None = None
 
@@ -71,26 +73,30 @@ class Twins:
         if key is None:
             self._excuse_late(root)
             return call(args, kwargs)
-        key = (torch.get_num_threads(), _autocast(), key)
+        key = (torch.get_num_threads(), _autocast(), root.weight_kind(module), key)
         root.recent.append(key)
-        if root.call_count <= self._patience_count:
-            return self._watched(root, call(args, kwargs))
-        self._look(root, module)
-        name, graph = root.graph_for(key)
-        if graph is not None and not root.why_plain:
-            return root.run(name, graph, (module, args, kwargs))
-        wanted = self._wanted(root, key, module)
-        if wanted is None:
-            return call(args, kwargs)
-        return self._build(root, wanted, (module, args, kwargs), call, changing=wanted is not key)
+        root.look_back()
+        graph, wanted, kind = None, None, loosen(key)
+        if root.call_count > self._patience_count:
+            self._look(root, module)
+            name, graph = root.graph_for(key)
+            wanted = None if graph and not root.why_plain else self._wanted(root, key, module)
+        asked = module, args, kwargs
+        if wanted is not None:
+            result = self._build(root, wanted, asked, call, changing=wanted is not key)
+        elif graph is not None and not root.given_up:
+            result = root.run(name, graph, asked)
+        else:
+            return root.outputs.follow(kind, call(args, kwargs), plain=True)
+        return root.outputs.follow(kind, result, plain=False)
 
     def _wanted(self, root: Root, key: Any, module: Any) -> Any:
         """Return what to compile for a call that has no compiled form, None for nothing."""
         if root.why_plain:
             root.give_up(RuntimeError(root.why_plain))
-        elif not trains(module):
+        elif next(module.parameters(), None) is None:
             root.give_up(None)
-        elif root.looked_at:
+        elif root.looked_at and root.trains:
             return root.wanted(key)
         return None
 
@@ -101,12 +107,6 @@ class Twins:
         if root.hook_serial != RemovableHandle.next_id and not uninitialized(module):
             root.hook_serial = RemovableHandle.next_id
             root.why_plain = root.why_plain or unfit(module)
-
-    def _watched(self, root: Root, result: Any) -> Any:
-        node = first_grad_fn(result)
-        if node is not None:
-            node.register_prehook(root.asked_for_gradient)
-        return result
 
     def _build(
         self,
@@ -119,6 +119,9 @@ class Twins:
     ) -> Any:
         """Compile; where that fails the same call is made by plain torch, from the same state."""
         module, args, kwargs = asked
+        if where := second_derivatives():
+            root.give_up(RuntimeError(f"compiled code has no gradients of gradients, and {where}"))
+            return call(args, kwargs)
         self._do_not_donate()
         root.built[name[0]] += 1
         before, started_s = Snapshot(module), time.perf_counter()

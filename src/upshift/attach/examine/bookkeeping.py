@@ -151,7 +151,7 @@ def _recording_s() -> float | None:
     toggle: Any = getattr(profiler, "_toggle_collection_dynamic", None)
     if toggle is None or not autograd._profiler_enabled():
         return None
-    number = torch.ones(1)
+    number = torch.ones(1, device="cpu")
 
     def best_ns() -> float:
         times = sorted(timed_ns(lambda: number.mul_(1.0)) for _ in range(_PROBE_COUNT))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from functools import wraps
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from upshift.attach.operations import is_compiled
 from upshift.attach.seams import Seam
+from upshift.attach.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ class Parallel:
         self._spent_ns = self._before_ns = 0
         self._spent_s: list[float] = []
         self._device_count = 0
-        self._wrapped: WeakSet[Any] = WeakSet()
+        self._wrapped = Table()
         self._hooks: list[Any] = []
         self._reached: set[int] = set()
         self._unused: list[int] = []
@@ -42,7 +42,7 @@ class Parallel:
             self._device_count = max(self._device_count, len(module.device_ids))
             self._time(DataParallel, "scatter", "replicate", "gather")
         elif isinstance(module, DistributedDataParallel):
-            self._wrapped.add(module)
+            self._wrapped[module] = None
             self._sync_count += bool(module.require_backward_grad_sync)
             self._time(DistributedDataParallel, "_post_forward")
             if len(self._spent_s) in _WATCHED and not self._hooks and not is_compiled():
@@ -54,9 +54,11 @@ class Parallel:
             for seam in self._seams:
                 seam.install()
 
-    def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(self, original: Callable[..., Any], seam: Seam) -> Callable[..., Any]:
         @wraps(original)
         def timed(*args: Any, **kwargs: Any) -> Any:
+            if not seam.on:
+                return original(*args, **kwargs)
             start_ns = time.perf_counter_ns()
             try:
                 return original(*args, **kwargs)
@@ -95,9 +97,9 @@ class Parallel:
         self._unhook()
         if self._device_count:
             return {"device_count": self._device_count, "moving_s": self._spent_s}
-        if not self._wrapped:
+        module = next(iter(self._wrapped), None)
+        if module is None:
             return {}
-        module = next(iter(self._wrapped))
         told = module._get_ddp_logging_data()
         exposed_ns = told.get("avg_backward_comm_time", 0) - told.get(
             "avg_backward_compute_comm_overlap_time", 0

@@ -5,12 +5,17 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from upshift.attach.operations import is_compiled
 from upshift.attach.places import own_place
+from upshift.attach.stand_ins import StandIns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from upshift.attach.watch import Watch
 
 _LEAST_LENGTH, _LEAST_ROWS = 8, 2
+_NESTED = ("nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged", "narrow")
 
 
 class Shapes:
@@ -18,7 +23,7 @@ class Shapes:
 
     Padding is the run of one value at the end (or the begin) of the rows of a 2-D integer
     tensor that goes to a model with an embedding, of different length in different rows; or
-    what an `attention_mask` leaves out.
+    what an `attention_mask` leaves out. A model that packs its rows computes none of it.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -26,6 +31,23 @@ class Shapes:
         self._now = [0, 0, 0]
         self._counts: list[list[int]] = []
         self._place: tuple[str, int] | None = None
+        self._packed = False
+        self._undos: list[Callable[[], None]] = []
+
+    def begin(self) -> None:
+        """Stand in the way of what leaves padding out."""
+        import torch
+
+        if is_compiled():  # torch's compiler knows these functions by their identity
+            return
+        owners: list[tuple[Any, str]] = [(torch._VF, "_pack_padded_sequence")]
+        owners += [(torch.nested, name) for name in _NESTED if hasattr(torch.nested, name)]
+        stand_ins = StandIns(lambda: True)
+        self._undos = [stand_ins.add(owner, name, self._pack) for owner, name in owners]
+
+    def _pack(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._packed = True
+        return original(*args, **kwargs)
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
         """Look at the tokens of a root call."""
@@ -55,9 +77,11 @@ class Shapes:
 
     def end(self) -> dict[str, Any]:
         """Return tokens, padding, and padding that every row of a batch has, by step."""
+        for undo in self._undos:
+            undo()
         if not any(total for total, _, _ in self._counts):
             return {}
-        return {"padding": self._counts, "place": self._place}
+        return {"padding": self._counts, "place": self._place, "packed": self._packed}
 
 
 def _is_tokens(value: Any) -> bool:

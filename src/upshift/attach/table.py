@@ -1,0 +1,47 @@
+"""A table of live objects of the script, by who they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Table:
+    """A value for each of some live objects, which are not kept alive.
+
+    They are told apart by identity: a dataclass that is a module has no hash, two modules may be
+    equal, and neither is for us to ask.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[ref[Any], Any]] = {}
+
+    def __setitem__(self, item: Any, value: Any) -> None:
+        key, rows = id(item), self._rows
+        rows[key] = (ref(item, lambda _: rows.pop(key, None)), value)
+
+    def __contains__(self, item: Any) -> bool:
+        return id(item) in self._rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        items = [there() for there, _ in list(self._rows.values())]
+        return iter([item for item in items if item is not None])
+
+    def get(self, item: Any, default: Any = None) -> Any:
+        """Return the value of an object."""
+        row = self._rows.get(id(item))
+        return default if row is None else row[1]
+
+    def values(self) -> list[Any]:
+        """Return all values."""
+        return [value for _, value in list(self._rows.values())]
+
+    def clear(self) -> None:
+        """Forget all objects."""
+        self._rows.clear()
