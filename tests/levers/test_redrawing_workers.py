@@ -14,11 +14,14 @@ def scene(**more):
     return Scene(machine=SERVER, baseline=profile, traits=traits)
 
 
-@pytest.mark.parametrize(
-    "traits", [{"loader.draws": True, "loop.draws": True}, {"loader.own_order": True}], ids=str
-)
-def test_is_proposed_where_the_batches_cannot_be_the_script_s_own(traits) -> None:
-    assert LEVER.settings(scene(**traits))[0] == 3
+def test_is_proposed_where_the_batches_cannot_be_the_script_s_own() -> None:
+    assert LEVER.settings(scene(**{"loader.draws": True, "loop.draws": True}))[0] == 3
+
+
+def test_is_not_proposed_where_the_script_s_own_sampler_is_asked_batch_by_batch() -> None:
+    own = scene(**{"loader.own_order": True})
+    assert LEVER.settings(own) == ()
+    assert "one batch at a time" in LEVER.why_not(own)
 
 
 def test_is_not_proposed_where_they_can() -> None:

@@ -21,6 +21,7 @@ from upshift.loader import states
 from upshift.loader.cache import cached, memo
 from upshift.loader.cache.cached import Cache
 from upshift.loader.same import difference
+from upshift.loader.sources.checked import Checked
 from upshift.loader.sources.source import Stock
 
 Image = pytest.importorskip("PIL.Image", reason="needs Pillow")
@@ -453,6 +454,63 @@ def test_warming_lets_generators_of_the_dataset_be() -> None:
     before = dataset.generator.getstate()
     assert Cache(BUDGET).offer(DataLoader(dataset)).warm(range(8)) == 0
     assert dataset.generator.getstate() == before
+
+
+class Counting:
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, samples):
+        self.calls += 1
+        return self.calls, samples
+
+
+class Owner(Dataset):
+    def __init__(self):
+        self.generator, self.seen, self.table = random.Random(3), 0, None
+
+    def __len__(self):
+        return 48
+
+
+class Drawing(Owner):
+    def __getitem__(self, index):
+        return torch.full((50,), self.generator.random())
+
+
+class Stepping(Owner):
+    def __getitem__(self, index):
+        self.seen += 1
+        return torch.full((50,), float(self.seen))
+
+
+class Opening(Owner):
+    def __getitem__(self, index):
+        self.table = self.table or [*range(48)]
+        return torch.full((50,), float(self.table[index]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "collate", "keeps"),
+    [
+        (Drawing, lambda: None, False),
+        (Stepping, lambda: None, False),
+        (Opening, Counting, False),
+        (Opening, lambda: None, True),
+    ],
+)
+def test_what_items_move_is_moved_once_while_the_cache_is_tried(kind, collate, keeps) -> None:
+    ours, stocks = (DataLoader(kind(), batch_size=8, collate_fn=collate()) for _ in range(2))
+    cache, whys = Cache(BUDGET), []
+    checked = Checked(cache.offer(ours), Stock(ours), on_end=whys.append)
+    stock = Stock(stocks)
+    for number in range(12):
+        indices = [(8 * number + i) % 48 for i in range(8)]
+        assert difference(checked.fetch(indices), stock.fetch(indices)) == ""
+    assert ours.dataset.generator.getstate() == stocks.dataset.generator.getstate()
+    assert ours.dataset.seen == stocks.dataset.seen
+    assert bool(whys) is not keeps
+    assert (cache.counts()["entries"] > 0) is keeps
 
 
 # ---- processes

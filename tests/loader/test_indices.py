@@ -105,6 +105,63 @@ for length in (raises, draws):
             facts[f"{length.__name__} {own} {wanted}"] = same(lambda: run(length, own), wanted)
 """
 
+OWN = r"""
+from torch.utils.data import SubsetRandomSampler, WeightedRandomSampler
+
+def run(kind, own, draws):
+    g = torch.Generator().manual_seed(3)
+    samplers = {
+        "subset": lambda: SubsetRandomSampler(range(24), generator=g),
+        "weighted": lambda: WeightedRandomSampler([1.0] * 24, 24, generator=g),
+    }
+    loader = DataLoader(Numbers(24), batch_size=3, sampler=samplers[kind](), num_workers=own)
+    seen = []
+    for _ in range(4):
+        seen.append([plain(batch) for batch in loader])
+        time.sleep(0.1)
+        seen.append(torch.rand(1, generator=g).item() if draws else None)
+    return seen, g.get_state().tolist()
+
+for kind in ("subset", "weighted"):
+    for own in (0, 2):
+        for wanted in (1, 2):
+            for draws in (False, True):
+                facts[f"{kind} {own} {wanted} {draws}"] = same(
+                    lambda: run(kind, own, draws), wanted)
+"""
+
+GROWING = r"""
+def run(make, own, drop_last, shuffle, sizes):
+    loader = DataLoader(
+        make(61), batch_size=2, num_workers=own, drop_last=drop_last, shuffle=shuffle)
+    seen = []
+    for epoch in range(3):
+        for number, batch in enumerate(loader):
+            seen.append([plain(part) for part in batch])
+            if (epoch, number) in sizes:
+                loader.batch_sampler.batch_size = sizes[epoch, number]
+    return seen, rng()
+
+sizes = {(0, 7): 5, (1, 2): 1, (1, 9): 4, (2, 4): 9, (2, 5): 2}
+for make in (Numbers, Draws):
+    for own in (0, 2):
+        for wanted in (0, 1, 2):
+            for drop_last in (False, True):
+                for shuffle in (False, True):
+                    facts[f"{make.__name__} {own} {wanted} {drop_last} {shuffle}"] = same(
+                        lambda: run(make, own, drop_last, shuffle, sizes), wanted)
+"""
+
+
+def test_a_generator_that_a_sampler_holds_is_drawn_from_as_torch_would(loaders) -> None:
+    facts = loaders(OWN)
+    assert {name: found for name, found in facts.items() if found is not True} == {}
+
+
+def test_a_batch_size_that_grows_in_mid_pass_grows_at_the_same_batch(loaders) -> None:
+    facts = loaders(GROWING)
+    assert {name: found for name, found in facts.items() if found is not True} == {}
+
 
 def test_arrays_tensors_and_other_batches_of_a_sampler_stay_what_they_are(loaders) -> None:
     facts = loaders(KINDS, timeout_s=300)

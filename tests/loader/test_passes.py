@@ -106,7 +106,8 @@ def with_workers(count):
     return seen
 first, second, third = with_workers(2)
 facts["seen through"] = ours(workers, 2) == [[os.getpid()]] * 3
-facts["kept"] = first == second == third and len(first) == 2 and os.getpid() not in first
+looked = sorted([os.getpid(), *second])  # the first two batches are looked at here
+facts["kept"] = first == looked and second == third and len(second) == len(set(second)) == 2
 facts["stock fetches here"] = stock(workers) == [[os.getpid()]] * 3
 facts["settings"] = ours(lambda: (shuffled().num_workers, len(iter(shuffled()))), 2)
 
@@ -171,7 +172,131 @@ facts["notes"] = board.notes
 ENDS = r"""
 board.want(2, redraws=True)
 loader = DataLoader(Who(12), batch_size=3)
-facts["workers"] = sorted({pid for batch in loader for pid in plain(batch)})
+facts["workers"] = sorted({pid for batch in loader for pid in plain(batch)} - {os.getpid()})
+"""
+
+STAYING = r"""
+def loader_of(make, **more):
+    return DataLoader(make(24), 3, num_workers=2, persistent_workers=True, **more)
+
+def inside(make, shuffle):
+    loader, seen = loader_of(make, shuffle=shuffle), []
+    for number, batch in enumerate(loader):
+        seen.append(repr(batch))
+        if number == 2:
+            inner = iter(loader)
+            seen.append(repr(next(inner)))
+    return [seen, [repr(batch) for batch in loader], rng()]
+
+def anew(make, shuffle):
+    loader, seen = loader_of(make, shuffle=shuffle), []
+    for count in (3, 0, 8, 2, 5):
+        it = iter(loader)
+        seen += [repr(next(it)) for _ in range(count)]
+    return [seen, it is iter(loader), rng()]
+
+def nested(make, shuffle):
+    loader = loader_of(make, shuffle=shuffle)
+    return [[repr(a), [repr(b) for b in loader]] for a in loader], rng()
+
+for run in (inside, anew, nested):
+    for make in (Numbers, Draws):
+        for shuffle in (False, True):
+            for wanted in (0, 1, 2):
+                facts[f"{run.__name__} {make.__name__} {shuffle} {wanted}"] = same(
+                    lambda: run(make, shuffle), wanted)
+"""
+
+SET_UP = r"""
+class Offset(Numbers):
+    offset = 0
+    def __getitem__(self, i):
+        return i + self.offset
+
+def adds(index):
+    get_worker_info().dataset.offset += 100
+
+def run(stays, own):
+    loader = DataLoader(
+        Offset(40), 2, num_workers=own, worker_init_fn=adds, persistent_workers=stays)
+    return [[plain(batch) for batch in loader] for _ in range(3)]
+
+for stays in (False, True):
+    for own in (1, 2, 4):
+        for wanted in (0, 1, 2, 4):
+            facts[f"{stays} {own} {wanted}"] = same(lambda: run(stays, own), wanted)
+"""
+
+SHARED = r"""
+import tempfile
+sys.path.insert(0, tempfile.mkdtemp())
+
+class Opened(Numbers):
+    def __init__(self, count):
+        super().__init__(count)
+        self.file = open(path, "rb", buffering=0)
+    def __getitem__(self, i):
+        self.file.seek(8 * i)
+        time.sleep(0.001)
+        return int.from_bytes(self.file.read(8), "little"), torch.rand(()).item()
+
+class Counts(Numbers):
+    seen = 0
+    def __getitem__(self, i):
+        self.seen += 1
+        return i + 1000 * self.seen, torch.rand(()).item()
+
+class Grows(Numbers):
+    def __getitem__(self, i):
+        return self.scale * i, torch.rand(()).item()
+
+path = os.path.join(sys.path[0], "numbers")
+with open(path, "wb") as file:
+    file.write(b"".join((7 * i).to_bytes(8, "little") for i in range(120)))
+
+def run(make):
+    data, seen = make(120), []
+    for epoch in range(2):
+        for step, batch in enumerate(DataLoader(data, 2)):
+            torch.rand(1)
+            if make is Grows:
+                data.scale = 1 + step // 9
+            seen.append(batch[0].tolist())
+    return seen
+
+def redrawn(make):
+    torch.manual_seed(7)
+    board.want(2)
+    list(DataLoader(Draws(12), 2))
+    board.want(2, redraws=True)
+    try:
+        return run(make)
+    finally:
+        board.want(None)
+
+for make in (Opened, Counts, Grows):
+    facts[make.__name__] = stock(lambda: run(make)) == redrawn(make)
+facts["notes"] = board.notes
+os.remove(path)
+os.rmdir(sys.path[0])
+"""
+
+AFTER = r"""
+class Seen(Draws):
+    def __getitem__(self, i):
+        return os.getpid(), torch.rand(()).item()
+loader = DataLoader(Seen(60), 2)
+def pids():
+    found = []
+    for batch in loader:
+        torch.rand(1)
+        found.append(batch[0][0].item() == os.getpid())
+    return found
+board.want(2)
+facts["replayed"] = all(pids())
+board.want(2, redraws=True)
+facts["redrawn"] = any(pids()[4:])
+facts["notes"] = board.notes
 """
 
 
@@ -189,6 +314,29 @@ def passes(loaders):
 )  # fmt: skip
 def test_habits_of_scripts_see_what_stock_gives(passes, habit) -> None:
     assert passes[habit] == [True] * len(passes[habit])
+
+
+def test_workers_that_stay_have_one_iterator_that_each_pass_begins_anew(loaders) -> None:
+    facts = loaders(STAYING, timeout_s=300)
+    assert {name: found for name, found in facts.items() if found is not True} == {}
+
+
+def test_a_worker_that_sets_the_dataset_up_has_a_fresh_one_in_each_pass(loaders) -> None:
+    facts = loaders(SET_UP, timeout_s=300)
+    assert {name: found for name, found in facts.items() if found is not True} == {}
+
+
+def test_workers_that_draw_anew_make_the_same_samples_or_none(loaders) -> None:
+    facts = loaders(SHARED)
+    notes = facts.pop("notes")
+    assert facts == {"Opened": True, "Counts": True, "Grows": True}
+    assert len([note for note in notes if note.startswith("no worker processes: ")]) == 3
+
+
+def test_draws_of_the_loop_do_not_keep_workers_from_numbers_of_their_own(loaders) -> None:
+    facts = loaders(AFTER)
+    assert facts["replayed"] is True
+    assert facts["redrawn"] is False
 
 
 def test_an_iterable_dataset_is_left_alone(passes) -> None:

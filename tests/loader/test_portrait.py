@@ -181,6 +181,25 @@ def test_a_look_leaves_nothing_for_the_garbage_collector(most_bytes) -> None:
     assert gc.collect() == 0
 
 
+def test_what_is_written_into_a_table_of_pandas_is_seen() -> None:
+    pandas = pytest.importorskip("pandas", reason="needs pandas")
+    table = pandas.DataFrame({"path": ["a", "b", "c"], "label": [0, 1, 2], "kind": ["x", "y", "x"]})
+    table["kind"] = table["kind"].astype("category")
+    thing = Thing(table=table, column=pandas.Series([1.0, 2.0, 3.0], name="mean"))
+    assert look(thing).is_whole
+    changes = [
+        lambda: table.loc.__setitem__((1, "path"), "d"),
+        lambda: table.iloc.__setitem__((2, 1), 5),
+        lambda: table.loc.__setitem__((0, "kind"), "y"),
+        lambda: table.insert(0, "more", 1),
+        lambda: thing.column.__setitem__(1, 7.0),
+        lambda: setattr(table, "index", [2, 1, 0]),
+        lambda: setattr(table, "columns", ["A", "B", "C", "D"]),
+    ]
+    for change in changes:
+        assert changed(thing, change) == (True, False)
+
+
 def test_what_it_saw_may_go() -> None:
     thing = Thing(inside=Thing(), list=[Thing()], method=None)
     thing.method = types.MethodType(lambda self: None, thing)

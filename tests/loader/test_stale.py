@@ -191,6 +191,75 @@ for name, value in values.items():
 facts["notes"] = board.notes
 """
 
+DEEP = r"""
+class Part:
+    def __init__(self, **inside):
+        vars(self).update(inside)
+
+class Sized(Numbers):
+    def __init__(self, count):
+        super().__init__(count)
+        self.transform = Part(transforms=[Part(size=(1, 1))])
+    def __getitem__(self, i):
+        return i * self.transform.transforms[0].size[0]
+
+class Collate:
+    def __init__(self):
+        self.inner = Part(size=(1, 1))
+    def __call__(self, samples):
+        return [self.inner.size[0] * sample for sample in samples]
+
+class Trainer(Collate):
+    collate = Collate.__call__
+
+def run(make, own):
+    data, collate = (Sized(120), None) if make is None else (Numbers(120), make())
+    part = data.transform.transforms[0] if make is None else collate.inner
+    if make is Trainer:
+        collate = collate.collate
+    loader, seen = DataLoader(data, 2, num_workers=own, collate_fn=collate), []
+    for _ in range(2 if own else 1):
+        for step, batch in enumerate(loader):
+            part.size = (1 + step // 7, 1)
+            seen.append(plain(batch))
+    return seen
+
+for make in (None, Collate, Trainer):
+    for own in (0, 2):
+        for wanted in (0, 1, 2):
+            facts[f"{make} {own} {wanted}"] = same(lambda: run(make, own), wanted)
+"""
+
+ASIDE = r"""
+class Trainer:
+    def __init__(self):
+        self.step, self.factor = 0, 2
+        self.model = torch.nn.Linear(2, 2)
+    def collate(self, samples):
+        return self._times(samples)
+    def _times(self, samples):
+        return [self.factor * sample for sample in samples]
+
+class Collator:
+    def __init__(self, model):
+        self.model = model
+    def __call__(self, samples):
+        return samples
+
+def run(call):
+    trainer = Trainer()
+    collate = call(trainer)
+    for _ in DataLoader(Numbers(60), 2, collate_fn=collate):
+        trainer.step += 1
+        with torch.no_grad():
+            trainer.model.weight.add_(1)
+    trainer.factor = 3
+
+for name, call in {"trainer": lambda t: t.collate, "model": lambda t: Collator(t.model)}.items():
+    ours(lambda: run(call), 1)
+    facts[name] = list(board.notes)
+"""
+
 BEGUN = r"""
 def run(own, count):
     data, seen = Numbers(24), []
@@ -268,6 +337,14 @@ def test_a_dataset_that_the_loop_changes_in_mid_pass_is_read_as_it_is_then(loade
         facts.pop("notes")
     )
     assert unequal(facts) == {}
+
+
+def test_a_change_in_mid_pass_is_seen_inside_transforms_and_the_collate_function(loaders) -> None:
+    assert unequal(loaders(DEEP)) == {}
+
+
+def test_what_the_loop_changes_beside_the_items_costs_no_workers(loaders) -> None:
+    assert loaders(ASIDE) == {"trainer": [], "model": []}
 
 
 def test_workers_of_the_script_s_own_have_the_dataset_of_when_the_pass_began(loaders) -> None:

@@ -151,4 +151,5 @@ def test_numbers_drawn_while_another_thread_fetches_are_drawn_once(loaders) -> N
 
 
 def test_a_loop_in_a_thread_of_its_own_has_its_workers(loaders) -> None:
-    assert loaders(WHOLE) == {"elsewhere": [True] * 8, "notes": []}
+    first_looks = [False] * 2
+    assert loaders(WHOLE) == {"elsewhere": [*first_looks, *[True] * 6], "notes": []}

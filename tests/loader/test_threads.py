@@ -268,6 +268,27 @@ def test_a_mask_that_openmp_narrowed_is_widened_to_what_the_process_was_given(fa
         assert found["never fewer"]
 
 
+COLLATE = r"""
+class Counting:
+    calls = 0
+    def __call__(self, samples):
+        self.calls += 1
+        return self.calls, samples
+
+
+setup, collate, dataset = WorkerThreads(1), Counting(), [3, 4]
+facts["seen"] = [setup.first(collate, [0, 1], dataset, collate)[0] for _ in range(10)]
+facts["refused"] = setup.refused
+"""
+
+
+@pytest.mark.child
+def test_a_collate_function_that_counts_is_called_once_for_a_batch(facts) -> None:
+    found = facts(COLLATE)
+    assert found["seen"] == list(range(1, 11))
+    assert "changes itself" in found["refused"]
+
+
 def test_the_setup_of_a_worker_travels_and_arrives_as_new() -> None:
     setup = WorkerThreads(2, frozenset({0, 1}))
     setup.refused, setup._lift = "something", [lambda: None]

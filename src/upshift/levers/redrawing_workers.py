@@ -25,12 +25,23 @@ if TYPE_CHECKING:
 
 def settings(scene: Scene) -> tuple[int, ...]:
     """Return the numbers whose batches cannot be the script's own."""
+    if _asks_each_time(scene):
+        return ()
     return tuple(count for count in counts(scene) if not replayable(scene, count))
 
 
 def why_not(scene: Scene) -> str:
     """Say why there is nothing to try."""
+    if counts(scene) and _asks_each_time(scene):
+        return (
+            "the script's own sampler is asked for one batch at a time: none is made ahead of use"
+        )
     return "workers can make the script's own batches here" if counts(scene) else why_none(scene)
+
+
+def _asks_each_time(scene: Scene) -> bool:
+    """Return whether the script's own sampler may look at anything between two batches."""
+    return bool(scene.traits.get("loader.own_order")) and not scene.traits.get("loader.workers")
 
 
 def pull(training: Training, count: int) -> Callable[[], None]:

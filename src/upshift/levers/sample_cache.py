@@ -116,5 +116,6 @@ LEVER = Lever(
     ),
     promising=promising,
     settle_count=4,
+    fills=True,
     pull=pull,
 )

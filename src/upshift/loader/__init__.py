@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from upshift.loader.rehearsal import Rehearsals
 from upshift.loader.switchboard import Switchboard
 
 if TYPE_CHECKING:
@@ -22,8 +23,11 @@ def board_of(training: Training) -> Switchboard:
     training = getattr(training, "itself", training)  # what the child hands to one lever only
     board = _BOARDS.get(training)
     if board is None:
-        board = Switchboard(rehearses=training.trial, clock=_clock_of(weakref.ref(training)))
-        _BOARDS[training] = board
+        clock = _clock_of(weakref.ref(training))
+        rehearsals = Rehearsals(clock) if training.trial else None
+        if rehearsals is not None:
+            training.on_first_pass(rehearsals.cost_s)
+        board = _BOARDS[training] = Switchboard(rehearsals=rehearsals, clock=clock)
         training.on_loader(board.make)
         training.on_next(board.advance)
     return board

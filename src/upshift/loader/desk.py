@@ -14,19 +14,18 @@ from upshift.loader.staff import HERE, Staff, Wish, staff_of_workers, why_not_el
 from upshift.loader.states import States, read
 from upshift.loader.workers import skip
 from upshift.loader.workers.observed import Moves, observe
-from upshift.loader.workers.pool import Pool, looks
+from upshift.loader.workers.pools import Pools
 from upshift.loader.workers.streams import Streams
 from upshift.loader.workers.tasks import Draws
-from upshift.loader.workers.waiting import Waiting
 from upshift.loader.workers.worker_info import collate_in_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from upshift.loader.passes import Pass
+    from upshift.loader.workers.pool import Pool
 
 LOOP_DRAWS = "the training loop draws random numbers between two batches"
-_PREFETCH_COUNT = 2
 _PATIENCE_S = 10.0
 _PATIENCE_RATIO = 20.0
 _MOST_MISSES = 3
@@ -67,8 +66,8 @@ class Desk:
         self._observations: list[tuple[int, Moves, int]] = []
         self._slowest_s = 0.0
         self._settled = False
-        self._wants_workers = self._wants_none = False
-        self._pools: dict[tuple[int, int], Pool] = {}
+        self._wants_workers = self._wants_none = self._redraws = False
+        self._pools = Pools(note)
         self._given_up: set[str] = set()
         self._checked: tuple[str, Checked] | None = None
         self._streams: Streams | None = None
@@ -174,6 +173,8 @@ class Desk:
             self.refuse_workers(
                 "items are read from a file that is open already, whose position is shared"
             )
+        elif self._redraws:
+            self._settled = True
         elif drew and key == old_key and old.after != new.before:
             self.refuse_workers(LOOP_DRAWS)
         elif not drew:
@@ -217,11 +218,6 @@ class Desk:
         """What will tell the next pass from others."""
         return self._pass_count + 1
 
-    @property
-    def has_workers(self) -> bool:
-        """Some pass has had workers."""
-        return bool(self._pools)
-
     def foretells(self, loader: Any, staff: Staff, pool: Pool) -> bool:
         """Return whether the next pass may begin early: its items draw nothing, nobody waits."""
         known = self.draws is False and staff.draws is Draws.NONE and self.keeps
@@ -256,12 +252,20 @@ class Desk:
             self.refuse_here("each of its workers is set up by a function of the script's")
         if light is not None:
             return HERE if light.pure or not own else Staff(0, Draws.STREAM, own)
-        if wish.redraws and wish.count:
-            self._wants_workers = False
+        self._redraws = wish.redraws
+        if own and wish.redraws and count:
             return Staff(count, Draws.STREAM, count)
-        if own:
-            return self._staff_of_workers(loader, own, count)
-        if not count or self._unshareable(loader) or self.curious or self.pace.is_home:
+        return self._staff_of_workers(loader, own, count) if own else self._added(loader, count)
+
+    def _added(self, loader: Any, count: int) -> Staff:
+        """Decide for a loader that has no workers of the script's own."""
+        if self._redraws and self._workers_off == LOOP_DRAWS:
+            self._workers_off = ""  # that speaks against the script's own numbers only
+        if not count or self._unshareable(loader) or self.curious:
+            return HERE
+        if self._redraws:
+            return Staff(count, Draws.STREAM, count)
+        if self.pace.is_home:
             return HERE
         if self.draws:
             return Staff(count if self._forecast is not None else 1, Draws.CHAIN, 0)
@@ -322,39 +326,16 @@ class Desk:
     def pool(
         self, loader: Any, staff: Staff, source: Any, setups: Sequence[Any], holder: Any
     ) -> Pool:
-        """Return workers for a pass: kept ones where they are free and saw this loader."""
-        key = (staff.count, staff.logical_count)
-        kept = self._pools.get(key)
-        own_stay = loader.persistent_workers and loader.num_workers > 0
-        seen = looks(loader) if self.keeps and not own_stay else None
-        if kept is not None and kept.free:
-            same = seen is not None and kept.serves(staff, source, setups) and kept.seen == seen
-            # The streams of the script's own persistent workers go on in theirs.
-            if kept.lives and (own_stay or same):
-                kept.hold(holder, realigned=own_stay)
-                return kept
-            if seen is not None and not seen.is_whole:
-                self.note("workers do not stay: to see what they are made with takes too long")
-            kept.close()
-            del self._pools[key]
-        pool = Pool(
+        """Return workers for a pass."""
+        return self._pools.lend(
             loader,
+            staff,
             source,
-            count=staff.count,
-            ahead_count=_ahead_count(loader, staff.count),
-            logical_count=staff.logical_count,
-            waiting=Waiting(
-                added=not loader.num_workers,
-                timeout_s=loader.timeout,
-                patience_s=_PATIENCE_S + _PATIENCE_RATIO * self._slowest_s,
-            ),
-            seen=seen,
-            setups=setups,
+            setups,
+            holder=holder,
+            keeps=self.keeps,
+            patience_s=_PATIENCE_S + _PATIENCE_RATIO * self._slowest_s,
         )
-        pool.hold(holder, realigned=own_stay)
-        if key not in self._pools:  # two passes at the same time: the second one's go with it
-            self._pools[key] = pool
-        return pool
 
     def streams_here(self, going: Pass, logical_count: int) -> Streams:
         """Return the random streams of the script's workers, for a pass in this process."""
@@ -375,17 +356,7 @@ class Desk:
 
     def drop_pools(self) -> None:
         """End all kept workers that no pass holds; the others go with their pass."""
-        pools, self._pools = self._pools, {}
-        for pool in pools.values():
-            if pool.free:
-                pool.close()
-
-
-def _ahead_count(loader: Any, count: int) -> int:
-    own = int(loader.num_workers)
-    if not own:
-        return _PREFETCH_COUNT
-    return max(1, own * int(loader.prefetch_factor) // count)
+        self._pools.drop()
 
 
 def stock_of(loader: Any) -> Stock:

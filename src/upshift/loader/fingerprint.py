@@ -2,48 +2,122 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
+DEEP = 6
 _DEEPEST = 3
+_MOST_PARTS = 512
 _LONGEST = 64
 _SAMPLE_COUNT = 4096
+_CONTAINERS = {dict, list, tuple, set}
+_FILLED = {*_CONTAINERS, OrderedDict}
 _PLAIN = (int, float, str, bytes, bool, type(None))
+_DYNAMIC = {"getattr", "vars", "__dict__"}
+_Names = frozenset[str] | None
+_NAMES: WeakKeyDictionary[type, dict[CodeType, _Names]] = WeakKeyDictionary()
 
 
-def fingerprint(value: Any, depth: int = 0, *, brief: bool = False) -> Any:
+def fingerprint(
+    value: Any, depth: int = 0, *, brief: bool = False, deepest: int = _DEEPEST
+) -> list[Any]:
     """Return what a dataset looks like from here; workers that saw another one are stale.
 
-    Plain attributes by value, everything else by identity, three levels deep; long containers
-    by the identity of their members, tensors by their count of writes, arrays by a sample;
-    functions by what they are bound to or enclose. A write deeper than that is not seen: once
-    in a pass a `Portrait` looks for those.
+    Layer by layer: plain attributes by value, everything else by identity; long containers by the
+    identity of their members, tensors by their count of writes, arrays by a sample; functions by
+    what they are bound to or enclose. Below the third layer arrays and tensors are looked at from
+    outside only, for the weights of a model may lie there, and no more than some hundred parts.
+    What lies deeper is not seen: once in a pass a `Portrait` looks for that.
 
     Args:
         value: the dataset, or a part of it.
         depth: how deep that part lies.
         brief: look at long containers and arrays only from outside, for a look at every batch.
+        deepest: how many layers to look into.
     """
-    if isinstance(value, _PLAIN):
-        return type(value), value
-    if isinstance(value, (type, ModuleType)) or depth == _DEEPEST:
-        return id(value)
-    parts: Any = value
-    if type(value) in (dict, list, tuple, set) and len(value) > _LONGEST:
-        return id(value), len(value), brief or _members(value)
-    if type(value) is dict:
-        parts = [*value.keys(), *value.values()]
-    elif isinstance(value, (MethodType, FunctionType, partial)):
-        parts = bound_to(value)
-    if type(parts) in (list, tuple, set):
-        return id(value), tuple(fingerprint(part, depth + 1, brief=brief) for part in parts)
-    attributes = getattr(value, "__dict__", None) or {}
-    inside = [
-        (name, fingerprint(part, depth + 1, brief=brief))
-        for name, part in sorted(attributes.items())
-    ]
-    return id(value), _writes(value, brief=brief), tuple(inside)
+    strokes: list[Any] = []
+    seen: set[int] = set()
+    layer = [value]
+    for level in range(depth, deepest + 1):
+        below: list[Any] = []
+        for part in layer:
+            if isinstance(part, _PLAIN):
+                strokes += type(part), part
+                continue
+            strokes.append(id(part))
+            is_deep = level >= _DEEPEST
+            if level == deepest or id(part) in seen or (is_deep and len(strokes) > _MOST_PARTS):
+                continue
+            seen.add(id(part))
+            below += _inside(part, strokes, brief=brief, is_deep=is_deep)
+        layer = below
+    return strokes
+
+
+def _inside(value: Any, strokes: list[Any], *, brief: bool, is_deep: bool) -> list[Any]:
+    """Note what can be told of a value itself; return what it holds."""
+    kind = type(value)
+    if isinstance(value, (type, ModuleType)):
+        return []
+    if kind in _CONTAINERS:
+        strokes.append(len(value))
+        if len(value) > _LONGEST:
+            strokes.append(brief or _members(value))
+            return []
+        return [*value.keys(), *value.values()] if kind is dict else list(value)
+    if kind is MethodType:
+        return _of_method(value, strokes)
+    if isinstance(value, (FunctionType, partial)):
+        return bound_to(value)
+    if not is_deep:
+        strokes.append(_writes(value, brief=brief))
+    attributes = getattr(value, "__dict__", None)
+    if not attributes:
+        return []
+    names = sorted(attributes)
+    strokes.append(tuple(names))
+    # A module of torch's has twenty attributes, most of them empty.
+    return [part for name in names if type(part := attributes[name]) not in _FILLED or part]
+
+
+def _of_method(method: MethodType, strokes: list[Any]) -> list[Any]:
+    """Return what a method is bound to: of a whole trainer, only what its code can read."""
+    owner, function = method.__self__, method.__func__
+    attributes = getattr(owner, "__dict__", None)
+    names = _names_of(function.__code__, type(owner)) if type(function) is FunctionType else None
+    if names is None or type(attributes) is not dict:
+        return [owner, function]
+    found = sorted(names & attributes.keys())
+    strokes += id(owner), tuple(found)
+    return [function, *(attributes[name] for name in found)]
+
+
+def _names_of(code: CodeType, kind: type) -> _Names:
+    """Return the names that a method and those it calls use; None where they may read any."""
+    known = _NAMES.setdefault(kind, {})
+    if code not in known:
+        names: set[str] = set()
+        waiting = [code]
+        while waiting:
+            fresh = names_in(waiting.pop()) - names
+            names |= fresh
+            members = [vars(parent).get(name) for parent in kind.__mro__ for name in fresh]
+            found = [getattr(one, "fget", getattr(one, "__func__", one)) for one in members]
+            waiting += [one.__code__ for one in found if isinstance(one, FunctionType)]
+        known[code] = None if names & _DYNAMIC else frozenset(names)
+    return known[code]
+
+
+def names_in(code: CodeType) -> set[str]:
+    """Return the names in a piece of code and in the functions that it defines."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= names_in(constant)
+    return names
 
 
 def _members(value: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from itertools import count
+from itertools import chain, count, islice
 from typing import TYPE_CHECKING, Any
 
 from upshift.loader import states
@@ -24,9 +24,13 @@ class Stream:
     is wanted, one with workers keeps `own_ahead_count` batches pulled. Only where nobody can
     tell the difference (`foreseen_count`) more are pulled earlier.
 
+    Each is pulled by a method of torch's iterator, which finds here what it looks for in one of
+    its own: whoever stands there to see the order of the samples sees this pass, too.
+
     Args:
         pulls: the sampler's own iterator, or what is left of it.
         sampler: where they come from, for the length.
+        dataset: the script's, whose samples they name.
         seed: the base seed that torch gives to the workers of this pass.
         own_ahead_count: batches that the script's own workers would have asked for.
         foreseen_count: how many batches may be pulled before they are wanted.
@@ -42,6 +46,7 @@ class Stream:
         self,
         pulls: Iterator[Any],
         sampler: Any,
+        dataset: Any,
         *,
         seed: int,
         own_ahead_count: int = 0,
@@ -49,22 +54,34 @@ class Stream:
         counted: bool = False,
         fast: bool = False,
     ) -> None:
+        from torch.utils.data import dataloader
+
         self.sampler = sampler
         self.seed = seed
         self.ended = False
         self.fast = fast
         self._counted = counted
-        self._pulls = pulls
+        self._torchs: Any = dataloader._BaseDataLoaderIter
+        self._pulls, self._dataset = pulls, dataset
         self._own_ahead_count = own_ahead_count
         self._foreseen_count = foreseen_count
         self._pulled_count = 0
         self._held: deque[Any] = deque()
+        self._size = None if own_ahead_count else _size_of(sampler)
 
     def __iter__(self) -> Iterator[Any]:
         return self._pulls
 
     def __len__(self) -> int:
         return len(self.sampler)
+
+    @property
+    def _sampler_iter(self) -> Iterator[Any]:
+        return self._pulls
+
+    @property
+    def _index_sampler(self) -> Any:
+        return self.sampler
 
     def left_after(self, number: int) -> int:
         """Return how many batches come after batch `number`, which was taken last, if known."""
@@ -80,7 +97,7 @@ class Stream:
     def _pull(self) -> None:
         if not self.ended:
             try:
-                self._held.append(next(self._pulls))
+                self._held.append(self._torchs._next_index(self))
                 self._pulled_count += 1
             except StopIteration:
                 self.ended = True
@@ -110,6 +127,27 @@ class Stream:
             return None
         indices = self._held.popleft()
         return listed(indices) if self.fast and not raw else indices
+
+    @property
+    def is_resized(self) -> bool:
+        """The script has changed the batch size since batches were pulled early."""
+        return self._size is not None and self.sampler.batch_size != self._size
+
+    def regroup(self, pulled: list[Any]) -> None:
+        """Make batches that were pulled and not delivered up anew, as torch would by now.
+
+        Args:
+            pulled: those that were taken.
+        """
+        self._size = self.sampler.batch_size
+        if self.sampler.drop_last:  # torch keeps to the size that a pass began with
+            self._held.extendleft(reversed(pulled))
+            return
+        early = [*pulled, *self._held]
+        rest = chain.from_iterable(map(listed, chain(early, self._pulls)))
+        self._pulls = iter(lambda: list(islice(rest, self.sampler.batch_size)), [])
+        self._held.clear()
+        self._foreseen_count, self.fast, self.ended = 0, False, False
 
     def put_back(self, indices: Any) -> None:
         """Let the batch that was taken last be taken again."""
@@ -142,6 +180,7 @@ def begin_stream(loader: Any, *, kept_seed: int | None = None, fast: bool = Fals
     stream = Stream(
         pulls,
         sampler,
+        loader.dataset,
         seed=seed,
         own_ahead_count=own_count * (loader.prefetch_factor or 0),
         foreseen_count=foreseen_count,
@@ -168,13 +207,17 @@ def foretell(loader: Any) -> Stream:
 
 def kept_draws(loader: Any) -> Callable[[], None]:
     """Return what puts the generators back that the beginning of a pass draws from."""
-    own, generator = states.read(), loader.generator
-    kept = None if generator is None else generator.get_state()
+    import torch
+
+    own = states.read()
+    held = getattr(_order_of(loader), "__dict__", {})  # no code of the script's runs for that
+    given = loader.generator, held.get("generator")
+    kept = [(one, one.get_state()) for one in given if isinstance(one, torch.Generator)]
 
     def put_back() -> None:
         states.restore(own)
-        if generator is not None:
-            generator.set_state(kept)
+        for generator, state in kept:
+            generator.set_state(state)
 
     return put_back
 
@@ -183,6 +226,21 @@ def _begin(sampler: Any, *, fast: bool) -> tuple[Iterator[Any], bool]:
     """Start a sampler; return its batches, and whether they are tensors of ours."""
     found = fast_indices(sampler) if fast else None
     return (iter(sampler), False) if found is None else (found, True)
+
+
+def _size_of(sampler: Any) -> int | None:
+    """Return the batch size of torch's own sampler, which reads it at each batch."""
+    from torch.utils.data import BatchSampler
+
+    return sampler.batch_size if type(sampler) is BatchSampler else None
+
+
+def sample_count(indices: Any) -> int:
+    """Return the samples of a batch: without automatic batching its index is a single one.
+
+    Of what the script's own sampler gives, nothing is asked.
+    """
+    return len(indices) if type(indices) is list else 1
 
 
 def listed(indices: Any) -> Any:
@@ -198,11 +256,20 @@ def rest_of(loader: Any, pulls: Iterator[Any]) -> Stream:
     return Stream(
         pulls,
         loader._index_sampler,
+        loader.dataset,
         seed=fresh_seed(),
         own_ahead_count=int(loader.num_workers) * (loader.prefetch_factor or 0),
         foreseen_count=sys.maxsize,
         counted=foreseen(loader) > 0,
     )
+
+
+def _order_of(loader: Any) -> Any:
+    """Return the sampler whose indices a loader makes up into batches."""
+    from torch.utils.data import BatchSampler
+
+    sampler = loader._index_sampler
+    return sampler.sampler if type(sampler) is BatchSampler else sampler
 
 
 def fresh_seed() -> int:
@@ -222,10 +289,7 @@ def foreseen(loader: Any) -> int:
     from torch.utils.data import sampler as torchs
     from torch.utils.data.distributed import DistributedSampler
 
-    chain, inner = [], loader._index_sampler
-    if type(inner) is torchs.BatchSampler:
-        chain.append(inner)
-        inner = inner.sampler
+    inner = _order_of(loader)
     quiet = (torchs.SequentialSampler, torchs.SubsetRandomSampler, torchs.WeightedRandomSampler)
     if type(inner) in (*quiet, DistributedSampler):
         return sys.maxsize

@@ -7,20 +7,19 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from upshift.loader.desk import stock_of
-from upshift.loader.fingerprint import fingerprint
-from upshift.loader.indices import foretell
-from upshift.loader.rehearsal import Rehearsal
+from upshift.loader.indices import foretell, sample_count
 from upshift.loader.staff import staff_as_torchs
 from upshift.loader.workers.belief import believe
-from upshift.loader.workers.observed import observe
+from upshift.loader.workers.observed import glance, observe
 from upshift.loader.workers.pool import Stale
 from upshift.loader.workers.tasks import Draws, Task
-from upshift.loader.workers.waiting import WorkersLost
+from upshift.loader.workers.waiting import WorkersLost, said
 
 if TYPE_CHECKING:
     from upshift.loader import states
     from upshift.loader.desk import Desk
     from upshift.loader.indices import Stream
+    from upshift.loader.rehearsal import Rehearsal
     from upshift.loader.sources.checked import Checked
     from upshift.loader.staff import Staff
     from upshift.loader.switchboard import Switchboard
@@ -86,8 +85,7 @@ class Pass:
 
     def begin(self) -> None:
         """Start the script's own workers where torch does, before the first batch is asked for."""
-        stays = self.loader.persistent_workers and self.desk.has_workers
-        if self.loader.num_workers and not stays:
+        if self.loader.num_workers:
             self._restaff()
             if self._pool is not None:
                 self._fill(self._pool)
@@ -118,6 +116,10 @@ class Pass:
             raise StopIteration
         if not self.astray and threading.get_ident() != self._thread:
             self._stray()
+        if self.stream.is_resized:
+            self.abandon([])
+            self.stream.regroup(list(self._backlog))
+            self._backlog.clear()
         self.desk.pace.ask()
 
     def _end(self, pool: Pool) -> None:
@@ -125,6 +127,12 @@ class Pass:
         self._pool, self._ended = None, True
         self.desk.end_pass(stale=self.is_stale)
         raise StopIteration
+
+    def leave(self) -> None:
+        """End here: another pass of the same iterator begins."""
+        if self._pool is not None:
+            self._pool.release(self)
+        self._pool, self._ended = None, True
 
     def _stray(self) -> None:
         """Go on as torch would."""
@@ -162,8 +170,8 @@ class Pass:
             self.resumes.update(self._streams.starts)
         self.staff, self._pool, self.chain, self._streams = staff, None, None, None
         self._starts, self.resumes = self.resumes, {}
-        if self._board.rehearses and heavy is not None and hasattr(heavy.source, "warm"):
-            self._rehearsal = Rehearsal(heavy.source, self.stream)
+        source = None if heavy is None else heavy.source
+        self._rehearsal = self._board.rehearsal(self, source, staff.count)
         self._here, self._light = light or heavy or stock_of(loader), light is not None
         if staff.count:
             self._hire(staff, heavy)
@@ -196,12 +204,16 @@ class Pass:
             else:  # what a lever adds to them may not pickle
                 self.desk.note(why)
                 self._pool = self.desk.pool(self.loader, staff, None, (), self)
-        self._look = fingerprint(self.loader.dataset, brief=True)
+        self.remember()
+
+    def remember(self) -> None:
+        """Keep what the items are made with, as it looks now."""
+        self._look = glance(self.loader)
 
     @property
     def is_stale(self) -> bool:
-        """The workers saw another dataset than there is now."""
-        return bool(self._look != fingerprint(self.loader.dataset, brief=True))
+        """The workers saw another dataset, or collate function, than there is now."""
+        return bool(self._look != glance(self.loader))
 
     def give_up_workers(self, why: str) -> None:
         """Fetch in the main process from now on."""
@@ -381,16 +393,3 @@ class Pass:
         if isinstance(found, Exception):
             raise found
         return found
-
-
-def sample_count(indices: Any) -> int:
-    """Return the samples of a batch: without automatic batching its index is a single one.
-
-    Of what the script's own sampler gives, nothing is asked.
-    """
-    return len(indices) if type(indices) is list else 1
-
-
-def said(error: Exception) -> str:
-    """Return the first line of what an exception says."""
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

@@ -20,8 +20,8 @@ from marshal import dumps
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from upshift.loader.cache.suspects import is_followed, is_own_file, names_in
-from upshift.loader.fingerprint import bound_to
+from upshift.loader.cache.suspects import is_followed, is_own_file
+from upshift.loader.fingerprint import bound_to, names_in
 from upshift.loader.states import is_generator
 
 if TYPE_CHECKING:
@@ -171,6 +171,7 @@ class _Painter:
             ((MethodType, partial), cls._bound),
             (_BUFFERS, cls._buffer),
             (_array_kinds(), cls._array),
+            (_frame_kinds(), cls._frame),
             (_tensor_kind(), cls._tensor),
             (_SEQUENCES, cls._sequence),
             (dict, cls._mapping),
@@ -251,6 +252,16 @@ class _Painter:
             flat = numpy.ascontiguousarray(value).reshape(-1)
             self.strokes.append(zlib.crc32(flat.view(numpy.uint8)))
         return list(getattr(value, "__dict__", {}).values())
+
+    def _frame(self, value: Any) -> Iterable[Any]:
+        """Note a table, a column or an index of pandas; their values lie in objects of C."""
+        numpy: Any = sys.modules["numpy"]
+        self.strokes.append(type(value).__name__)  # its index may be another object each time
+        self._take(int(numpy.sum(value.memory_usage())))
+        if not hasattr(value, "columns"):
+            return [value.name, getattr(value, "index", None), value.to_numpy()]
+        names = range(len(value.columns))
+        return [value.columns, value.index, *(value.iloc[:, name].to_numpy() for name in names)]
 
     def _tensor(self, value: Any) -> Iterable[Any]:
         import torch
@@ -345,6 +356,11 @@ def _attributes(value: Any) -> dict[str, Any]:
 def _array_kinds() -> tuple[type, ...]:
     numpy: Any = sys.modules.get("numpy")
     return () if numpy is None else (numpy.ndarray, numpy.generic)
+
+
+def _frame_kinds() -> tuple[type, ...]:
+    pandas: Any = sys.modules.get("pandas")
+    return () if pandas is None else (pandas.DataFrame, pandas.Series, pandas.Index)
 
 
 def _tensor_kind() -> type:

@@ -76,6 +76,11 @@ def restore(states: States) -> None:
         module.set_state((name, sys.modules["numpy"].frombuffer(keys, "uint32"), *rest))
 
 
+def as_read(told: Any) -> Any:
+    """Return states as `read` gave them: older torch makes lists of tuples where it pins them."""
+    return tuple(map(as_read, told)) if isinstance(told, (list, tuple)) else told
+
+
 def seed_as_worker(base_seed: int, worker_index: int) -> None:
     """Seed the three generators as torch does in a new loader worker."""
     import torch

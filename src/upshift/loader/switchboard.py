@@ -16,6 +16,7 @@ from upshift.loader.view import Unknown, make_front, steerable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from upshift.loader.rehearsal import Rehearsal, Rehearsals
     from upshift.loader.sources.source import Setup, Source
 
     Offer = Callable[[Any], Source | str]
@@ -26,8 +27,26 @@ class Stayed:
     """Stands in `loader._iterator` where torch keeps workers that stay.
 
     Trainers take it away to have them end. It is not the iterator of the script's pass: that
-    one holds the loader, and the workers could not end with the loader.
+    one holds the loader, and the workers could not end with the loader. It is known weakly: where
+    it lives, torch would begin each new pass in it.
     """
+
+    def __init__(self) -> None:
+        self._last: tuple[weakref.ref[Any], weakref.ref[Pass]] | None = None
+
+    def hold(self, front: Any, going: Pass) -> None:
+        """Note the iterator of the script's pass."""
+        self._last = weakref.ref(front), weakref.ref(going)
+
+    def rewound(self) -> Any:
+        """Return the iterator if it lives, with its pass ended; None if it does not."""
+        if self._last is None:
+            return None
+        front, going = self._last[0](), self._last[1]()
+        if front is not None and going is not None:
+            going.leave()
+            front._num_yielded = 0
+        return front
 
     def _shutdown_workers(self) -> None:
         """End nothing: the workers end when this has been taken away, or with the loader."""
@@ -41,7 +60,7 @@ class Switchboard:
     iterator is cut off from its indices first and gives what it had already asked for.
 
     Args:
-        rehearses: this is a trial: what pays from the second pass on is shown at once.
+        rehearsals: of a trial: what pays from the second pass on is shown at once.
         clock: seconds of the loop, without those in which a trial was parked.
 
     Attributes:
@@ -53,9 +72,12 @@ class Switchboard:
     """
 
     def __init__(
-        self, *, rehearses: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        rehearsals: Rehearsals | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.rehearses = rehearses
+        self.rehearsals = rehearsals
         self._clock = clock
         self.wish = Wish()
         self.offers: list[Offer] = []
@@ -93,9 +115,9 @@ class Switchboard:
     def in_workers(self, setup: Setup) -> Undo:
         """Let `setup` act in each worker process.
 
-        It has `enter(worker_index)` for its start and `first(fetch, indices, dataset)`, which
-        makes each batch. It travels to the workers: where the script starts them by spawn it must
-        pickle.
+        It has `enter(worker_index)` for its start and `first(fetch, indices, dataset, collate_fn)`,
+        which makes each batch. It travels to the workers: where the script starts them by spawn it
+        must pickle.
         """
         return self._with(self.setups, setup)
 
@@ -130,6 +152,12 @@ class Switchboard:
         if desk is None:
             desk = self._desks[loader] = Desk(self._note, self._clock)
         return desk
+
+    def rehearsal(self, going: Pass, source: Any, process_count: int) -> Rehearsal | None:
+        """Return where a trial's pass takes its batches from; None for the script's own order."""
+        if self.rehearsals is None or not hasattr(source, "warm"):
+            return None
+        return self.rehearsals.of(source, going.loader, going.stream, process_count=process_count)
 
     def _note(self, why: str) -> None:
         if why not in self.notes:
@@ -172,7 +200,10 @@ class Switchboard:
         """Return an iterator that a `Pass` answers for."""
         if resumed and desk.kept_seed is None:
             desk.kept_seed = fresh_seed()
-        front = make_front(loader)
+        stayed = loader._iterator if isinstance(loader._iterator, Stayed) else Stayed()
+        front = stayed.rewound()
+        if front is None:
+            front = make_front(loader)
         stream = begin_stream(
             loader, kept_seed=desk.kept_seed if resumed else None, fast=bool(self.offers)
         )
@@ -181,8 +212,9 @@ class Switchboard:
         going.begin()
         if loader.persistent_workers and loader.num_workers > 0:
             desk.kept_seed = stream.seed
+            stayed.hold(front, going)
             if loader._iterator is None:
-                loader._iterator = Stayed()
+                loader._iterator = stayed
         front._next_data = going.next
         self._fronts[front] = weakref.ref(loader)
         return front

@@ -125,7 +125,7 @@ class Source:
         """Make the kept part of samples ahead of their use; return how many were made.
 
         The first pass over the data pays for all later ones. A trial that sees seconds of
-        training can call this before it times anything, with the indices of the batches that it
+        training can call this before it times anything, with the indices of batches that it
         will see, to measure what a later pass takes. The global generators are left as they
         were. Stops early where nothing more will be kept, or a sample cannot be made.
         """
@@ -147,6 +147,29 @@ class Source:
                 self._memo.end_batch()
                 warmed_count += 1
         return warmed_count
+
+    @property
+    def token(self) -> object:
+        """What tells kept samples from those of another dataset or another look of it."""
+        return self._memo.salt
+
+    @property
+    def is_off(self) -> bool:
+        """Nothing is kept any more."""
+        return bool(self._memo.off)
+
+    @property
+    def kept_ratio(self) -> float:
+        """The share of the loader's samples that will be kept, by those made so far.
+
+        Nothing where none is kept any more; all where the dataset has no length.
+        """
+        if self._memo.off:
+            return 0.0
+        store, share = self._memo.store, self._memo.kept_share
+        with contextlib.suppress(Exception):  # a dataset of the script's own
+            share *= min(1.0, store.room_count / len(self._dataset))
+        return share
 
     def _resolve(self, index: Any) -> Any:
         """Return the index of the innermost dataset, as nested subsets would ask for it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from upshift.loader import states
 from upshift.loader.cache import packing, stamps
 from upshift.loader.cache.suspects import Code
-from upshift.loader.fingerprint import fingerprint
+from upshift.loader.fingerprint import DEEP, fingerprint
 from upshift.loader.same import difference
 
 if TYPE_CHECKING:
@@ -44,13 +44,14 @@ class Memo:
             Without any, the maker is known: it draws nothing and reads one file only.
 
     Attributes:
+        salt: as given.
         off: why nothing is kept any more; empty where something is.
     """
 
     def __init__(self, store: Store, salt: bytes, roots: tuple[Any, ...]) -> None:
         self.store = store
         self.off = ""
-        self._salt = salt
+        self.salt = salt
         self.roots = roots
         self._begin()
 
@@ -65,7 +66,7 @@ class Memo:
         self._is_full = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"store": self.store, "off": self.off, "_salt": self._salt, "roots": self.roots}
+        return {"store": self.store, "off": self.off, "salt": self.salt, "roots": self.roots}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -74,7 +75,7 @@ class Memo:
     @property
     def why_not(self) -> str:
         """Why the code alone forbids it, or why this or another process gave it up."""
-        found = self.store.get(self._salt + _OFF)
+        found = self.store.get(self.salt + _OFF)
         return self._code.why_not or self.off or (bytes(found).decode() if found else "")
 
     @property
@@ -92,13 +93,18 @@ class Memo:
         """Whether nothing more will be kept."""
         return bool(self.off) or self._is_full
 
+    @property
+    def kept_share(self) -> float:
+        """The share of the values made here that were kept; 1 before any was."""
+        return self._keep_count / self._try_count if self._try_count else 1.0
+
     def look(self) -> Any:
         """Return what the roots look like; another look may mean other values."""
         if not self.roots:
             return None
         began_ns = time.perf_counter_ns()
-        outside = [fingerprint(value, 1) for value in self._code.outside()]
-        seen = [*map(fingerprint, self.roots), *outside]
+        outside = [fingerprint(value, 1, deepest=DEEP) for value in self._code.outside()]
+        seen = [*(fingerprint(root, deepest=DEEP) for root in self.roots), *outside]
         self._look_ns = time.perf_counter_ns() - began_ns
         return seen
 
@@ -131,7 +137,7 @@ class Memo:
         """
         if self.off:
             return make()
-        key = self._salt + name
+        key = self.salt + name
         found = self.store.get(key)
         if found is not None:
             packed = packing.Packed(found)
@@ -144,7 +150,7 @@ class Memo:
     def give_up(self, why: str) -> None:
         """Keep nothing any more, and let the other processes know at their next pass."""
         self.off = why
-        self.store.put(self._salt + _OFF, why.encode())
+        self.store.put(self.salt + _OFF, why.encode())
 
     # ---- a value that is there
 

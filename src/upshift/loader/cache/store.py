@@ -22,6 +22,7 @@ _ALIGN_BYTES = 64
 _TYPICAL_ITEM_BYTES = 8192
 _ALLOCATE_BYTES = 4 << 20
 _LONGEST_PROBE = 64
+_FULL_RATIO = 0.9  # of the slots: beyond it a free one is often too far away
 _PATIENCE_S = 0.05
 _FLUSH_COUNT = 128
 _WORD = (1 << 64) - 1
@@ -119,6 +120,16 @@ class Store:
             self._view[at : at + part.nbytes] = part
             at += part.nbytes
         return bool(self._locked(lambda: self._publish(halves, offset, length, replace=replace)))
+
+    @property
+    def room_count(self) -> float:
+        """Entries like those so far that fit in all; infinite while there is none."""
+        seen = self.counts()
+        if not seen["entries"]:
+            return float("inf")
+        room_bytes = self.budget_bytes - self._arena
+        by_bytes = room_bytes * seen["entries"] / max(1, seen["bytes"])
+        return min(by_bytes, _FULL_RATIO * self._slot_count)
 
     def has_room(self, count_bytes: int) -> bool:
         """Return whether so many bytes still fit."""

@@ -9,8 +9,10 @@ import re
 import sys
 import sysconfig
 from functools import partial
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
+
+from upshift.loader.fingerprint import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,15 +170,6 @@ class Code:
 def _function(member: Any) -> Callable[..., Any] | None:
     member = getattr(member, "__func__", getattr(member, "fget", member))
     return member if isinstance(member, FunctionType) else None
-
-
-def names_in(code: CodeType) -> set[str]:
-    """Return the names in a piece of code and in the functions that it defines."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= names_in(constant)
-    return names
 
 
 def _root(value: Any) -> str:

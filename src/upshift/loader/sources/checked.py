@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from upshift.loader import states
+from upshift.loader.fingerprint import fingerprint
 from upshift.loader.indices import listed
 from upshift.loader.same import difference
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _TIMED_COUNT = 3
 _WHOLE_COUNT = 5
 _RARELY = 256
+_PATIENCE_COUNT = 3
 
 
 def due(number: int) -> bool:
@@ -41,6 +43,10 @@ class Checked:
     torch's batch, so nobody has seen the other. After the first few batches only two samples of a
     batch are compared: a whole batch of torch's takes as long as dozens of ours.
 
+    What items write into the dataset, or draw from a generator of its own, cannot be taken back.
+    Where torch's own making of a batch is seen to do so, the other one is not tried; after a few
+    such batches the source is given up.
+
     Args:
         source: the faster way.
         stock: torch's own.
@@ -54,7 +60,7 @@ class Checked:
         self.name = source.name
         self._light = getattr(source, "light", False)
         self._on_end = on_end
-        self._number = 0
+        self._number = self._change_count = 0
         self._stock_ns: list[int] = []
         self._source_ns: list[int] = []
 
@@ -101,11 +107,15 @@ class Checked:
             return self._of_stock(indices, fast=fast)
 
     def _both(self, indices: Sequence[int], *, fast: bool = False) -> Any:
+        looked = self._looks()
         before = states.read()
         start_ns = time.perf_counter_ns()
         truth = self._of_stock(indices, fast=fast)  # raises what the script would see
         between_ns = time.perf_counter_ns()
         after = states.read()
+        if looked != self._looks():
+            self._put_off()
+            return truth
         states.restore(before)
         try:
             began_ns = time.perf_counter_ns()
@@ -122,6 +132,20 @@ class Checked:
         else:
             self._weigh(between_ns - start_ns, ended_ns - began_ns)
         return truth
+
+    def _looks(self) -> Any:
+        """Return what items could change; those of light sources are made by known code."""
+        if self._light:
+            return None
+        roots = self.stock.roots
+        return [fingerprint(root) for root in roots], states.Private(*roots).read()
+
+    def _put_off(self) -> None:
+        """Compare the next batch, for the first items of a dataset may open its files."""
+        self._change_count += 1
+        if self._number > 1 or self._change_count > _PATIENCE_COUNT:
+            self._end(f"{self.name} cannot be compared: the dataset changes while it is read")
+        self._number = 0
 
     def _weigh(self, stock_ns: int, source_ns: int) -> None:
         """Give the source up where it is not the faster one, by the first few batches."""

@@ -374,6 +374,8 @@ class TurboWorkers:
         if not any(isinstance(decoder, Turbo) for decoder in installed()):
             install_turbo()
 
-    def first(self, fetch: Callable[[Any], Any], indices: Any, dataset: Any = None) -> Any:
+    def first(
+        self, fetch: Callable[[Any], Any], indices: Any, dataset: Any = None, collate_fn: Any = None
+    ) -> Any:
         """Fetch each batch as it is."""
         return fetch(indices)

@@ -39,12 +39,18 @@ class Setup(Protocol):
     def enter(self, worker_index: int) -> None:
         """Act at the start of the process."""
 
-    def first(self, fetch: Callable[[Any], Any], indices: Any, dataset: Any = None) -> Any:
-        """Return the batch that `fetch(indices)` makes from `dataset`; asked for each batch."""
+    def first(
+        self, fetch: Callable[[Any], Any], indices: Any, dataset: Any = None, collate_fn: Any = None
+    ) -> Any:
+        """Return the batch that `fetch(indices)` makes with these two; asked for each batch."""
 
 
 class Stock:
-    """Torch's own fetch and collate of a map-style loader."""
+    """Torch's own fetch and collate of a map-style loader.
+
+    Attributes:
+        roots: the script's objects that it makes batches with.
+    """
 
     name = "stock"
     pure = False
@@ -52,6 +58,7 @@ class Stock:
     def __init__(self, loader: Any, *, collate_fn: Any = None) -> None:
         from torch.utils.data import _DatasetKind
 
+        self.roots = loader.dataset, loader.collate_fn
         create: Any = _DatasetKind.create_fetcher
         self._fetcher = create(
             loader._dataset_kind,

@@ -40,8 +40,9 @@ def believe(going: Pass, task: Task, batch: Any, report: Report) -> Verdict:
     """Decide about the answer to a task; set right what was assumed wrongly."""
     if task.draws is Draws.CHAIN:
         return _of_chain(going, task, batch, report)
-    if not going.loader.num_workers and task.draws is Draws.NONE:
-        return _of_none(going, task, batch, report)
+    if not going.loader.num_workers:
+        of = _of_none if task.draws is Draws.NONE else _of_redraws
+        return of(going, task, batch, report)
     return _of_workers(going, task, batch, report)
 
 
@@ -144,6 +145,19 @@ def _why_not_elsewhere(truth: Any, moves: Moves, batch: Any, report: Report) -> 
     return f"items made in another process, or twice, differ ({found})" if found else ""
 
 
+# ---- the script has none, and lets workers draw numbers of their own
+
+
+def _of_redraws(going: Pass, task: Task, batch: Any, report: Report) -> Verdict:
+    if report.error is not None:
+        return Verdict(error=_raised(report.error))
+    if report.changed:
+        going.abandon([task], dismiss=True)
+        going.give_up_workers("the dataset changes while it is read")
+        return Verdict(again=True)
+    return _stale(going, task) or Verdict(batch=batch)
+
+
 # ---- the script has none, and the items draw what the main process would have drawn
 
 
@@ -195,8 +209,11 @@ def _stale(going: Pass, task: Task) -> Verdict | None:
 
 def _truth(going: Pass, task: Task) -> tuple[Any, Moves]:
     """Fetch a batch as torch does, here; return it, or what it raised, and what moved."""
-    fetch = Stock(going.loader).fetch
-    return observe(going.loader, lambda: fetch(task.indices))
+    fetch, is_stale = Stock(going.loader).fetch, going.is_stale
+    found, moves = observe(going.loader, lambda: fetch(task.indices))
+    if not is_stale:
+        going.remember()  # what items write into themselves is not the script's doing
+    return found, moves
 
 
 def _here(truth: Any) -> Verdict:

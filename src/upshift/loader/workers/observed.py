@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from upshift.loader import states
-from upshift.loader.fingerprint import fingerprint
+from upshift.loader.fingerprint import DEEP, fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +49,12 @@ def observe(loader: Any, fetch: Callable[[], Any]) -> tuple[Any, Moves]:
     stands = _positions()
     seeked = any(stands.get(name, place) != place for name, place in stood.items())
     return found, Moves(before, after, changed, seeked)
+
+
+def glance(loader: Any) -> list[Any]:
+    """Return what the items of a loader are made with, cheaply enough for each batch."""
+    roots = loader.dataset, loader.collate_fn
+    return [fingerprint(root, brief=True, deepest=DEEP) for root in roots]
 
 
 def _looks(loader: Any) -> list[Any]:

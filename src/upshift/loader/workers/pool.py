@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.loader.portrait import Portrait
 from upshift.loader.same import difference
+from upshift.loader.states import as_read
 from upshift.loader.view import make_crew
 from upshift.loader.workers.mail import opened
 from upshift.loader.workers.tasks import Report, Task, Worksite, as_it_is
@@ -236,6 +237,8 @@ class Pool:
         for _ in range(self._crew._rcvd_idx - 1 - self._received_count):
             self._miss()
         self._received_count = self._crew._rcvd_idx
+        if type(report.states) is list:
+            report = report._replace(states=as_read(report.states))
         task = self._row.popleft()
         if task is self._again:
             self._truth = opened(batch), report

@@ -95,7 +95,8 @@ class Worksite:
         loader: the script's loader; what fetching needs of it is kept, not the loader itself.
         source: makes the batches; None is torch's own way.
         logical_count: how many workers the script has: each is a stream of random numbers.
-        setups: objects with `enter(worker_index)` and `first(fetch, indices, dataset)`.
+        setups: objects with `enter(worker_index)` and `first(fetch, indices, dataset,
+            collate_fn)`.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Worksite:
         self._private: states.Private | None = None
         self._sent = False
         self._seen: dict[bool, Any] = {}
+        self._set_up = False
 
     def start(self, worker_index: int) -> None:
         """Begin in a new worker process; torch calls this before the first task."""
@@ -204,14 +206,15 @@ class Worksite:
     def _fetch(self, indices: Any) -> Any:
         fetch = self._source.fetch
         for setup in self._setups:
-            fetch = _Through(setup, fetch, self.dataset)
+            fetch = _Through(setup, fetch, self.dataset, self._own_collate)
         return fetch(indices)
 
     def _changed(self, *, brief: bool) -> bool:
         """Return whether dataset or collate function look other than when this was last asked."""
         seen, before = self._looks(brief=brief), self._seen[brief]
         self._seen[brief] = seen
-        return before is not None and seen != before
+        set_up, self._set_up = self._set_up, False
+        return set_up or (before is not None and seen != before)
 
     def _looks(self, *, brief: bool) -> Any:
         return [fingerprint(one, brief=brief) for one in (self.dataset, self._own_collate)]
@@ -237,7 +240,10 @@ class Worksite:
         else:
             states.seed_as_worker(task.seed, index)
             if self._own_init is not None:
+                before = self._looks(brief=False)
                 self._own_init(index)
+                # A worker of torch's sets up a fresh copy in each pass, one that stays this one.
+                self._set_up |= before != self._looks(brief=False)
         if task.states is not None:
             states.restore(task.states)
         if not self._seen:
@@ -259,10 +265,11 @@ def _wrapped(index: int) -> Any:
 class _Through:
     """A fetch that a worker setup may look at."""
 
-    def __init__(self, setup: Any, fetch: Any, dataset: Any) -> None:
+    def __init__(self, setup: Any, fetch: Any, dataset: Any, collate_fn: Any) -> None:
         self._setup = setup
         self._inner = fetch
         self._dataset = dataset
+        self._collate_fn = collate_fn
 
     def __call__(self, indices: Any) -> Any:
-        return self._setup.first(self._inner, indices, self._dataset)
+        return self._setup.first(self._inner, indices, self._dataset, self._collate_fn)

@@ -178,7 +178,11 @@ class WorkerThreads:
             os.environ.setdefault("RAYON_NUM_THREADS", str(self.count))
 
     def first(
-        self, fetch: Callable[[Sequence[int]], Any], indices: Sequence[int], dataset: Any = None
+        self,
+        fetch: Callable[[Sequence[int]], Any],
+        indices: Sequence[int],
+        dataset: Any = None,
+        collate_fn: Any = None,
     ) -> Any:
         """Return the batch of `indices`; check the limit with it where a check is due.
 
@@ -189,12 +193,13 @@ class WorkerThreads:
             fetch: makes a batch as the script has it.
             indices: of the samples.
             dataset: what `fetch` reads; None for that of `get_worker_info()`.
+            collate_fn: what it makes the batch with, if that may hold something.
         """
         due = not self._lift or self._batch_count % _CHECKED_EVERY == 0
         self._batch_count += 1
         if self.refused or not due:
             return fetch(indices)
-        return self._checked(fetch, indices, dataset)
+        return self._checked(fetch, indices, dataset, collate_fn)
 
     def lift(self) -> None:
         """Give the libraries and the mask back as they were."""
@@ -202,7 +207,11 @@ class WorkerThreads:
             self._lift.pop()()
 
     def _checked(
-        self, fetch: Callable[[Sequence[int]], Any], indices: Sequence[int], dataset: Any
+        self,
+        fetch: Callable[[Sequence[int]], Any],
+        indices: Sequence[int],
+        dataset: Any,
+        collate_fn: Any,
     ) -> Any:
         from torch.utils.data import IterableDataset, get_worker_info
 
@@ -210,13 +219,14 @@ class WorkerThreads:
         info = get_worker_info()
         if dataset is None and info is not None:
             dataset = info.dataset
-        if dataset is None or isinstance(dataset, IterableDataset) or _goes_on(dataset):
+        goes_on = _goes_on(dataset) or _goes_on(collate_fn)
+        if dataset is None or isinstance(dataset, IterableDataset) or goes_on:
             self.refused = "fetching a batch twice may not be the same as once"
             return fetch(indices)
-        start, before = states.read(), _looks(dataset)
+        start, before = states.read(), _looks(dataset, collate_fn)
         batch = fetch(indices)
         end = states.read()
-        if before == _looks(dataset) and not _goes_on(dataset):
+        if before == _looks(dataset, collate_fn) and not _goes_on(dataset):
             try:
                 self.refused = self._differs(fetch, indices, batch, start, end)
             finally:
@@ -252,5 +262,5 @@ class WorkerThreads:
         return dict(vars(WorkerThreads(self.count, self.mask)))
 
 
-def _looks(dataset: Any) -> Any:
-    return fingerprint(dataset), states.Private(dataset).read()
+def _looks(*roots: Any) -> Any:
+    return [fingerprint(root) for root in roots], states.Private(*roots).read()

@@ -82,7 +82,12 @@ class Waiting:
     def _said(self, error: Exception) -> str:
         if _timed_out(error):
             return f"none gave a batch for {self._patience_s:.0f} s"
-        return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return said(error)
+
+
+def said(error: Exception) -> str:
+    """Return the first line of what an exception says."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _patient(crew: Any, patience_s: float) -> Any:
