@@ -2,7 +2,7 @@
 
 import torch
 
-from upshift.compile.calls import first_grad_fn, loosen, signature
+from upshift.compile.calls import loosen, made_by_autograd, signature
 
 
 def test_sizes_types_layouts_and_values_tell_calls_apart() -> None:
@@ -32,7 +32,8 @@ def test_a_loose_signature_forgets_sizes_and_numbers_but_not_structure() -> None
         assert loosen(signature(small)) != loosen(signature(other))
 
 
-def test_finds_a_gradient_in_tuples_and_dicts() -> None:
+def test_finds_what_autograd_made_in_tuples_and_dicts() -> None:
     made = torch.zeros(2, requires_grad=True) * 2
-    assert first_grad_fn((None, {"loss": made})) is made.grad_fn
-    assert first_grad_fn([torch.zeros(2), "text", object()]) is None
+    found = made_by_autograd((None, {"loss": made}, [torch.zeros(2), made]))
+    assert [one is made for one in found] == [True, True]
+    assert made_by_autograd([torch.zeros(2), "text", object()]) == []

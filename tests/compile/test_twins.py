@@ -210,7 +210,7 @@ facts["gone"] = [ref() is None for ref in gone]
 loop.close()
 
 
-def game(compiler):
+def game(compiler, freezes=False):
     loop = Loop(compiler)
     maker, judge = nn.Linear(6, 6), Net()
     optimizers = [torch.optim.SGD(part.parameters(), 0.1) for part in (maker, judge)]
@@ -220,8 +220,10 @@ def game(compiler):
         (judge(maker(noise).detach()) - judge(noise)).mean().backward()
         optimizers[1].step()
         optimizers[0].zero_grad()
+        judge.requires_grad_(not freezes)
         judge(maker(noise)).mean().backward()
         optimizers[0].step()
+        judge.requires_grad_(True)
     loop.net = nn.ModuleList([maker, judge])
     bits = loop.bits()
     loop.close()
@@ -230,6 +232,9 @@ def game(compiler):
 
 loop, bits = game(Counter())
 facts["game"] = [bits == game(False)[1], loop.compiler.built, loop.errors]
+loop, bits = game(Counter(), freezes=True)
+facts["frozen game"] = [
+    bits == game(False, True)[1], loop.compiler.built, loop.compiler.ran, loop.errors]
 
 
 class Twice(Loop):
@@ -261,12 +266,112 @@ def draws(graph, inputs):
 
 loop, same = both([4] * 6, draws)
 facts["autograd"] = same
+
+class Block(nn.Module):
+    def __init__(self, width, height):
+        super().__init__()
+        self.linear = nn.Linear(width, height)
+
+    def forward(self, x):
+        return self.linear(x).tanh()
+
+
+def two_blocks():
+    return nn.Sequential(Block(6, 8), Block(8, 3))
+
+
+def thaw(loop, index):
+    frozen = list(loop.net[0].parameters())
+    if index == 0:
+        loop.optimizer = torch.optim.SGD(loop.net[1].parameters(), 0.1)
+    if index in (0, 9):
+        for weight in frozen:
+            weight.requires_grad_(index > 0)
+    if index == 9:
+        loop.optimizer.add_param_group({"params": frozen})
+    if index == 18:
+        with torch.no_grad():
+            weight = loop.net[0].linear.weight
+            weight.data = weight.t().contiguous().t()
+
+
+def autograd(graph, inputs):
+    from torch._dynamo import lookup_backend
+
+    return lookup_backend("aot_eager")(graph, inputs)
+
+
+loop, same = both([4] * 27, autograd, thaw, make=two_blocks)
+facts["thawed"] = [same, loop.net[0].linear.weight.grad is not None, loop.errors]
+loop, same = both([4] * 27, at=thaw, make=two_blocks)
+facts["thawed graphs"] = [same, loop.compiler.built, loop.compiler.ran]
+
+
+class Split(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.one, self.other = nn.Linear(6, 8), nn.Linear(8, 3), nn.Linear(8, 3)
+
+    def forward(self, x):
+        h = self.body(x).tanh()
+        return {"features": h, "heads": (self.one(h), self.other(h))}
+
+
+class Heads(Loop):
+    use = staticmethod(lambda out, index: out["heads"][0])
+
+    def __init__(self, *args, **settings):
+        super().__init__(*args, **settings)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), 0.1, weight_decay=0.1)
+        self.index = 0
+
+    def step(self, size=4):
+        self.optimizer.zero_grad()
+        out = self.net(torch.randn(size, 6, generator=self.batches))
+        self.use(out, self.index).square().mean().backward()
+        self.optimizer.step()
+        self.index += 1
+
+
+class Sum(Heads):
+    use = staticmethod(lambda out, index: sum(out["heads"]))
+
+
+class Later(Heads):
+    use = staticmethod(lambda out, index: sum(out["heads"]) if index < 8 else out["heads"][0])
+
+
+class InTurns(Sum):
+    def step(self, size=4):
+        self.optimizer.zero_grad()
+        out = self.net(torch.randn(size, 6, generator=self.batches))
+        out["heads"][0].square().mean().backward(retain_graph=True)
+        out["heads"][1].square().mean().backward()
+        self.optimizer.step()
+
+
+Plain = Loop
+for Loop in (Heads, Sum, Later, InTurns):
+    loop, same = both([4] * 16, autograd if Loop is not Sum else Counter(), make=Split)
+    facts[Loop.__name__] = [same, len(loop.errors), getattr(loop.compiler, "ran", 0)]
+Loop = Plain
+
+
+class NumPys(Net):
+    def forward(self, x):
+        import numpy
+
+        return super().forward(x) * torch.from_numpy(numpy.random.rand(3).astype("float32"))
+
+
+loop, _ = both([4] * 12, make=NumPys)
+facts["numpy"] = [loop.compiler.built, len(loop.errors)]
 """
 
 
 @pytest.fixture(scope="module")
 def twins(gathered):
-    return gathered(PROGRAM)
+    return gathered(PROGRAM, timeout_s=400.0)
 
 
 pytestmark = pytest.mark.child
@@ -363,6 +468,42 @@ def test_two_models_that_train_one_another_are_both_compiled(twins) -> None:
     assert same
     assert built_count == 3  # the judge also sees what asks for a gradient
     assert errors == []
+
+
+def test_a_judge_that_is_frozen_for_a_while_is_compiled_where_it_trains(twins) -> None:
+    same, built_count, ran_count, errors = twins["frozen game"]
+    assert same
+    assert built_count == 2
+    assert ran_count == 44  # all but two calls of each, and those of the frozen judge
+    assert errors == []
+
+
+def test_layers_that_train_later_or_lie_otherwise_later_have_gradients_as_ever(twins) -> None:
+    assert twins["thawed"] == [True, True, []]
+    same, built_count, ran_count = twins["thawed graphs"]
+    assert same
+    assert built_count == 3
+    assert ran_count > 15
+
+
+def test_weights_behind_outputs_that_nobody_trains_have_no_gradient(twins) -> None:
+    assert twins["Heads"][:2] == [True, 1]
+    assert twins["Later"][1] == 1
+
+
+def test_outputs_without_weights_of_their_own_need_no_gradient(twins) -> None:
+    same, error_count, ran_count = twins["Sum"]
+    assert same
+    assert error_count == 0
+    assert ran_count == 14
+
+
+def test_losses_of_two_outputs_may_have_a_backward_pass_each(twins) -> None:
+    assert twins["InTurns"][:2] == [True, 0]
+
+
+def test_a_model_that_draws_from_numpy_stays_as_it_is(twins) -> None:
+    assert twins["numpy"] == [0, 1]
 
 
 def test_draws_are_the_same_through_torchs_own_autograd_compiler(twins) -> None:

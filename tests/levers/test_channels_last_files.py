@@ -108,6 +108,7 @@ held.dump(run.net.conv.weight.detach())  # and lives on, with all that it wrote
 run.train(count=1)
 facts["beside a file that is held"] = bool(
     torch.equal(loaded(run.net.conv.weight.detach()), run.net.conv.weight))
+del held
 views = loaded({"part": run.net.conv.weight.detach()[:2], "all": run.net.conv.weight.detach()})
 facts["part"] = bool(torch.equal(views["part"], views["all"][:2]))
 facts["requires grad"] = [loaded(run.net.conv.weight).requires_grad,

@@ -23,6 +23,14 @@ def test_proposes_itself_for_classes_that_have_one() -> None:
     assert LEVER.settings(scene(name="RMSprop", fused=False)) == ()
 
 
+def test_knows_which_fused_form_is_for_the_cpu_alone() -> None:
+    traits = {"optimizer.name": "Adagrad", "optimizer.fused": False}
+    on_gpu = Scene(machine=LAPTOP, traits={**traits, "model.device": "cuda"})
+    assert LEVER.settings(on_gpu) == ()
+    assert LEVER.why_not(on_gpu) == "torch has no fused Adagrad for cuda"
+    assert LEVER.settings(Scene(machine=LAPTOP, traits={**traits, "model.device": "cpu"}))
+
+
 PROGRAM = r"""
 import copy, io, pickle
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from upshift.lever import Scene
+from upshift.levers import omp_wait_policy
 from upshift.levers.omp_wait_policy import LEVER
 from upshift.records import Pressure, Runtime
 from upshift.testing import LAPTOP, SERVER
@@ -63,9 +64,54 @@ def test_knows_a_torch_without_openmp() -> None:
     assert LEVER.why_not(scene(bare, threads=4)) == "torch runs without OpenMP here"
 
 
+def on(name):
+    runtimes = (Runtime(kind="openmp", name=name, path="/x"),)
+    return replace(LAPTOP, torch=replace(LAPTOP.torch, runtimes=runtimes))
+
+
+@pytest.mark.parametrize(
+    ("runtime", "variables", "decides"),
+    [
+        ("libgomp", "KMP_BLOCKTIME KMP_LIBRARY", ""),
+        ("libgomp", "KMP_BLOCKTIME GOMP_SPINCOUNT", "GOMP_SPINCOUNT"),
+        ("libiomp5", "GOMP_SPINCOUNT", ""),
+        ("libomp", "GOMP_SPINCOUNT KMP_BLOCKTIME", "KMP_BLOCKTIME"),
+    ],
+)
+def test_only_what_the_runtime_reads_decides(runtime, variables, decides) -> None:
+    found = scene(on(runtime), threads=4, openmp_variables=variables)
+    assert bool(LEVER.settings(found)) is not bool(decides)
+    assert LEVER.why_not(found).endswith(f" sets {decides}" if decides else "without OpenMP here")
+
+
 @pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
 def test_what_the_user_has_set_stays(name) -> None:
-    assert LEVER.env({name: "7"}, "passive") == {name: "7"}
+    edited = LEVER.env({name: "7"}, "passive")
+    assert edited[name] == "7"
+    assert edited["OMP_WAIT_POLICY"] == ("7" if name == "OMP_WAIT_POLICY" else "passive")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "name", "decides"),
+    [
+        ("libgomp.so.1", "GOMP_SPINCOUNT", True),
+        ("libgomp-24e2ab19.so.1.0.0", "KMP_BLOCKTIME", False),
+        ("libiomp5.so", "KMP_BLOCKTIME", True),
+        ("libiomp5.so", "GOMP_SPINCOUNT", False),
+    ],
+)
+def test_a_variable_that_the_loaded_runtime_reads_is_said(
+    runtime, name, decides, monkeypatch, tmp_path
+) -> None:
+    (tmp_path / "maps").write_text(f"7f00-7f01 r-xp 00000000 00:00 1 /lib/{runtime}\n")
+    monkeypatch.setattr(omp_wait_policy, "_MAPS", tmp_path / "maps")
+    for key, value in LEVER.env({name: "7"}, "passive").items():
+        monkeypatch.setenv(key, value)
+    if decides:
+        with pytest.raises(Exception, match=f"{name} decides how OpenMP waits"):
+            LEVER.pull(None, "passive")
+    else:
+        LEVER.pull(None, "passive")()
 
 
 def test_says_who_decides_where_it_is_not_the_lever(monkeypatch) -> None:

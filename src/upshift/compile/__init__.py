@@ -1,5 +1,6 @@
 """Compiled twins of root modules, kept beside them: the modules themselves stay untouched.
 
 Runs in the user's process. `twins.Twins` answers root calls, `graph.Graph` is one compiled form
-of one module for one kind of call, and `fit` says what is better left to plain torch.
+of one module for one kind of call, and `fit`, `derivatives`, `outputs` and `draws` say what is
+better left to plain torch. `memory` and `exports` are for levers that lay tensors out.
 """

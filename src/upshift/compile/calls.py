@@ -59,13 +59,13 @@ def loosen(key: Any) -> Any:
     return tuple(loosen(part) for part in key)
 
 
-def first_grad_fn(value: Any) -> Any:
-    """Return the node of the autograd graph that made a tensor in `value`, None without one."""
+def made_by_autograd(value: Any) -> list[Any]:
+    """Return the tensors in `value` that autograd can go back from, in their order."""
     import torch
 
     if isinstance(value, torch.Tensor):
-        return value.grad_fn
+        return [value] if value.grad_fn is not None else []
     parts = value.values() if isinstance(value, dict) else value
     if isinstance(parts, (list, tuple)) or parts is not value:
-        return next((node for part in parts if (node := first_grad_fn(part)) is not None), None)
-    return None
+        return [tensor for part in parts for tensor in made_by_autograd(part)]
+    return []

@@ -53,11 +53,6 @@ def uninitialized(module: Any) -> bool:
     return any(map(is_lazy, module.parameters()))
 
 
-def trains(module: Any) -> bool:
-    """Return whether some parameter of a module asks for gradients."""
-    return any(parameter.requires_grad for parameter in module.parameters())
-
-
 def plain_surroundings() -> Callable[[], bool]:
     """Return a function that tells whether nothing looks into the operations of a call.
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from upshift.compile.draws import refuse_draws
 from upshift.lever import COMPILED_KEY, TORCHS_CACHE
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     Compiler = Callable[[Any, Any], Callable[..., Any]]
 
 _CHECKPOINT = "tag_activation_checkpoint"
+_TRACED_UNDER = {
+    "skip_tensor_guards_with_matching_dict_tags": False,  # else it misses weights that changed
+    "use_numpy_random_stream": True,  # else it draws from torch's generator in NumPy's place
+}
 
 
 def _root(module: Any, args: Any, kwargs: Any) -> Any:
@@ -69,7 +74,9 @@ class Graph:
 
     def build(self, module: Any, args: Any, kwargs: Any) -> Any:
         """Compile, and return what this first call gives."""
-        with warnings.catch_warnings():
+        settings: Any = importlib.import_module("torch._dynamo.config")
+        chosen = {name: value for name, value in _TRACED_UNDER.items() if hasattr(settings, name)}
+        with warnings.catch_warnings(), settings.patch(chosen):
             warnings.simplefilter("ignore")
             return self._build(module, args, kwargs)
 
@@ -112,7 +119,14 @@ def inductor(mode: str) -> Compiler:
             chosen = {**modes.get(mode, {}), **own}
             if cxx := _other_cxx():
                 chosen["cpp.cxx"] = (None, cxx)
-            compiled: Callable[..., Any] = front.compile_fx(graph, inputs, config_patches=chosen)
+
+            def compile_inner(graph: Any, inputs: Any, **told: Any) -> Any:
+                refuse_draws(graph)
+                return front.compile_fx_inner(graph, inputs, **told)
+
+            compiled: Callable[..., Any] = front.compile_fx(
+                graph, inputs, inner_compile=compile_inner, config_patches=chosen
+            )
             return compiled
 
     return compile_graph

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from upshift.compile.calls import loosen
+from upshift.compile.fit import uninitialized
+from upshift.compile.outputs import Outputs
 
 if TYPE_CHECKING:
     from upshift.compile.graph import Graph
@@ -31,6 +34,8 @@ class Root:
         recent: the kinds of the latest calls.
         graphs: what was compiled, by the kind of call.
         built: graphs that were compiled, by the number of threads that they are for.
+        outputs: what the script asks of the module's outputs.
+        trains: whether some weight asked for a gradient at the latest call.
         hook_serial: torch's count of hooks when the module was last looked at.
         why_plain: why it has to stay as it is, empty where it need not.
         given_up: it stays as it is.
@@ -42,10 +47,14 @@ class Root:
         self.recent: deque[Any] = deque(maxlen=max(_LEAST_RECENT_COUNT, 2 * patience_count))
         self.graphs: dict[Any, Graph] = {}
         self.built: Counter[int] = Counter()
+        self.outputs = Outputs(self.asked_for_gradient)
+        self.trains = False
         self.hook_serial = -1
         self.why_plain = ""
         self.given_up = False
         self.error: Exception | None = None
+        self._weights: list[ref[Any]] = []
+        self._weight_kinds: dict[Any, int] = {}
         self._retired_count = 0
         self._often_ratio = _OFTEN_RATIO if patience_count else _AT_ONCE_RATIO
 
@@ -53,6 +62,21 @@ class Root:
     def looked_at(self) -> bool:
         """Whether the module was there to be looked at: a lazy one is not before its first call."""
         return self.hook_serial >= 0
+
+    def weight_kind(self, module: Any) -> int:
+        """Return a number for which weights train now, and how they lie in memory.
+
+        Compiled code depends on both, and torch need not notice: it does not look at weights
+        again where the dicts of their modules are as they were
+        (https://github.com/pytorch/pytorch/issues/139476).
+        """
+        weights = [weight for held in self._weights if (weight := held()) is not None]
+        if not weights or len(weights) < len(self._weights):
+            weights = [] if uninitialized(module) else _dense(module)
+            self._weights = list(map(ref, weights))
+        self.trains = any(weight.requires_grad for weight in weights)
+        found = tuple([(weight.requires_grad, weight.stride()) for weight in weights])
+        return self._weight_kinds.setdefault(found, len(self._weight_kinds))
 
     def graph_for(self, key: Any) -> tuple[Any, Graph | None]:
         """Return under which key the graph for a kind of call stands, and the graph."""
@@ -80,6 +104,8 @@ class Root:
     def run(self, name: Any, graph: Graph, asked: Asked) -> Any:
         """Call the module by a graph; one that no longer applies to the module is thrown away."""
         result = graph.run(*asked)
+        if graph.missed_count:
+            self._weights.clear()  # others may have come in their place
         if graph.missed_count >= _MOST_MISSED_COUNT:
             del self.graphs[name]
             self._retired_count += 1
@@ -92,8 +118,16 @@ class Root:
         self.given_up, self.error = True, error
         self.graphs.clear()
 
+    def look_back(self) -> None:
+        """See whether the backward passes since the last call left weights alone."""
+        if self.outputs.leave_weights():
+            self.why_plain = (
+                "the script trains some outputs of the model alone, and compiled code fills the"
+                " gradients of weights behind the others with zeros"
+            )
+
     def asked_for_gradient(self, gradients: Any) -> None:
-        """See how the script differentiates: autograd calls this in the first backward passes."""
+        """See how the script differentiates: autograd calls this in the backward passes."""
         import torch
 
         core: Any = torch._C
@@ -102,3 +136,9 @@ class Root:
             self.why_plain = "compiled code has no gradients of gradients, and the script asks"
         elif keeps() and any(gradient is not None and gradient.is_cuda for gradient in gradients):
             self.why_plain = "the script goes twice through one graph on a CUDA device"
+
+
+def _dense(module: Any) -> list[Any]:
+    import torch
+
+    return [weight for weight in module.parameters() if weight.layout is torch.strided]

@@ -7,18 +7,30 @@ Hurts: models with few convolutions, where each change of layout is a copy. So i
 Maths: rounding. Another convolution kernel sums in another order. Masks and noise, which torch
     draws in the order of memory, are drawn in the order of the script's own layout, so they stay:
     in `dropout`, `normal_` and its like, `randn_like` and its like. Files of `torch.save`, pickle
-    and safetensors have the script's layout, too; those of `torch.jit.save` have not.
+    and safetensors have the script's layout, too. A module that goes to TorchScript, ONNX or
+    `torch.export` gets its layout back for good; a trace alone keeps this one.
 Source: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
 """
 
 from __future__ import annotations
 
 import copy
-import gc
 import sys
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
+from upshift.compile.exports import before_exports
+from upshift.compile.memory import (
+    holder_count,
+    is_alone,
+    is_last,
+    is_lent,
+    is_mapped,
+    is_whole,
+    laid_by_place,
+    lay_out,
+    layout_of,
+)
 from upshift.lever import Lever, undo_all
 from upshift.records import Effect, Phase, Switch
 
@@ -51,38 +63,6 @@ def why_not(scene: Scene) -> str:
     return "the model has no 2-D or 3-D convolution"
 
 
-def _is_mapped(tensor: Any) -> bool:
-    """Return whether a tensor is one of vmap and its like, which can be asked for little."""
-    import torch
-
-    functions: Any = torch._C._functorch
-    return bool(functions.is_functorch_wrapped_tensor(tensor))
-
-
-def _layout(tensor: Any) -> Any:
-    """Return the layout with channels last for tensors of so many dimensions, None for others."""
-    import torch
-
-    if not isinstance(tensor, torch.Tensor) or tensor.dim() not in (4, 5):
-        return None
-    if tensor.layout != torch.strided or not tensor.is_floating_point() or _is_mapped(tensor):
-        return None
-    return torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
-
-
-def _is_last(value: Any) -> bool:
-    """Return whether a value is a plain tensor with channels last that cannot be read otherwise."""
-    import torch
-
-    layout = _layout(value)
-    return (
-        layout is not None
-        and type(value) in (torch.Tensor, torch.nn.Parameter)
-        and not value.is_contiguous()
-        and value.is_contiguous(memory_format=layout)
-    )
-
-
 def _convolutions(module: Any) -> list[Any]:
     from torch import nn
 
@@ -90,56 +70,24 @@ def _convolutions(module: Any) -> list[Any]:
     return [part for part in module.modules() if isinstance(part, kinds)]
 
 
-def _holder_count(tensor: Any) -> int | None:
-    """Return how many tensors have this memory, None where torch does not tell."""
-    import torch
+def _convert_module(module: Any, spared: set[int]) -> list[Any]:
+    """Convert the weights of convolutions in place, and return them; they stay the same objects.
 
-    count: Any = getattr(torch._C, "_storage_Use_Count", None)
-    fresh, storage = torch.empty(1).untyped_storage(), tensor.untyped_storage()
-    return None if count is None else int(count(storage._cdata) - count(fresh._cdata))
-
-
-def _is_whole(tensor: Any) -> bool:
-    """Return whether there is nothing else in the memory of a tensor."""
-    return bool(tensor.untyped_storage().nbytes() == tensor.nbytes)
-
-
-def _alone(tensor: Any) -> bool:
-    """Return whether nobody else holds these numbers: who does would be left with old ones."""
-    return _is_whole(tensor) and not tensor.is_shared() and (_holder_count(tensor) or 1) <= 1
-
-
-def _lay_out(tensor: Any, layout: Any, *others: Any) -> None:
-    """Give a tensor, and others with the same memory, another layout; the objects stay."""
-    import torch
-
-    # What is made under inference_mode can never be trained.
-    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-        laid = tensor.data.contiguous(memory_format=layout)
-        for each in (tensor, *others):
-            each.data = laid
-
-
-def _convert_module(module: Any) -> list[Any]:
-    """Convert the weights of convolutions in place, and return them; they stay the same objects."""
+    Args:
+        module: whose convolutions.
+        spared: ids of weights to leave alone.
+    """
     changed = []
     for weight in {id(p): p for part in _convolutions(module) for p in part.parameters()}.values():
-        layout = _layout(weight)
-        if layout is None or not weight.is_contiguous() or not _alone(weight):
+        layout = layout_of(weight)
+        movable = layout is not None and weight.is_contiguous() and is_alone(weight)
+        if id(weight) in spared or not movable:
             continue
-        _lay_out(weight, layout)
+        lay_out(weight, layout)
         changed.append(weight)
-        if weight.grad is not None and _alone(weight.grad):
-            _lay_out(weight.grad, layout)
+        if weight.grad is not None and is_alone(weight.grad):
+            lay_out(weight.grad, layout)
     return changed
-
-
-def _put_back(weights: list[Any]) -> None:
-    import torch
-
-    for tensor in (one for weight in weights for one in (weight, weight.grad)):
-        if tensor is not None and _alone(tensor):
-            _lay_out(tensor, torch.contiguous_format)
 
 
 def _follow_weight(weight: Any, state: Mapping[str, Any]) -> None:
@@ -152,15 +100,15 @@ def _follow_weight(weight: Any, state: Mapping[str, Any]) -> None:
     gradient, strides = weight.grad, weight.stride()  # asked before each step: the quick way first
     beside = [v for v in (gradient, *state.values()) if type(v) is torch.Tensor and v.dim() > 3]
     for value in [v for v in beside if v.layout is torch.strided and v.stride() != strides]:
-        layouts = (torch.contiguous_format, _layout(weight))  # others are the script's own
+        layouts = (torch.contiguous_format, layout_of(weight))  # others are the script's own
         fitting = [one for one in layouts if weight.is_contiguous(memory_format=one)]
-        if fitting and value.shape == weight.shape and (value is not gradient or _alone(value)):
-            _lay_out(value, fitting[0])
+        if fitting and value.shape == weight.shape and (value is not gradient or is_alone(value)):
+            lay_out(value, fitting[0])
 
 
 def _follow_weights(optimizer: Any) -> None:
     for weight, state in optimizer.state.items():
-        if _layout(weight) is not None:
+        if layout_of(weight) is not None:
             _follow_weight(weight, state)
 
 
@@ -170,13 +118,51 @@ class _Layouts:
     def __init__(self) -> None:
         self._optimizers: WeakKeyDictionary[Any, None] = WeakKeyDictionary()
         self._weights: list[ref[Any]] = []  # a set would compare tensors number by number
+        self._exported: list[ref[Any]] = []
 
-    def convert_root(self, module: Any) -> Callable[[], None] | None:
+    def convert_root(self, module: Any) -> None:
         """Convert a root module, and the state that optimizers have of its weights already."""
-        changed = _convert_module(module)
-        self._weights += map(ref, changed)
+        spared = {id(held()) for held in self._exported}
+        self._weights += map(ref, _convert_module(module, spared))
         self.follow()
-        return (lambda: _put_back(changed)) if changed else None
+
+    def _put_back(self, weights: list[Any]) -> None:
+        """Give weights their own layout back, and all who share their memory with them."""
+        import torch
+
+        held: dict[int, list[Any]] = {}
+        for tensor in (one for weight in weights for one in (weight, weight.grad)):
+            if not is_last(tensor):
+                continue
+            others = [] if is_alone(tensor) else self._others(tensor, held)
+            if others is not None:
+                lay_out(tensor, torch.contiguous_format, *others)
+
+    def release(self) -> bool:
+        """Give everything its own layout back; return whether nothing is left in this one."""
+        self._put_back(self._living())
+        self.follow()
+        return not any(map(is_last, self._living()))
+
+    def leave(self, module: Any) -> None:
+        """Give a module that is exported its own layout back, for good."""
+        import torch
+
+        if isinstance(module, torch.nn.Module):
+            inside = list(module.parameters())
+            self._exported += map(ref, inside)
+            own = set(map(id, inside))
+            self._put_back([weight for weight in self._living() if id(weight) in own])
+            self.follow()
+
+    def copy(self, original: Any, weight: Any, *args: Any) -> Any:
+        """Answer `copy.deepcopy` of a weight, whose copy has this layout, too."""
+        copied = original(weight, *args)
+        if is_last(copied) and is_last(weight):
+            place = weight.data_ptr()
+            if any(one.data_ptr() == place for one in self._living()):
+                self._weights.append(ref(copied))
+        return copied
 
     def convert_optimizer(self, optimizer: Any) -> Callable[[], None]:
         """Let an optimizer's state follow its weights, now and whenever the script changes one."""
@@ -206,7 +192,7 @@ class _Layouts:
         taken = frozenset(len(part.kernel_size) + 2 for part in _convolutions(module))
 
         def convert(tensor: Any) -> Any:
-            layout = _layout(tensor) if tensor.dim() in taken else None
+            layout = layout_of(tensor) if tensor.dim() in taken else None
             return tensor if layout is None else tensor.contiguous(memory_format=layout)
 
         return convert if taken else None
@@ -220,35 +206,36 @@ class _Layouts:
         import torch
 
         internals: Any = torch._C
-        if internals._get_tracing_state() and _is_last(tensor):
+        if internals._get_tracing_state() and is_last(tensor):
             return original(tensor.contiguous(), *args, **kwargs)  # a trace breaks at a refusal
         try:
             return original(tensor, *args, **kwargs)
         except RuntimeError:
-            layout = _layout(tensor)
+            layout = layout_of(tensor)
             laid = layout is not None and tensor.is_contiguous(memory_format=layout)
-            if not laid and not _is_mapped(tensor):
+            if not laid and not is_mapped(tensor):
                 raise
         is_read = tensor.is_leaf and tensor.requires_grad and torch.is_grad_enabled()
-        if _is_last(tensor) and not is_read:
-            others = [] if _alone(tensor) else self._others(tensor)
+        if is_last(tensor) and not is_read:
+            others = [] if is_alone(tensor) else self._others(tensor, {})
             if others is not None:
-                _lay_out(tensor, torch.contiguous_format, *others)
+                lay_out(tensor, torch.contiguous_format, *others)
                 return original(tensor, *args, **kwargs)
         return original(tensor.contiguous(), *args, **kwargs)
 
-    def _others(self, tensor: Any) -> list[Any] | None:
-        """Return who else has the memory of a weight, gradient or moment; None where unknown."""
-        import torch
+    def _others(self, tensor: Any, held: dict[int, list[Any]]) -> list[Any] | None:
+        """Return who else has the memory of a weight, gradient or moment; None where unknown.
 
-        if not _is_whole(tensor):
+        Args:
+            tensor: that shares its memory.
+            held: all tensors of this layout by their place, found where they are needed.
+        """
+        if not is_whole(tensor) or is_lent(tensor):
             return None
-        place, strides, count = tensor.data_ptr(), tensor.stride(), _holder_count(tensor)
+        place, strides, count = tensor.data_ptr(), tensor.stride(), holder_count(tensor)
         found = [one for one in self._laid() if one.data_ptr() == place][:1]
-        if found and count != 2:  # as where the script keeps a state_dict
-            known = (t for t in gc.get_objects() if issubclass(type(t), torch.Tensor))
-            laid = (t for t in known if _is_last(t) and t.data_ptr() == place)
-            found = [one for one in laid if one is not tensor]
+        if found and (count != 2 or found[0] is tensor):  # as where the script keeps a state_dict
+            found = [one for one in laid_by_place(held).get(place, ()) if one is not tensor]
         alike = all(one.stride() == strides and one.dtype == tensor.dtype for one in found)
         return found if found and alike and count in (None, len(found) + 1) else None
 
@@ -257,7 +244,7 @@ class _Layouts:
         for weight in self._living():
             states = (optimizer.state.get(weight) or {} for optimizer in self._optimizers)
             moments = (value for state in states for value in state.values())
-            yield from filter(_is_last, (weight, weight.grad, *moments))
+            yield from filter(is_last, (weight, weight.grad, *moments))
 
 
 def _drop(original: Any, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002  # as torch
@@ -267,18 +254,18 @@ def _drop(original: Any, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa:
     dropped by the same numbers.
     """
     told = {**dict(zip(("p", "training", "inplace"), args, strict=False)), **kwargs}
-    if not told.get("training", True) or not told.get("p", 0.5) or not _is_last(input):
+    if not told.get("training", True) or not told.get("p", 0.5) or not is_last(input):
         return original(input, *args, **kwargs)
     inplace = told.pop("inplace", False)
     dropped = original(input.contiguous(), **told)
-    return input.copy_(dropped) if inplace else dropped.contiguous(memory_format=_layout(input))
+    return input.copy_(dropped) if inplace else dropped.contiguous(memory_format=layout_of(input))
 
 
 def _draw_into(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
     """Answer `Tensor.normal_` and its like, as `_drop` does."""
     import torch
 
-    if not _is_last(tensor):
+    if not is_last(tensor):
         return original(tensor, *args, **kwargs)
     drawn = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     return tensor.copy_(original(drawn, *args, **kwargs))
@@ -289,10 +276,10 @@ def _draw_like(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
     import torch
 
     asked = kwargs.get("memory_format") or torch.preserve_format
-    if not _is_last(tensor) or asked is not torch.preserve_format:
+    if not is_last(tensor) or asked is not torch.preserve_format:
         return original(tensor, *args, **kwargs)
     drawn = original(tensor, *args, **{**kwargs, "memory_format": torch.contiguous_format})
-    return drawn if drawn.requires_grad else drawn.contiguous(memory_format=_layout(tensor))
+    return drawn if drawn.requires_grad else drawn.contiguous(memory_format=layout_of(tensor))
 
 
 class _Copies:
@@ -323,9 +310,9 @@ class _Copies:
         import torch
 
         made, parts = original(tensor, *args)
-        dense = made is torch._utils._rebuild_tensor_v2 and _is_last(tensor)
+        dense = made is torch._utils._rebuild_tensor_v2 and is_last(tensor)
         asker = sys._getframe(3).f_code  # behind the stand-in and __reduce_ex__
-        if dense and _is_whole(tensor) and asker is not copy.copy.__code__:
+        if dense and is_whole(tensor) and asker is not copy.copy.__code__:
             laid = self.of(tensor)
             parts = (laid._typed_storage(), 0, parts[2], laid.stride(), *parts[4:])
         return made, parts
@@ -333,7 +320,7 @@ class _Copies:
     def flatten(self, original: Any, tensors: Any, *args: Any) -> Any:
         """Answer what safetensors makes of tensors to write them; it refuses this layout."""
         if isinstance(tensors, dict):
-            tensors = {k: self.of(t) if _is_last(t) else t for k, t in tensors.items()}
+            tensors = {k: self.of(t) if is_last(t) else t for k, t in tensors.items()}
         return original(tensors, *args)
 
 
@@ -343,22 +330,32 @@ def pull(training: Training, setting: bool) -> Callable[[], None]:
     from torch.nn import functional
 
     layouts, copies = _Layouts(), _Copies()
+    views: list[tuple[Any, str, Callable[..., Any]]] = [
+        (torch.Tensor, name, layouts.view) for name in ("view", "view_as")
+    ]
     answers: list[tuple[Any, str, Callable[..., Any]]] = [
         *((functional, name, _drop) for name in ("dropout", "alpha_dropout")),
         *((torch.Tensor, name, _draw_into) for name in _DRAWN_INTO),
         *((torch, name, _draw_like) for name in _DRAWN_LIKE),
-        *((torch.Tensor, name, layouts.view) for name in ("view", "view_as")),
+        *((kind, "__deepcopy__", layouts.copy) for kind in (torch.Tensor, torch.nn.Parameter)),
         ("torch", "Tensor._reduce_ex_internal", copies.reduce),
         *(("safetensors.torch", name, copies.flatten) for name in _SAFETENSORS),
     ]
+    stop_views = undo_all([training.on_function(*view) for view in views])
     undos = [training.on_function(*answer) for answer in answers]
+    undos += before_exports(training, layouts.leave)
     undos += [
         training.on_root(layouts.convert_root),
         training.on_optimizer(layouts.convert_optimizer),
         training.on_inputs(layouts.convert_inputs),
     ]
 
-    return undo_all([*undos, layouts.follow])
+    def undo() -> None:
+        undo_all(undos)()
+        if layouts.release():  # else the script would meet refusals that it does not know
+            stop_views()
+
+    return undo
 
 
 LEVER = Lever(

@@ -152,9 +152,15 @@ LEVER = Lever(
     settings=settings,
     gain_ratio=7.0,
     why_not=why_not,
-    lines=lambda setting: (
-        f'torch.set_float32_matmul_precision("{_OLDER[setting]}")'
-        + ('\ntorch.backends.mkldnn.conv.fp32_precision = "bf16"' if setting == "bf16" else "")
+    lines=lambda setting: "\n".join(
+        [
+            f'torch.set_float32_matmul_precision("{_OLDER[setting]}")',
+            *(
+                f'torch.backends.mkldnn.{kind}.fp32_precision = "bf16"  # since torch 2.9'
+                for kind in ("conv", "rnn")
+                if setting == "bf16"
+            ),
+        ]
     ),
     promising=promising,
     settle_count=1,

@@ -20,12 +20,19 @@ if TYPE_CHECKING:
 
 _FUSABLE = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
 _DEVICES = frozenset({"cpu", "cuda"})
+_CPU_ALONE = frozenset({"Adagrad"})
 
 
 def settings(scene: Scene) -> tuple[bool, ...]:
     """Return the one setting there is, for an optimizer that has a fused form."""
-    fusable = scene.traits.get("optimizer.name") in _FUSABLE
+    fusable = scene.traits.get("optimizer.name") in _FUSABLE and not _lacks_device(scene)
     return (True,) if fusable and not scene.traits.get("optimizer.fused") else ()
+
+
+def _lacks_device(scene: Scene) -> bool:
+    """Return whether the optimizer's fused form is for another device than the model's."""
+    on_cpu = scene.traits.get("model.device", "cpu") == "cpu"
+    return not on_cpu and scene.traits.get("optimizer.name") in _CPU_ALONE
 
 
 def why_not(scene: Scene) -> str:
@@ -33,6 +40,8 @@ def why_not(scene: Scene) -> str:
     name = scene.traits.get("optimizer.name")
     if name is None:
         return "the script updates its weights by hand"
+    if _lacks_device(scene):
+        return f"torch has no fused {name} for {scene.traits['model.device']}"
     return f"{name} is fused already" if name in _FUSABLE else f"torch has no fused {name}"
 
 
@@ -91,6 +100,8 @@ def _choose(optimizer: Any) -> Mapping[str, Any] | None:
         return None
     parameters = [p for group in groups for p in group["params"]]
     if not all(map(_plain, parameters)):
+        return None
+    if type(optimizer).__name__ in _CPU_ALONE and any(p.device.type != "cpu" for p in parameters):
         return None
     states = optimizer.state
     alike = all(_laid_out_alike(p, states.get(p) or {}) for p in parameters)

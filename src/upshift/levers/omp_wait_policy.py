@@ -11,6 +11,8 @@ Source: https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from upshift.errors import PlanError
@@ -18,7 +20,7 @@ from upshift.lever import COMPUTE_AND_DATA, Lever, one_of
 from upshift.records import Effect, Switch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from upshift.lever import Scene, Training
 
@@ -27,14 +29,29 @@ _VARIABLES = {
     "passive": {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"},
     "active": {"OMP_WAIT_POLICY": "active", "KMP_BLOCKTIME": "infinite"},
 }
-_DECIDING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
+_DECIDING = {
+    "libgomp": ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"),
+    "libiomp5": ("OMP_WAIT_POLICY", "KMP_BLOCKTIME", "KMP_LIBRARY"),
+    "libomp": ("OMP_WAIT_POLICY", "KMP_BLOCKTIME", "KMP_LIBRARY"),
+}
+_RUNTIME = re.compile(r"/(libgomp|libiomp5|libomp)[.-]")
+_MAPS = Path("/proc/self/maps")
 _BUSY_RATIO = 0.10
+
+
+def _deciding(runtimes: Iterable[str]) -> list[str]:
+    """Return the variables that some of these runtimes read; of all where none is known."""
+    known = [_DECIDING[name] for name in runtimes if name in _DECIDING] or _DECIDING.values()
+    return list(dict.fromkeys(name for names in known for name in names))
 
 
 def _own(scene: Scene) -> list[str]:
     """Return the variables by which somebody has decided already."""
     found = str(scene.traits.get("openmp.variables", "")).split()
-    return [name for name in _DECIDING if name in found]
+    runtimes = [one.name for one in scene.machine.torch.runtimes] if scene.machine.torch else []
+    if "iomp5" in str(scene.traits.get("preloaded", "")):
+        runtimes.append("libiomp5")
+    return [name for name in _deciding(runtimes) if name in found]
 
 
 def _lacks_openmp(scene: Scene) -> bool:
@@ -81,10 +98,18 @@ def promising(scene: Scene) -> bool:
 
 
 def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
-    """Set the policy, where the user has not set one."""
-    if any(env.get(name) for name in _DECIDING):
+    """Set the policy, where the user has not set one; each variable of the user stays."""
+    if env.get("OMP_WAIT_POLICY"):
         return env
-    return {**env, **_VARIABLES[setting]}
+    return {**env, **{k: v for k, v in _VARIABLES[setting].items() if not env.get(k)}}
+
+
+def _loaded() -> set[str]:
+    """Return the OpenMP runtimes of this process."""
+    try:
+        return set(_RUNTIME.findall(_MAPS.read_text(errors="replace")))
+    except OSError:
+        return set()
 
 
 def pull(training: Training, setting: str) -> Callable[[], None]:
@@ -94,7 +119,9 @@ def pull(training: Training, setting: str) -> Callable[[], None]:
         PlanError: the environment or the script has set another one.
     """
     policy = os.environ.get("OMP_WAIT_POLICY", setting)
-    others = [name for name in ("GOMP_SPINCOUNT", "KMP_LIBRARY") if os.environ.get(name)]
+    chosen = {**_VARIABLES[setting], "OMP_WAIT_POLICY": policy}
+    found = {name: os.environ.get(name) for name in _deciding(_loaded())}
+    others = [name for name, value in found.items() if value and value != chosen.get(name)]
     if policy.lower() != setting or others:
         told = others[0] if others else f"OMP_WAIT_POLICY={policy}"
         raise PlanError(

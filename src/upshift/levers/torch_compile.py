@@ -5,8 +5,10 @@ Hurts: runs that end before compiling has paid for itself; models of large matri
     convolutions, which stay the library's own. Calls that differ each time are not compiled.
 Maths: rounding. Fused operations keep intermediate values that plain torch rounds, and sum in
     another order. Random numbers are drawn as by plain torch. Evaluation, odd last batches,
-    modules with hooks, second derivatives, and models that torch cannot compile as one graph run
-    as plain torch. The module itself stays as it is: its class, keys, pickles and copies.
+    modules with hooks, models that torch cannot compile as one graph, models with weights behind
+    outputs that no loss asks for, and all models of a script whose code asks for second
+    derivatives run as plain torch. The module itself stays as it is: its class, keys, pickles and
+    copies.
 Source: https://dev-discuss.pytorch.org/t/torchinductor-update-5-cpu-backend-backend-performance-update-and-deep-dive-on-key-optimizations/1117
 """
 

@@ -1,0 +1,57 @@
+"""Where compiled code would draw other random numbers than plain torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_IN_ORDER = (2, 13)
+"""The release from which on torch's compiler keeps draws in the order of the script."""
+
+
+def refuse_draws(graph: Any) -> None:
+    """Look at a graph of torch's own operations before it is compiled.
+
+    Raises:
+        RuntimeError: its draws could come in another order, or fill other places in memory.
+    """
+    drawn = [node for node in graph.graph.nodes if _draws(node)]
+    if len(drawn) > 1 and not _keeps_order():
+        raise RuntimeError("this torch may draw the model's random numbers in another order")
+    images = any(_dimension_count(node) in (4, 5) for node in drawn)
+    if images and any(node.op == "placeholder" and _is_last(node) for node in graph.graph.nodes):
+        raise RuntimeError("the model draws for feature maps that have their channels last")
+
+
+def _draws(node: Any) -> bool:
+    import torch
+
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _keeps_order() -> bool:
+    import torch
+
+    major, minor = torch.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= _IN_ORDER
+
+
+def _value(node: Any) -> Any:
+    """Return what a node gives, or the first of its results."""
+    value = node.meta.get("val")
+    return value[0] if isinstance(value, (list, tuple)) and value else value
+
+
+def _dimension_count(node: Any) -> int:
+    import torch
+
+    value = _value(node)
+    return value.dim() if isinstance(value, torch.Tensor) else 0
+
+
+def _is_last(node: Any) -> bool:
+    """Return whether an input has channels last and could not as well have them first."""
+    if _dimension_count(node) not in (4, 5):
+        return False
+    shape, strides = _value(node).shape, _value(node).stride()
+    # Asked in this way sizes that change stay free: they are known to be neither 0 nor 1.
+    return shape[1] != 1 and strides[1] == 1 and any(size != 1 for size in shape[2:])
