@@ -292,3 +292,17 @@ def test_a_process_beside_the_one_that_is_followed_goes_on_by_itself(tmp_path) -
         done = two.result()
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == python(TRAINING).stdout
+
+
+@pytest.mark.child
+def test_a_job_that_a_real_run_submits_does_not_get_its_plan() -> None:
+    env = environment(Plan().pull("garbage_collector", "freeze"), mode="run", env=os.environ)
+    code = "import torch, os; print('UPSHIFT_CHILD' in os.environ)"
+    said = "upshift: left out the plan: this is another machine, or another job\n"
+    for job, told in ((env.get("SLURM_JOB_ID"), ("True\n", "")), ("4711", ("False\n", said))):
+        there = {**env, "SLURM_JOB_ID": job} if job else env
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=there, capture_output=True, text=True, timeout=60,
+            check=True,
+        )  # fmt: skip
+        assert (done.stdout, done.stderr) == told

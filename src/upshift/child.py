@@ -148,6 +148,8 @@ class Pulled:
 def prepare(text: str) -> None:
     """Begin, before the user's script: `text` is the order as JSON (see `launch.order`)."""
     order = json.loads(text)
+    if order["mode"] != "run":
+        _stay_inside()
     if "mark" in order:
         with contextlib.suppress(OSError), open(order["mark"], "w"):
             pass
@@ -164,6 +166,17 @@ def prepare(text: str) -> None:
         "verify": _verify,
     }
     sys.meta_path.insert(0, AfterImport("torch", lambda: attach[order["mode"]](order)))
+
+
+def _stay_inside() -> None:
+    """End this process where it is none of the trial's: nothing keeps its writes away."""
+    from upshift.errors import IsolationFailed
+    from upshift.launch import descent
+
+    sealed = os.environ.get(descent.SEAL_KEY)
+    if sealed and descent.is_outside(sealed):
+        os.write(2, f"{descent.OUTSIDE}\n".encode())
+        os._exit(IsolationFailed.exit_code)  # what `site` raises would be told as a fault of Python
 
 
 def _redirect(scratch: str) -> None:
@@ -185,7 +198,12 @@ def _pin(seed: int, shift: int) -> None:
 def _run(order: dict[str, Any]) -> None:
     """Pull the levers of a plan for a real run; a lever that breaks is left out, and said."""
     from upshift.attach import Watch
+    from upshift.launch.order import place
 
+    if order.get("place", place()) != place():
+        os.environ.pop("UPSHIFT_CHILD", None)  # so that it is said once
+        sys.stderr.write("upshift: left out the plan: this is another machine, or another job\n")
+        return
     said: set[str] = set()
 
     def leave_out(name: str, setting: Any, error: Exception) -> None:

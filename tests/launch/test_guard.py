@@ -24,6 +24,23 @@ print(os.read(read_end, 99).decode(), flush=True)
 time.sleep(float(sys.argv[1]))
 """
 
+SHARING = """
+import sys, time
+from multiprocessing.shared_memory import SharedMemory
+memory = SharedMemory(create=True, size=10)
+print("/dev/shm/" + memory.name.lstrip("/"), flush=True)
+time.sleep(60)
+"""
+
+SHARING_TENSORS = """
+import os, time, torch
+torch.multiprocessing.set_sharing_strategy("file_system")
+tensor = torch.ones(10).share_memory_()
+kept = [line.split()[-1] for line in open("/proc/self/maps") if "/dev/shm/torch_" in line]
+print(kept[0], flush=True)
+time.sleep(60)
+"""
+
 PARENT = """
 import os, sys, time
 from pathlib import Path
@@ -89,6 +106,34 @@ def test_a_signal_to_the_guard_ends_the_trial_cleanly(begin, trials, isolation) 
     os.kill(process._guard.pid, signal.SIGTERM)
     assert process.wait(30) == Exit(None, 9, killed_by_us=True)
     assert not trials.alive(int(process.output()))
+
+
+@pytest.mark.child
+@pytest.mark.parametrize("parked", [False, True], ids=["running", "parked"])
+@pytest.mark.parametrize("code", [SHARING, SHARING_TENSORS], ids=["python", "torch"])
+def test_what_a_killed_trial_keeps_in_shared_memory_goes_with_it(
+    begin, trials, code, parked
+) -> None:
+    process = begin(code, Isolation.REDIRECT)
+    assert trials.eventually(process.output, 60.0)
+    path = Path(process.output().strip())
+    assert path.exists()
+    if parked:
+        process.stop()
+    helpers = descendants(process._guard.pid)
+    process.kill()
+    assert not path.exists()
+    assert len(helpers) > 1
+    assert not any(map(trials.alive, helpers))
+
+
+@pytest.mark.child
+def test_a_helper_that_does_not_end_by_itself_is_ended(begin, trials) -> None:
+    code = "import time; print('multiprocessing.resource_tracker', flush=True); time.sleep(60)"
+    process = begin(code)
+    assert trials.eventually(process.output)
+    process.kill()
+    assert not trials.alive(process.pid)
 
 
 @pytest.mark.child

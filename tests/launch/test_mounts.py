@@ -1,8 +1,10 @@
 """Which mounts a trial meets as they are."""
 
+import os
+
 import pytest
 
-from upshift.launch.mounts import Mount, stays_real, visible_mounts
+from upshift.launch.mounts import Mount, stays_real, visible_mounts, wake
 
 KINDS = {
     "/": "btrfs", "/run": "tmpfs", "/run/lock": "tmpfs", "/run/netns/a": "nsfs",
@@ -42,3 +44,12 @@ def test_disks_and_shares_in_run_are_covered_as_elsewhere(path) -> None:
 def test_the_run_of_a_container_is_no_disk_though_it_lies_on_one() -> None:
     assert stays_real("/run/x", table({"/": "overlay"}))
     assert stays_real("/run/x", table({"/": "overlay", "/run": "ext4"}))
+
+
+def test_disks_that_are_mounted_when_they_are_asked_for_are_asked_for(monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(os, "stat", asked.append)
+    wake("/home/ada/project", ["train.py", "--data=/net/data", "sets/small"])
+    # By way of them: a status of the path itself leaves autofs asleep (path_resolution(7)).
+    assert "/net/data/." in asked
+    assert "/home/ada/project/sets/small/." in asked

@@ -209,6 +209,20 @@ def test_a_working_directory_that_nothing_can_cover_is_refused(mounted) -> None:
     assert "trials would write to the real /run/user/1000/project" in done.stderr
 
 
+def test_a_disk_that_no_overlay_can_lie_over_is_refused_and_told_before(mounted, tmp_path) -> None:
+    at = tmp_path  # an overlay over an overlay over a disk: the kernel permits no third one
+    done = mounted(
+        f"mount -t tmpfs none {at}; cd {at}; mkdir l u1 w1 a u2 w2 b; cd /; "
+        f"mount -t overlay none -o lowerdir={at}/l,upperdir={at}/u1,workdir={at}/w1 {at}/a; "
+        f"mount -t overlay none -o lowerdir={at}/a,upperdir={at}/u2,workdir={at}/w2 {at}/b",
+        "from upshift.launch.process import best_isolation\n"
+        f"print(best_isolation('/'), best_isolation('{at}/b'))\n"
+        f"trial('echo x > file', '{at}/b')",
+    )
+    assert done.stdout == "overlay redirect\n", done.stderr
+    assert f"no overlay can lie over {at}/b" in done.stderr
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another group")
 def test_an_ordinary_user_changes_what_only_a_group_may_write(tmp_path, trials) -> None:
     system = Path("/usr/bin/python3")

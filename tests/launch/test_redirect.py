@@ -1,10 +1,12 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from upshift.errors import IsolationFailed
 from upshift.launch import landlock
 from upshift.launch.process import Exit, Isolation
 from upshift.launch.shadow import Shadow
@@ -132,6 +134,31 @@ def test_errors_and_names_are_those_of_the_script(begin, project) -> None:
         assert process.wait(30) == Exit(0, None), process.output()
         said.append(process.output())
     assert said[0] == said[1]
+
+
+@pytest.mark.child
+def test_a_working_directory_in_shared_memory_is_refused(begin) -> None:
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
+        pytest.raises(IsolationFailed, match=f"would write to the real {folder}"),
+    ):
+        begin("open('x', 'w')", Isolation.REDIRECT, cwd=folder)
+
+
+@pytest.mark.child
+def test_globbing_sees_what_the_trial_did(begin, project) -> None:
+    code = (
+        "import os; from pathlib import Path\n"
+        "os.makedirs('runs/new'); open('runs/new/log.txt', 'w').close()\n"
+        "os.remove('runs/old/log.txt')\n"
+        "print(*Path('runs').rglob('*.txt'), *Path('.').glob('runs/*/log.txt'))"
+    )
+    # From Python 3.13 on pathlib goes another way.
+    line = 'python3.13 -c "" 2>/dev/null && exec python3.13 -c "$0" || exec "$1" -c "$0"'
+    command = ["sh", "-c", line, code, sys.executable]
+    process = begin(command, Isolation.REDIRECT, cwd=project)
+    assert process.wait(30) == Exit(0, None), process.output()
+    assert process.output() == "runs/new/log.txt runs/new/log.txt\n"
 
 
 @pytest.mark.child

@@ -1,6 +1,7 @@
 """Where trials lie: full disks are passed over, and nothing is left behind."""
 
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -8,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from upshift.errors import UsageError
-from upshift.launch import arm, verification
+from upshift.launch import arm, scratch, verification
 from upshift.launch.arm import Arm
 from upshift.launch.process import Isolation, best_isolation
-from upshift.launch.scratch import make_layers, make_scratch
+from upshift.launch.scratch import make_folder, make_layers, make_scratch, sweep
 from upshift.launch.verification import Take, recorded
 from upshift.records import Entry, Plan, Workload
 
@@ -77,6 +78,45 @@ def test_a_second_tree_for_layers_may_be_missing(full, tmp_path, monkeypatch) ->
     full("/var/tmp", "/tmp")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert make_layers(tmp_path) == [tmp_path / ".layers"]
+
+
+def test_the_last_resort_of_tempfile_is_no_place_for_trials(full, tmp_path, monkeypatch) -> None:
+    full("/tmp", "/var/tmp")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "gettempdir", os.getcwd)
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.delenv(name, raising=False)
+    for act in (make_scratch, make_folder):
+        with pytest.raises(UsageError, match="none of /tmp, /var/tmp can be written"):
+            act()
+    monkeypatch.setenv("TMPDIR", ".")
+    assert make_folder().parent == tmp_path  # who asks for it gets it
+
+
+@pytest.mark.child
+def test_what_a_killed_session_left_is_swept_and_nothing_else(monkeypatch) -> None:
+    code = (
+        "import os, signal; from upshift.launch.scratch import make_folder, make_scratch\n"
+        "for folder in (make_folder(), make_scratch()):\n"
+        "    (folder / 'inside').mkdir(); (folder / 'inside' / 'file').touch()\n"
+        "    print(folder, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="ut-") as place:
+        monkeypatch.setattr(tempfile, "tempdir", place)
+        monkeypatch.setenv("TMPDIR", place)
+        users = [Path(place, name) for name in ("upshift-projects", "upshift-x")]
+        for folder in users:
+            folder.mkdir(mode=0o700)
+        used = make_scratch()
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": str(Path(scratch.__file__).parents[2])},
+        )  # fmt: skip
+        left = [Path(line) for line in done.stdout.split()]
+        assert [folder.parent for folder in left] == [Path(place)] * 2, done.stderr
+        sweep()
+        assert sorted(Path(place).iterdir()) == sorted([used, *users])
 
 
 class Full:

@@ -80,7 +80,8 @@ class Arm:
         Raises:
             NeverTrains: it ended, or did not train in time.
             ScriptFailed: it crashed before.
-            IsolationFailed: it wrote where its writes cannot be redirected.
+            IsolationFailed: it wrote where its writes cannot be redirected, or was started outside
+                of the isolation.
         """
         until = time.monotonic() + self._patience_s
         found = self._listener.adopt(
@@ -93,6 +94,7 @@ class Arm:
             self._raise_never_trained(bool(attached), place)
         else:
             self._channel, message = found
+            self._process.follow(self._channel.peer_pid)
             self.first_step_s = message["step_ns"] * 1e-9
             self.step_count = 1
 
@@ -201,6 +203,7 @@ class Arm:
         return next((f" It was at {place}." for place in places if place), "")
 
     def _raise_never_trained(self, imported_torch: bool, place: str) -> None:
+        self._process.raise_if_outside()
         ended = self._process.exit
         if ended is not None:
             self._raise_bad_exit(ended, "before its first training step")
@@ -247,6 +250,7 @@ class Arm:
         )
 
     def _raise_bad_exit(self, ended: Exit, when: str) -> None:
+        self._process.raise_if_outside()
         error = error_of(
             ended,
             when=when,

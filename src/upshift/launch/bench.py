@@ -196,12 +196,12 @@ class Bench:
             return self._seats_for(baseline, candidate)
         return {self._seat_for(baseline): baseline}
 
-    def note_compiling(self, plan: Plan) -> None:
-        """Ask the child that stands under `plan` how long it has compiled."""
+    def note_costs(self, plan: Plan) -> None:
+        """Ask the child that stands under `plan` what it has paid once."""
         for seat, plans in self._current.items():
             if plan in plans and (arm := self._seats[seat]) is not None:
                 arm.resume()
-                self.tally.compiled(plan, arm, arm.ask({"do": "facts"}, self._patience_s))
+                self.tally.paid_once(plan, arm, arm.ask({"do": "facts"}, self._patience_s))
 
     def pair_s(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> float:
         """Return about how long a pair takes, with the launches that a short life costs."""

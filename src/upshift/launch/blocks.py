@@ -160,6 +160,11 @@ def compiling(plan: Plan) -> Plan:
     return plan.only(frozenset(lever.name for lever, _ in lookup(plan) if lever.patience_s))
 
 
+def filling(plan: Plan) -> Plan:
+    """Return the levers of a plan under which a first pass over the data does more."""
+    return plan.only(frozenset(lever.name for lever, _ in lookup(plan) if lever.fills))
+
+
 def patience_s(*plans: Plan) -> float:
     """Return how much longer than steps take the first ones may take under one of these plans."""
     pulled = [lever for plan in plans for lever, _ in lookup(plan)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import selectors
 import socket
+import struct
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 VERSION = 1
+_CREDENTIALS = struct.Struct("3i")  # pid, user and group (unix(7))
 _REMEDY = "Run the same upshift in parent and child."
 
 
@@ -82,6 +84,14 @@ class Channel:
         """Send `message` and return the answer."""
         self.send(message)
         return self.receive(timeout_s)
+
+    @property
+    def peer_pid(self) -> int | None:
+        """The process at the other end as the kernel knows it; None where that is unknown."""
+        if not hasattr(socket, "SO_PEERCRED"):
+            return None
+        found = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return int(_CREDENTIALS.unpack(found)[0])
 
     def close(self) -> None:
         """End the conversation."""

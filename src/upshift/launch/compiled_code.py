@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from upshift.errors import UsageError
 from upshift.launch.blocks import patience_s
+from upshift.launch.scratch import make_folder
 from upshift.lever import COMPILED_KEY, TORCHS_CACHE
 
 if TYPE_CHECKING:
@@ -68,10 +69,10 @@ class CompiledCode:
                 writing would be taken half.
         """
         place = scratch / _NAME
-        with self._lock, suppress(OSError):
+        with self._lock, suppress(OSError, UsageError):
             if place.is_dir() and any(place.iterdir()):
                 if self._folder is None:
-                    self._folder = Path(tempfile.mkdtemp(prefix="upshift-"))
+                    self._folder = make_folder()
                 _add(place, self._folder)
 
 

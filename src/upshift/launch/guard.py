@@ -15,7 +15,6 @@ https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import importlib
 import json
@@ -32,6 +31,10 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _PATIENCE_S = 20.0
 # A trial that fills the memory is the one the kernel should end, not the user's other work.
 _OOM_SCORE = "700"
+_REAL = ("/dev/", "/proc/", "/sys/")  # what redirection leaves as it is
+# They clean up what killed processes leave in shared memory, once these are gone, and end.
+_CLEANERS = (b"torch_shm_manager", b"multiprocessing.resource_tracker")
+_CLEANING_S = 3.0  # torch's waits for two seconds whether somebody comes back
 
 
 def descendants(root: int) -> list[int]:
@@ -48,10 +51,11 @@ def descendants(root: int) -> list[int]:
 def wipe(path: str) -> None:
     """Remove a tree, whatever the modes in it: an overlay's `work/work` has mode 000."""
     try:
-        if not stat.S_ISDIR(os.lstat(path).st_mode):
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISDIR(mode):
             os.unlink(path)
             return
-        os.chmod(path, 0o700)
+        os.chmod(path, stat.S_IMODE(mode) | 0o700)
         with os.scandir(path) as entries:
             inside = [entry.path for entry in entries]
         for entry in inside:
@@ -117,6 +121,8 @@ def _isolate(spec: dict[str, Any]) -> list[str]:
             spec["scratch"], spec["layers"], spec["cwd"]
         )
         return notes
+    if (spec["cwd"] + "/").startswith(_REAL):
+        raise OSError(errno.EPERM, "trials would write to the real", spec["cwd"])
     landlock = importlib.import_module("upshift.launch.landlock")
     refusal: str = landlock.restrict([spec["scratch"], "/dev", "/proc"])
     return [refusal] if refusal else []
@@ -181,21 +187,38 @@ def _watch(pid: int, commands: int, wake: int) -> tuple[int | None, bool]:
 
 
 def _end_all() -> dict[int, int]:
-    """Kill and reap every descendant; return how they ended."""
+    """Kill and reap every descendant, those that clean up last; return how they ended."""
     ended: dict[int, int] = {}
-    give_up = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < give_up:
+    begun_s = spare_until_s = time.monotonic()
+    while (now_s := time.monotonic()) < begun_s + _PATIENCE_S:
         ended.update(_reap())
         left = descendants(os.getpid())
         if not left:
             break
-        for pid in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                continue
+        others = [pid for pid in left if not _cleans(pid)]
+        if others and now_s < begun_s + _PATIENCE_S / 4:
+            spare_until_s = now_s + _CLEANING_S
+        for pid in left:  # one that cleans up may have been stopped
+            spared = now_s < spare_until_s and pid not in others
+            _kill(pid, signal.SIGCONT if spared else signal.SIGKILL)
         time.sleep(0.002)
     return ended
+
+
+def _cleans(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            command = file.read()
+    except OSError:
+        return False
+    return any(name in command for name in _CLEANERS)
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return  # it has just ended
 
 
 def _reap() -> dict[int, int]:
@@ -225,10 +248,11 @@ def _children(pid: int) -> list[int]:
 
 
 def _children_by_scan(parent: int) -> list[int]:
-    return [int(p) for p in os.listdir("/proc") if p.isdigit() and _parent_of(p) == parent]
+    return [int(p) for p in os.listdir("/proc") if p.isdigit() and parent_of(p) == parent]
 
 
-def _parent_of(pid: str) -> int | None:
+def parent_of(pid: str) -> int | None:
+    """Return the parent of a process, 0 for one outside of our view, None where that is unknown."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return int(file.read().rpartition(")")[2].split()[1])
@@ -260,6 +284,8 @@ def _wake_on_signals() -> int:
 
 
 def _prctl(option: int, value: int) -> None:
+    import ctypes  # here, since children that only look at processes need none of it
+
     libc = ctypes.CDLL(None)
     if hasattr(libc, "prctl"):
         libc.prctl(option, value, 0, 0, 0)

@@ -5,9 +5,13 @@ Read in the guard's child as well, so it knows the standard library alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 RUN, SHM = "/run", "/dev/shm"
 PSEUDO = (
@@ -55,6 +59,21 @@ def stays_real(path: str, mounts: dict[str, Mount]) -> bool:
         return within_any(path, _KEPT_REAL)
     above = (m for m in mounts.values() if within(path, m.path) and within(m.path, RUN))
     return all(m.kind in _OF_SESSIONS or m.path == RUN for m in above)
+
+
+def wake(cwd: str, words: Sequence[str]) -> None:
+    """Let the disks be mounted that these words may lie on: autofs waits until it is asked.
+
+    In a trial's own mount namespace nobody answers it any more.
+
+    Args:
+        cwd: where relative paths begin.
+        words: such as `data/train` and `--data=/net/data`.
+    """
+    for word in ("", *words):
+        for path in {word, word.partition("=")[2]}:
+            with contextlib.suppress(OSError, ValueError):
+                os.stat(os.path.join(cwd, path, "."))  # of the path itself asks nobody
 
 
 def within(path: str, tree: str) -> bool:

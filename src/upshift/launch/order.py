@@ -34,6 +34,11 @@ REPLAY_KEY = "=replay"
 """Stands among the settings of a turn that gets batches which are there already; no lever."""
 
 
+def place(env: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return what tells the machine of a real run from one that its script sends a job to."""
+    return {"cores": os.cpu_count(), "SLURM_JOB_ID": env.get("SLURM_JOB_ID")}
+
+
 def environment(
     plan: Plan,
     *,
@@ -52,7 +57,9 @@ def environment(
     result = dict(env)
     for lever, setting in lookup(plan):
         result = dict(lever.env(result, setting))
-    if mode != "run":
+    if mode == "run":
+        details["place"] = place(result)
+    else:
         result |= SILENCED
     own = result.get("PYTHONPATH")
     result["PYTHONPATH"] = f"{SITE}{os.pathsep}{own}" if own else str(SITE)

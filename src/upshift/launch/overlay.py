@@ -89,10 +89,11 @@ def isolate(scratch: str, places: list[str], cwd: str) -> list[str]:
         One sentence for each tree that had to be made read-only instead.
 
     Raises:
-        OSError: the kernel refuses, or the script would stand where nothing is covered; nothing
-            that was mounted may be relied on.
+        OSError: the kernel refuses, or the script would stand where nothing is covered, or where
+            it can no longer write; nothing that was mounted may be relied on.
     """
     foreign = [] if _has_capability(_SYS_ADMIN) else _foreign(cwd)
+    writable = os.access(cwd, os.W_OK)
     _enter_namespaces()
     _mount("none", "/", "", _REC | _PRIVATE)
     scratch_fd = _descriptor(scratch)
@@ -114,6 +115,8 @@ def isolate(scratch: str, places: list[str], cwd: str) -> list[str]:
     for path, descriptor in sockets:
         with contextlib.suppress(OSError):  # its owner may have removed it meanwhile
             _mount(_name(descriptor), path, "", _BIND)
+    if writable and not os.access(cwd, os.W_OK):
+        raise OSError(errno.EROFS, "no overlay can lie over", cwd)
     os.makedirs(scratch, exist_ok=True)
     _mount(_name(scratch_fd), scratch, "", _BIND)
     return notes + _read_only("/")
@@ -269,7 +272,7 @@ def _cover(
         return []
     nested = any(within(other, path) and other != path for other in mounts)
     if hidden or not nested:
-        return _read_only(path, descriptor)
+        return [f"{path} is read-only in trials." for _ in _read_only(path, descriptor)]
     # Mounts inherited by a user namespace are locked, and a tree that holds one can't be a lower
     # layer: what lies beneath could show. So its folders are covered one by one.
     # Through the descriptor, since the path may lie beneath a mount that is read-only by now.

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import IsolationFailed
+from upshift.launch import descent, refusals
 from upshift.launch import guard as guards
-from upshift.launch import refusals
+from upshift.launch.mounts import wake
 from upshift.launch.output import Output
 from upshift.launch.scratch import make_layers, make_scratch
 
@@ -112,6 +113,7 @@ class Process:
         Raises:
             IsolationFailed: this machine does not permit that isolation.
         """
+        wake(cwd, argv)
         folders = [scratch.resolve()]
         try:
             folders += make_layers(folders[0]) if isolation is Isolation.OVERLAY else []
@@ -182,6 +184,28 @@ class Process:
                 self._finish(json.loads(line) if line else {})
         return self.exit
 
+    def follow(self, pid: int | None) -> None:
+        """Make sure that a process is one of this trial's; another one is ended.
+
+        Args:
+            pid: of a process that has our order; None where the kernel does not tell.
+
+        Raises:
+            IsolationFailed: it was started outside of the isolation.
+        """
+        if pid is not None and not descent.descends(str(pid), self._guard.pid):
+            with contextlib.suppress(OSError):  # the guard does not know it
+                os.kill(pid, signal.SIGKILL)
+            raise descent.outside()
+
+    def raise_if_outside(self) -> None:
+        """Raise where a process has ended itself because it was started outside of the trial.
+
+        Raises:
+            IsolationFailed: one has.
+        """
+        descent.raise_if_outside(self.output(), self.errors())
+
     def output(self) -> str:
         """Return what the command wrote: the first 64 KiB and the last 256 KiB."""
         return self._output.text()
@@ -202,7 +226,10 @@ class Process:
     def _send(self, argv: Sequence[str], env: Mapping[str, str], out: int) -> None:
         """Tell the guard what to start; the trial prints to its descriptor `out`."""
         scratch, *layers = self._folders
-        environment = _environment(env, scratch, self._isolation)
+        environment = {
+            **_environment(env, scratch, self._isolation),
+            descent.SEAL_KEY: descent.seal(self._guard.pid),
+        }
         spec = {
             "argv": [_plain(word) for word in argv],
             "env": {_plain(key): _plain(value) for key, value in environment.items()},
@@ -286,8 +313,12 @@ class Process:
 
 
 @functools.cache
-def best_isolation() -> Isolation:
+def best_isolation(cwd: str = "") -> Isolation:
     """Return the strictest isolation that really works here, by trying it once.
+
+    Args:
+        cwd: where trials will start: not every disk can carry an overlay. By default where this
+            process stands.
 
     Raises:
         UsageError: nowhere can a trial's folder be made.
@@ -296,21 +327,22 @@ def best_isolation() -> Isolation:
         return Isolation.REDIRECT
     folder = make_scratch()
     try:
-        return Isolation.OVERLAY if _overlay_works(folder) else Isolation.REDIRECT
+        works = _overlay_works(folder, cwd or os.getcwd())
+        return Isolation.OVERLAY if works else Isolation.REDIRECT
     except IsolationFailed:
         return Isolation.REDIRECT
     finally:
         guards.wipe(str(folder))
 
 
-def _overlay_works(folder: Path) -> bool:
+def _overlay_works(folder: Path, cwd: str) -> bool:
     scratch, victim = folder / "scratch", folder / "victim"
     scratch.mkdir()
     victim.write_text("before")
     code = "import sys; open(sys.argv[1], 'w').write('x'); print(open(sys.argv[1]).read())"
     argv = [sys.executable, "-I", "-S", "-c", code, str(victim)]
     process = Process.start(
-        argv, env=os.environ, cwd=str(folder), scratch=scratch, isolation=Isolation.OVERLAY
+        argv, env=os.environ, cwd=cwd, scratch=scratch, isolation=Isolation.OVERLAY
     )
     process.wait(_START_PATIENCE_S)
     process.kill()

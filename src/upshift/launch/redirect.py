@@ -9,8 +9,9 @@ leaves a line in `scratch/refused`.
 Not covered, so refused or seen without the trial's changes: native readers and writers other than
 those (HDF5, LMDB, Arrow, OpenCV) and other programs; a program started in a folder that only the
 trial made; `os.fwalk`; `io.FileIO` and `sqlite3.Connection` called by name. Without Landlock,
-native writes by libraries and programs are not stopped. `/dev/shm` is the real one. A copy is made
-of every existing file that is opened for change and of every folder that is renamed.
+native writes by libraries and programs are not stopped. `/dev/shm` is the real one, so no working
+directory may lie there. A copy is made of every existing file that is opened for change and of
+every folder that is renamed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import builtins
 import contextlib
 import errno
 import functools
+import glob
 import io
 import os
 import shutil
@@ -42,6 +44,7 @@ _CHANGING = {
     "os.truncate": (0,), "os.utime": (0,), "os.setxattr": (0,), "os.removexattr": (0,),
     "os.rename": (0, 1), "os.link": (1,), "os.symlink": (1,),
 }  # fmt: skip
+_GLOBBER = getattr(glob, "_StringGlobber", None)
 _shadow: Shadow | None = None
 _opening = threading.local()
 
@@ -59,6 +62,9 @@ def install(scratch: str) -> None:
     builtins.open = io.open = opened
     for name, replacement in _replacements(shadow):
         _replace(name, _named(replacement))
+    for name in ("lstat", "scandir"):  # pathlib's globbing keeps them from its import (3.13)
+        if getattr(_GLOBBER, name, None) is getattr(real, name):
+            setattr(_GLOBBER, name, staticmethod(getattr(os, name)))
     # These walk by descriptors, which name real folders.
     shutil._use_fd_functions = False  # type: ignore[attr-defined]
     redirect_sqlite(shadow)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from upshift.launch.blocks import compiling, cost_s, pair
+from upshift.launch.blocks import compiling, cost_s, filling, pair
 from upshift.records import Phase
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class Tally:
     def __init__(self) -> None:
         self._starts: list[tuple[Plan, float]] = []
         self._compiled_s: dict[Plan, float] = {}
+        self._first_pass_s: dict[Plan, tuple[float, float]] = {}
         self._children: dict[int, tuple[object, float]] = {}
         self._phases: dict[Plan, dict[Phase, float]] = {}
         self._counts: dict[Plan, int] = {}
@@ -35,14 +36,19 @@ class Tally:
         """Note the seconds from a launch under `plan` to its first step."""
         self._starts.append((plan, wall_s))
 
-    def compiled(self, plan: Plan, child: object, facts: Mapping[str, Any]) -> None:
-        """Note what a child says of its compiling; what is new since last time is for `plan`.
+    def paid_once(self, plan: Plan, child: object, facts: Mapping[str, Any]) -> None:
+        """Note what a child says of its compiling and of its first pass over the data.
+
+        Of the compiling, what is new since last time is for `plan`.
 
         Trials hand on what they have compiled, so the longest time is that of a first run.
         """
         total_s = float(facts.get("traits", {}).get(_COMPILE_KEY) or facts.get(_COMPILE_KEY) or 0)
         _, before_s = self._children.get(id(child), (child, 0.0))
         self._children[id(child)] = (child, total_s)  # held: its id is not given away
+        if (part := filling(plan)).settings:
+            longer_s, held_s = facts.get("first_pass_s") or (0.0, 0.0)
+            self._first_pass_s[part] = float(longer_s), float(held_s)
         key = _compiled_by(plan)
         self._compiled_s[key] = max(total_s - before_s, self._compiled_s.get(key, 0.0))
 
@@ -122,14 +128,27 @@ class Tally:
         """Return how much later the first step comes under `candidate`, compiling included.
 
         Launches under both plans tell, and what the children say of their compiling; None
-        where neither does. The launch that had to read the disk does not count.
+        where neither does. The launch that had to read the disk does not count. What only the
+        first pass over the data takes longer comes later, and is in it too.
         """
         own, other = self._own(baseline), self._own(candidate)
-        launched_s = median(other) - median(own) if own and other else None
+        held_s = self._once(candidate)[1] - self._once(baseline)[1]
+        launched_s = median(other) - median(own) - held_s if own and other else None
         found = [
             s for s in (launched_s, self._compiled_s.get(_compiled_by(candidate))) if s is not None
         ]
-        return max(found, default=None)
+        if not found:
+            return None
+        return max(found) + self.first_pass_s(baseline, candidate)
+
+    def first_pass_s(self, baseline: Plan, candidate: Plan) -> float:
+        """Return what the first pass takes longer than later ones where `candidate` adds that."""
+        if filling(baseline) == filling(candidate):
+            return 0.0
+        return self._once(candidate)[0] - self._once(baseline)[0]
+
+    def _once(self, plan: Plan) -> tuple[float, float]:
+        return self._first_pass_s.get(filling(plan), (0.0, 0.0))
 
     def _own(self, plan: Plan) -> list[float]:
         return [wall_s for own, wall_s in self._starts[1:] if own == plan]

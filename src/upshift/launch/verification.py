@@ -115,6 +115,7 @@ def recorded(
 
     Raises:
         ScriptFailed: the run ended, or took too long, before it had anything to say.
+        IsolationFailed: what should have been recorded was started outside of the isolation.
     """
     with ExitStack() as undo:
         scratch = make_scratch()
@@ -133,6 +134,7 @@ def recorded(
         until = time.monotonic() + patience_s + more_patience_s(plan)
         found = listener.adopt("verified", until=until, alive=lambda: process.wait(0) is None)
         if found is None:
+            process.raise_if_outside()
             raise ScriptFailed(
                 "A run for the proof ended or hung before its steps were recorded.",
                 remedy="See the output of the script.",
@@ -140,6 +142,7 @@ def recorded(
             )
         channel, message = found
         undo.callback(channel.close)
+        process.follow(channel.peer_pid)
         code.collect(scratch)
         yield message, tensors
 
