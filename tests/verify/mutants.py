@@ -440,6 +440,17 @@ def judge_sample_draws(lab):
     }
 
 
+def judge_orders(lab):
+    """Let other processes fetch, which draw otherwise, and tell what is said of the order."""
+    from upshift.verify import gates
+
+    plan = {"redrawing_workers": 2}
+    return {
+        name: told(gates.same_structure(lab.first, lab.record({name}, plan=plan), redraws=True))
+        for name in ("", "batches swapped")
+    }
+
+
 def main(kind):
     """Record everything that is planted in one kind of training."""
     import gc
@@ -453,7 +464,8 @@ def main(kind):
         if kind == "transformer":
             facts["draws"] = judge_model_draws(own)
         else:
-            facts["fed"] = judge_sample_draws(Laboratory(kind, f"{root}/noisy", base={"noise"}))
+            noisy = Laboratory(kind, f"{root}/noisy", base={"noise"})
+            facts["fed"], facts["orders"] = judge_sample_draws(noisy), judge_orders(noisy)
     return facts
 
 

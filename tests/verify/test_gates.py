@@ -7,7 +7,7 @@ import pytest
 
 from upshift.records import Effect
 from upshift.verify import gates
-from upshift.verify.evidence import Evidence
+from upshift.verify.evidence import Evidence, alike
 
 STEPS, SIZES = 8, (160, 32, 8)
 SIZE = sum(SIZES)
@@ -196,6 +196,73 @@ def test_what_two_launches_of_the_script_itself_differ_in_is_not_the_plans_work(
     assert gate.says == "the plan changes the samples per step"
 
 
+def searching(run, counts):
+    """Return a run whose steps have that many losses, as under a line search."""
+    losses = [loss for loss, count in zip(run.losses, counts, strict=True) for _ in range(count)]
+    structure = [kind for count in counts for kind in ("LBFGS", *["call"] * count)]
+    ends = tuple(int(end) for end in np.cumsum(counts))
+    return replace(run, losses=tuple(losses), losses_at=ends, structure=tuple(structure))
+
+
+def test_counts_that_one_changed_bit_changes_are_not_the_plans_work(baseline, floors) -> None:
+    own = searching(baseline, (2, 2, 2, 3, 1, 2, 2, 2))
+    bent = searching(floors[0], (2, 2, 3, 2, 1, 2, 2, 2))
+    other = searching(evidence(rounding=FLOOR, seed=7), (2, 2, 2, 3, 1, 2, 4, 2))
+    assert gates.only_counts_differ(own, other, redraws=False)
+    alone = gates.same_structure(own, other, redraws=False)
+    assert alone.passed is False
+    assert "number of losses" in alone.says
+    gate = gates.same_structure(own, other, redraws=False, shaken=[bent])
+    assert gate.passed is None
+    assert "with one bit of its weights changed" in gate.says
+    steady = gates.same_structure(own, other, redraws=False, shaken=[own])
+    assert steady.passed is False
+    wrong = replace(other, structure=tuple(f"{kind} lr 0.2" for kind in other.structure))
+    assert gates.same_structure(own, wrong, redraws=False, shaken=[bent]).passed is False
+    assert not gates.only_counts_differ(own, wrong, redraws=False)
+    first, candidate, floor = alike(own, other, bent)
+    assert first.step_count == candidate.step_count == floor.step_count == 2
+    assert gates.within_floor(first, candidate, [floor]).passed is True
+
+
+def test_runs_are_alike_as_far_as_they_had_the_batches_of_the_first(baseline) -> None:
+    fed = replace(baseline, fed_step_count=5)
+    assert [run.step_count for run in alike(baseline, fed, baseline)] == [5, 5, 5]
+    without_loader = replace(baseline, batches=())
+    played = replace(fed, fed_step_count=0)
+    assert alike(without_loader, played)[1].step_count == STEPS
+
+
+def test_runs_that_part_at_once_are_judged_by_their_losses(baseline) -> None:
+    floor, far = evidence(rounding=1e-3), evidence(rounding=1e-3, seed=5)
+    assert gates.by_spread(baseline, far, [floor]).passed is True
+    wrong = replace(far, losses=tuple(1.1 * loss for loss in far.losses))
+    assert gates.by_spread(baseline, wrong, [floor]).passed is False
+
+
+def test_a_floor_is_as_wide_as_the_run_that_lies_furthest(baseline, floors) -> None:
+    """Of a script that goes one of two ways by chance, the runs with one bit changed do, too."""
+    other_way = evidence(rounding=1e-3, seed=9)
+    candidate = evidence(rounding=1e-3, seed=10)
+    assert gates.within_floor(baseline, candidate, floors).passed is False
+    assert gates.within_floor(baseline, candidate, [*floors, other_way]).passed is True
+
+
+def test_a_script_that_varies_much_leaves_the_gate_open(baseline, floors) -> None:
+    tight = gates.resolved(
+        gates.within_floor(baseline, evidence(rounding=FLOOR, seed=7), floors), baseline, floors
+    )
+    assert tight.passed is True
+    assert "two launches of the script itself differ by" in tight.says
+    wild = [evidence(rounding=0.2, seed=seed) for seed in (2, 3, 4)]
+    near = evidence(rounding=0.2, seed=5)
+    gate = gates.resolved(gates.within_floor(baseline, near, wild), baseline, wild)
+    assert gate.passed is None
+    assert "cannot be judged" in gate.says
+    failed = replace(gate, passed=False)
+    assert gates.resolved(failed, baseline, wild).passed is False
+
+
 def test_a_redraw_may_change_the_content_but_not_the_order(baseline) -> None:
     redrawn = replace(baseline, batches=("other",) * STEPS)
     assert gates.same_structure(baseline, redrawn, redraws=True).passed is True
@@ -204,6 +271,18 @@ def test_a_redraw_may_change_the_content_but_not_the_order(baseline) -> None:
         gate = gates.same_structure(baseline, shuffled, redraws=True)
         assert gate.passed is False
         assert "order of the samples" in gate.says
+
+
+@pytest.mark.parametrize("orders", [((),), None])
+def test_an_order_that_nobody_saw_is_undecided(baseline, orders) -> None:
+    redrawn = replace(baseline, batches=("other",) * STEPS)
+    if orders is None:
+        baseline, redrawn = replace(baseline, orders=()), replace(redrawn, orders=())
+    else:
+        redrawn = replace(redrawn, orders=orders)
+    gate = gates.same_structure(baseline, redrawn, redraws=True)
+    assert gate.passed is None
+    assert "order of the samples could not be seen" in gate.says
 
 
 def test_orders_are_compared_as_far_as_both_have_asked(baseline) -> None:

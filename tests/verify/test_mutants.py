@@ -119,3 +119,11 @@ def test_another_law_of_the_samples_is_caught_by_what_was_drawn(fault, kind, see
 def test_other_draws_of_the_samples_hide_no_fault(fault, kind, seen) -> None:
     verdict = seen[kind]["fed"][fault]
     assert verdict["passed"] == [True, True, False], verdict["says"]
+
+
+@pytest.mark.parametrize("kind", ["cnn", "mlp"])
+def test_the_order_of_samples_is_seen_whoever_fetches_them(kind, seen) -> None:
+    orders = seen[kind]["orders"]
+    assert orders[""]["passed"] == [True], orders[""]["says"]
+    assert orders["batches swapped"]["passed"] == [False], orders["batches swapped"]["says"]
+    assert "order of the samples" in orders["batches swapped"]["says"][0]

@@ -68,6 +68,73 @@ for step in range(200):
     torch.autograd.backward(tensors=value.mean() + (gradient.norm(dim=1) - 1).square().mean())
     optimizer.step()
 """
+# Samples in an order, and with noise, of a generator that nobody can pin.
+VARYING = (
+    SCRIPT.replace("torch.randn(3, 8, 8)", "torch.randn(3, 8, 8, generator=own)")
+    .replace("shuffle=True", "shuffle=True, generator=own")
+    .replace("class Noisy", "own = torch.Generator()\nown.seed()\n\n\nclass Noisy")
+)
+# The same without a loader, as where an environment is played.
+PLAYED = """
+import upshift.levers
+upshift.levers.__path__.append({folder!r})
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+own = torch.Generator()
+own.seed()
+model = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 4))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(200):
+    x = torch.randn(16, 12, generator=own)
+    loss = (model(x) - x[:, :4].square()).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+# A line search asks for as many losses as the values want.
+SEARCHING = """
+import upshift.levers
+upshift.levers.__path__.append({folder!r})
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(1, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 1))
+optimizer = torch.optim.LBFGS(model.parameters(), lr=1.0, max_iter=5,
+                              line_search_fn="strong_wolfe")
+x = torch.linspace(-1, 1, 64)[:, None]
+for step in range(100):
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(x) - torch.sin(9 * x)).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+"""
+# The gradient of each sample by itself: the loss has no value inside.
+BY_SAMPLE = """
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+torch.set_num_threads(1)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+def loss_of(parameters, x, y):
+    return (functional_call(model, parameters, (x[None],)) - y).square().mean()
+
+for step in range(200):
+    x = torch.randn(8, 4)
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    gradients = vmap(grad(loss_of), (None, 0, 0))(parameters, x, x.sum(1))
+    for name, parameter in model.named_parameters():
+        parameter.grad = gradients[name].mean(0)
+    optimizer.step()
+"""
 # Levers of a kind that must be rejected, and of kinds that no installed lever has.
 LEVER = '''"""{name}: planted."""
 
@@ -101,6 +168,9 @@ def narrow(module, call, args, kwargs):
         found = call(args, kwargs)
     return found.float()
 
+def rounds(module, call, args, kwargs):
+    return call(args, kwargs) * (1 + 2.0**-22)
+
 def draws(module, call, args, kwargs):
     import torch
 
@@ -122,6 +192,7 @@ LEVER = Lever(
 PLANTED = {
     "planted_rate": ("ROUNDING", "[]", "[lr]"),
     "planted_steps": ("ROUNDING", "[]", "[steps]"),
+    "planted_rounding": ("ROUNDING", "[rounds]", "[]"),
     "planted_draws": ("REDRAW", "[draws]", "[]"),
     "planted_draws_and_steps": ("REDRAW", "[draws]", "[steps]"),
     "planted_narrow": ("PRECISION", "[narrow]", "[]"),
@@ -230,6 +301,69 @@ def test_harmless_levers_are_proved(prove) -> None:
     exact, _ = prove(malloc_retention=True)
     assert exact.holds, said(exact)
     assert exact.effect is Effect.EXACT
+
+
+@pytest.fixture(scope="module", params=[VARYING, PLAYED], ids=["samples", "played"])
+def prove_varying(request, planted, tmp_path_factory):
+    """Prove plans for a script of which no two launches agree."""
+    folder = tmp_path_factory.mktemp("varying")
+    (folder / "train.py").write_text(request.param.format(folder=str(planted)))
+    with open_prover(folder / "none") as prover:
+        yield prover.prove
+
+
+@pytest.mark.child
+@pytest.mark.parametrize("name", ["planted_rate", "planted_steps", "planted_narrow_and_steps"])
+def test_a_wrong_update_is_seen_where_no_two_launches_agree(name, prove_varying) -> None:
+    proof = prove_varying(Plan().pull(name, True))
+    assert not proof.holds, said(proof)
+
+
+@pytest.mark.child
+@pytest.mark.parametrize(
+    "name",
+    ["malloc_retention", "fused_optimizer", "planted_rounding", "planted_narrow", "planted_draws"],
+)
+def test_a_harmless_lever_is_not_blamed_where_no_two_launches_agree(name, prove_varying) -> None:
+    proof = prove_varying(Plan().pull(name, True))
+    verdict, says = said(proof)
+    assert proof.holds, says
+    assert verdict["G0 repeatable"] is None
+    assert verdict["G3 update"] is True, says
+
+
+@pytest.fixture(scope="module")
+def prove_searching(planted, tmp_path_factory):
+    """Prove plans for a script that asks for more losses where one bit differs."""
+    folder = tmp_path_factory.mktemp("searching")
+    (folder / "train.py").write_text(SEARCHING.format(folder=str(planted)))
+    with open_prover(folder / "none") as prover:
+        yield prover.prove
+
+
+@pytest.mark.child
+def test_a_count_that_one_bit_changes_is_not_the_plans_work(prove_searching) -> None:
+    proof = prove_searching(Plan().pull("planted_rounding", True))
+    assert proof.holds, said(proof)
+    assert "G3 rounding" in said(proof)[0]
+
+
+@pytest.mark.child
+@pytest.mark.parametrize("name", ["planted_rate", "planted_steps"])
+def test_counts_that_one_bit_changes_hide_no_wrong_update(name, prove_searching) -> None:
+    proof = prove_searching(Plan().pull(name, True))
+    assert not proof.holds, said(proof)
+
+
+@pytest.mark.child
+@pytest.mark.parametrize("name", ["malloc_retention", "fused_optimizer"])
+def test_gradients_of_single_samples_are_recorded(name, planted, tmp_path) -> None:
+    (tmp_path / "train.py").write_text(BY_SAMPLE)
+    with open_prover(tmp_path / "none") as prover:
+        proof = prover.prove(Plan().pull(name, True))
+    verdict, says = said(proof)
+    assert proof.holds, says
+    assert verdict["G0 repeatable"] is True, says
 
 
 @pytest.mark.child

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import TRIAL_FAILURES
+from upshift.launch.scratch import make_folder
 from upshift.launch.verification import Running, Take, recorded
 from upshift.lever import lookup
 from upshift.records import Effect, Gate, Phase, Plan, Proof
 from upshift.session.costs import recorded_count
 from upshift.verify import draws, gates, learning, precision
 from upshift.verify.band import band_of
-from upshift.verify.evidence import Evidence, read_evidence
+from upshift.verify.evidence import Evidence, alike, read_evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from upshift.launch.compiled_code import CompiledCode
@@ -100,10 +100,12 @@ class Prover:
         step_count = recorded_count(step_s)
         # Two runs share the cores, and every step is hashed: be generous.
         self._patience_s = patience_s + 4 * start_s + 10 * step_count * step_s
-        self._taught = Path(tempfile.mkdtemp(prefix="upshift-"))
+        self._taught = make_folder()
         forced_count = _forced_count(step_count, parameter_count)
         self._take = Take(step_count=step_count, forced_count=forced_count, teacher=self._taught)
         self._baseline: tuple[Evidence, Evidence] | None = None
+        self._repeats: Gate | None = None
+        self._tutor: Evidence | None = None
         self._keeps = False
         self._teaching = Lock()
         self._step_s = step_s
@@ -150,56 +152,81 @@ class Prover:
 
     def _compare(self, plan: Plan, first: Evidence, second: Evidence, candidate: Evidence) -> Proof:
         declared, asked = declared_effect(plan), effects(plan)
-        repeats = gates.repeatable(first, second)
-        redraws = Effect.REDRAW in asked and candidate.batches != first.batches
-        structure = gates.same_structure(first, candidate, redraws=redraws, again=second)
-        shown: list[Gate] = [repeats, structure]
+        repeats = self._repeats or gates.repeatable(first, second)
+        varies = first.batches != second.batches
+        redraws = varies or (Effect.REDRAW in asked and candidate.batches != first.batches)
+        shown = [repeats, gates.same_structure(first, candidate, redraws=redraws, again=second)]
         if candidate.equals(first):
             shown.append(gates.same_bits(first, candidate))
             return gates.prove(Effect.EXACT, shown)
         if declared is Effect.EXACT and repeats.passed:
             return gates.prove(declared, [*shown, gates.same_bits(first, candidate)])
-        if redraws:
+        if shown[-1].passed is False:
+            shown[-1] = self._structure(first, second, candidate, redraws=redraws)
+        if redraws and not (varies and draws.same_law(first, second).passed is False):
             shown.append(draws.same_law(first, candidate))
-        if structure.passed is False:  # what follows compares step by step
+        if shown[1].passed is False:  # what follows compares step by step
             return gates.prove(declared, shown)
-        if repeats.passed is None:
-            shown.append(gates.within_spread(first, candidate, repeats))
-        elif Effect.PRECISION in asked:
+        if Effect.PRECISION in asked:
             shown += self._precision(plan, first, candidate)
         elif Effect.REDRAW in asked:
             shown += self._redraw(plan, first, candidate)
         else:
-            shown.append(self._rounding(first, candidate))
+            shown += self._rounding(first, candidate)
         same_draws = not redraws and _draw_alike(first, candidate)
         effect = Effect.ROUNDING if declared is Effect.REDRAW and same_draws else declared
         return gates.prove(effect, shown)
 
-    def _rounding(self, first: Evidence, candidate: Evidence) -> Gate:
+    def _structure(
+        self, first: Evidence, second: Evidence, candidate: Evidence, *, redraws: bool
+    ) -> Gate:
+        """G1 where counts may depend on values: do they differ where one bit does, too?"""
+        for count in (1, _FLOORS_COUNT):
+            counts = gates.only_counts_differ(first, candidate, redraws=redraws)
+            shaken = self._floors(_ONE_BIT, count) if counts else ()
+            gate = gates.same_structure(
+                first, candidate, redraws=redraws, again=second, shaken=shaken
+            )
+            if gate.passed is not False or not counts:
+                break
+        return gate
+
+    def _rounding(self, first: Evidence, candidate: Evidence) -> list[Gate]:
         """G3 by one floor run; by three where one does not decide."""
-        gate = gates.within_floor(first, candidate, self._floors(_ONE_BIT, 1))
-        ratio = gate.distance_ratio or 0.0
-        clear = ratio >= _CLEAR_HIGH or (gate.passed is True and ratio <= _CLEAR_LOW)
-        if clear:
-            return gate
-        floors = self._floors(_ONE_BIT, _FLOORS_COUNT)
-        return gates.within_floor(first, candidate, floors)
+        for count in (1, _FLOORS_COUNT):
+            floors = self._floors(_ONE_BIT, count)
+            own, other, *shaken = alike(first, candidate, *floors)
+            if not own.step_count:
+                return [gates.by_spread(first, candidate, floors)]
+            gate = gates.within_floor(own, other, shaken)
+            ratio = gate.distance_ratio or 0.0
+            if ratio >= _CLEAR_HIGH or (gate.passed is True and ratio <= _CLEAR_LOW):
+                break
+        if not self._varies:
+            return [gate]
+        return [gates.resolved(gate, own, shaken), precision.same_update(own, other, shaken)]
+
+    def _update(self, first: Evidence, candidate: Evidence) -> list[Gate]:
+        """G3 for the optimizer alone, as far as the runs go the same way."""
+        own, other, *shaken = alike(first, candidate, *self._floors(_ONE_BIT, 1))
+        return [precision.same_update(own, other, shaken)] if own.step_count else []
 
     def _redraw(self, plan: Plan, first: Evidence, candidate: Evidence) -> list[Gate]:
         """Compare on the batches of the script as it is; where the model draws, with its seeds."""
-        fed = candidate.fed_step_count or 0
-        if not fed and candidate.batches != first.batches:
+        if not candidate.fed_step_count and candidate.batches != first.batches:
             says = "batches cannot be kept here: training on the new ones was not compared"
             shown = [Gate(name="G3 draws", passed=None, says=says)]
         else:
-            own, other = (first.until(fed), candidate.until(fed)) if fed else (first, candidate)
+            own, other = alike(first, candidate)
             if own.model_draws[: len(own.losses)] == other.model_draws[: len(own.losses)]:
-                return [self._rounding(own, other)]
-            shown = [draws.within_draws(own, other, self._others(fed))]
-            shown.append(precision.same_update(own, other, self._floors(_ONE_BIT, 1)))
+                return self._rounding(own, other)
+            own, other, *others = alike(own, other, *self._others())
+            if not own.step_count:
+                return [gates.by_spread(first, candidate, self._others())]
+            shown = [draws.within_draws(own, other, others), *self._update(own, other)]
         rest = _without(plan, Effect.REDRAW)
         if rest.settings:
-            shown.append(self._rounding(first, self._record(rest, self._take)))
+            shown += self._rounding(first, self._record(rest, self._take))
         return shown
 
     def _precision(self, plan: Plan, first: Evidence, candidate: Evidence) -> list[Gate]:
@@ -212,16 +239,19 @@ class Prover:
         if Effect.REDRAW in effects(plan) and first.model_draws != candidate.model_draws:
             still = _without(plan, Effect.REDRAW)
             candidate = self._record(still, replace(self._take, feeds=True))
-        fed = candidate.fed_step_count
-        if fed and first.batches:
-            first, candidate = first.until(fed), candidate.until(fed)
         floors = self._floors(epsilon_ratio, 1)
-        shown.append(
-            precision.within_precision(first, candidate, floors, epsilon_ratio=epsilon_ratio)
+        own, other, *wide = alike(first, candidate, *floors)
+        if not own.step_count:
+            return [*shown, gates.by_spread(first, candidate, floors)]
+        gate = precision.within_precision(
+            own, other, wide, epsilon_ratio=epsilon_ratio, varies=self._varies
         )
+        if self._varies:
+            gate = gates.resolved(gate, own, self._floors(_ONE_BIT, 1))
+        shown.append(gate)
         phases = [lv.phases for lv, _ in lookup(plan) if lv.effect is Effect.PRECISION]
         if not any(Phase.OPTIMIZER in part for part in phases):
-            shown.append(precision.same_update(first, candidate, self._floors(_ONE_BIT, 1)))
+            shown += self._update(own, other)
         return shown
 
     # ---- another algorithm
@@ -246,30 +276,49 @@ class Prover:
         """Record the script twice, then the plan and a floor."""
         asked = effects(plan)
         feeds = bool(asked & {Effect.REDRAW, Effect.PRECISION})
-        if self._baseline is None or (feeds and not self._keeps):
-            self._forget()
-            self._keeps = feeds
-            keeping = replace(self._take, teacher=None, keeps=feeds)
-            first, second = self._together([partial(self._run, Plan(), keeping)] * 2)
-            self._baseline = (first, second)
-        wanted = [(plan, replace(self._take, feeds=feeds))]
+        first, second = self._untouched(keeps=feeds)
+        wanted = [(plan, replace(self._take, feeds=feeds or self._varies))]
         if Effect.PRECISION in asked:
             wanted.append((Plan(), replace(self._take, perturb_ratio=_epsilon_ratio(plan))))
         elif declared_effect(plan) is not Effect.EXACT:
             wanted.append((Plan(), replace(self._take, perturb_ratio=_ONE_BIT)))
-        return (*self._baseline, self._record_all(wanted)[0])
+        return first, second, self._record_all(wanted)[0]
+
+    @property
+    def _varies(self) -> bool:
+        """The script does not repeat itself."""
+        return self._repeats is not None and self._repeats.passed is None
+
+    def _untouched(self, *, keeps: bool) -> tuple[Evidence, Evidence]:
+        """Return two runs of the script as it is, first that which teaches the others.
+
+        One that does not repeat itself gives its batches and gradients to all others: then they
+        differ by what is left, and the optimizer by nothing.
+        """
+        if self._baseline is None or (keeps and not self._keeps):
+            self._forget()
+            self._keeps = keeps
+            keeping = replace(self._take, teacher=None, keeps=keeps)
+            first, second = self._together([partial(self._run, Plan(), keeping)] * 2)
+            self._baseline = (second, first) if second is self._tutor else (first, second)
+            if not self._varies:
+                self._repeats = gates.repeatable(*self._baseline)
+            self._take = replace(self._take, feeds=self._varies)
+            if self._varies and not keeps:
+                return self._untouched(keeps=True)
+        return self._baseline
 
     def _floors(self, ratio: float, count: int) -> tuple[Evidence, ...]:
+        """Return runs with weights perturbed; more of a script that differs by itself, too."""
         take = replace(self._take, perturb_ratio=ratio)
-        seeds = range(1, count + 1)
+        seeds = range(1, (_FLOORS_COUNT if self._varies else count) + 1)
         return tuple(self._record_all([(Plan(), replace(take, perturb_seed=s)) for s in seeds]))
 
-    def _others(self, fed: int) -> list[Evidence]:
+    def _others(self) -> list[Evidence]:
         """Return the script on the same batches from the same weights, under other seeds."""
         take = replace(self._take, feeds=True)
         seeds = range(1, _OTHER_SEEDS_COUNT + 1)
-        found = self._record_all([(Plan(), replace(take, reseed=seed)) for seed in seeds])
-        return [run.until(fed) if fed else run for run in found]
+        return self._record_all([(Plan(), replace(take, reseed=seed)) for seed in seeds])
 
     def _record(self, plan: Plan, take: Take) -> Evidence:
         return self._record_all([(plan, take)])[0]
@@ -302,18 +351,19 @@ class Prover:
                 evidence = read_evidence(message, folder)
                 if take.teacher is None and take.forced_count:
                     self._vitals.append(message["vitals"] | {"steps": message["steps"]})
-                    self._teach(folder)
+                    self._teach(folder, evidence)
                 return evidence
         except TRIAL_FAILURES as failure:
             if plan.settings:
                 raise
             raise Unprovable(failure.last_words) from failure
 
-    def _teach(self, folder: Path) -> None:
+    def _teach(self, folder: Path, evidence: Evidence) -> None:
         """Keep what the first of the two runs left for the others."""
         with self._teaching:
             if any(self._taught.iterdir()):
                 return
+            self._tutor = evidence
             for pattern in ("weights*", "batch*", "taught*"):
                 for path in folder.glob(pattern):
                     shutil.move(path, self._taught)

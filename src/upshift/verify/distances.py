@@ -46,10 +46,24 @@ def quartile(table: Table) -> Table:
     return np.asarray(np.quantile(table, 0.25, axis=0, method="lower"), dtype=np.float64)
 
 
-def floor_of(table: Table, least: float = LEAST_DISTANCE) -> Table:
-    """Return the median over the steps; a run that ran away to infinity permits nothing."""
-    finite = np.where(np.isfinite(table), table, 0.0)
-    return np.asarray(np.maximum(np.median(finite, axis=0), least), dtype=np.float64)
+def floor_of(tables: Sequence[Table], least: float = LEAST_DISTANCE) -> Table:
+    """Return the median over the steps of each run, the largest of all runs.
+
+    A run that ran away to infinity permits nothing.
+    """
+    finite = [np.where(np.isfinite(table), table, 0.0) for table in tables]
+    medians = [np.median(table, axis=0) for table in finite]
+    return np.asarray(np.maximum(np.max(medians, axis=0), least), dtype=np.float64)
+
+
+def own_distances(baseline: Evidence, floors: Sequence[Evidence]) -> tuple[float, float]:
+    """Return how far the floor takes the gradients and the movements of a typical tensor."""
+    found = []
+    for part in ("gradients", "moves"):
+        own = getattr(baseline, part)
+        tables = [distances(getattr(floor, part), own, baseline.sizes) for floor in floors]
+        found.append(float(np.median(floor_of(tables))))
+    return found[0], found[1]
 
 
 def gradient_ratios(
@@ -59,18 +73,22 @@ def gradient_ratios(
     least: float,
     *,
     lost_distance: float = np.inf,
+    varies: bool = False,
 ) -> Table:
     """Return for each tensor how many times further it is than the floor takes it.
 
     Some gradients are nothing but rounding: that of a bias before a batch norm is zero. Where the
     floor takes one further than `lost_distance`, it only has to stay a small share of the whole.
+    Of a script that `varies` the floor may do that to others, too: there either will do.
     """
     own, sizes = baseline.gradients, baseline.sizes
     table = distances(candidate.gradients, own, sizes)
-    shaken = np.concatenate([distances(floor.gradients, own, sizes) for floor in floors])
+    shaken = [distances(floor.gradients, own, sizes) for floor in floors]
     floor = floor_of(shaken, least)
     shares = quartile(_shares(candidate, baseline)) / _LOST_SHARE
-    ratios = np.where(floor > lost_distance, shares, quartile(table) / floor)
+    plain = quartile(table) / floor
+    lost = np.minimum(shares, plain) if varies else shares
+    ratios = np.where(floor > lost_distance, lost, plain)
     return np.asarray(ratios, dtype=np.float64)
 
 
@@ -94,7 +112,7 @@ def move_ratios(
     """
     own, sizes = baseline.moves, baseline.sizes
     table = distances(candidate.moves, own, sizes)
-    shaken = np.concatenate([distances(other.moves, own, sizes) for other in floors])
+    shaken = [distances(other.moves, own, sizes) for other in floors]
     floor = floor_of(shaken, least)
     explained: Table = np.zeros(len(sizes))
     if not candidate.gradients_taught:
@@ -118,11 +136,11 @@ def loss_ratio(
     scale = np.maximum(np.abs(own), 1e-12)
     apart = np.abs(np.asarray(candidate.losses[:count]) - own) / scale
     shaken = [
-        np.abs(np.asarray(floor.losses[:count]) - own) / scale
+        (np.abs(np.asarray(floor.losses[:count]) - own) / scale)[:, None]
         for floor in floors
         if len(floor.losses) >= count
     ]
-    floor = floor_of(np.concatenate(shaken)[:, None], least) if shaken else np.asarray([least])
+    floor = floor_of(shaken, least) if shaken else np.asarray([least])
     apart = np.where(np.isfinite(apart), apart, np.inf)
     return float(np.quantile(apart, 0.25, method="lower") / floor[0])
 
@@ -135,10 +153,10 @@ def average_ratios(
     Nobody names these tensors, so each is compared with the nearest of its shape.
     """
     own = _nearest(baseline.averages, candidate.averages)
-    shaken = [_nearest(baseline.averages, floor.averages) for floor in floors]
+    shaken = [_nearest(baseline.averages, floor.averages)[None] for floor in floors]
     if not own.size:
         return own
-    return np.asarray(own / floor_of(np.stack(shaken), least), dtype=np.float64)
+    return np.asarray(own / floor_of(shaken, least), dtype=np.float64)
 
 
 def _nearest(baseline: Averages, other: Averages) -> Table:

@@ -29,6 +29,7 @@ from upshift.verify.distances import (
     gradient_ratios,
     loss_ratio,
     move_ratios,
+    own_distances,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +42,16 @@ TENSOR_FACTOR = 10.0
 _GROSS_DISTANCE = 0.2
 _SPREAD_FACTOR = 3.0
 _LEAST_SPREAD_RATIO, _WIDEST_SPREAD_RATIO = 1e-3, 0.3
+_WIDEST_FLOOR_RATIO = 0.01
+_COUNTS = frozenset(
+    {
+        "number of steps",
+        "samples per step",
+        "number of losses",
+        "number of batches",
+        "order of calls and settings",
+    }
+)
 
 
 def repeatable(first: Evidence, second: Evidence) -> Gate:
@@ -57,7 +68,12 @@ def repeatable(first: Evidence, second: Evidence) -> Gate:
 
 
 def same_structure(
-    baseline: Evidence, candidate: Evidence, *, redraws: bool, again: Evidence | None = None
+    baseline: Evidence,
+    candidate: Evidence,
+    *,
+    redraws: bool,
+    again: Evidence | None = None,
+    shaken: Sequence[Evidence] = (),
 ) -> Gate:
     """G1: same batches in the same order, same optimizer settings, same parts in training.
 
@@ -67,42 +83,78 @@ def same_structure(
         redraws: random draws inside the samples change, as the plan says; then the order of
             the samples is compared in place of their content, which tells it otherwise.
         again: a second launch of the untouched script; what differs there is not the plan's work.
+        shaken: the untouched script with one bit changed; nor are counts that differ there.
     """
-    count = min(baseline.step_count, candidate.step_count)
+    name = "G1 structure"
+    changed = _differing(baseline, candidate, redraws=redraws)
     own = _differing(baseline, again, redraws=redraws) if again is not None else []
-    differing = [
-        name for name in _differing(baseline, candidate, redraws=redraws) if name not in own
-    ]
-    if differing:
+    bent = {one for run in shaken for one in _differing(baseline, run, redraws=redraws)} & _COUNTS
+    if differing := [one for one in changed if one not in own and one not in bent]:
         says = f"the plan changes the {' and the '.join(differing)}"
-        return Gate(name="G1 structure", passed=False, says=says)
+        return Gate(name=name, passed=False, says=says)
     if own:
         says = f"two launches of the script itself differ in the {' and the '.join(own)}"
-        return Gate(name="G1 structure", passed=None, says=says)
+        return Gate(name=name, passed=None, says=says)
+    if changed:
+        what = " and the ".join(changed)
+        says = f"with one bit of its weights changed, the script itself differs in the {what}"
+        return Gate(name=name, passed=None, says=says)
+    count = min(baseline.step_count, candidate.step_count)
+    rest = f"same optimizer settings, same layers in training over {count} steps"
+    if redraws and not _orders_seen(baseline, candidate):
+        says = f"the order of the samples could not be seen; {rest}"
+        return Gate(name=name, passed=None, says=says)
     what = "same order of samples" if redraws else "same batches in the same order"
-    says = f"{what}, same optimizer settings, same layers in training over {count} steps"
-    return Gate(name="G1 structure", passed=True, says=says)
+    return Gate(name=name, passed=True, says=f"{what}, {rest}")
+
+
+def only_counts_differ(baseline: Evidence, candidate: Evidence, *, redraws: bool) -> bool:
+    """Return whether two runs differ in nothing but counts, which may depend on values."""
+    return set(_differing(baseline, candidate, redraws=redraws)) <= _COUNTS
 
 
 def _differing(baseline: Evidence, candidate: Evidence, *, redraws: bool) -> list[str]:
     """Return what is of another kind or order in two runs."""
-    orders = _common(baseline.orders, candidate.orders)
+    left, right = baseline, candidate
+    fetched_count = min(len(left.batches), len(right.batches))
+    same_kinds = _kinds(left) == _kinds(right)
     return [
         name
-        for name, left, right in (
-            ("number of steps", baseline.step_count, candidate.step_count),
-            ("samples per step", baseline.samples, candidate.samples),
-            ("number of losses", len(baseline.losses), len(candidate.losses)),
-            ("order of the samples", *(orders if redraws else ((), ()))),
-            ("optimizer settings or training flags", baseline.structure, candidate.structure),
+        for name, same in (
+            ("number of steps", left.step_count == right.step_count),
+            ("samples per step", left.samples == right.samples),
+            ("number of losses", _losses_count(left) == _losses_count(right)),
+            ("order of the samples", not redraws or _equal_orders(left, right)),
+            ("optimizer settings or training flags", same_kinds),
+            ("order of calls and settings", not same_kinds or left.structure == right.structure),
+            ("number of batches", redraws or len(left.batches) == len(right.batches)),
             (
                 "content of the batches",
-                None if redraws else baseline.batches,
-                None if redraws else candidate.batches,
+                redraws or left.batches[:fetched_count] == right.batches[:fetched_count],
             ),
         )
-        if left != right
+        if not same
     ]
+
+
+def _kinds(evidence: Evidence) -> list[str]:
+    """Return the calls and settings that there were, in the order of their first time."""
+    return list(dict.fromkeys(evidence.structure))
+
+
+def _losses_count(evidence: Evidence) -> tuple[int, ...]:
+    return (*evidence.losses_at, len(evidence.losses))
+
+
+def _equal_orders(baseline: Evidence, candidate: Evidence) -> bool:
+    left, right = _common(baseline.orders, candidate.orders)
+    return left == right
+
+
+def _orders_seen(baseline: Evidence, candidate: Evidence) -> bool:
+    """Return whether there is something in each order of samples that was compared."""
+    left, _ = _common(baseline.orders, candidate.orders)
+    return bool(left) and all(left)
 
 
 def _common(
@@ -170,6 +222,7 @@ def part_ratios(
     *,
     least: float = LEAST_DISTANCE,
     lost_distance: float = np.inf,
+    varies: bool = False,
 ) -> dict[str, float]:
     """Return how many times further than the floor each part lies: typical tensors and worst.
 
@@ -180,10 +233,11 @@ def part_ratios(
         least: a relative distance that is rounding whatever the floor says.
         lost_distance: where the floor takes a gradient further than that, it is nothing but
             rounding and only has to stay small.
+        varies: the script does not repeat itself, which takes gradients far, too.
     """
     parts = {
         "gradients": gradient_ratios(
-            baseline, candidate, floors, least, lost_distance=lost_distance
+            baseline, candidate, floors, least, lost_distance=lost_distance, varies=varies
         ),
         "weights": move_ratios(baseline, candidate, floors, least),
         "averages": average_ratios(baseline, candidate, floors, least),
@@ -196,8 +250,43 @@ def part_ratios(
     return ratios
 
 
+def resolved(gate: Gate, baseline: Evidence, floors: Sequence[Evidence]) -> Gate:
+    """Say how finely a script could be judged that does not repeat itself; leave open what not.
+
+    Its runs with one bit changed differ by what any two of its launches differ by, too, so that
+    their distance is the floor of both. Where that is wide, to lie within it shows nothing.
+
+    Args:
+        gate: what was found.
+        baseline: the untouched script.
+        floors: the floor of that gate.
+    """
+    gradients, weights = own_distances(baseline, floors)
+    own = (
+        f"two launches of the script itself differ by {gradients:.2g} of the gradients and by "
+        f"{weights:.2g} of a movement of the weights"
+    )
+    if gate.passed is not True or max(gradients, weights) <= _WIDEST_FLOOR_RATIO:
+        return replace(gate, says=f"{gate.says} ({own})")
+    says = f"{own}: what the plan does to them cannot be judged"
+    return replace(gate, passed=None, says=says)
+
+
+def by_spread(baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence]) -> Gate:
+    """Judge by the losses alone where runs take different ways from their first step on.
+
+    Args:
+        baseline: the untouched script.
+        candidate: the script under the plan.
+        floors: the untouched script with one bit changed.
+    """
+    own = [repeatable(baseline, floor) for floor in floors]
+    widest = max(own, key=lambda gate: gate.distance_ratio or 0.0)
+    return within_spread(baseline, candidate, widest)
+
+
 def within_spread(baseline: Evidence, candidate: Evidence, gate: Gate) -> Gate:
-    """Judge a script that does not repeat itself: three times its own spread, at least 0.1 %.
+    """Judge a script by the spread of its losses: three times that, at least 0.1 %.
 
     The rule of Megatron-LM's golden values (functional_tests, compute_golden_statistics.py). Two
     losses of one sign differ by all of their value at most, so that a wide spread allows anything.

@@ -25,10 +25,16 @@ PRECISION_RATIO = 5.0
 LEAST_COSINE = 0.99
 _LEAST_SHARE = 1 / 16
 _LOST_DISTANCE = 0.5
+_COSINE_FACTOR = 2.0
 
 
 def within_precision(
-    baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence], *, epsilon_ratio: float
+    baseline: Evidence,
+    candidate: Evidence,
+    floors: Sequence[Evidence],
+    *,
+    epsilon_ratio: float,
+    varies: bool = False,
 ) -> Gate:
     """G4: gradients, losses and averages differ no more than by the precision that was asked for.
 
@@ -37,6 +43,8 @@ def within_precision(
         candidate: the script under the plan.
         floors: the untouched script with weights times (1 +- epsilon_ratio), at least one.
         epsilon_ratio: distance of neighbouring numbers over their size: 2^-8 in bfloat16.
+        varies: the script does not repeat itself; then it is not for rounding alone that the
+            floor takes a gradient far.
     """
     name = "G4 precision"
     if candidate.sizes != baseline.sizes or len(candidate.losses) != len(baseline.losses):
@@ -45,7 +53,9 @@ def within_precision(
     if not np.isfinite(candidate.losses).all() and np.isfinite(baseline.losses).all():
         return Gate(name=name, passed=False, says="a loss is not a number")
     least = epsilon_ratio * _LEAST_SHARE
-    ratios = part_ratios(baseline, candidate, floors, least=least, lost_distance=_LOST_DISTANCE)
+    ratios = part_ratios(
+        baseline, candidate, floors, least=least, lost_distance=_LOST_DISTANCE, varies=varies
+    )
     if candidate.gradients_taught:  # then the movements are the optimizer's alone: `same_update`
         ratios = {part: ratio for part, ratio in ratios.items() if "weights" not in part}
     worst = max(ratios, key=lambda part: ratios[part])
@@ -69,12 +79,13 @@ def _askew(
 ) -> str:
     """Return how the gradients point elsewhere or have another length on average."""
     cosine = float(np.median(cosines(baseline, candidate)))
-    least = min([LEAST_COSINE, *(float(np.median(cosines(baseline, f))) for f in floors)])
+    shaken = [float(np.median(cosines(baseline, floor))) for floor in floors]
+    least = min(LEAST_COSINE, 1 - _COSINE_FACTOR * (1 - min(shaken)))
     if cosine < least:
         return f"the cosine of the gradients is {cosine:.4f}, below {least:.4f}"
     longer = float(np.median(stretches(baseline, candidate))) - 1
-    shaken = max(abs(float(np.median(stretches(baseline, f))) - 1) for f in floors)
-    if abs(longer) > max(epsilon_ratio, PRECISION_RATIO * shaken):
+    stretched = max(abs(float(np.median(stretches(baseline, f))) - 1) for f in floors)
+    if abs(longer) > max(epsilon_ratio, PRECISION_RATIO * stretched):
         word = "longer" if longer > 0 else "shorter"
         return f"the gradients are {word} by {abs(longer):.2g} of their size on average"
     return ""

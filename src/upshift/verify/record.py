@@ -107,7 +107,9 @@ class Recorder:
             self._followers.note_new()
 
     def backward(self, tensors: Any) -> None:
-        """Keep the value of a loss."""
+        """Keep the value of a loss; inside `torch.func` nobody can read one."""
+        if _transformed():
+            return
         self._found["model_draws"].append(_generator_hash())
         for tensor in tensors:
             if tensor.numel() == 1 and not tensor.is_complex():
@@ -177,7 +179,7 @@ class Recorder:
         )
 
     def _before_first_call(self, module: Any) -> None:
-        if self._order.get("perturb") and not self._perturbed:
+        if self._order.get("perturb") and not self._perturbed and not _transformed():
             self._perturbed = True
             perturb(module.parameters(), **self._order["perturb"])
 
@@ -280,19 +282,21 @@ class Recorder:
         """Keep the order of the samples of each dataset, whoever fetches them.
 
         The first pass only: a dataset that draws in the main process moves the generator from
-        which the next pass is shuffled, so that other workers mean another shuffle.
+        which the next pass is shuffled, so that other workers mean another shuffle. Of an
+        iterable dataset nobody knows an order.
         """
-        from torch.utils.data import dataloader
+        from torch.utils.data import IterableDataset, dataloader
 
         kind: Any = dataloader._BaseDataLoaderIter
         stock = kind._next_index
         orders = self._orders
 
         def next_index(iterator: Any) -> Any:
-            index = stock(iterator)
-            seen = orders.setdefault(id(iterator._dataset), [])
-            if len(seen) < _pass_count(iterator):
-                seen.append(hashlib.sha256(repr(index).encode()).hexdigest()[:12])
+            index, dataset = stock(iterator), iterator._dataset
+            known = len(orders.get(id(dataset), ()))
+            if known < _pass_count(iterator) and not isinstance(dataset, IterableDataset):
+                plain = index.tolist() if hasattr(index, "tolist") else index
+                orders.setdefault(id(dataset), []).append(_short_hash(plain))
             return index
 
         def let() -> None:
@@ -307,8 +311,17 @@ def _pass_count(iterator: Any) -> float:
     """Return the batches of one pass; infinite for a sampler without length."""
     try:
         return len(iterator._index_sampler)
-    except TypeError:
+    except Exception:  # a sampler of the script's own may raise anything there
         return float("inf")
+
+
+def _transformed() -> bool:
+    """Return whether a function runs under `torch.func`, where tensors have no values to read."""
+    import torch
+
+    functions: Any = getattr(torch._C, "_functorch", None)
+    peek = getattr(functions, "peek_interpreter_stack", None)
+    return peek is not None and peek() is not None
 
 
 def _plain(part: Any, name: str) -> Any:
