@@ -1,6 +1,9 @@
 import json
+import os
+import py_compile
 import subprocess
 import sys
+import zipapp
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -53,6 +56,7 @@ class Options:
     force: bool
     step_count: int | None
     plan_path: Path
+    unprotected: bool
 
 
 class Session(ModuleType):
@@ -66,6 +70,7 @@ class Session(ModuleType):
         self.machine = MACHINE
         self.plan = THREADS
         self.interrupted = False
+        self.speedup = Interval(low_ratio=1.1, mid_ratio=1.2, high_ratio=1.3)
         self.error = None
         self.diagnosis = None
 
@@ -74,8 +79,8 @@ class Session(ModuleType):
         if self.error is not None:
             raise self.error
 
-    def glance(self):
-        self.note("glance")
+    def glance(self, python):
+        self.note("glance", python)
         return self.machine
 
     def doctor(self, python):
@@ -97,7 +102,7 @@ class Session(ModuleType):
         return Tuning(
             machine=self.machine, workload=workload, baseline=PROFILE, plan=self.plan,
             proof=Proof(effect=Effect.ROUNDING), cost=Cost(wall_s=9.0, launch_count=3),
-            speedup=Interval(low_ratio=1.1, mid_ratio=1.2, high_ratio=1.3),
+            speedup=self.speedup,
             interrupted=self.interrupted, diagnosis=self.diagnosis,
         )  # fmt: skip
 
@@ -179,7 +184,7 @@ def test_options_have_true_defaults(session):
     assert options(session) == Options(
         budget_s=300.0, keep=Effect.REDRAW, allow=None, only=frozenset(), skip=frozenset(),
         pulled=Plan(), patience_s=60.0, training_s=None, force=False, step_count=None,
-        plan_path=Path("upshift.toml"),
+        plan_path=Path("upshift.toml"), unprotected=False,
     )  # fmt: skip
 
 
@@ -187,7 +192,8 @@ def test_every_option_arrives(session):
     done = upshift_with(
         "tune", "--keep", "exact", "--allow", "precision", "--for", "8h", "--plan", "p.toml",
         "--force", "--lever", "intra_op_threads=4", "--lever", "compile=max", "--only", "compile",
-        "--skip", "intra_op_threads", "--patience", "2m", "--quiet", "--plain", "train.py",
+        "--skip", "intra_op_threads", "--patience", "2m", "--quiet", "--plain", "--unprotected",
+        "train.py",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     found = options(session)
@@ -196,6 +202,9 @@ def test_every_option_arrives(session):
     assert found.pulled == Plan().pull("intra_op_threads", 4).pull("compile", "max")
     assert (found.only, found.skip) == ({"compile"}, {"intra_op_threads"})
     assert found.plan_path == Path("p.toml")
+    assert found.unprotected
+    upshift_with("profile", "--unprotected", "train.py")
+    assert options(session).unprotected
 
 
 def test_several_levers_may_stand_between_commas(session):
@@ -318,6 +327,92 @@ def test_a_warning_in_the_script_is_its_own_affair(session):
     assert upshift_with("tune", "train.py").exit_code == 0
 
 
+def test_what_python_runs_is_run(session):
+    Path("pack").mkdir()
+    Path("pack/__main__.py").write_text("print('training')\n")
+    zipapp.create_archive("pack", "pack.pyz")
+    py_compile.compile("train.py", "train.pyc")
+    for name in ("pack", "pack.pyz", "train.pyc"):
+        for verb in ("tune", "profile", "run"):
+            done = upshift_with(verb, *(["--force"] if verb == "run" else []), name)
+            assert done.exit_code == 0, done.stderr
+            assert workload(session).argv == (name,)
+
+
+@pytest.mark.parametrize("verb", ["tune", "profile"])
+def test_a_pipe_is_left_unread_and_can_only_be_run(session, verb):
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as pipe, os.fdopen(writing, "wb") as script:
+        script.write(b"print('training')\n")
+        script.flush()
+        name = f"/dev/fd/{reading}"
+        done = upshift_with("run", "--lever", "intra_op_threads=2", name)
+        assert done.exit_code == 0, done.stderr
+        refused = upshift_with(verb, name)
+        assert refused.exit_code == 2
+        assert f"{name} can be read once only" in refused.stderr
+        assert pipe.peek(1) == b"print('training')\n"
+
+
+def test_standard_input_is_no_script_of_a_trial_even_from_a_file(session):
+    with open("train.py") as file:
+        place = f"/dev/fd/{file.fileno()}"
+        assert upshift_with("tune", place).exit_code == 2
+        assert upshift_with("run", "--lever", "compile=x", place).exit_code == 0
+
+
+def test_a_working_folder_that_was_removed_is_a_sentence(session, project, monkeypatch):
+    gone = project / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    done = upshift_with("run", "--lever", "compile=x", str(project / "train.py"))
+    assert done.exit_code == 2
+    assert "The working folder was removed." in done.stderr
+    monkeypatch.chdir(project)
+
+
+@pytest.fixture
+def other_python(project, monkeypatch):
+    program = project / "venv" / "bin" / "python3.12"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_a_program_s_python_is_the_one_in_front(session, other_python, monkeypatch):
+    upshift_with("profile", "--", str(other_python), "train.py")
+    assert workload(session).python == str(other_python)
+    upshift_with("profile", "--", "venv/bin/python3.12", "train.py")
+    assert workload(session).python == str(other_python)
+    upshift_with("profile", "--", sys.executable, "train.py")
+    assert workload(session).python == sys.executable
+    upshift_with("tune", "--", str(other_python), "train.py")
+    upshift_with("run", "--", str(other_python), "train.py")
+    assert session.calls[-2] == ("glance", str(other_python))
+    other_python.rename(other_python.with_name("python"))
+    monkeypatch.setenv("PATH", str(other_python.parent), prepend=os.pathsep)
+    upshift_with("profile", "--", "sh", "train.sh")
+    assert workload(session).python == str(other_python.with_name("python"))
+
+
+def test_a_name_that_is_no_utf8_is_tuned_told_and_run(session, monkeypatch):
+    monkeypatch.setattr("upshift.cli.reports.print_page", lambda page, aside=False: None)
+    session.diagnosis = EXAMINED
+    name = "caf\udce9.py"
+    Path(name).write_text("print('training')\n")
+    out = ["--json", "r.json", "--events", "e.jsonl"]
+    done = upshift_with("tune", *out, name)
+    assert done.exit_code == 0, done.output
+    assert json.loads(Path("r.json").read_text())["workload"]["argv"] == ["caf\\udce9.py"]
+    for line in Path("e.jsonl").read_text().splitlines():
+        json.loads(line)
+    assert upshift_with("profile", "--trace", "t.json", name).exit_code == 0
+    assert upshift_with("run", name).exit_code == 0
+    assert session.calls[-1][1].argv == (name,)
+
+
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
@@ -403,6 +498,46 @@ def test_an_interrupted_search_leaves_what_it_has(session):
     assert done.exit_code == 130
     assert "You interrupted the search" in done.stdout
     assert Path("upshift.toml").exists()
+
+
+def test_an_interrupted_search_writes_beside_a_confirmed_plan(session):
+    upshift_with("tune", "train.py")
+    kept = [Path(name).read_text() for name in ("upshift.toml", "upshift-report.txt")]
+    report = upshift_with("report").stdout
+    session.interrupted, session.plan, session.speedup = True, Plan(), None
+    done = upshift_with("tune", "--quiet", "train.py")
+    assert done.exit_code == 130
+    assert "upshift.toml stays as it is" in done.stderr
+    assert kept == [Path(name).read_text() for name in ("upshift.toml", "upshift-report.txt")]
+    assert upshift_with("report").stdout == report
+    assert 'state = "unproved"' in Path("upshift-unconfirmed.toml").read_text()
+    assert "You interrupted" in Path("upshift-unconfirmed-report.txt").read_text()
+    assert "You interrupted" in upshift_with("report", "upshift-unconfirmed.toml").stdout
+    assert not upshift_with("run", "train.py").stderr
+
+
+@pytest.mark.parametrize(("plan", "says"), [(THREADS, "is not proved"), (Plan(), "is empty")])
+def test_run_says_that_its_plan_is_not_proved(session, plan, says):
+    session.interrupted, session.plan, session.speedup = True, plan, None
+    upshift_with("tune", "train.py")
+    done = upshift_with("run", "train.py")
+    assert done.exit_code == 0
+    assert session.calls[-1][2] == plan
+    (line,) = done.stderr.splitlines()
+    assert says in line
+    assert not upshift_with("run", "--quiet", "train.py").stderr
+
+
+def test_run_refuses_a_plan_that_has_failed_unless_forced(session):
+    upshift_with("tune", "train.py")
+    written = Path("upshift.toml").read_text().replace("gates = []", 'gates = ["failed: G1: no"]')
+    Path("upshift.toml").write_text(written)
+    refused = upshift_with("run", "train.py")
+    assert refused.exit_code == 2
+    assert "A gate of the maths failed under this plan." in refused.stderr
+    assert "--force" in refused.stderr
+    assert upshift_with("run", "--force", "train.py").exit_code == 0
+    assert session.calls[-1][2] == THREADS
 
 
 def test_an_interruption_while_it_prints_costs_no_file(session, monkeypatch):

@@ -1,6 +1,7 @@
 """The published figure: fixed pairs, and an interval that spans every round of launches."""
 
 import random
+from dataclasses import replace
 from math import exp
 
 import pytest
@@ -31,6 +32,28 @@ def test_the_interval_spans_those_of_all_rounds() -> None:
     assert joined.speedup.high_ratio == max(r.speedup.high_ratio for r in rounds)
     assert rounds[0].speedup.mid_ratio < joined.speedup.mid_ratio < rounds[1].speedup.mid_ratio
     assert len(joined.pairs) == 80
+
+
+def a_stalling_round(every, seed=1):
+    """Steps gain a fifth, and one in so many takes five times as long."""
+    pairs = a_round(0.2, seed=seed).pairs
+    late = [replace(p, candidate_s=5.0) if i % every == 1 else p for i, p in enumerate(pairs)]
+    return compare.settle(late)
+
+
+def test_steps_that_stall_may_cost_more_than_the_others_gain() -> None:
+    for every, stalls in ((10, True), (60, False)):
+        seen = compare.span([a_stalling_round(every, seed=seed) for seed in (1, 2)])
+        assert seen.speedup.is_gain
+        assert (seen.means_ratio < 1.0) is stalls
+        assert seen.stalls is stalls
+
+
+def test_a_burst_in_one_round_is_no_stall() -> None:
+    seen = compare.span([a_stalling_round(8), a_round(0.2)])
+    assert seen.speedup.is_gain
+    assert seen.means_ratio < 1.0
+    assert not seen.stalls
 
 
 def test_one_round_is_itself() -> None:

@@ -64,3 +64,21 @@ def test_knows_nothing_of_an_empty_machine(tmp_path) -> None:
 def test_garbage_is_unknown_and_no_traceback(fake, garbage) -> None:
     fake.write("proc/meminfo", garbage)
     assert memory(fake).total_bytes is None
+
+
+@pytest.mark.parametrize("place", ["pod", "pod/job"])
+def test_a_group_that_ends_as_one_is_a_caveat(server, place) -> None:
+    files = {"pod/memory.max": str(8 * GIB), "pod/job/memory.oom.group": "0"}
+    server.cgroup2("/pod/job", {**files, f"{place}/memory.oom.group": "1"})
+    (caveat,) = read(root=server.path, env={}).caveats
+    assert caveat.name == "shared_end"
+    assert "upshift too" in caveat.problem
+
+
+@pytest.mark.parametrize(
+    ("limit", "place", "group"),
+    [("max", "pod", "1"), (str(8 * GIB), "pod", "0"), (str(8 * GIB), ".", "1")],
+)
+def test_a_trial_that_is_ended_alone_or_never_is_no_caveat(server, limit, place, group) -> None:
+    server.cgroup2("/pod", {"pod/memory.max": limit, f"{place}/memory.oom.group": group})
+    assert read(root=server.path, env={}).caveats == ()

@@ -75,3 +75,15 @@ def test_a_relative_cache_home_is_ignored(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert archive.folder() == tmp_path / ".cache" / "upshift" / "tunings"
+
+
+def test_without_a_home_it_is_said_where_a_tuning_could_be_kept(monkeypatch, tmp_path, tuning):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(archive.Path, "home", homeless)
+    for ask, what in ((archive.remember, tuning), (archive.recall, None)):
+        with pytest.raises(UsageError, match="no home folder") as caught:
+            ask(what, tmp_path / "upshift.toml")
+        assert "XDG_CACHE_HOME" in caught.value.remedy

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from upshift.records import Comparison, Interval, Pair, Phase, Plan, Verdict
@@ -85,3 +87,23 @@ def test_a_search_goes_on_with_the_settings_that_it_began_with(tmp_path) -> None
     size = path.stat().st_size
     again.settle(settings)
     assert path.stat().st_size == size
+
+
+def test_a_disk_that_fills_up_costs_the_file_and_not_the_search(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal.open(path, FINGERPRINT)
+    journal.append(comparison("a"))
+    synced = os.fsync
+
+    def full(descriptor):
+        os.truncate(path, path.stat().st_size - 5)  # what a full disk leaves of a line
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    journal.append(comparison("b"))
+    monkeypatch.setattr(os, "fsync", synced)
+    journal.append(comparison("c"))
+    journal.settle({"a": (True,)})
+    assert journal.lost == "no space left on device"
+    assert len(journal.history) == 3
+    assert Journal.open(path, FINGERPRINT).history == (comparison("a"),)

@@ -103,7 +103,7 @@ class Tuned:
 def tuned(monkeypatch, tmp_path):
     """Tune a simulated script."""
     plant(monkeypatch, LEVERS)
-    monkeypatch.setattr("upshift.launch.process.best_isolation", lambda: Isolation.NONE)
+    monkeypatch.setattr("upshift.launch.process.best_isolation", lambda cwd: Isolation.NONE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert upshift.lever.discover() == LEVERS
 
@@ -222,6 +222,14 @@ def test_where_a_lever_is_rejected_the_rest_is_proved_in_time(tuned, step_s, sta
     seen = tuned(600.0, step_s=step_s, start_s=start_s, rejected={"brisk"})
     assert kept(seen)
     assert "brisk" not in dict(seen.tuning.plan.settings)
+
+
+@pytest.mark.parametrize("blamed", ["brisk", "crowd", "early"])
+def test_only_the_lever_to_blame_is_rejected(tuned, blamed) -> None:
+    seen = tuned(600.0, step_s=0.1, start_s=2.0, rejected={blamed}).tuning
+    rejected = {row.lever for row in seen.levers if row.outcome == "rejected"}
+    assert rejected == {blamed}
+    assert {"brisk", "crowd", "early"} - set(dict(seen.plan.settings)) == {blamed}
 
 
 def test_a_command_that_trains_in_several_processes_is_refused(tuned, monkeypatch) -> None:

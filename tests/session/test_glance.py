@@ -22,3 +22,8 @@ def test_without_torch_a_glance_knows_none(monkeypatch) -> None:
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     assert session.glance().torch is None
+
+
+def test_of_another_python_a_glance_does_not_guess_the_torch() -> None:
+    assert session.glance(sys.executable).torch is not None
+    assert session.glance("/other/venv/bin/python").torch is None

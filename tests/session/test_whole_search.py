@@ -183,6 +183,7 @@ class Kept:
 
     history: tuple[Comparison, ...] = ()
     resumed_count: int = 0
+    lost: str = ""
 
     def append(self, seen) -> None:
         self.history = (*self.history, seen)

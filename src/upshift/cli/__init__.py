@@ -38,6 +38,7 @@ from upshift.cli.arguments import (
     Steps,
     Trace,
     Training,
+    Unprotected,
     Words,
     say,
 )
@@ -117,6 +118,7 @@ def profile(
     steps: Steps = None,
     lever: Pulled = None,
     patience: Patience = "60s",
+    unprotected: Unprotected = False,
     quiet: Quiet = False,
     plain: Plain = False,
     events: EventsPath = None,
@@ -127,7 +129,7 @@ def profile(
     from upshift.report.audience import Audience
 
     check_outputs(json, html, trace)
-    options = _options(lever=lever, patience=patience, steps=steps)
+    options = _options(lever=lever, patience=patience, steps=steps, unprotected=unprotected)
     workload = read_workload(script)
     with telling(events, "profile", workload) as told:
         with view(quiet=quiet, plain=plain) as screen:
@@ -152,6 +154,7 @@ def tune(
     only: Only = None,
     skip: Skip = None,
     patience: Patience = "60s",
+    unprotected: Unprotected = False,
     quiet: Quiet = False,
     plain: Plain = False,
     events: EventsPath = None,
@@ -170,7 +173,7 @@ def tune(
         plan_file.guard_plan(path)
     options = _options(
         budget=budget, keep=keep, allow=allow, training=training, plan=path, force=force,
-        lever=lever, only=only, skip=skip, patience=patience,
+        lever=lever, only=only, skip=skip, patience=patience, unprotected=unprotected,
     )  # fmt: skip
     workload = read_workload(script)
     with telling(events, "tune", workload) as told:
@@ -178,6 +181,10 @@ def tune(
             tuning = session.tune(workload, options, Audience(told, screen))
         written = leave(tuning, path, json, html, aside=on_stdout(events))
         told.result(document.tuning_document(tuning), written)
+    if path not in written:
+        say(
+            f"{path} stays as it is: what this search has found is not confirmed. See {written[0]}."
+        )
     if not quiet:
         say(f"Wrote {', '.join(str(p) for p in written)}.")
     if tuning.interrupted:
@@ -199,7 +206,7 @@ def run(
     """
     from upshift import session
 
-    workload = read_workload(script)
+    workload = read_workload(script, once=True)
     options = _options(plan=plan or PLAN, force=force, lever=lever)
     needed = plan is not None or not lever
     chosen, band = _chosen_plan(workload, options, needed=needed, quiet=quiet)
@@ -269,6 +276,7 @@ def _options(
     skip: Sequence[str] | None = None,
     patience: str = "60s",
     steps: int | None = None,
+    unprotected: bool = False,
 ) -> Options:
     from upshift import session
     from upshift.lever import check_names, check_plan
@@ -292,6 +300,7 @@ def _options(
         force=force,
         step_count=steps,
         plan_path=plan,
+        unprotected=unprotected,
     )
 
 
@@ -335,13 +344,14 @@ def _chosen_plan(
         remedy = "Run `upshift tune` with your script first, or name a --lever."
         raise UsageError(f"There is no plan: {PLAN} is not in this folder.", remedy=remedy)
     saved = plan_file.read_plan(options.plan_path)
-    if not saved.plan.settings:
-        return saved.plan, None
-    machine = session.glance()
-    found = plan_file.differences(saved, machine, workload)
+    found, band = plan_file.doubts(saved), None
+    if saved.plan.settings:
+        machine = session.glance(workload.python)
+        found += plan_file.differences(saved, machine, workload)
+        band = plan_file.fitting_band(saved, machine, workload)
     if refusals := [item.says for item in found if item.refuses and not options.force]:
         raise PlanError(" ".join(refusals), remedy="Run `upshift tune` here, or add --force.")
     for item in found:
         if not quiet:
             say(item.says)
-    return saved.plan, plan_file.fitting_band(saved, machine, workload)
+    return saved.plan, band

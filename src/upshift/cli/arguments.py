@@ -102,10 +102,21 @@ PlanPath = Annotated[
     typer.Option(metavar="PATH", help="The plan file.", show_default="upshift.toml"),
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Use the plan even where it was tuned for something else.")
+    bool,
+    typer.Option(
+        "--force", help="Use the plan even if it was tuned for something else, or failed."
+    ),
 ]
 Overwrite = Annotated[
-    bool, typer.Option("--force", help="Write the plan even over a file that is no plan.")
+    bool,
+    typer.Option("--force", help="Write the plan even over one of yours, or what is no plan."),
+]
+Unprotected = Annotated[
+    bool,
+    typer.Option(
+        "--unprotected",
+        help="Start a program even where its trials can change your files.",
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the result.")]
 Plain = Annotated[

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from upshift.records import Plan, Profiling, Tuning
+    from upshift.report.edits import Edits
 
 WIDEST = 100
 PLAN = Path("upshift.toml")
@@ -91,14 +92,22 @@ def _refuse_beside_edits(**places: Path | None) -> None:
 def _print_edits(tuning: Tuning, plan_path: Path) -> None:
     """Print the diff to stdout, for `patch -p1`, and what else there is to say to stderr."""
     from upshift.report import plan_file
-    from upshift.report.edits import write_edits
 
     # The file may have lost levers since: it says that it may be edited.
     plan = plan_file.read_plan(plan_path).plan if os.path.exists(plan_path) else tuning.plan
-    made = write_edits(tuning.workload, plan, traits=tuning.traits, env=os.environ)
+    made = _edits(tuning, plan)
     typer.echo(made.diff.encode("utf-8", "surrogateescape"), nl=False)
     if made.notes:
         say(*(note.replace("\n", "\n         ") for note in made.notes))
+
+
+def _edits(tuning: Tuning, plan: Plan) -> Edits:
+    from upshift.report.edits import write_edits
+
+    return write_edits(
+        tuning.workload, plan, traits=tuning.traits, env=os.environ,
+        python_version=tuning.machine.python_version,
+    )  # fmt: skip
 
 
 def _write_markdown(path: Path, tuning: Tuning, plan_path: Path) -> None:
@@ -113,12 +122,11 @@ def _write_markdown(path: Path, tuning: Tuning, plan_path: Path) -> None:
 
 
 def _write_html(path: Path, tuning: Tuning, plan_path: Path) -> None:
-    from upshift.report.edits import write_edits
     from upshift.report.files import write_atomically
     from upshift.report.html import render_tuning
 
     try:
-        edits = write_edits(tuning.workload, tuning.plan, traits=tuning.traits, env=os.environ).diff
+        edits = _edits(tuning, tuning.plan).diff
     except UpshiftError:  # a notebook, or a script that is not there any more: `--edits` says why
         edits = ""
     page = render_tuning(tuning, plan_path=plan_path, lines=_lines(tuning.plan), edits=edits)
@@ -130,19 +138,23 @@ def leave(
 ) -> list[Path]:
     """Write everything, then print the report; return what was written beside the record.
 
-    The plan comes first: a pager holds the printing up, and a second Ctrl-C ends it. What cannot
-    be written must not cost the answer either, so the report is printed even then.
+    The plan comes first: a pager holds the printing up, and a second Ctrl-C ends it. It may go
+    beside `path`, see `place_for`. What cannot be written must not cost the answer either, so the
+    report is printed even then.
     """
     from datetime import date
 
     from upshift.report import plan_file, text
 
+    wanted, path = path, plan_file.place_for(path, tuning)
+    report_path = path.with_name(REPORT if path == wanted else f"{path.stem}-report.txt")
     lines = _lines(tuning.plan)
     page = text.render_tuning(tuning, plan_path=path, lines=lines)
     try:
         plan_file.write_plan(path, tuning, lines=lines, today=date.today())
         forgotten = _remember(tuning, path)
-        written = [path, *_write_reports(tuning, path, page, json=json, html=html)]
+        _save(page, report_path)
+        written = [path, report_path, *_write_forms(tuning, path, json=json, html=html)]
     finally:
         print_page(page, aside=aside)
     if forgotten:
@@ -161,18 +173,14 @@ def _remember(tuning: Tuning, path: Path) -> str:
     return ""
 
 
-def _write_reports(
-    tuning: Tuning, path: Path, page: RenderableType, *, json: Path | None, html: Path | None
-) -> list[Path]:
+def _write_forms(tuning: Tuning, path: Path, *, json: Path | None, html: Path | None) -> list[Path]:
     from upshift.report import document
 
-    report_path = path.with_name(REPORT)
-    _save(page, report_path)
     if json is not None:
         document.write_document(json, document.tuning_document(tuning))
     if html is not None:
         _write_html(html, tuning, path)
-    return [report_path, *(place for place in (json, html) if place is not None)]
+    return [place for place in (json, html) if place is not None]
 
 
 def leave_profile(

@@ -28,12 +28,19 @@ class Confirmation:
     Attributes:
         speedup: Hodges-Lehmann estimate with the 95 % interval of the signed-rank test.
         means_ratio: ratio of plain mean times; a median hides periodic stalls, this does not.
+        best_means_ratio: the same of the round of launches in which it was highest.
     """
 
     speedup: Interval
     means_ratio: float
+    best_means_ratio: float
     pairs: tuple[Pair, ...]
     wall_s: float
+
+    @property
+    def stalls(self) -> bool:
+        """Steps that stall cost more than the others gain, in every round of launches."""
+        return self.speedup.is_gain and self.best_means_ratio < 1.0
 
     @property
     def verdict(self) -> Verdict:
@@ -89,6 +96,7 @@ def span(rounds: Sequence[Confirmation]) -> Confirmation:
             low_ratio=min(r.speedup.low_ratio for r in (joined, *rounds)),
             high_ratio=max(r.speedup.high_ratio for r in (joined, *rounds)),
         ),
+        best_means_ratio=max(each.means_ratio for each in rounds),
         wall_s=sum(each.wall_s for each in rounds),
     )
 
@@ -105,6 +113,7 @@ def settle(pairs: Sequence[Pair], *, wall_s: float = 0.0) -> Confirmation:
     return Confirmation(
         speedup=signed_rank_interval([pair.log_ratio for pair in pairs]),
         means_ratio=ratio,
+        best_means_ratio=ratio,
         pairs=tuple(pairs),
         wall_s=wall_s,
     )

@@ -25,7 +25,11 @@ _DOCKER_SHM_BYTES, _SMALL_SHM_BYTES = 64 * 2**20, 2**30
 
 
 def find(
-    machine: Machine, env: Mapping[str, str], *, torch_asked: bool = True
+    machine: Machine,
+    env: Mapping[str, str],
+    *,
+    torch_asked: bool = True,
+    ends_as_one: bool = False,
 ) -> tuple[Caveat, ...]:
     """Return every caveat about `machine`, the budget's first.
 
@@ -33,8 +37,18 @@ def find(
         machine: the facts.
         env: the environment that the script will start with.
         torch_asked: False where `machine.torch` is None because nobody asked.
+        ends_as_one: whether the kernel ends all of the job where its memory is used up.
     """
     found = [check(machine, env) for check in _CHECKS]
+    if ends_as_one:
+        found.append(
+            Caveat(
+                name="shared_end",
+                problem="Where memory runs out, the kernel ends all of this job at once, upshift "
+                "too (memory.oom.group).",
+                remedy="Ask for a limit that two copies of the script fit in.",
+            )
+        )
     if torch_asked and machine.torch is None:
         found.append(
             Caveat(

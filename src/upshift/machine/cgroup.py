@@ -74,6 +74,18 @@ def memory_left_bytes(root: Path) -> int | None:
     return min(left, default=None)
 
 
+def ends_as_one(root: Path) -> bool:
+    """Return whether the kernel ends a whole group of ours where its memory is used up.
+
+    It ends the largest group that says so at or below the one whose limit is reached:
+    https://docs.kernel.org/admin-guide/cgroup-v2.html, memory.oom.group.
+    """
+    groups = levels(root, "memory")
+    limited = [index for index, group in enumerate(groups) if _memory_limit(group) is not None]
+    below = groups[: max(limited, default=-1) + 1]
+    return any(number(group / "memory.oom.group") == 1 for group in below)
+
+
 def _quota(group: Path) -> float | None:
     words = (text(group / "cpu.max") or "").split()
     if len(words) == 2:

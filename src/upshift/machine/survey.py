@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from upshift.machine import caveats
 from upshift.machine.budget import read_budget
-from upshift.machine.cgroup import quota_cores_ratio
+from upshift.machine.cgroup import ends_as_one, quota_cores_ratio
 from upshift.machine.cpu import read_cpu, sibling_sets
 from upshift.machine.elsewhere import read_cpu_elsewhere, read_memory_elsewhere
 from upshift.machine.kernel_files import text
@@ -69,7 +69,8 @@ def read(
         system=_system(root, real=real),
         python_version=platform.python_version(),
     )
-    return replace(machine, caveats=caveats.find(machine, env, torch_asked=probe is not None))
+    found = caveats.find(machine, env, torch_asked=probe is not None, ends_as_one=ends_as_one(root))
+    return replace(machine, caveats=found)
 
 
 def _mask() -> frozenset[int] | None:

@@ -23,18 +23,29 @@ NAMES = {**vars(records), "Mapping": collections.abc.Mapping}
 
 
 def folder() -> Path:
-    """Return where tunings are kept: under `$XDG_CACHE_HOME`, or `~/.cache`."""
+    """Return where tunings are kept: under `$XDG_CACHE_HOME`, or `~/.cache`.
+
+    Raises:
+        UsageError: there is no home either, as in a container under a user without a name.
+    """
     home = os.environ.get("XDG_CACHE_HOME", "")
     # The specification says that a relative path there is to be ignored.
-    root = Path(home) if Path(home).is_absolute() else Path.home() / ".cache"
-    return root / "upshift" / "tunings"
+    if Path(home).is_absolute():
+        return Path(home, "upshift", "tunings")
+    try:
+        return Path.home() / ".cache" / "upshift" / "tunings"
+    except RuntimeError:  # no HOME, and no line in /etc/passwd
+        raise UsageError(
+            "There is no home folder to keep a tuning in.",
+            remedy="Set XDG_CACHE_HOME to a folder that you may write.",
+        ) from None
 
 
 def remember(tuning: Tuning, plan_path: Path) -> Path:
     """Keep a tuning under the path of its plan file, and return where.
 
     Raises:
-        UsageError: the cache cannot be written.
+        UsageError: the cache cannot be written, or there is no place for one.
     """
     import msgspec
 

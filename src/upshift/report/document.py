@@ -73,6 +73,26 @@ def tuning_document(tuning: Tuning) -> dict[str, Any]:
     )
 
 
+def utf8(text: str) -> str:
+    """Spell out bytes that are no UTF-8, which a file name or an argument may hold."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def encoded(content: object) -> bytes:
+    """Return JSON; what is no UTF-8 is spelt out, for JSON has no other bytes."""
+    import msgspec
+
+    return msgspec.json.encode(_spelt(msgspec.to_builtins(content)))
+
+
+def _spelt(content: Any) -> Any:
+    if isinstance(content, str):
+        return utf8(content)
+    if isinstance(content, dict):
+        return {_spelt(key): _spelt(value) for key, value in content.items()}
+    return list(map(_spelt, content)) if isinstance(content, list | tuple) else content
+
+
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
     """Write a document as JSON, atomically.
 
@@ -82,7 +102,7 @@ def write_document(path: Path, document: Mapping[str, Any]) -> None:
     import msgspec
 
     # msgspec writes infinities and not-a-number as null, which JSON can say and json cannot.
-    payload = msgspec.json.format(msgspec.json.encode(document), indent=2)
+    payload = msgspec.json.format(encoded(document), indent=2)
     write_atomically(path, payload.decode() + "\n")
 
 

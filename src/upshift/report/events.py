@@ -140,12 +140,10 @@ class Events:
     def _tell(self, event: str, *values: Any) -> None:
         if self._stream is None:
             return
-        import msgspec
-
         known = dict(zip(KEYS[event], values, strict=True))
         line = {"event": event, "elapsed_s": round(self._clock() - self._start_s, 3)} | known
         try:
-            self._stream.write(msgspec.json.encode(line) + b"\n")
+            self._stream.write(document.encoded(line) + b"\n")
             self._stream.flush()
         except BrokenPipeError:
             self._close()

@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Any
 from upshift import lever
 from upshift.errors import PlanError, UsageError
 from upshift.records import Entry, Plan
+from upshift.report.document import utf8
+from upshift.report.evidence_table import State, doubt, evidence_table, read_state, state_of
 from upshift.report.files import write_atomically
 from upshift.report.guard_table import guard_table, read_band
+from upshift.report.machine_table import alike, fingerprint, machine_table
 from upshift.report.wording import EFFECTS, PLAN_NAME, command_line, interval, words
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from tomlkit import TOMLDocument
     from tomlkit.items import Table
 
-    from upshift.records import Band, Gate, Machine, Tuning, Workload
+    from upshift.records import Band, Machine, Tuning, Workload
 
 SCHEMA = 1
 REDO = "Run `upshift tune` again to write a new one."
@@ -44,6 +47,7 @@ class SavedPlan:
         machine: the fingerprint: cpu, cores, torch, python; a missing key is unknown.
         command: the script (module, notebook, program) and its arguments.
         band: how the script begins without levers; None where the run is not watched.
+        state: how far the plan can be relied on; None where the file does not say.
     """
 
     plan: Plan
@@ -52,11 +56,12 @@ class SavedPlan:
     entry: Entry | None = None
     schema: int = SCHEMA
     band: Band | None = None
+    state: State | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One way in which here and now are not what a plan was tuned for.
+    """One way in which a plan was not shown to hold here and now.
 
     Attributes:
         refuses: True where the plan may be wrong here, not merely less good.
@@ -86,10 +91,10 @@ def write_plan(path: Path, tuning: Tuning, *, lines: Mapping[str, str], today: d
     _say(document, f"    {rerun}")
     _say(document, "The script itself is not edited. You may edit this file.")
     document.add("schema", tomlkit.item(SCHEMA))
-    document.add("machine", _machine_table(tuning.machine))
+    document.add("machine", machine_table(tuning))
     document.add("command", _command_table(tuning.workload))
     document.add("plan", _plan_table(tuning, lines))
-    document.add("evidence", _evidence_table(tuning))
+    document.add("evidence", evidence_table(tuning))
     if tuning.band is not None and tuning.plan.settings:
         document.add("guard", guard_table(tuning.band))
     write_atomically(path, tomlkit.dumps(document))
@@ -99,7 +104,7 @@ def guard_plan(path: Path) -> None:
     """Refuse to write over a file that is no plan of ours.
 
     Raises:
-        UsageError: there is another file.
+        UsageError: there is another file, or a plan that somebody wrote.
     """
     try:
         content = tomllib.loads(path.read_text("utf-8"))
@@ -107,11 +112,33 @@ def guard_plan(path: Path) -> None:
         return
     except (OSError, ValueError):
         content = {}
-    if not {"schema", "plan", "evidence"} <= content.keys() or not path.is_file():
+    if not {"schema", "plan"} <= content.keys() or not path.is_file():
         raise UsageError(
             f"{path} is there already and is not a plan of upshift.",
             remedy="Choose another --plan, or move that file away.",
         )
+    if "evidence" not in content:
+        raise UsageError(
+            f"{path} is a plan that was written or edited by hand: it has no [evidence].",
+            remedy="Choose another --plan, or add --force to write over it.",
+        )
+
+
+def place_for(path: Path, tuning: Tuning) -> Path:
+    """Return where the plan of a tuning goes.
+
+    One that was interrupted goes beside a plan that is better proved, and beside a file that
+    does not say how far it is, such as one written by hand.
+    """
+    if not tuning.interrupted or not path.is_file():
+        return path
+    try:
+        there = read_plan(path).state
+    except PlanError:
+        there = None
+    if there is not None and there.strength_index <= state_of(tuning).strength_index:
+        return path
+    return path.with_name(f"{path.stem}-unconfirmed{path.suffix}")
 
 
 def read_plan(path: Path) -> SavedPlan:
@@ -134,9 +161,16 @@ def read_plan(path: Path) -> SavedPlan:
         command=_argv(path, command),
         entry=_entry(path, command),
         band=read_band(path, _table(path, content, "guard")),
+        state=read_state(_table(path, content, "evidence")),
     )
     lever.check_plan(saved.plan)
     return saved
+
+
+def doubts(saved: SavedPlan) -> tuple[Difference, ...]:
+    """Say what was not shown of a plan, wherever it is used."""
+    says = doubt(saved.state, saved.plan)
+    return (Difference(says=says, refuses=saved.state is State.FAILED),) if says else ()
 
 
 def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple[Difference, ...]:
@@ -150,9 +184,9 @@ def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple
         for key, says in _SENTENCES.items()
         if key in here
         and (then := saved.machine.get(key)) is not None
-        and not _alike(key, then, here[key])
+        and not alike(key, then, here[key])
     ]
-    found += _command_differences(saved, workload)
+    found += _command_differences(saved, _spelt(workload))
     if saved.plan.settings:
         return tuple(found)
     return tuple(Difference(says=item.says, refuses=False) for item in found)
@@ -166,22 +200,11 @@ def fitting_band(saved: SavedPlan, machine: Machine, workload: Workload) -> Band
     band = saved.band
     if band is None:
         return None
-    if saved.command[1:] != workload.argv[1:] or not saved.command:
+    if saved.command[1:] != _spelt(workload).argv[1:] or not saved.command:
         return band.only_what_is_sure()
     here = fingerprint(machine)
     same = all(saved.machine.get(key) == here.get(key) for key in ("cpu", "cores"))
     return band if same else replace(band, step_s=None)
-
-
-def fingerprint(machine: Machine) -> dict[str, Any]:
-    """Return what a plan depends on, as far as it is known."""
-    known = {
-        "cpu": machine.cpu.model,
-        "cores": machine.budget.core_count,
-        "torch": machine.torch.version if machine.torch else None,
-        "python": machine.python_version or None,
-    }
-    return {name: value for name, value in known.items() if value is not None}
 
 
 _SENTENCES = {
@@ -190,14 +213,6 @@ _SENTENCES = {
     "torch": "The plan was tuned with torch {saved}, and this is {here}.",
     "python": "The plan was tuned with Python {saved}, and this is {here}.",
 }
-
-
-def _alike(key: str, then: object, now: object) -> bool:
-    if key != "torch":
-        return then == now
-    # The wheels of PyPI call themselves 2.13.0+cu130 inside and 2.13.0 outside.
-    saved, here = str(then).partition("+"), str(now).partition("+")
-    return saved[0] == here[0] and (saved[2] == here[2] or not (saved[2] and here[2]))
 
 
 def _decides(key: str, then: object, here: Mapping[str, Any]) -> bool:
@@ -311,23 +326,12 @@ def _say(place: TOMLDocument | Table, comment: str) -> None:
 
 
 def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in _utf8(text))
+    return "".join(c if c.isprintable() else " " for c in utf8(text))
 
 
-def _utf8(text: str) -> str:
-    """Spell out bytes that are no UTF-8, which a file name or an argument may hold."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _machine_table(machine: Machine) -> Table:
-    import tomlkit
-
-    table = tomlkit.table()
-    _say(table, "What it was measured on. `upshift run` refuses the plan on another number of")
-    _say(table, "cores, another torch release or another script, unless you say --force.")
-    for name, value in fingerprint(machine).items():
-        table.add(name, value)
-    return table
+def _spelt(workload: Workload) -> Workload:
+    """Return a workload with its words as a plan file keeps them."""
+    return replace(workload, argv=tuple(map(utf8, workload.argv)))
 
 
 def _command_table(workload: Workload) -> Table:
@@ -336,7 +340,7 @@ def _command_table(workload: Workload) -> Table:
     table = tomlkit.table()
     _say(table, "What it was tuned for.")
     table.add("entry", workload.entry.value)
-    table.add("argv", [_utf8(word) for word in workload.argv])
+    table.add("argv", [utf8(word) for word in workload.argv])
     return table
 
 
@@ -354,33 +358,9 @@ def _plan_table(tuning: Tuning, lines: Mapping[str, str]) -> Table:
     for name, setting in tuning.plan.settings:
         for code in lines.get(name, "").strip("\n").splitlines():
             _say(table, f"  by hand: {code}")
-        item = tomlkit.item(_utf8(setting) if isinstance(setting, str) else setting)
+        item = tomlkit.item(utf8(setting) if isinstance(setting, str) else setting)
         if row := rows.get(name):
             gain = f"{interval(row.speedup)}; " if row.speedup else ""
             item.comment(_printable(f"{gain}{row.effect}: {EFFECTS[row.effect]}"))
         table.add(name, item)
     return table
-
-
-def _evidence_table(tuning: Tuning) -> Table:
-    import tomlkit
-
-    table = tomlkit.table()
-    if tuning.speedup is not None:
-        _say(table, "How many times as fast, from fresh runs after the search; 95 % interval.")
-        ends = ("low", "mid", "high")
-        speedup = tuning.speedup
-        ratios = (speedup.low_ratio, speedup.mid_ratio, speedup.high_ratio)
-        inline = tomlkit.inline_table()
-        inline.update({end: round(ratio, 4) for end, ratio in zip(ends, ratios, strict=True)})
-        table.add("speedup", inline)
-    table.add("effect", tuning.proof.effect.value)
-    gates = tomlkit.array()
-    gates.extend(_gate(gate) for gate in tuning.proof.gates)
-    table.add("gates", gates.multiline(multiline=len(gates) > 1))
-    return table
-
-
-def _gate(gate: Gate) -> str:
-    verdict = {True: "passed", False: "failed", None: "open"}[gate.passed]
-    return _utf8(f"{verdict}: {gate.name}: {gate.says}")

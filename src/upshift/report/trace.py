@@ -36,8 +36,6 @@ def write_trace(path: Path, diagnosis: Diagnosis | None, workload: Workload) -> 
     Raises:
         UsageError: no step was examined, or the file cannot be written.
     """
-    import msgspec
-
     if diagnosis is None or not diagnosis.steps:
         raise UsageError(
             "There are no steps to trace: the script was not examined.",
@@ -52,7 +50,7 @@ def write_trace(path: Path, diagnosis: Diagnosis | None, workload: Workload) -> 
         },
         "traceEvents": [*_names(workload), *events(diagnosis.steps)],
     }
-    write_atomically(path, msgspec.json.encode(content).decode() + "\n")
+    write_atomically(path, document.encoded(content).decode() + "\n")
 
 
 def events(steps: tuple[Step, ...]) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,7 @@ tore is dropped at the next start, and nothing before it is lost.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +34,14 @@ class Journal:
         settings: of each lever, those that the search tries. Some come from measurements, which
             differ from start to start; a search goes on with those that it began with.
         resumed_count: how many of them an earlier run left.
+        lost: why nothing is written any more, as on a full disk; empty where all is kept.
     """
 
     path: Path
     history: tuple[Comparison, ...] = ()
     settings: Settings = field(default_factory=dict)
     resumed_count: int = 0
+    lost: str = ""
 
     @classmethod
     def open(cls, path: Path, fingerprint: Mapping[str, Any]) -> Journal:
@@ -63,16 +66,30 @@ class Journal:
         _sync_folder(path.parent)
         return cls(path=path)
 
+    def forget(self) -> None:
+        """Remove the file: the search has come to its end."""
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
     def settle(self, settings: Settings) -> None:
         """Keep the settings that the search tries, for the next start."""
         if settings != self.settings:
-            _append(self.path, msgspec.json.encode({"settings": settings}))
+            self._write(msgspec.json.encode({"settings": settings}))
             self.settings = settings
 
     def append(self, comparison: Comparison) -> None:
-        """Add a comparison; when this returns, it is on the disk."""
-        _append(self.path, msgspec.json.encode(comparison))
+        """Add a comparison; when this returns, it is on the disk, unless that is `lost`."""
+        self._write(msgspec.json.encode(comparison))
         self.history = (*self.history, comparison)
+
+    def _write(self, line: bytes) -> None:
+        """Add a line. The first that fails is the last: it may be torn, which ends a reading."""
+        if self.lost:
+            return
+        try:
+            _append(self.path, line)
+        except OSError as error:
+            self.lost = (error.strerror or str(error)).lower()
 
 
 def _read(lines: list[bytes]) -> tuple[tuple[Comparison, ...], Settings, int]:

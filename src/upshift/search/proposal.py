@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from upshift.records import Comparison, Plan, Switch, Verdict
 from upshift.search.knob import SWITCHES, Knob
+from upshift.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -72,6 +73,15 @@ class Stakes:
         1800.0
         """
         return self.training_s * (1.0 - 1.0 / ratio) if ratio != 1.0 else 0.0
+
+    def too_late(self, ratio: float, later_s: float) -> str:
+        """Say why a speed-up that comes `later_s` behind is not taken.
+
+        >>> Stakes(training_s=60.0).too_late(1.5, 30.0)
+        'starts 30 s later and saves 20 s of 1 m 00 s of training'
+        """
+        saved, whole = duration(self.saved_s(ratio)), duration(self.training_s)
+        return f"starts {duration(later_s)} later and saves {saved} of {whole} of training"
 
 
 def propose_race(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from upshift.records import Comparison, LeverReport, Setting, Verdict
 from upshift.search.proposal import is_faster, starts_too_late
 from upshift.search.propose import EVEN, retell
-from upshift.units import duration, times
+from upshift.units import times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,9 +151,7 @@ def _unproven(seen: Comparison) -> str:
 def _dropped(seen: Comparison, stakes: Stakes) -> str:
     speedup = seen.speedup
     if is_faster(seen, stakes) and starts_too_late(seen, stakes) and speedup and seen.later_s:
-        saved = duration(stakes.saved_s(speedup.mid_ratio))
-        whole = duration(stakes.training_s)
-        return f"starts {duration(seen.later_s)} later and saves {saved} of {whole} of training"
+        return stakes.too_late(speedup.mid_ratio, seen.later_s)
     if speedup is not None and speedup.high_ratio < 1.0:
         return "slower here"
     if seen.excludes_gain:

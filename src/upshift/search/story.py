@@ -18,7 +18,7 @@ Hildebrandt 2002, https://doi.org/10.1109/32.988498 (delta debugging).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, islice, product
 from math import exp, inf
 from typing import TYPE_CHECKING, TypeAlias
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from upshift.search.proposal import Stakes
     from upshift.search.terms import Refusal
 
-# Yields a race, receives its comparison, or None when it may not be run any more.
+# Yields a race, receives its comparison, or None where it may not be run.
 Steps: TypeAlias = "Generator[Proposal, Comparison | None, None]"
 _MOST_BUNDLES, _MOST_ROUNDS, _MOST_PASSES = 3, 3, 3
 _MOST_REFINEMENTS, _MOST_PAIRS = 4, 8
@@ -86,7 +86,10 @@ class Story:
     bounded: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.outlook = Outlook(least_ratio=min(self.stakes.least_ratio, LEAST_RATIO))
+        # In noise that hides a small gain it takes a larger one to come in, and none to stay.
+        least_ratio = min(self.stakes.least_ratio, LEAST_RATIO)
+        self._to_stay = replace(self.stakes, least_ratio=least_ratio)
+        self.outlook = Outlook(least_ratio=least_ratio)
 
     def tell(self) -> Steps:
         """Run the whole search, in rounds until a round changes nothing."""
@@ -122,9 +125,6 @@ class Story:
     def _take(self, seen: Comparison) -> None:
         self.plan = seen.candidate
         self.outlook.look(seen, self.plan)
-
-    def _is_better(self, seen: Comparison) -> bool:
-        return is_better(seen, self.stakes)
 
     def _usable(self) -> list[Knob]:
         return [knob for knob in self.knobs if knob.lever not in self.broken]
@@ -214,7 +214,7 @@ class Story:
         if len(self.plan.differing(candidate)) < 2:
             return
         seen = yield from self._race(Kind.BUNDLE, self.plan, candidate, expected_log=expected_log)
-        if seen is not None and has_won(seen) and self._is_better(seen):
+        if seen is not None and has_won(seen) and is_better(seen, self.stakes):
             for lever in self.plan.differing(candidate):
                 self.deciding.pop(lever, None)
                 self.pruned.discard(lever)
@@ -277,7 +277,7 @@ class Story:
             return
         self.deciding[knob.lever] = seen
         self.outlook.toggle(knob, setting, seen)
-        if self._is_better(seen):
+        if is_better(seen, self.stakes):
             self._take(seen)
 
     def _refine(self) -> Steps:
@@ -311,7 +311,7 @@ class Story:
         seen = yield from self._race(
             Kind.REFINE, self.plan, candidate, lever=knob.lever, expected_log=expected_log
         )
-        if seen is None or not self._is_better(seen):
+        if seen is None or not is_better(seen, self.stakes):
             return False
         self._take(seen)
         self.moved[knob.lever] = seen
@@ -332,7 +332,7 @@ class Story:
                 continue
             expected_log = max(self.outlook.move_log(one), self.outlook.move_log(other))
             seen = yield from self._race(Kind.PAIR, self.plan, candidate, expected_log=expected_log)
-            if seen is not None and self._is_better(seen):
+            if seen is not None and is_better(seen, self.stakes):
                 for lever in (one.lever, other.lever):
                     self.deciding[lever] = seen
                     self.pruned.discard(lever)
@@ -367,7 +367,7 @@ class Story:
         # A failure here is that of the plan which never ran before: the one without.
         if seen is None or seen.verdict is Verdict.FAIL:
             return
-        needed = self._is_better(seen)
+        needed = is_better(seen, self._to_stay)
         if needed and lever is None:
             return
         for name in levers:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -52,6 +53,7 @@ class Options:
         force: go on in spite of differences.
         step_count: steps to profile, None to let the time decide.
         plan_path: the plan file.
+        unprotected: start a program even where it can change any file.
     """
 
     budget_s: float = 300.0
@@ -65,6 +67,7 @@ class Options:
     force: bool = False
     step_count: int | None = None
     plan_path: Path = Path("upshift.toml")
+    unprotected: bool = False
 
 
 class Watcher(Protocol):
@@ -105,10 +108,14 @@ def doctor(python: str) -> Machine:
     return machine.read(probe=lambda: machine.probe_torch(python))
 
 
-def glance() -> Machine:
+def glance(python: str = sys.executable) -> Machine:
     """Return the facts that a plan is checked against, without starting torch.
 
-    The version is that of the installed distribution in this Python, which runs the script.
+    The version is that of the installed distribution in this Python; of another one, with which a
+    program trains, it is unknown.
+
+    Args:
+        python: the interpreter that runs the script.
     """
     from importlib.metadata import PackageNotFoundError, version
 
@@ -116,7 +123,7 @@ def glance() -> Machine:
     from upshift.records import Torch
 
     try:
-        installed = Torch(version=version("torch"))
+        installed = Torch(version=version("torch")) if python == sys.executable else None
     except PackageNotFoundError:
         installed = None
     return machine.read(probe=lambda: installed)
@@ -132,7 +139,9 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
         measure_peaks,
         observe,
     )
+    from upshift.session.protection import protect
 
+    protect(workload, options, view)
     view.stage("profile", "starting the script")
     facts = doctor(workload.python)
     with open_bench(workload, options, facts) as bench:
@@ -148,15 +157,25 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
         view.found(diagnosis)
         notes = bench.notes
     return Profiling(
-        machine=facts, workload=workload, profile=seen, diagnosis=diagnosis, notes=notes
-    )
+        machine=_of_what_trained(facts), workload=workload, profile=seen, diagnosis=diagnosis,
+        notes=notes,
+    )  # fmt: skip
 
 
 def tune(workload: Workload, options: Options, view: Watcher) -> Tuning:
     """Search, prove and confirm the fastest plan for the script on this machine."""
+    from upshift.session.protection import protect
     from upshift.session.tuner import Tuner
 
-    return Tuner(workload, options, view).tune()
+    protect(workload, options, view)
+    found = Tuner(workload, options, view).tune()
+    return replace(found, machine=_of_what_trained(found.machine))
+
+
+def _of_what_trained(machine: Machine) -> Machine:
+    """Leave out that torch is missing: a program trains with a Python that nobody could ask."""
+    kept = tuple(caveat for caveat in machine.caveats if caveat.name != "torch_missing")
+    return replace(machine, caveats=kept)
 
 
 def run(workload: Workload, plan: Plan, band: Band | None = None) -> NoReturn:
@@ -199,10 +218,12 @@ def open_bench(
     from upshift.launch.arm import Arm
     from upshift.launch.bench import Bench
     from upshift.launch.process import best_isolation
+    from upshift.launch.scratch import sweep
 
+    sweep()
     with Bench(
         workload,
-        isolation=best_isolation(),
+        isolation=best_isolation(workload.cwd),
         patience_s=options.patience_s,
         available_bytes=facts.memory.available_bytes,
         make_arm=partial(Arm, code=code),

@@ -63,6 +63,7 @@ class Hunt:
         self._costs = costs
         self._spent_s = spent_s
         self._confirm_s = 0.0
+        self._said_lost = False
         self._launch_count = 2  # those of the script against itself
 
     @property
@@ -100,6 +101,7 @@ class Hunt:
             self._view.leads(best)
         spare_s = self.end_s - self._spent_s() - self._costs(best).answer_s(effects(best))
         self._confirm_s = min(self._races.confirm_s, max(0.0, _CONFIRM_SHARE * spare_s))
+        self._tell_what_is_lost()
         while proposal := self._propose():
             history = self._journal.history
             left_s = self._left_s(proposal, best) - self._races.prepare_s(proposal)
@@ -107,6 +109,7 @@ class Hunt:
             share_s = max(_LEAST_RACE_S, 2 * left_s / max(2, races - len(history)))
             self._launch_count += self._price(proposal).launch_count
             self._journal.append(self._races.race(proposal, share_s, most_s=left_s))
+            self._tell_what_is_lost()
             best, old = self.best, best
             if best != old:
                 self._view.leads(best)
@@ -184,6 +187,15 @@ class Hunt:
         if best.settings:
             answers_s.append(self._costs(best).answer_s(effects(best)))
         return max(answers_s) + max(0.0, self._confirm_s - costs.confirm_pairs_s)
+
+    def _tell_what_is_lost(self) -> None:
+        """Say once that the races are not kept."""
+        if not self._journal.lost or self._said_lost:
+            return
+        self._said_lost = True
+        said = f"The races cannot be kept on disk: {self._journal.lost}. No other start knows them."
+        self._view.note(said)
+        self._note(said)
 
     def _tell_what_was_passed_over(self) -> None:
         passed = search.refusals(

@@ -4,50 +4,66 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import os
+import re
 import shutil
-import tempfile
+import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from upshift import search
+from upshift.errors import UsageError
+from upshift.launch.scratch import make_folder
 from upshift.lever import discover
+from upshift.records import Entry
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from upshift.records import Machine, Workload
     from upshift.session import Options
+
+# What is larger is data and no text: its size and its time of change tell it apart.
+_TEXT_BYTES = 2**20
 
 
 def open_journal(
     workload: Workload, options: Options, machine: Machine, *, torch: str
 ) -> search.Journal:
-    """Open the journal of a command in the user's cache, or in a place that forgets.
+    """Open the journal of a command in the user's cache; where that cannot be, one in memory.
 
     Args:
-        workload: the user's command; races of another text of its script are not taken over.
+        workload: the user's command; races of another text of its files are not taken over.
         options: what may be raced.
         machine: where.
         torch: the version that the script imports.
     """
     from upshift.report import archive
+    from upshift.report.document import utf8
 
     key = hashlib.sha256(repr((workload.command, workload.cwd)).encode()).hexdigest()[:16]
-    told = _fingerprint(workload, options, machine) | {"torch": torch}
+    told: dict[str, object] = {
+        "torch": torch,
+        "command": list(map(utf8, workload.command)),
+        "cwd": utf8(workload.cwd),
+    }
     try:
+        told |= _fingerprint(workload, options, machine)
         return search.Journal.open(archive.folder() / "journals" / f"{key}.jsonl", told)
-    except OSError:
-        forgetting = Path(tempfile.mkdtemp(prefix="upshift-")) / "journal.jsonl"
-        atexit.register(shutil.rmtree, forgetting.parent, ignore_errors=True)
-        return search.Journal.open(forgetting, told)
+    except UsageError:
+        lost = "there is no home folder"
+    except OSError as error:
+        lost = (error.strerror or str(error)).lower()
+    forgetting = make_folder() / "journal.jsonl"
+    atexit.register(shutil.rmtree, forgetting.parent, ignore_errors=True)
+    return search.Journal(path=forgetting, lost=lost)
 
 
 def _fingerprint(workload: Workload, options: Options, machine: Machine) -> dict[str, object]:
     """Return what the races of a journal depend on."""
-    script = Path(workload.cwd, workload.argv[0])
-    content = script.read_bytes() if script.is_file() else b""
     return {
-        "command": list(workload.command),
-        "cwd": workload.cwd,
-        "script": hashlib.sha256(content).hexdigest(),
+        "script": _texts(workload),
         "cores": machine.budget.core_count,
         "cpu": machine.cpu.model,
         "levers": list(discover()),
@@ -57,3 +73,47 @@ def _fingerprint(workload: Workload, options: Options, machine: Machine) -> dict
         ],
         "pulled": str(options.pulled),
     }
+
+
+def _texts(workload: Workload) -> str:
+    """Return a hash of the files that a command names, and of the Python files beside those."""
+    named = set(_named(workload))
+    beside = {p for file in named if file.suffix == ".py" for p in file.parent.glob("*.py")}
+    kept = hashlib.sha256()
+    for file in sorted(named | beside):
+        kept.update(os.fsencode(file) + b"\0" + _mark(file))
+    return kept.hexdigest()
+
+
+def _named(workload: Workload) -> Iterator[Path]:
+    """Yield the files among the words of a command; a shell's line and `--config=FILE` have some.
+
+    Modules are looked for by their names: an import would run their packages.
+    """
+    split = re.split(r"[\s=]+", " ".join(workload.argv))
+    for word in {*workload.argv, *split}:
+        for place in (Path(workload.cwd, word), Path(workload.cwd, word, "__main__.py")):
+            if os.path.isfile(place):
+                yield place
+    lead = "-m" if workload.entry is Entry.MODULE else ""
+    for name in (word for before, word in pairwise([lead, *split]) if before == "-m"):
+        yield from _module(name, workload.cwd)
+
+
+def _module(name: str, cwd: str) -> Iterator[Path]:
+    place = os.path.join(*name.split("."))
+    for root in (cwd, *sys.path):
+        for file in (Path(root, place, "__main__.py"), Path(root, f"{place}.py")):
+            if os.path.isfile(file):
+                yield file
+                return
+
+
+def _mark(file: Path) -> bytes:
+    try:
+        seen = file.stat()
+        if seen.st_size > _TEXT_BYTES:
+            return f"{seen.st_size} {seen.st_mtime_ns}".encode()
+        return hashlib.sha256(file.read_bytes()).digest()
+    except OSError:  # it is unknown, as it will be to the script
+        return b""

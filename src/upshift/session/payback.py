@@ -20,7 +20,8 @@ class Payback:
     """A later start against faster steps.
 
     Attributes:
-        later_s: seconds by which the first step comes later under the plan.
+        later_s: seconds by which the training is behind under the plan, until its steps tell.
+        first_pass_s: of these, what the first pass over the data takes longer than later ones.
         step_s: seconds of a step of the script as it is.
         speedup_ratio: of its steps under the plan; above 1.
     """
@@ -28,6 +29,7 @@ class Payback:
     later_s: float
     step_s: float
     speedup_ratio: float
+    first_pass_s: float = 0.0
 
     @property
     def step_count(self) -> int:
@@ -58,8 +60,14 @@ class Payback:
         >>> Payback(later_s=30.0, step_s=0.1, speedup_ratio=2.0).says
         'Under the plan the first step comes 30 s later: paid back after 600 steps (30 s).'
         """
+        start_s, parts = self.later_s - self.first_pass_s, []
+        if start_s >= min(WORTH_SAYING_S, self.first_pass_s) or not self.first_pass_s:
+            parts.append(f"the first step comes {duration(start_s)} later")
+        if self.first_pass_s:
+            longer = duration(self.first_pass_s)
+            parts.append(f"the first pass over the data takes {longer} longer than later ones")
         return (
-            f"Under the plan the first step comes {duration(self.later_s)} later: "
+            f"Under the plan {' and '.join(parts)}: "
             f"paid back after {self.step_count:,} steps ({duration(self.wall_s)})."
         )
 

@@ -13,6 +13,7 @@ from upshift import compare
 from upshift.errors import TRIAL_FAILURES
 from upshift.lever import lookup
 from upshift.records import Comparison, Noise, Plan, Verdict
+from upshift.search import Kind
 from upshift.session.costs import (
     CONFIRM_LEAST_COUNT,
     CONFIRM_LEAST_S,
@@ -153,7 +154,7 @@ class Races:
         noise = self._noise_between(own, other)
         usual_s = min(_RACE_USUAL_COUNT * noise.pair_s, _RACE_USUAL_S)
         seconds = max(min(max(share_s, usual_s), most_s), self.least_s(proposal))
-        rule = compare.rule_for(noise, budget_s=seconds, least_ratio=LEAST_RATIO)
+        rule = rule_of(proposal.kind, noise, budget_s=seconds)
         started_s = self._clock()
         try:
             self._bench.prepare(own, other)
@@ -195,9 +196,13 @@ class Races:
         return replace(noise, sd_ratio=max(noise.sd_ratio, compare.spread(pairs)))
 
     def _later_s(self, baseline: Plan, candidate: Plan) -> float | None:
-        with suppress(*TRIAL_FAILURES):  # a script may end just now; the race is over
-            self._bench.note_compiling(candidate)
+        self._note_costs(baseline, candidate)
         return self._bench.tally.later_s(baseline, candidate)
+
+    def _note_costs(self, *plans: Plan) -> None:
+        with suppress(*TRIAL_FAILURES):  # a script may end just now; the race is over
+            for plan in plans:
+                self._bench.note_costs(plan)
 
     def confirm(self, plan: Plan, *, until_s: float) -> compare.Confirmation:
         """Race a plan against the script on fresh launches, twice; this figure is published.
@@ -241,6 +246,7 @@ class Races:
             clock=self._clock,
             on_pairs=self._shower(compare.grid(self.noise.sd_ratio)),
         )
+        self._note_costs(own, other)
         self._view.race_ends(confirmed_race(plan, seen))
         return seen
 
@@ -278,6 +284,16 @@ class Races:
             self._view.race_grows(pairs, shown[1])
 
         return show
+
+
+def rule_of(kind: Kind, noise: Noise, *, budget_s: float) -> compare.Rule:
+    """Return when a race ends.
+
+    A lever that is to come in is dropped where it gains less than can be shown in this noise.
+    One that is in came in for a reason: it is dropped where it gains less than is worth a lever.
+    """
+    rule = compare.rule_for(noise, budget_s=budget_s, least_ratio=LEAST_RATIO)
+    return replace(rule, least_ratio=LEAST_RATIO) if kind is Kind.PRUNE else rule
 
 
 def confirmed_race(plan: Plan, seen: compare.Confirmation) -> Comparison:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from upshift import compare, search, session
 from upshift.errors import TRIAL_FAILURES, UsageError
 from upshift.launch.compiled_code import CompiledCode
-from upshift.lever import Scene, discover, lookup
-from upshift.records import Cost, Effect, LeverReport, Plan, Profile, Proof, Tuning
+from upshift.lever import Scene, discover
+from upshift.records import Cost, Effect, LeverReport, Plan, Profile, Proof, Tuning, Verdict
 from upshift.session.costs import Costs, costs_of
 from upshift.session.examine import examine
 from upshift.session.hunt import Hunt
 from upshift.session.journals import open_journal
+from upshift.session.judge import Judge
 from upshift.session.knobs import find_knobs, remarks
 from upshift.session.observe import observe, retimed
 from upshift.session.payback import WORTH_SAYING_S, Payback, blamed
@@ -62,6 +64,7 @@ class Tuner:
         self._diagnosis: Diagnosis | None = None
         self._journal: search.Journal | None = None
         self._surviving: Plan | None = None
+        self._proved: Proof | None = None
 
     def tune(self) -> Tuning:
         """Run the whole story.
@@ -101,7 +104,7 @@ class Tuner:
             self._rows += rows
             if not self._knobs:
                 self._notes.append("No lever can reach 2 % here: see why each was left out.")
-                journal.path.unlink(missing_ok=True)
+                journal.forget()
                 return self._nothing()
             self._journal = journal
             journal.settle({knob.lever: knob.settings for knob in self._knobs})
@@ -123,7 +126,7 @@ class Tuner:
             result = self._settle(plan)
         except KeyboardInterrupt:
             return self._stopped()
-        journal.path.unlink(missing_ok=True)
+        journal.forget()
         return result
 
     def _settle(self, plan: Plan) -> Tuning:
@@ -133,16 +136,17 @@ class Tuner:
             plan, proof = self._prove(plan)
             if not plan.settings:
                 return self._result(plan, proof)
-            seen = self._confirm(plan)
+            self._proved = proof
+            seen, why = self._confirm(plan)
             if seen is None:
-                rest, why = self._proven_part(plan), "the gain was not seen on fresh launches"
+                rest = self._proven_part(plan)
             elif why := self._why_too_late(plan, seen.speedup):
                 rest = self._early_part(plan)
             else:
                 self._say_what_it_saves(plan, seen.speedup)
                 return self._result(plan, proof, tuned=self._after(plan, seen), confirmed=seen)
             self._retell(plan.differing(rest), outcome="dropped", why=why)
-            self._surviving = plan = rest
+            self._surviving, self._proved, plan = rest, None, rest
         return self._nothing()
 
     def _nothing(self) -> Tuning:
@@ -152,12 +156,13 @@ class Tuner:
     def _after(self, plan: Plan, seen: compare.Confirmation) -> Profile | None:
         """Look at the script under its plan; both profiles get the times of the confirmation.
 
-        None where the script ends before it has been looked at: the answer is there without.
+        None where the script ends before it has been looked at, or the user has seen enough: the
+        answer is there without.
         """
         tally, own, other = self._bench.tally, self._options.pulled, self._races.with_pulled(plan)
         try:
             tuned = observe(self._bench, other)
-        except TRIAL_FAILURES:
+        except (KeyboardInterrupt, *TRIAL_FAILURES):
             return None
         before_s = [pair.baseline_s for pair in seen.pairs]
         self._baseline = retimed(self._baseline, tally, own, before_s)
@@ -167,12 +172,12 @@ class Tuner:
         """Keep the best so far, and say what it lacks; the journal stays for the next time."""
         told = {row.lever for row in self._rows}
         self._rows += [row for row in self._hunt.rows(stopped=True) if row.lever not in told]
-        self._notes.append(
-            "Interrupted: the best so far is kept, neither proved nor confirmed. "
-            "The same command goes on from here."
-        )
         plan = self._hunt.best if self._surviving is None else self._surviving
-        return self._result(plan, self._unproved(plan), interrupted=True)
+        lacks = "neither proved nor" if self._proved is None else "proved, but not"
+        lost = self._journal is not None and self._journal.lost
+        on = "" if lost else " The same command goes on from here."
+        self._notes.append(f"Interrupted: the best so far is kept, {lacks} confirmed.{on}")
+        return self._result(plan, self._proved or self._unproved(plan), interrupted=True)
 
     def _unproved(self, plan: Plan) -> Proof:
         return Proof(effect=declared_effect(self._races.with_pulled(plan)))
@@ -180,10 +185,7 @@ class Tuner:
     # ---- the parts
 
     def _prove(self, plan: Plan) -> tuple[Plan, Proof]:
-        """Run the gates; a plan that fails them loses its strongest lever and is tried again.
-
-        Where what the user pulled by hand fails them alone, no other lever is to blame.
-        """
+        """Return what the gates let through of a plan, and its proof."""
         if not self._races.with_pulled(plan).settings:
             return plan, Proof(effect=Effect.EXACT)
         from upshift.launch.process import best_isolation
@@ -191,7 +193,7 @@ class Tuner:
         self._bench.clear()
         with Prover(
             self._workload,
-            isolation=best_isolation(),
+            isolation=best_isolation(self._workload.cwd),
             step_s=self._baseline.step_s,
             start_s=self._bench.start_s,
             patience_s=self._options.patience_s,
@@ -199,43 +201,47 @@ class Tuner:
             code=self._code,
             at_once_count=1 if self._bench.lonely else 2,
         ) as prover:
+            judge = Judge(
+                partial(self._ask, prover),
+                self._is_in_time,
+                has_pulled=bool(self._options.pulled.settings),
+            )
             try:
-                return self._judge(plan, prover)
+                proof = judge.judge(plan)
             except Unprovable as failure:
                 return self._give_up(plan, failure), self._unproved(Plan())
             finally:
                 self._proof_launches_count += prover.launch_count
+                self._blame(plan, judge)
+        return judge.plan, proof
 
-    def _judge(self, plan: Plan, prover: Prover) -> tuple[Plan, Proof]:
-        """Return what is left of a plan, and its proof."""
-        pulled = self._options.pulled
-        while True:
-            whole = self._races.with_pulled(plan)
-            self._view.stage("proof", f"does the script learn the same under {whole}?")
-            proof = prover.prove(whole)
-            self._band = prover.band
-            if proof.holds or not plan.settings:
-                return plan, proof
-            if pulled.settings and not (own := prover.prove(pulled)).holds:
-                self._retell(plan.differing(Plan()), outcome="dropped", why=f"{pulled} fails alone")
-                return Plan(), own
-            plan = self._surviving = self._reject_one(plan, proof)
+    def _ask(self, prover: Prover, plan: Plan) -> Proof:
+        judged = self._races.with_pulled(plan)
+        self._view.stage("proof", f"does the script learn the same under {judged}?")
+        proof = prover.prove(judged)
+        self._band = prover.band
+        return proof
 
-    def _reject_one(self, plan: Plan, proof: Proof) -> Plan:
-        worst = max(lookup(plan), key=lambda pair: pair[0].effect.severity_index)[0].name
-        why = next(gate.says for gate in proof.gates if gate.passed is False)
-        self._retell(frozenset({worst}), outcome="rejected", why=f"faster, but {why}")
-        self._view.known(f"rejected {worst}: {why}")
-        return plan.without(worst)
+    def _blame(self, plan: Plan, judge: Judge) -> None:
+        """Say of each lever that had to go why, also where the user ends it in between."""
+        self._surviving = judge.plan
+        if judge.fails_alone:
+            why = f"{self._options.pulled} fails alone"
+            self._retell(plan.differing(Plan()), outcome="dropped", why=why)
+            return
+        for lever, why in judge.rejected.items():
+            self._retell(frozenset({lever}), outcome="rejected", why=f"faster, but {why}")
+            self._view.known(f"rejected {lever}: {why}")
 
     def _give_up(self, plan: Plan, failure: Unprovable) -> Plan:
         """Leave every lever out where it is the script itself that cannot be recorded."""
         self._retell(plan.differing(Plan()), outcome="dropped", why="faster, but not proved")
-        self._notes.append(f"{plan} is faster, but nothing can be proved here: {failure}")
+        faster = f"{plan} is faster, but nothing" if plan.settings else "Nothing"
+        self._notes.append(f"{faster} can be proved here: {failure}")
         return Plan()
 
-    def _confirm(self, plan: Plan) -> compare.Confirmation | None:
-        """Race the plan on fresh launches; None where no gain is seen."""
+    def _confirm(self, plan: Plan) -> tuple[compare.Confirmation | None, str]:
+        """Race the plan on fresh launches; None, and why, where no gain is seen."""
         self._view.stage("confirmation", f"fresh launches: the script against {plan}")
         until_s = self._started_s + self._hunt.end_s - self._costs(plan).observe_s
         try:
@@ -243,14 +249,19 @@ class Tuner:
         except TRIAL_FAILURES as failure:
             self._bench.clear()
             self._notes.append(f"On fresh launches {plan} was not raced: {failure.last_words}")
-            return None
-        if seen.speedup.is_gain:
-            return seen
-        self._notes.append(
-            f"On fresh launches {plan} gave {_interval(seen.speedup)}: "
-            "no gain that can be told from noise."
-        )
-        return None
+            return None, f"not raced on fresh launches: {failure.last_words}"
+        if seen.verdict is not Verdict.WIN:
+            found = "no gain that can be told from noise"
+            self._notes.append(f"On fresh launches {plan} gave {_interval(seen.speedup)}: {found}.")
+            return None, "the gain was not seen on fresh launches"
+        if seen.stalls:
+            why = (
+                f"most steps are {times(seen.speedup.mid_ratio)} as fast, but some stall: "
+                f"{times(seen.means_ratio)} on average"
+            )
+            self._notes.append(f"On fresh launches under {plan} {why}.")
+            return None, why
+        return seen, ""
 
     def _proven_part(self, plan: Plan) -> Plan:
         """Return the levers that won a race of their own; none if all did, or if it is late."""
@@ -260,12 +271,12 @@ class Tuner:
             if row.outcome == "kept" and row.speedup is not None and row.speedup.is_gain
         )
         rest = plan.only(won)
-        answer_s = self._costs(rest).answer_s(effects(rest))
-        return (
-            rest
-            if rest != plan and self._clock() + answer_s <= self._started_s + self._hunt.end_s
-            else Plan()
-        )
+        return rest if rest != plan and self._is_in_time(rest) else Plan()
+
+    def _is_in_time(self, plan: Plan) -> bool:
+        """Return whether a plan can still be proved and confirmed."""
+        answer_s = self._costs(plan).answer_s(effects(plan))
+        return self._spent_s() + answer_s <= self._hunt.end_s
 
     def _payback(self, plan: Plan, speedup: Interval) -> Payback | None:
         """Return when a plan has paid for its start; None where it starts about as early."""
@@ -273,7 +284,12 @@ class Tuner:
         if later_s is None or later_s < WORTH_SAYING_S:
             return None
         ratio, step_s = speedup.mid_ratio, self._baseline.step_s
-        return Payback(later_s=later_s, step_s=step_s, speedup_ratio=ratio)
+        return Payback(
+            later_s=later_s, step_s=step_s, speedup_ratio=ratio,
+            first_pass_s=self._bench.tally.first_pass_s(
+                self._options.pulled, self._races.with_pulled(plan)
+            ),
+        )  # fmt: skip
 
     def _later_s(self, plan: Plan) -> float | None:
         return self._bench.tally.later_s(self._options.pulled, self._races.with_pulled(plan))
@@ -283,11 +299,7 @@ class Tuner:
         payback, training_s = self._payback(plan, speedup), self._options.training_s
         if payback is None or training_s is None or payback.is_repaid(training_s):
             return ""
-        saved_s = search.Stakes(training_s=training_s).saved_s(speedup.mid_ratio)
-        return (
-            f"starts {duration(payback.later_s)} later and saves {duration(saved_s)} of "
-            f"{duration(training_s)} of training"
-        )
+        return search.Stakes(training_s=training_s).too_late(speedup.mid_ratio, payback.later_s)
 
     def _early_part(self, plan: Plan) -> Plan:
         """Return the levers that do not make the start late."""

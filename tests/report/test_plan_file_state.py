@@ -1,0 +1,142 @@
+"""How far a plan can be relied on: it stands in its file, and a run says it."""
+
+import datetime
+import tomllib
+from dataclasses import replace
+
+import pytest
+
+from upshift import lever
+from upshift.errors import UsageError
+from upshift.records import Band, Entry, Plan, Proof, Torch
+from upshift.report import plan_file
+from upshift.report.evidence_table import State
+
+TODAY = datetime.date(2026, 1, 2)
+
+
+@pytest.fixture(autouse=True)
+def any_lever(monkeypatch):
+    monkeypatch.setattr(lever, "check_plan", lambda plan: None)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "upshift.toml"
+
+
+def write(path, tuning):
+    plan_file.write_plan(path, tuning, lines={}, today=TODAY)
+    return plan_file.read_plan(path)
+
+
+def failing(tuning):
+    gates = (*tuning.proof.gates[:-1], replace(tuning.proof.gates[-1], passed=False))
+    return replace(tuning, proof=replace(tuning.proof, gates=gates))
+
+
+def stopped(tuning, *, proved=False):
+    proof = tuning.proof if proved else Proof(effect=tuning.proof.effect)
+    return replace(tuning, speedup=None, interrupted=True, proof=proof)
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "says"),
+    [
+        (lambda t: t, State.CONFIRMED, None),
+        (lambda t: stopped(t, proved=True), State.PROVED, "not confirmed its gain"),
+        (stopped, State.UNPROVED, "is not proved"),
+        (failing, State.FAILED, "A gate of the maths failed"),
+        (lambda t: replace(t, plan=Plan()), State.EMPTY, None),
+        (lambda t: replace(stopped(t), plan=Plan()), State.UNPROVED, "is empty"),
+    ],
+)
+def test_the_file_says_how_far_its_plan_goes(path, tuning, change, state, says):
+    saved = write(path, change(tuning))
+    assert tomllib.loads(path.read_text())["evidence"]["state"] == state
+    assert saved.state is state
+    found = plan_file.doubts(saved)
+    assert len(found) == bool(says)
+    for one in found:
+        assert says in one.says
+        assert one.refuses is (state is State.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "state"),
+    [
+        ("", None),
+        ("[evidence]\nspeedup = 2", None),
+        ('[evidence]\nstate = "splendid"', None),
+        ("[evidence]\nstate = [1]", None),
+        ('[evidence]\ngates = ["failed: G1 structure: other batches"]', State.FAILED),
+        ('[evidence]\nstate = "proved"', State.PROVED),
+    ],
+)
+def test_a_file_that_does_not_say_it_is_as_good_as_its_gates(path, evidence, state):
+    path.write_text(f"schema = 1\n[plan]\n{evidence}\n")
+    assert plan_file.read_plan(path).state is state
+
+
+def test_a_failed_plan_without_levers_is_never_refused(path, tuning):
+    saved = replace(write(path, failing(tuning)), plan=Plan())
+    assert plan_file.doubts(saved) == ()
+
+
+def test_what_is_better_proved_stays_where_it_is(path, tuning):
+    aside = path.with_name("upshift-unconfirmed.toml")
+    unproved, proved = stopped(tuning), stopped(tuning, proved=True)
+    assert plan_file.place_for(path, unproved) == path
+    for there, now, place in (
+        (tuning, proved, aside),
+        (tuning, unproved, aside),
+        (replace(tuning, plan=Plan()), proved, aside),
+        (proved, unproved, aside),
+        (proved, proved, path),
+        (unproved, proved, path),
+        (tuning, tuning, path),
+    ):
+        write(path, there)
+        assert plan_file.place_for(path, now) == place
+
+
+@pytest.mark.parametrize("text", ["schema = 1\n[plan]\n", "schema = [", "[project]\n"])
+def test_a_file_of_somebody_s_stays_where_it_is(path, tuning, text):
+    path.write_text(text)
+    assert plan_file.place_for(path, stopped(tuning)) != path
+    assert plan_file.place_for(path, tuning) == path
+
+
+def test_a_plan_by_hand_is_called_one_and_told_how_to_write_over_it(path):
+    path.write_text("schema = 1\n[plan]\nintra_op_threads = 2\n")
+    with pytest.raises(UsageError, match="written or edited by hand") as caught:
+        plan_file.guard_plan(path)
+    assert "--force" in caught.value.remedy
+
+
+def test_the_torch_that_trained_is_written(path, tuning):
+    seen = replace(tuning, traits={"torch": "2.9.0"})
+    assert write(path, seen).machine["torch"] == "2.9.0"
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [(None, "2.9.0"), ("2.9.0", "2.9.0"), ("2.9.0+cpu", "2.9.0"), ("2.13.0", None)],
+)
+def test_a_program_s_torch_is_written_where_a_run_can_compare_it(path, tuning, asked, kept):
+    machine = replace(tuning.machine, torch=asked and Torch(version=asked))
+    workload = replace(tuning.workload, entry=Entry.COMMAND, argv=("bash", "train.sh"))
+    seen = replace(tuning, machine=machine, workload=workload, traits={"torch": "2.9.0"})
+    saved = write(path, seen)
+    assert saved.machine.get("torch") == kept
+    assert ("trained with torch 2.9.0" in path.read_text()) == (kept is None)
+    assert "python" not in saved.machine
+    assert plan_file.differences(saved, machine, workload) == ()
+
+
+def test_a_name_that_is_no_utf8_is_the_same_name_in_a_run(path, tuning, machine):
+    workload = replace(tuning.workload, argv=("caf\udce9.py", "--out", "\udcff"))
+    saved = write(path, replace(tuning, workload=workload))
+    assert plan_file.differences(saved, machine, workload) == ()
+    saved = replace(saved, band=Band(losses=(1.0,), spreads=(0.1,)))
+    assert plan_file.fitting_band(saved, machine, workload) == saved.band

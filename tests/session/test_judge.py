@@ -1,0 +1,88 @@
+"""Which lever is to blame, among several."""
+
+import pytest
+
+from upshift.errors import ChildLost
+from upshift.lever import Lever
+from upshift.records import Effect, Gate, Phase, Plan, Proof, Switch
+from upshift.session.judge import Judge
+from upshift.session.proof import Unprovable
+from upshift.testing import plant
+
+EFFECTS = {
+    "grave": Effect.LEARNING,
+    "narrow": Effect.PRECISION,
+    "round": Effect.ROUNDING,
+    "same": Effect.EXACT,
+}
+WHOLE = Plan(tuple((name, True) for name in EFFECTS))
+
+
+@pytest.fixture(autouse=True)
+def levers(monkeypatch) -> None:
+    plant(
+        monkeypatch,
+        {
+            name: Lever(
+                name=name, phases=frozenset({Phase.FORWARD}), effect=effect, switch=Switch.STEP,
+                settings=lambda scene: (True,), gain_ratio=2.0, lines=str,
+                why_not=lambda scene: "",
+            )
+            for name, effect in EFFECTS.items()
+        },
+    )  # fmt: skip
+
+
+def judged(guilty, *, in_time=True, failure=None, has_pulled=False):
+    """Judge a plan of four levers of which some are guilty; return the judge and all that ran."""
+    ran = []
+
+    def prove(plan: Plan) -> Proof:
+        names = {name for name, _ in plan.settings}
+        ran.append(names)
+        if failure is not None and len(names) > min(map(len, ran)):
+            raise failure
+        passed = not (names & guilty or (has_pulled and has_pulled != "sound"))
+        return Proof(effect=Effect.EXACT, gates=(Gate(name="G", passed=passed, says="it differs"),))
+
+    judge = Judge(prove, lambda plan: in_time, has_pulled=bool(has_pulled))
+    proof = judge.judge(WHOLE)
+    left = {name for name, _ in judge.plan.settings}
+    assert proof.holds or not left
+    return judge, left, ran
+
+
+@pytest.mark.parametrize(
+    "guilty", [{"grave"}, {"round"}, {"same"}, {"narrow", "same"}, {"grave", "round"}, set(EFFECTS)]
+)
+def test_exactly_the_guilty_are_rejected(guilty) -> None:
+    judge, left, _ = judged(guilty)
+    assert judge.rejected == dict.fromkeys(guilty, "it differs")
+    assert left == EFFECTS.keys() - guilty
+
+
+def test_a_plan_that_holds_is_proved_once() -> None:
+    judge, left, ran = judged(set())
+    assert (left, len(ran), judge.rejected) == (set(EFFECTS), 1, {})
+
+
+def test_without_time_the_narrow_plan_stays() -> None:
+    _, left, _ = judged({"round"}, in_time=False)
+    assert left == {"same"}
+
+
+@pytest.mark.parametrize(
+    "failure", [Unprovable("it ended"), ChildLost("It was killed.", remedy="Look.")]
+)
+def test_a_second_chance_that_breaks_costs_nothing(failure) -> None:
+    _, left, _ = judged({"round"}, failure=failure)
+    assert left == {"same"}
+
+
+def test_what_was_pulled_by_hand_may_fail_alone() -> None:
+    judge, left, ran = judged(set(), has_pulled="guilty")
+    assert judge.fails_alone
+    assert (left, judge.rejected, len(ran)) == (set(), {}, 2)
+    judge, left, _ = judged({"round"}, has_pulled="sound")
+    assert not judge.fails_alone
+    assert left == EFFECTS.keys() - {"round"}

@@ -1,0 +1,54 @@
+"""In noise that hides small gains, what came in is not left out for want of a proof."""
+
+from math import log
+
+from upshift.records import Effect, Interval, Noise, Phase, Plan, Switch
+from upshift.search import Kind, Knob, Stakes, incumbent, propose
+from upshift.session.races import LEAST_RATIO, rule_of
+from upshift.testing import FakeBench, steady
+
+GAINS = {"a": 1.08, "b": 1.06, "c": 1.05, "d": 1.0}
+SEEDS = range(40)
+NOISE = Noise(
+    bias=Interval(low_ratio=0.95, mid_ratio=1.0, high_ratio=1.05), sd_ratio=0.12,
+    resolution_ratio=0.05, pair_s=1.0,
+)  # fmt: skip
+KNOBS = [
+    Knob(
+        lever=name, phases=frozenset({Phase.FORWARD}), settings=(True,), gain_ratio=2.0,
+        switch=Switch.STEP, effect=Effect.EXACT,
+    )
+    for name in GAINS
+]  # fmt: skip
+
+
+def cost(plan):
+    seconds = 1.0
+    for name, _ in plan.settings:
+        seconds /= GAINS[name]
+    return seconds
+
+
+def found_share(seed, *, rule):
+    """Search in noise; return the share of the log speed-up that could be had."""
+    bench = FakeBench(cost=cost, noise=steady(NOISE.sd_ratio / 2**0.5), seed=seed)
+    stakes, history = Stakes(least_ratio=0.05), []
+    while proposal := propose(KNOBS, history, stakes=stakes):
+        race = rule(proposal.kind, NOISE, budget_s=16.0)
+        history.append(bench.race(proposal.baseline, proposal.candidate, rule=race))
+    plan = incumbent(KNOBS, history, stakes=stakes)
+    return -log(cost(plan)) / -log(cost(Plan(tuple((name, True) for name in GAINS))))
+
+
+def test_small_gains_that_are_in_stay_in() -> None:
+    shares = [found_share(seed, rule=rule_of) for seed in SEEDS]
+    raised = [
+        found_share(seed, rule=lambda kind, *args, **rest: rule_of(Kind.TOGGLE, *args, **rest))
+        for seed in SEEDS
+    ]
+    assert sum(shares) / len(shares) > sum(raised) / len(raised) + 0.05
+
+
+def test_only_what_is_in_is_held_to_the_least_gain() -> None:
+    assert rule_of(Kind.PRUNE, NOISE, budget_s=16.0).least_ratio == LEAST_RATIO
+    assert rule_of(Kind.TOGGLE, NOISE, budget_s=16.0).least_ratio > 2 * LEAST_RATIO
