@@ -1,5 +1,7 @@
 """Sick loaders: each script has a twin with the same calls and without the cost."""
 
+from dataclasses import replace
+
 import pytest
 
 from upshift.diagnose import Case, discover
@@ -239,6 +241,26 @@ LOOK = {"loading.batch_s": 0.05, "loading.item_count": 8, "loading.collates_plai
 def test_nothing_is_said_of_a_loader_that_nobody_measured(machine_of) -> None:
     assert not findings(machine_of(8))
     assert not findings(machine_of(8), traits={"loader.workers": 0, "loader.map_style": True})
+
+
+@pytest.mark.parametrize(
+    ("version", "count", "guards"),
+    [("3.14.0", 0, True), ("3.14.0", 1, False), ("3.13.2", 0, False), ("", 0, False)],
+)
+def test_a_python_that_starts_workers_anew_wants_a_guard(
+    machine_of, version, count, guards
+) -> None:
+    facts = replace(machine_of(8), python_version=version)
+    traits = MAIN | {"loader.workers": count, "loader.fetch_s": 0.05 + 0.05 * count}
+    remedy = findings(facts, traits=traits)["few-workers"].remedy
+    assert ("if __name__ == '__main__'" in remedy) == guards
+
+
+def test_what_needs_workers_is_told_where_they_are_to_go(machine_of) -> None:
+    traits = {"loader.workers": 2, "loader.map_style": True, "loader.fetch_s": 0.001}
+    remedy = findings(machine_of(8), traits=traits)["idle-workers"].remedy
+    for name in ("persistent_workers", "prefetch_factor", "timeout", "multiprocessing_context"):
+        assert name in remedy
 
 
 def test_a_full_machine_has_no_room_for_workers(machine_of) -> None:

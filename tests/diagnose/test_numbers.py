@@ -295,7 +295,10 @@ def test_padding_costs_its_share_of_the_passes(case, columns_count, word) -> Non
     found = find(case, "padding-waste", shapes__padding=[[100, 50, columns_count]] * 30)
     assert found.share.mid_ratio == pytest.approx(0.4)
     assert word in found.remedy
+    assert "if the model computes them like other tokens" in found.says
     assert not find(case, "padding-waste", shapes__padding=[[100, 5, 5]] * 30)
+    packed = {"shapes__packed": True, "shapes__padding": [[100, 50, columns_count]] * 30}
+    assert not find(case, "padding-waste", **packed)
 
 
 def look_at_growth(case, factors, cpu_factors=None, samples=None, **known):

@@ -16,6 +16,7 @@ class Desk:
         self.workload = workload
         self.notes = ()
         self.diff = ""
+        self.python = "3.13.1"
 
     def edit(self, source, traits=None, entry=Entry.SCRIPT, argv=("train.py",), env=None, **plan):
         """Return the script after the diff went through `patch -p1`."""
@@ -26,7 +27,9 @@ class Desk:
         workload = replace(self.workload, entry=entry, argv=argv, cwd=str(self.folder))
         pulled = Plan(tuple(sorted(plan.items())))
         before = {path: path.read_bytes() for path in self.folder.rglob("*.py")}
-        made = write_edits(workload, pulled, traits=traits or {}, env=env or {})
+        made = write_edits(
+            workload, pulled, traits=traits or {}, env=env or {}, python_version=self.python
+        )
         assert before == {path: path.read_bytes() for path in self.folder.rglob("*.py")}
         self.notes, self.diff = made.notes, made.diff
         if made.diff:

@@ -157,6 +157,30 @@ def test_a_precision_of_the_scripts_own_stays(desk) -> None:
 
 
 @pytest.mark.parametrize(
+    "word",
+    ["'highest'", '"high" if args.fast else "highest"', "args.precision", "precision='high'"],
+)
+def test_a_precision_of_another_word_or_of_no_sure_one_stays(desk, word) -> None:
+    desk.edit(f"import torch\ntorch.set_float32_matmul_precision({word})\n", fp32_precision="bf16")
+    assert desk.diff == ""
+    assert "The script sets a precision itself at train.py:2." in desk.said()
+
+
+def test_the_precision_of_onednn_is_written_where_the_tuned_torch_has_it(desk) -> None:
+    source = "import torch as th\n\nth.set_float32_matmul_precision('medium')\n"
+    newer = [
+        f'+th.backends.mkldnn.{kind}.fp32_precision = "bf16"  # since torch 2.9'
+        for kind in ("conv", "rnn")
+    ]
+    text = desk.edit(source, {"torch": "2.10.0+cpu"}, fp32_precision="bf16")
+    assert newer == [line for line in changed(desk) if "mkldnn" in line]
+    assert desk.again({"torch": "2.10.0+cpu"}, fp32_precision="bf16") == text
+    for traits in ({"torch": "2.8.0"}, {"torch": "2.8.0a0+git1"}, {}):
+        desk.edit("import torch\n", traits, fp32_precision="bf16")
+        assert changed(desk) == ["+", '+torch.set_float32_matmul_precision("medium")']
+
+
+@pytest.mark.parametrize(
     ("imports", "before", "after"),
     [
         ("import torch", "torch.optim.Adam(ps, 1)", "torch.optim.Adam(ps, 1, fused=True)"),
@@ -528,6 +552,16 @@ def test_other_answers_are_left_to_the_user(desk, lines) -> None:
     assert "write this yourself at train.py:3" in desk.said()
 
 
+def test_an_answer_gets_a_name_that_nothing_has(desk) -> None:
+    taken = "outputs = answer = outputs_of_model = outputs_2 = 1"
+    text = desk.edit(
+        f"import torch\no = torch.optim.SGD(model.parameters(), 1)\n{taken}\n"
+        "model(x).mean().backward()\n",
+        autocast="bfloat16",
+    )
+    assert "    outputs_3 = model(x)\noutputs_3.float().mean().backward()\n" in text
+
+
 def test_objects_are_frozen_once_before_the_outermost_loop(desk) -> None:
     text = desk.edit(
         """
@@ -608,6 +642,42 @@ def test_attention_and_averages_are_asked_for_by_another_word(desk) -> None:
     )  # fmt: skip
     assert 'attn_implementation="sdpa"' in text
     assert "multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "after"),
+    [
+        ("None, f(0.9), None, True", "None, None, m(0.9), True"),
+        ("None, f(0.9)", "None, multi_avg_fn=m(0.9)"),
+        ("avg_fn=f(0.9), multi_avg_fn=None", "avg_fn=None, multi_avg_fn=m(0.9)"),
+    ],
+)
+def test_an_average_is_asked_for_in_its_own_place(desk, given, after) -> None:
+    names = {"f(": "torch.optim.swa_utils.get_ema_avg_fn(",
+             "m(": "torch.optim.swa_utils.get_ema_multi_avg_fn("}  # fmt: skip
+    made = "torch.optim.swa_utils.AveragedModel(net, "
+    text = desk.edit(
+        f"import torch\ne = {made}{given.replace('f(', names['f('])})\n", foreach_ema=True
+    )
+    assert text.endswith(f"{made}{after.replace('m(', names['m('])})\n")
+
+
+def test_an_edit_that_breaks_is_left_to_the_user_and_all_else_is_written(desk, monkeypatch) -> None:
+    from upshift.report.edits.table import EDITS
+
+    def broken(job):
+        job.set_up("half = True")
+        job.note("half is done")
+        raise KeyError("half")
+
+    monkeypatch.setitem(EDITS, "flush_denormals", broken)
+    desk.edit("import torch\n", flush_denormals=True, intra_op_threads=2)
+    assert changed(desk) == ["+", "+torch.set_num_threads(2)"]
+    assert len(desk.notes) == 1
+    assert "write this yourself, since the edit does not understand these files (KeyError):" in (
+        desk.said()
+    )
+    assert "\n    torch.set_flush_denormal(True)" in desk.said()
 
 
 def test_the_environment_becomes_the_line_to_type(desk) -> None:
@@ -711,6 +781,42 @@ def test_a_script_beside_the_working_folder_says_where_the_diff_belongs(desk) ->
     made = write_edits(workload, plan, traits={}, env={})
     assert "+++ b/train.py" in made.diff
     assert made.notes[-1].endswith(f"patch -p1 -d {desk.folder}")
+
+
+@pytest.mark.parametrize("word", ["../train.py", "./../train.py", "../run/../train.py"])
+def test_a_script_above_the_working_folder_has_a_name_that_patch_takes(desk, word) -> None:
+    inner = desk.folder / "run"
+    inner.mkdir()
+    script = desk.folder / "train.py"
+    script.write_text("import torch\nimport other\n")
+    (desk.folder / "other.py").write_text("import torch\n\n\ntorch.set_num_threads(8)\n")
+    workload = replace(desk.workload, entry=Entry.SCRIPT, argv=(word,), cwd=f"{inner}/../run")
+    made = write_edits(workload, Plan().pull("intra_op_threads", 1), traits={}, env={})
+    assert {line for line in made.diff.splitlines() if line.startswith("+++")} == {
+        "+++ b/train.py", "+++ b/other.py",
+    }  # fmt: skip
+    subprocess.run(
+        ["patch", "-p1", "--fuzz=0", "-d", str(desk.folder)], input=made.diff, text=True,
+        check=True, capture_output=True,
+    )  # fmt: skip
+    assert "torch.set_num_threads(1)" in script.read_text()
+
+
+def test_a_folder_that_is_a_link_is_left_by_the_way_that_the_system_takes(desk) -> None:
+    (desk.folder / "far" / "inner").mkdir(parents=True)
+    (desk.folder / "link").symlink_to(desk.folder / "far" / "inner")
+    (desk.folder / "far" / "train.py").write_text("import torch\n")
+    desk.edit("import csv\n", argv=("link/../train.py",), intra_op_threads=1)
+    assert "+++ b/far/train.py\n" in desk.diff
+
+
+@pytest.mark.parametrize("name", ["my train.py", "a\u00a0b.py", "plain.py"])
+def test_a_name_with_a_space_goes_through_patch(desk, name) -> None:
+    (desk.folder / name).write_text("import torch\n")
+    (desk.folder / "train.py").write_text("")
+    desk.again(argv=(name,), intra_op_threads=1)
+    assert (desk.folder / name).read_text().endswith("torch.set_num_threads(1)\n")
+    assert desk.diff.startswith(f"--- a/{name}\t\n" if name != "plain.py" else "--- a/plain.py\n")
 
 
 @pytest.mark.parametrize("name", ["notes.ipynb", "gone.py"])

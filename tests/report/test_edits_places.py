@@ -365,7 +365,8 @@ def test_a_function_with_an_import_of_its_own_may_use_the_one_at_the_top(desk) -
         channels_last=True, autocast="bfloat16", torch_compile="default",
     )  # fmt: skip
     assert text.startswith(
-        "import torch\n\ntorch._inductor.config.fallback_random = True\n\ndef main"
+        "import torch\nimport torch._inductor.config\n\n"
+        "torch._inductor.config.fallback_random = True\n\ndef main"
     )
     assert f"    model.{LAYOUT}\n    model.compile()\n    optimizer = th.optim" in text
     assert 'with torch.autocast("cpu", dtype=torch.bfloat16' in text
@@ -381,6 +382,59 @@ def test_lines_come_after_the_import_that_binds_their_name(desk) -> None:
         intra_op_threads=1,
     )
     assert text.splitlines()[-1] == "th.set_num_threads(1)"
+
+
+SETTINGS = 'import os\n\nos.environ["OMP_NUM_THREADS"] = "1"\n'
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "# torch\nfrom torch import nn\n",
+        "import torch.nn as nn\n",
+        "import csv\n\nfrom torch import nn\n",
+    ],
+)
+def test_an_added_import_of_torch_stays_behind_what_is_set_for_it(desk, imports) -> None:
+    text = desk.edit(f"{SETTINGS}{imports}net = nn.Linear(1, 1)\n", intra_op_threads=2)
+    kept, own = text.split("import torch\n")[:2]
+    assert kept.startswith(SETTINGS)
+    assert own.startswith(("from torch import nn", "import torch.nn as nn"))
+    assert "\n\ntorch.set_num_threads(2)\n\nnet" in text
+    assert desk.again(intra_op_threads=2) == text
+
+
+@pytest.mark.parametrize(
+    "line", ['os.environ["OMP_NUM_THREADS"] = "1"', 'os.environ.setdefault("OMP_NUM_THREADS", "1")']
+)
+def test_torch_that_a_module_of_the_users_brings_comes_after_that_module(desk, line) -> None:
+    (desk.folder / "model.py").write_text("from torch import nn\n")
+    head = f"import os\n{line}\nfrom model import nn\n"
+    text = desk.edit(f"{head}\nnet = nn\n", intra_op_threads=2)
+    assert text == f"{head}import torch\n\ntorch.set_num_threads(2)\n\nnet = nn\n"
+
+
+@pytest.mark.parametrize(
+    ("imports", "optim", "after"),
+    [
+        ("import torch\n", "torch.optim", "import torch\nimport torch._inductor.config\n"),
+        ("import torch as th\n", "th.optim", "import torch as th\nimport torch._inductor.config\n"),
+        (
+            "from torch import optim\n", "optim",
+            "import torch._inductor.config\nfrom torch import optim\n",
+        ),
+    ],
+)  # fmt: skip
+def test_the_compilers_settings_are_imported_before_they_are_set(
+    desk, imports, optim, after
+) -> None:
+    text = desk.edit(
+        f"{imports}model = make()\noptimizer = {optim}.SGD(model.parameters())\n",
+        torch_compile="default",
+    )
+    assert text.startswith(f"{after}\ntorch._inductor.config.fallback_random = True\n")
+    assert desk.again(torch_compile="default") == text
+    assert desk.diff == ""
 
 
 def test_momentum_and_weights_that_learn_later_are_told(desk) -> None:

@@ -308,7 +308,7 @@ def test_a_finding_says_whether_the_plan_mends_it(raced):
         return html.words.findings(raced.diagnosis, raced.workload, plan)[0].help
 
     assert help_for(None) == "The lever loader_workers does it without an edit."
-    assert help_for(Plan().pull("loader_workers", 2)) == "The plan does it: loader_workers."
+    assert help_for(Plan().pull("loader_workers", 2)) == "The plan has loader_workers=2."
 
 
 def test_a_path_outside_of_the_folder_is_told_whole(raced):

@@ -116,6 +116,42 @@ def test_nothing_faster_is_said_plainly_with_reasons(nothing, plan_path):
     assert "upshift run" not in page
 
 
+@pytest.mark.parametrize(
+    ("outcome", "why", "says"),
+    [
+        ("rejected", "faster, but G1 batches: 3 differ", "did not pass a gate of the maths"),
+        ("dropped", "faster, but not proved", "could not be proved"),
+        ("dropped", "the gain was not seen on fresh launches", "not again on fresh launches"),
+        ("dropped", "not raced on fresh launches: Killed", "could not be raced"),
+        ("dropped", "most steps are 1.3x as fast, but some stall: 0.9x on average", "stalled"),
+        ("dropped", "starts 30 s later and saves 20 s of 1 m 00 s of training", "too late"),
+    ],
+)
+def test_a_gain_that_was_seen_and_is_not_in_the_plan_is_told(
+    nothing, pulled, outcome, why, says
+) -> None:
+    for tuning, lead in ((nothing, "Nothing was"), (pulled, "Nothing beside what you pulled (")):
+        row = replace(tuning.levers[0], outcome=outcome, why=why)
+        said = text.headline(replace(tuning, levers=(row, *tuning.levers[1:])))
+        assert said.startswith(lead)
+        assert "proved to make this script faster: " in said
+        assert said.endswith(f"{says}.") or says in said
+        skipped = replace(row, outcome="skipped")
+        assert says not in text.headline(replace(tuning, levers=(skipped, *tuning.levers[1:])))
+
+
+def test_several_gains_that_were_lost_are_told_once_each(nothing) -> None:
+    whys = ("faster, but G1", "the gain was not seen on fresh launches", "faster, but G2")
+    rows = tuple(
+        replace(row, outcome="dropped", why=why)
+        for row, why in zip(nothing.levers, whys, strict=False)
+    )
+    assert text.headline(replace(nothing, levers=rows)) == (
+        "Nothing was proved to make this script faster: what was faster did not pass a gate of "
+        "the maths; a gain was seen, but not again on fresh launches."
+    )
+
+
 def test_settings_that_were_tried_together_only_are_counted(nothing, plan_path):
     why = "not tried alone: the time was up (1.02x after 8 pairs together with other levers)"
     levers = tuple(

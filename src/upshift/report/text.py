@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 
 STYLES = {"kept": "bold green", "rejected": "red", "failed": "red", "dropped": "dim"}
 PASSED = {True: "passed", False: "failed", None: "open"}
+# How the reasons begin for which something that was faster is not in the plan.
+_LOST = {
+    "faster, but not proved": "what was faster could not be proved",
+    "faster, but": "what was faster did not pass a gate of the maths",
+    "the gain was not seen": "a gain was seen, but not again on fresh launches",
+    "not raced on fresh": "a gain was seen, but fresh launches could not be raced",
+    "most steps are": "most steps were faster, but some stalled",
+    "starts ": "what was faster starts too late for this training",
+}
 
 
 def render_profile(found: Profiling) -> Group:
@@ -72,23 +81,30 @@ def render_tuning(tuning: Tuning, *, plan_path: Path, lines: Mapping[str, str]) 
 
 def headline(tuning: Tuning) -> str:
     """Give the answer in one sentence; never more than was proven."""
-    is_open = any(row.why.startswith("not tried") for row in tuning.levers)
     if not tuning.plan.settings:
-        if is_open:
-            return "Nothing was proved to make this script faster in this time."
-        return "Nothing here makes this script faster."
+        return _nothing("Nothing", "Nothing here", tuning.levers)
     if not tuning.proof.holds:
         return "A gate of the maths failed: do not use this plan."
     if _is_only_pulled(tuning):
         pulled = f"Nothing beside what you pulled ({tuning.plan})"
-        if is_open:
-            return f"{pulled} was proved to make this script faster in this time."
-        return f"{pulled} makes this script faster."
+        return _nothing(pulled, pulled, tuning.levers)
     if tuning.speedup is None:
         return "The search ended before its best plan could be confirmed by fresh runs."
     if not tuning.speedup.is_gain:
         return f"Fresh runs did not confirm a gain: {interval(tuning.speedup)}."
     return f"This script can run {times(tuning.speedup.mid_ratio)} as fast."
+
+
+def _nothing(so_far: str, at_all: str, rows: Sequence[LeverReport]) -> str:
+    """Say that nothing was found, and what became of that which was faster for a while."""
+    told = [row.why for row in rows if row.outcome in ("dropped", "rejected")]
+    lost = [next((says for lead, says in _LOST.items() if w.startswith(lead)), "") for w in told]
+    proved = f"{so_far} was proved to make this script faster"
+    if reasons := "; ".join(dict.fromkeys(filter(None, lost))):
+        return f"{proved}: {reasons}."
+    if any(row.why.startswith("not tried") for row in rows):
+        return f"{proved} in this time."
+    return f"{at_all} makes this script faster."
 
 
 def _is_only_pulled(tuning: Tuning) -> bool:

@@ -39,6 +39,11 @@ _LEAST_STARTS_COUNT = 3
 _LEAST_START_S = 1.0
 _LONG_START_S = 5.0
 _CHEAP_ITEM_S = 0.0005
+_NO_FORK_PYTHON = [3, 14]
+_GUARD = (
+    " Python 3.14 runs the script anew for each worker: what trains belongs below "
+    "`if __name__ == '__main__'`."
+)
 _TABLES = frozenset(
     {"Tensor", "TensorDataset", "StackDataset"}
     | {"CIFAR10", "CIFAR100", "EMNIST", "FashionMNIST", "KMNIST", "MNIST", "QMNIST", "SEMEION"}
@@ -97,10 +102,19 @@ def _few_workers(case: Case) -> Finding | None:
             f"The loop waits for data {percent(waits.mid_ratio)} of the time: a batch takes "
             f"{duration(made_s)} to make in {who}, and the job uses {used:.1f} of {cores} cores."
         ),
-        remedy=f"Set num_workers={need} and persistent_workers=True in the DataLoader.",
+        remedy=(
+            f"Set num_workers={need} and persistent_workers=True in the DataLoader."
+            f"{_GUARD if not count and _starts_anew(case) else ''}"
+        ),
         lever="redrawing_workers" if draws else "loader_workers",
         places=_made_at(case),
     )
+
+
+def _starts_anew(case: Case) -> bool:
+    """Return whether this Python starts workers by running the script once more."""
+    told = case.machine.python_version.split(".")[:2]
+    return len(told) == 2 and [int(part) for part in told] >= _NO_FORK_PYTHON
 
 
 def _idle_workers(case: Case) -> Finding | None:
@@ -126,7 +140,10 @@ def _idle_workers(case: Case) -> Finding | None:
                 f"A batch takes {duration(made_s)} to make, but the loop waits "
                 f"{duration(wait_s)} to get it from {_workers(count)}{spent}."
             ),
-            remedy="Set num_workers=0: the main process makes such batches faster.",
+            remedy=(
+                "Set num_workers=0, without persistent_workers, prefetch_factor, timeout and "
+                "multiprocessing_context: the main process makes such batches faster."
+            ),
             lever=workers_lever(case),
             places=_made_at(case),
         )

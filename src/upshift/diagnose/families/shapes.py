@@ -52,7 +52,7 @@ def _tiny_batch(case: Case) -> Finding | None:
 
 def _padding_waste(case: Case) -> Finding | None:
     """Find tokens that are padding, by their share of the forward and backward passes."""
-    counts = case.found.get("shapes.padding", ())
+    counts = () if case.found.get("shapes.packed") else case.found.get("shapes.padding", ())
     whole = sum(total for total, _, _ in counts)
     if not whole:
         return None
@@ -72,7 +72,8 @@ def _padding_waste(case: Case) -> Finding | None:
         share=share,
         says=(
             f"{percent(padding_ratio)} of the tokens are padding ({percent(columns_ratio)} in "
-            f"columns of nothing else); computing them takes {percent(share.mid_ratio)} of a step."
+            "columns of nothing else); if the model computes them like other tokens, they take "
+            f"{percent(share.mid_ratio)} of a step."
         ),
         remedy=(
             "Pad each batch to its own longest row, not to a fixed length."

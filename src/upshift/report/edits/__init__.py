@@ -6,6 +6,7 @@ given to the user, or the reason why there are none. The files are read, never r
 
 from __future__ import annotations
 
+import platform
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from upshift.lever import Lever
     from upshift.records import Plan, Setting, Workload
+    from upshift.report.edits.job import Edit
 
 _OURS = "UPSHIFT_"
 
@@ -40,7 +42,12 @@ class Edits:
 
 
 def write_edits(
-    workload: Workload, plan: Plan, *, traits: Mapping[str, Setting], env: Mapping[str, str]
+    workload: Workload,
+    plan: Plan,
+    *,
+    traits: Mapping[str, Setting],
+    env: Mapping[str, str],
+    python_version: str = "",
 ) -> Edits:
     """Write a plan into the source of a workload.
 
@@ -49,6 +56,7 @@ def write_edits(
         plan: its settings.
         traits: what a tuning saw of the script; what is missing is unknown, and not written.
         env: the environment in which the script would be started.
+        python_version: of the Python that was tuned; empty stands for this one.
 
     Raises:
         UsageError: the script is no Python file, cannot be read, or nests too deeply.
@@ -64,6 +72,7 @@ def write_edits(
             Job(
                 project=project, lever=lever.name, setting=setting, lines=lever.lines(setting),
                 plan=dict(plan.settings), traits=traits, notes=notes,
+                python=python_version or platform.python_version(),
             ),
         )
         for lever, setting in lookup(plan)
@@ -89,12 +98,27 @@ def _edit_all(jobs: Mapping[str, tuple[Lever[Any], Job]], env: Mapping[str, str]
     for name in sorted(jobs, key=lambda name: (name in LAST and LAST.index(name) + 1, name)):
         lever, job = jobs[name]
         if name in EDITS:
-            EDITS[name](job)
+            _edit(EDITS[name], job)
         elif added := _variables(lever, job.setting, env):
             variables |= added
         else:
             _explain(job)
     return variables
+
+
+def _edit(edit: Edit, job: Job) -> None:
+    """Write one lever; what an edit cannot deal with is left to the user, and all else written."""
+    before = [(source, source.tree, set(source.added)) for source in job.project.sources]
+    noted_count = len(job.notes)
+    try:
+        edit(job)
+    except RecursionError:
+        raise
+    except Exception as error:
+        for source, tree, added in before:
+            source.tree, source.added = tree, added
+        del job.notes[noted_count:]
+        job.paste(f"the edit does not understand these files ({type(error).__name__})")
 
 
 def _variables(lever: Lever[Any], setting: Setting, env: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ class Job:
         lines: what a user would write by hand.
         plan: the settings of all levers.
         traits: what the tuning saw of the script; a missing key is unknown.
+        python: the version of Python that starts the script.
         notes: the sentences for the user; edits add to them.
     """
 
@@ -36,6 +38,7 @@ class Job:
     lines: str
     plan: Mapping[str, Setting]
     traits: Mapping[str, Setting]
+    python: str
     notes: list[str]
 
     def survey(self) -> Survey:
@@ -76,6 +79,16 @@ class Job:
         nameless = {site.source for site in sites if not survey.local_name(site.source, "torch")}
         changed = [ensure_import(source, "torch") for source in nameless]
         return any(changed)
+
+
+def reaches(version: object, least: tuple[int, int]) -> bool:
+    """Return whether a version is that of a release or of a later one; an unknown one is not.
+
+    >>> reaches("2.13.0+cpu", (2, 9)), reaches("2.8.1", (2, 9)), reaches("", (2, 9))
+    (True, False, False)
+    """
+    found = re.match(r"(\d+)\.(\d+)", str(version))
+    return found is not None and (int(found[1]), int(found[2])) >= least
 
 
 def change(sites: list[Site], how: Callable[[Site], Callable[[object], object]]) -> None:

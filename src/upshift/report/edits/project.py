@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import codecs
 import importlib.machinery
+import os
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher, unified_diff
 from pathlib import Path
@@ -75,10 +76,12 @@ class Source:
         Bytes of another encoding than UTF-8 stand in it as surrogates, as in names of files.
         """
         old, new = _lines(self._mark + self.before), _lines(self._mark + self.tree.code)
-        marked = unified_diff(old, new, f"a/{name}", f"b/{name}")
+        # `patch` takes a name with a space in it whole where a tab follows.
+        end = "\t" if any(map(str.isspace, name)) else ""
+        marked = unified_diff(old, new, f"a/{name}{end}", f"b/{name}{end}")
         ended = (li if li.endswith("\n") else f"{li}\n{_NO_END}\n" for li in marked)
         encoding = self.tree.encoding.removesuffix("-sig")
-        return "".join(ended).encode(encoding).decode("utf-8", "surrogateescape")
+        return "".join(ended).encode(encoding, "surrogateescape").decode("utf-8", "surrogateescape")
 
 
 class _Replacing:
@@ -154,7 +157,7 @@ def read_project(workload: Workload) -> Project:
     Raises:
         UsageError: the workload is no Python file, or its script cannot be read.
     """
-    folder = Path(workload.cwd)
+    folder = _without_dots(Path(workload.cwd))
     entry = _entry(workload, folder)
     home = folder if workload.entry is Entry.MODULE else entry.parent
     found, unread = [_read(entry, "")], []
@@ -185,10 +188,16 @@ def _entry(workload: Workload, folder: Path) -> Path:
         places = [folder / argument for argument in workload.argv if argument.endswith(".py")]
     else:
         places = [folder / word]
-    found = next((Path(p.absolute()) for p in places if p.is_file() and p.suffix == ".py"), None)
+    found = next((place for place in places if place.is_file() and place.suffix == ".py"), None)
     if found is None:
         raise UsageError(f"Cannot edit {word}: it is no Python file in {folder}.", remedy=_PASTE)
-    return found
+    return _without_dots(found)
+
+
+def _without_dots(path: Path) -> Path:
+    """Return the same place without `..`, by its own name if it can be: `patch` takes no other."""
+    plain = Path(os.path.normpath(path.absolute()))
+    return plain if plain.exists() and plain.samefile(path) else path.resolve()
 
 
 def _package(entry: Path, home: Path) -> str:

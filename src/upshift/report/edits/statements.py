@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from upshift.report.edits.survey import dotted
+from upshift.report.edits.survey import dotted, mentions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from upshift.report.edits.project import Source
 
 _IMPORTS = (cst.Import, cst.ImportFrom)
+_ENVIRONMENT = ("environ", "os.environ")
 
 
 def parsed(lines: str) -> list[cst.BaseStatement]:
@@ -59,7 +61,9 @@ def text(node: object) -> str:
 
 
 def ensure_import(source: Source, module: str) -> bool:
-    """Import a module at the top of a file, in its alphabetical place among the first imports.
+    """Import a module at the top of a file, among the first imports.
+
+    What a script sets in the environment before it brings torch stays before it.
 
     Returns:
         Whether it was not imported there before.
@@ -67,7 +71,29 @@ def ensure_import(source: Source, module: str) -> bool:
     body = list(source.tree.body)
     if any(_imports(statement, module) for statement in body):
         return False
-    start = _first_import(body)
+    start, index = _place(body, module)
+    (new,) = parsed(f"import {module}\n")
+    if index == start and index < len(body):
+        follower = body[index]
+        new = new.with_changes(leading_lines=_leading(follower))
+        grouped = _plain_import(follower) or _brings(follower, _root(module))
+        spaced = () if grouped else [cst.EmptyLine(indent=False)]
+        body[index] = follower.with_changes(leading_lines=spaced)
+    _put(source, [*body[:index], new, *body[index:]])
+    return True
+
+
+def _place(body: Sequence[cst.CSTNode], module: str) -> tuple[int, int]:
+    """Return where the imports begin beside which a module is imported, and its own place.
+
+    It stands beside the first import of its package. What comes with Python has its alphabetical
+    place among the first imports; anything else follows those, and what they set for it.
+    """
+    root = _root(module)
+    brought = [place for place, node in enumerate(body) if _brings(node, root)]
+    start = brought[0] if brought else _first_import(body)
+    if not brought and root not in sys.stdlib_module_names:
+        return start, _end_of_head(body, start)
     index = start
     while (
         index < len(body)
@@ -76,15 +102,22 @@ def ensure_import(source: Source, module: str) -> bool:
         and (index == start or not _leading(body[index]))
     ):
         index += 1
-    (new,) = parsed(f"import {module}\n")
-    if index == start and index < len(body):
-        taken = _leading(body[index])
-        new = new.with_changes(leading_lines=taken)
-        grouped = bool(_plain_import(body[index]))
-        spaced = () if grouped else [cst.EmptyLine(indent=False)]
-        body[index] = body[index].with_changes(leading_lines=spaced)
-    _put(source, [*body[:index], new, *body[index:]])
-    return True
+    return start, index
+
+
+def _end_of_head(body: Sequence[cst.CSTNode], start: int) -> int:
+    """Return where the first imports end, with what is set in the environment between them."""
+    end = start
+    for place, node in enumerate(body[start:], start):
+        if _is_import(node):
+            end = place + 1
+        elif not any(mentions(node, name) for name in _ENVIRONMENT):
+            break
+    return end
+
+
+def _root(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def has_statement(source: Source, wanted: str) -> bool:

@@ -253,8 +253,9 @@ def _card(found: Finding, workload: Workload, plan: Plan | None) -> Card:
 def _help(found: Finding, plan: Plan | None) -> str:
     if found.lever is None:
         return "Only you can do this."
-    if plan is not None and found.lever in dict(plan.settings):
-        return f"The plan does it: {found.lever}."
+    settings = {} if plan is None else dict(plan.settings)
+    if found.lever in settings:
+        return f"The plan has {found.lever}={settings[found.lever]}."
     return f"The lever {found.lever} does it without an edit."
 
 

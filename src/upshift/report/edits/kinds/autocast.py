@@ -6,6 +6,7 @@ lines are given to the user.
 
 from __future__ import annotations
 
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -102,7 +103,8 @@ def _free_name(survey: Survey, site: Site) -> str:
     small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
     if isinstance(small, cst.Assign) and small.value is site.node:
         return code(small.targets[0].target)
-    return next(name for name in ("outputs", "answer", "outputs_of_model") if name not in taken)
+    names = chain(("outputs", "answer"), (f"outputs_{number}" for number in count(2)))
+    return next(name for name in names if name not in taken)
 
 
 def _without_gradients(survey: Survey, site: Site) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -15,8 +16,8 @@ from upshift.report.edits.arguments import (
     with_entry,
 )
 from upshift.report.edits.flow import Flow
-from upshift.report.edits.job import change
-from upshift.report.edits.survey import Site, dotted
+from upshift.report.edits.job import change, reaches
+from upshift.report.edits.survey import Site, dotted, mentions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
     from upshift.report.edits.job import Job
     from upshift.report.edits.survey import Survey
 
+_CONTEXT = "multiprocessing_context"
 _INDEX = 5
-_NEEDS_WORKERS = ("persistent_workers", "prefetch_factor", "timeout", "multiprocessing_context")
+# From this Python on, Linux does not fork: each worker runs the file of the script once more.
+_NO_FORK_PYTHON = (3, 14)
+_NEEDS_WORKERS = ("persistent_workers", "prefetch_factor", "timeout", _CONTEXT)
 
 
 def loader_workers(job: Job) -> None:
@@ -97,8 +101,35 @@ def _write(job: Job, settings: dict[str, str]) -> bool:
             f"the loader at {survey.places(others)} does not feed the training loop and stays as "
             "it is; `upshift run` gives it workers, too"
         )
-    change(list(known.values()), lambda site: lambda node: _with(node, settings))
+    whole = settings | _start(job, survey, list(known.values()))
+    change(list(known.values()), lambda site: lambda node: _with(node, whole))
     return bool(known)
+
+
+def _start(job: Job, survey: Survey, homes: list[Site]) -> dict[str, str]:
+    """Return how workers start that the script never had: by fork, as under the lever."""
+    if not job.setting or job.traits.get("loader.workers"):
+        return {}
+    chosen = survey.called(
+        "multiprocessing.set_start_method", "torch.multiprocessing.set_start_method"
+    )
+    if chosen or any(_CONTEXT in code(home.node) for home in homes):
+        return {}
+    sure = not any(isinstance(home.node, cst.Call) and spread_names(home.call) for home in homes)
+    if sure and platform.system() == "Linux" and reaches(job.python, _NO_FORK_PYTHON):
+        return {_CONTEXT: '"fork"'}
+    if not _is_guarded(survey):
+        job.note(
+            "from Python 3.14 on, workers run the script anew: what it does then belongs below "
+            f'`if __name__ == "__main__":`, or the loader takes {_CONTEXT}="fork"'
+        )
+    return {}
+
+
+def _is_guarded(survey: Survey) -> bool:
+    """Return whether a part of the script runs only where it is the one that is started."""
+    body = survey.project.entry.tree.body
+    return any(isinstance(node, cst.If) and mentions(node.test, "__name__") for node in body)
 
 
 def _written(survey: Survey, site: Site, known: Mapping[int, Site]) -> bool:

@@ -155,6 +155,11 @@ def _averaged(node: Any) -> Any:
     told = argument(node, "avg_fn", index=2)
     assert told is not None  # noqa: S101  # `_asks` has seen it
     text = code(told.value).replace("get_ema_avg_fn", "get_ema_multi_avg_fn", 1)
+    empty = argument(node, "multi_avg_fn", index=3)
+    if empty is not None:
+        values = {id(told): expression("None"), id(empty): expression(text)}
+        swapped = [a.with_changes(value=values.get(id(a), a.value)) for a in node.args]
+        return node.with_changes(args=swapped)
     new = told.with_changes(
         keyword=cst.Name("multi_avg_fn"),
         equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),

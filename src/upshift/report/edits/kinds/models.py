@@ -14,7 +14,7 @@ from upshift.report.edits.flow import Flow
 from upshift.report.edits.job import change
 from upshift.report.edits.kinds.optimizers import made
 from upshift.report.edits.kinds.trained import calls_of, means, models, nameless, places
-from upshift.report.edits.statements import before
+from upshift.report.edits.statements import before, ensure_import
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +126,8 @@ def torch_compile(job: Job) -> None:
     if not _found(job, survey, Flow(survey)):
         return
     mode = "" if job.setting == "default" else f'mode="{job.setting}"'
-    job.set_up(f"{job.torch_name()}._inductor.config.fallback_random = True")
+    ensure_import(job.project.entry, "torch._inductor.config")
+    job.set_up("torch._inductor.config.fallback_random = True")
     _put_before_optimizers(job, lambda name: f"{name}.compile({mode})")
     job.note(
         "this compiles evaluation and odd batches, too, and with graph breaks where it must; "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from upshift.report.edits.arguments import argument, code, entry, expression
-from upshift.report.edits.job import change
+from upshift.report.edits.job import change, reaches
 from upshift.report.edits.statements import ensure_import
 from upshift.report.edits.survey import Site, names_in
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _START = "worker_init_fn"
 # A glibc before 2.34 takes 32 MiB at most.
 _MMAP, _LEAST_MMAP, _TRIM = "1 << 30", "32 << 20", "(1 << 31) - 1"
+# The first torch in which oneDNN's convolutions and recurrent layers have a precision.
+_ONEDNN_TORCH = (2, 9)
 
 
 def intra_op_threads(job: Job) -> None:
@@ -119,13 +121,16 @@ def flush_denormals(job: Job) -> None:
 def fp32_precision(job: Job) -> None:
     """Set the precision, unless the script sets one itself, which the lever leaves alone."""
     survey = job.survey()
-    torch = job.torch_name()
-    lines = [line.replace("torch.", f"{torch}.", 1) for line in job.lines.splitlines()]
+    first, *newer = job.lines.splitlines()
     own = survey.called("torch.set_float32_matmul_precision")
-    if own and any(str(s.call.args[0].value.value) not in lines[0] for s in own if s.call.args):  # type: ignore[attr-defined]
+    words = [code(site.call.args[0].value).strip("'\"") for site in own if site.call.args]
+    if any(f'"{word}"' not in first for word in words):
         job.keep_running(f"the script sets a precision itself at {survey.places(own)}")
         return
-    job.set_up(*lines)
+    known = reaches(job.traits.get("torch", ""), _ONEDNN_TORCH)
+    lines = [first, *newer] if known else [first]
+    torch = job.torch_name()
+    job.set_up(*(line.replace("torch.", f"{torch}.", 1) for line in lines))
 
 
 def malloc_retention(job: Job) -> None:
