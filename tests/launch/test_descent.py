@@ -117,13 +117,21 @@ def test_a_daemon_that_the_trial_itself_leaves_is_inside(begin, isolation) -> No
 
 
 def test_a_process_that_is_not_of_the_trial_is_not_followed_but_ended(begin) -> None:
-    process = begin("import time; time.sleep(60)")
+    process = begin("import time; time.sleep(60)", Isolation.REDIRECT)
     process.follow(process.pid)
     process.follow(None)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as stranger:
         with pytest.raises(IsolationFailed, match="outside of the trial"):
             process.follow(stranger.pid)
         assert stranger.wait(30) == -signal.SIGKILL
+
+
+def test_where_nothing_is_isolated_nothing_is_outside(begin) -> None:
+    process = begin("import time; time.sleep(60)")
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as stranger:
+        process.follow(stranger.pid)
+        assert stranger.poll() is None
+        stranger.kill()
 
 
 def test_the_same_process_id_on_another_machine_is_outside() -> None:

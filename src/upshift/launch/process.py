@@ -187,13 +187,17 @@ class Process:
     def follow(self, pid: int | None) -> None:
         """Make sure that a process is one of this trial's; another one is ended.
 
+        Where nothing is isolated there is nothing to be outside of.
+
         Args:
             pid: of a process that has our order; None where the kernel does not tell.
 
         Raises:
             IsolationFailed: it was started outside of the isolation.
         """
-        if pid is not None and not descent.descends(str(pid), self._guard.pid):
+        if pid is None or self._isolation is Isolation.NONE:
+            return
+        if not descent.descends(str(pid), self._guard.pid):
             with contextlib.suppress(OSError):  # the guard does not know it
                 os.kill(pid, signal.SIGKILL)
             raise descent.outside()
@@ -226,9 +230,10 @@ class Process:
     def _send(self, argv: Sequence[str], env: Mapping[str, str], out: int) -> None:
         """Tell the guard what to start; the trial prints to its descriptor `out`."""
         scratch, *layers = self._folders
+        isolated = self._isolation is not Isolation.NONE
         environment = {
             **_environment(env, scratch, self._isolation),
-            descent.SEAL_KEY: descent.seal(self._guard.pid),
+            descent.SEAL_KEY: descent.seal(self._guard.pid) if isolated else "",
         }
         spec = {
             "argv": [_plain(word) for word in argv],
