@@ -15,7 +15,7 @@ from upshift.errors import IsolationFailed
 from upshift.launch import descent
 from upshift.launch.arm import Arm
 from upshift.launch.compiled_code import CompiledCode
-from upshift.launch.process import Exit
+from upshift.launch.process import Exit, Isolation
 from upshift.launch.verification import Take, recorded
 from upshift.records import Entry, Plan, Workload
 
