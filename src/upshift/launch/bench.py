@@ -270,7 +270,7 @@ class Bench:
         return shape_of(
             baseline, candidate, apart=apart,
             cycle_count=self.tally.cycle_count(self.cycle_count, baseline, candidate),
-            ahead_count=self.cycle_count,
+            ahead_count=self.cycle_count, period_count=self.tally.period_count,
             least_count=1 + int(least_s / (self.step_s or inf)),
             left_count=self._left_count(),
         )  # fmt: skip

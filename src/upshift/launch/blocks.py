@@ -46,6 +46,7 @@ def shape_of(
     apart: bool,
     cycle_count: int,
     ahead_count: int,
+    period_count: int,
     least_count: int,
     left_count: int,
 ) -> Shape:
@@ -61,6 +62,7 @@ def shape_of(
         cycle_count: steps after which the times of the script as it is repeat.
         ahead_count: batches that its workers have on their way: a lever that changes how they are
             made shows only after these.
+        period_count: steps after which the times of its loop repeat.
         least_count: the shortest block that is worth a signal to stop.
         left_count: steps that a warm child has before it.
     """
@@ -73,12 +75,22 @@ def shape_of(
     if inside:
         settle = max(lever.settle_count for lever in levers)
         skip = max(settle, _ahead_count(cycle_count, baseline, candidate))
-        shape = Shape(relay=False, skip_counts=(skip, skip), block_count=cycle)
-        if cycle == 1 or shape.step_count <= left_count:
+        block = _whole(cycle, period_count)
+        shape = Shape(relay=False, skip_counts=(skip, skip), block_count=block)
+        if block == 1 or shape.step_count <= left_count:
             return shape
-    block = max(1, min(max(least_count, cycle), left_count))
+    block = max(1, min(_whole(max(least_count, cycle), period_count), left_count))
     skips = (_ahead_count(cycle_count, baseline), _ahead_count(cycle_count, candidate))
     return Shape(relay=True, skip_counts=skips, block_count=block)
+
+
+def _whole(count: int, period_count: int) -> int:
+    """Return the least number of steps of whole periods.
+
+    >>> _whole(1, 1), _whole(1, 16), _whole(17, 16)
+    (1, 16, 32)
+    """
+    return -(-count // period_count) * period_count
 
 
 def _ahead_count(cycle_count: int, *plans: Plan) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from upshift.launch.blocks import compiling, cost_s, filling, pair
 from upshift.records import Phase
 
@@ -16,10 +18,17 @@ if TYPE_CHECKING:
 _RECENT_COUNT = 3
 _COMPILE_KEY = "compile_s"
 _WAITING_SHARE, _BURSTY_SHARE = 0.1, 0.05
+_LONGEST_PERIOD, _LEAST_PERIODS, _LEAST_COUNT = 64, 4, 24
+_PERIODIC_RATIO, _EQUAL_RATIO = 0.7, 0.95
+_MOST_TIMES = 20.0
 
 
 class Tally:
-    """Sums over the starts and steps of a bench."""
+    """Sums over the starts and steps of a bench.
+
+    Attributes:
+        period_count: steps after which the times of the script as it is were seen to repeat.
+    """
 
     def __init__(self) -> None:
         self._starts: list[tuple[Plan, float]] = []
@@ -30,6 +39,7 @@ class Tally:
         self._counts: dict[Plan, int] = {}
         self._kept_up_count = 0
         self._watched: Sequence[Step] = ()
+        self.period_count = 1
         self._late: set[Plan] = set()
 
     def started(self, plan: Plan, wall_s: float) -> None:
@@ -68,6 +78,7 @@ class Tally:
         """Note steps in a row of the script as it is: does it wait for its loader?"""
         self._kept_up_count = 0 if _waits(steps) else len(steps)
         self._watched = steps
+        self.period_count = period([step.wall_s for step in steps])
 
     def neighbours(self, block_count: int) -> list[Pair]:
         """Return pairs of blocks of the script as it is that followed on one another.
@@ -169,3 +180,31 @@ def _waits(steps: Sequence[Step]) -> bool:
     whole_s, usual_s = sum(step.wall_s for step in steps), median(data_s)
     late_s = sum(max(0.0, s - usual_s) for s in data_s)
     return sum(data_s) > _WAITING_SHARE * whole_s or late_s > _BURSTY_SHARE * whole_s
+
+
+def period(walls_s: Sequence[float]) -> int:
+    """Return the steps after which times repeat, 1 where they do not.
+
+    A loop that collects new data before every sixteenth update has one long step in sixteen:
+    blocks of whole periods compare alike, others do not. It is the lag of the autocorrelation,
+    which must be seen four times; what lasts (a drift) correlates at every lag and is no period.
+
+    >>> period([9.0, 1.0, 1.0, 1.0] * 8), period([1.0, 1.1] * 2)
+    (4, 1)
+    """
+    longest = min(_LONGEST_PERIOD, len(walls_s) // _LEAST_PERIODS)
+    if len(walls_s) < _LEAST_COUNT:
+        return 1
+    usual_s = median(walls_s)
+    values = np.minimum(np.asarray(walls_s, float), _MOST_TIMES * usual_s)
+    values -= values.mean()
+    spread = float(values @ values)
+    if spread <= 0.0:
+        return 1
+    count = len(values)
+    lags = range(1, longest + 1)
+    alike = [float(values[:-lag] @ values[lag:]) / spread * count / (count - lag) for lag in lags]
+    most = max(alike[1:])
+    if most < _PERIODIC_RATIO or most - median(alike) < _PERIODIC_RATIO / 2:
+        return 1
+    return next(lag for lag in lags[1:] if alike[lag - 1] >= _EQUAL_RATIO * most)

@@ -1,0 +1,81 @@
+"""Loops whose times repeat after some steps are raced in blocks of whole periods."""
+
+import random
+from math import inf, log
+
+import pytest
+
+from upshift import session
+from upshift.launch.bench import Bench
+from upshift.launch.process import Isolation
+from upshift.launch.tally import period
+from upshift.lever import Lever
+from upshift.records import Effect, Entry, Phase, Plan, Switch, Verdict, Workload
+from upshift.search.proposal import Kind, propose_race
+from upshift.session.observe import observe
+from upshift.session.races import Races
+from upshift.testing import FakeScript, Listener, plant, steady
+
+WORKLOAD = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd="/nowhere", python="python")
+FASTER = Plan().pull("brisk", True)
+
+
+def rollouts(every, *, times=10.0, sd_ratio=0.03):
+    """Return noise in which each so many steps one takes so many times as long."""
+    return lambda rng: (
+        rng.gauss(0.0, sd_ratio) + (log(times) if not i % every else 0.0) for i in range(10**6)
+    )
+
+
+@pytest.fixture
+def raced(monkeypatch):
+    """Measure the noise of a script, and race a lever that gains a tenth."""
+    lever = Lever(
+        name="brisk", phases=frozenset({Phase.FORWARD}), effect=Effect.EXACT, switch=Switch.STEP,
+        settings=lambda scene: (True,), gain_ratio=2.0, lines=str, why_not=lambda scene: "",
+    )  # fmt: skip
+    plant(monkeypatch, {"brisk": lever})
+
+    def run(noise):
+        script = FakeScript(
+            cost=lambda plan: 0.01 / (1.1 if plan.settings else 1.0), start_s=2.0, noise=noise
+        )
+        with Bench(
+            WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_arm=script.arm,
+            clock=script.clock,
+        ) as bench:  # fmt: skip
+            observe(bench, Plan())
+            races = Races(bench, session.Options(budget_s=120.0), Listener(), clock=script.clock)
+            sd_ratio = races.measure_noise().sd_ratio
+            race = races.race(propose_race(Kind.TOGGLE, Plan(), FASTER, ()), 5.0, most_s=inf)
+            return bench.tally.period_count, sd_ratio, race.verdict
+
+    return run
+
+
+@pytest.mark.parametrize("every", [2, 5, 16, 60])
+def test_one_long_step_in_some_is_no_noise(raced, every) -> None:
+    period_count, sd_ratio, verdict = raced(rollouts(every))
+    assert period_count % every == 0
+    assert sd_ratio < 0.1
+    assert verdict is Verdict.WIN
+
+
+def test_steps_that_are_alike_are_raced_one_by_one(raced) -> None:
+    assert raced(steady(0.05))[0] == 1
+
+
+@pytest.mark.parametrize("count", [24, 60, 400])
+def test_noise_has_no_period(count) -> None:
+    rng = random.Random(count)
+    found = [
+        period([rng.lognormvariate(0.0, 0.3) for _ in range(count)]) for _ in range(200)
+    ]  # fmt: skip
+    assert sum(each > 1 for each in found) <= 2
+
+
+def test_neither_a_drift_nor_two_pauses_nor_few_steps_are_a_period() -> None:
+    assert period([1.0 + 0.01 * i for i in range(200)]) == 1
+    assert period([9.0 if i in (50, 90) else 1.0 for i in range(200)]) == 1
+    assert period([9.0, 1.0, 1.0] * 5) == 1
+    assert period([1.0] * 100) == 1
