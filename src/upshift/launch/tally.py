@@ -27,7 +27,8 @@ class Tally:
     """Sums over the starts and steps of a bench.
 
     Attributes:
-        period_count: steps after which the times of the script as it is were seen to repeat.
+        period_count: steps after which the times of the script as it is were seen to repeat,
+            without what it waits for its loader.
     """
 
     def __init__(self) -> None:
@@ -78,7 +79,10 @@ class Tally:
         """Note steps in a row of the script as it is: does it wait for its loader?"""
         self._kept_up_count = 0 if _waits(steps) else len(steps)
         self._watched = steps
-        self.period_count = period([step.wall_s for step in steps])
+        # How often the loop waits for loader workers is known without: see `cycle_count`.
+        self.period_count = period(
+            [step.wall_s - step.phase_ns.get(Phase.DATA, 0) * 1e-9 for step in steps]
+        )
 
     def neighbours(self, block_count: int) -> list[Pair]:
         """Return pairs of blocks of the script as it is that followed on one another.
@@ -199,7 +203,7 @@ def period(walls_s: Sequence[float]) -> int:
     values = np.minimum(np.asarray(walls_s, float), _MOST_TIMES * usual_s)
     values -= values.mean()
     spread = float(values @ values)
-    if spread <= 0.0:
+    if usual_s <= 0.0 or spread <= 0.0:
         return 1
     count = len(values)
     lags = range(1, longest + 1)
