@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from upshift.records import Comparison, Plan
 
 WORTH_SAYING_S = 3.0
-_BLAMED_SHARE = 0.5
+_BLAMED_SHARE, _TOLD_SHARE = 0.5, 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +59,15 @@ class Payback:
 
         >>> Payback(later_s=30.0, step_s=0.1, speedup_ratio=2.0).says
         'Under the plan the first step comes 30 s later: paid back after 600 steps (30 s).'
+        >>> Payback(later_s=9.0, step_s=0.1, speedup_ratio=2.0, first_pass_s=9.0).says[:67]
+        'Under the plan the first pass over the data takes 9 s longer than l'
         """
-        start_s, parts = self.later_s - self.first_pass_s, []
-        if start_s >= min(WORTH_SAYING_S, self.first_pass_s) or not self.first_pass_s:
+        start_s, pass_s = self.later_s - self.first_pass_s, self.first_pass_s
+        parts = []
+        if start_s >= _TOLD_SHARE * self.later_s:
             parts.append(f"the first step comes {duration(start_s)} later")
-        if self.first_pass_s:
-            longer = duration(self.first_pass_s)
+        if pass_s >= _TOLD_SHARE * self.later_s:
+            longer = duration(pass_s)
             parts.append(f"the first pass over the data takes {longer} longer than later ones")
         return (
             f"Under the plan {' and '.join(parts)}: "
