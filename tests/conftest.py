@@ -5,16 +5,35 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
+import uuid
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 import upshift
 
 SRC = Path(upshift.__file__).parents[1]
-ENVIRONMENT = {"PYTHONPATH": str(SRC), "PATH": os.environ["PATH"]}
+collect_ignore = ["corpus"]  # scripts to run, not to import
+OPERATORS = Path(__file__).with_name("torchvision_ops")
+ENVIRONMENT = {"PYTHONPATH": f"{SRC}{os.pathsep}{OPERATORS}", "PATH": os.environ["PATH"]}
+
+
+def _load(path):
+    """Import a file that lies in no package."""
+    spec = spec_from_file_location(path.stem, path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+suite = _load(Path(__file__).with_name("suite.py"))
+SESSION = uuid.uuid4().hex
+# How long an example takes is a matter of who else is on the machine.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
+os.environ[suite.MARK] = ENVIRONMENT[suite.MARK] = SESSION
 
 
 def pytest_configure() -> None:
@@ -24,6 +43,46 @@ def pytest_configure() -> None:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    _load(OPERATORS / "sitecustomize.py")
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """Begin with the file that takes longest, so that no process is left alone with it."""
+    items.sort(key=lambda item: item.path.name != "test_corpus.py")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport():
+    """Judge the skip of a test."""
+    outcome = yield
+    suite.refuse_skip(outcome.get_result(), os.environ)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report():
+    """Judge the skip of a whole module."""
+    outcome = yield
+    suite.refuse_skip(outcome.get_result(), os.environ)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request):
+    """End what a test started and left running; one that passed fails by it."""
+    if sys.platform != "linux":
+        yield
+        return
+    before, failed_count = suite.running(), request.session.testsfailed
+    yield
+    failed = request.session.testsfailed > failed_count
+    found = suite.left(before, SESSION, 0.0 if failed else suite.MOMENT_S)
+    suite.end(before, SESSION)
+    assert failed or not found, f"the test left processes: {found}"
+
+
+@pytest.fixture(scope="session")
+def eventually():
+    """Wait until a condition is true; return whether it became so in time."""
+    return suite.eventually
 
 
 @pytest.fixture(scope="session")
@@ -33,28 +92,15 @@ def warm_python():
         yield sys.executable
         return
     here = Path(__file__).with_name("warm_python.py")
-    spec = spec_from_file_location("warm_python", here)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    with tempfile.TemporaryDirectory(prefix="warm-") as folder:
-        client = Path(folder) / "python"
-        client.write_text(module.CLIENT.format(python=sys.executable, path=f"{folder}/s"))
-        client.chmod(0o700)
-        process = subprocess.Popen(
-            [sys.executable, str(here), f"{folder}/s"], stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True,
-        )  # fmt: skip
-        assert process.stdout.readline() == b"ready\n"
-        yield str(client)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    with _load(here).served(ENVIRONMENT) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")
 def gathered(warm_python):
     """Run a program and return the `facts` that it gathered; `fresh` lets the test see it start."""
 
-    def run(program: str, *, timeout_s: float = 120.0, fresh: bool = False):
+    def run(program: str, *, timeout_s: float = 600.0, fresh: bool = False):
         python = sys.executable if fresh else warm_python
         done = subprocess.run(
             [python, "-c", f"{program}\nprint(json.dumps(facts))"],

@@ -15,6 +15,7 @@ from upshift.child import AfterImport, Excusing, Pulled, prepare
 from upshift.errors import PlanError
 from upshift.launch.channel import Listener
 from upshift.launch.order import environment
+from upshift.launch.verification import Take
 from upshift.records import Plan
 
 SRC = Path(upshift.errors.__file__).parents[1]
@@ -254,6 +255,43 @@ def test_a_lever_that_raises_in_a_real_run_is_left_out_with_one_line(tmp_path) -
     ]
     assert done.returncode == 0
     assert done.stdout == python(TRAINING).stdout
+
+
+@pytest.mark.child
+def test_a_reason_of_several_lines_is_told_by_its_first(tmp_path) -> None:
+    broken = (
+        "import upshift.levers.intra_op_threads as threads\n"
+        "import dataclasses\n"
+        "def at_once(training, setting): raise ArithmeticError('first\\n  second\\n')\n"
+        "threads.LEVER = dataclasses.replace(threads.LEVER, pull=at_once)\n"
+    )
+    done = python(broken + TRAINING, Plan().pull("intra_op_threads", 1))
+    assert done.stderr == "upshift: left out intra_op_threads=1: first\n"
+
+
+TELLS_WHAT_IS_ASSUMED = """
+import dataclasses
+import upshift.levers.intra_op_threads as threads
+def pull(training, setting):
+    print(training.assumed, flush=True)
+    return lambda: None
+threads.LEVER = dataclasses.replace(threads.LEVER, pull=pull)
+"""
+
+
+@pytest.mark.child
+@pytest.mark.parametrize("mode", ["run", "trial", "verify"])
+def test_levers_learn_what_the_user_granted(mode, tmp_path) -> None:
+    listener = Listener(tmp_path / "s")
+    take = Take(step_count=2, forced_count=0).order()
+    details = {} if mode == "run" else {"socket": str(tmp_path / "s"), "folder": str(tmp_path)}
+    details |= {"seed": 0, **take} if mode == "verify" else {}
+    done = python(
+        TELLS_WHAT_IS_ASSUMED + "import torch\nimport os\nos._exit(0)\n",
+        Plan().pull("intra_op_threads", 1), mode=mode, assumed=["dataset-unchanged"], **details,
+    )  # fmt: skip
+    listener.close()
+    assert (done.stdout, done.stderr) == ("frozenset({'dataset-unchanged'})\n", "")
 
 
 @pytest.mark.child

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import upshift
 from upshift.cli import app
-from upshift.errors import IsolationFailed, NeverTrains, UsageError
+from upshift.errors import IsolationFailed, NeverTrains, ScriptFailed, UsageError
 from upshift.lever import at_least
 from upshift.records import (
     Budget,
@@ -46,6 +46,7 @@ THREADS = Plan().pull("intra_op_threads", 2)
 @dataclass(frozen=True, kw_only=True)
 class Options:
     budget_s: float
+    first_s: float
     keep: Effect
     allow: Effect | None
     only: frozenset[str]
@@ -57,6 +58,7 @@ class Options:
     step_count: int | None
     plan_path: Path
     unprotected: bool
+    assumed: frozenset[str]
 
 
 class Session(ModuleType):
@@ -102,12 +104,12 @@ class Session(ModuleType):
         return Tuning(
             machine=self.machine, workload=workload, baseline=PROFILE, plan=self.plan,
             proof=Proof(effect=Effect.ROUNDING), cost=Cost(wall_s=9.0, launch_count=3),
-            speedup=self.speedup,
+            speedup=self.speedup, assumed=tuple(sorted(options.assumed)),
             interrupted=self.interrupted, diagnosis=self.diagnosis,
         )  # fmt: skip
 
-    def run(self, workload, plan, options):
-        self.note("run", workload, plan, options)
+    def run(self, workload, plan, band, assumed):
+        self.note("run", workload, plan, band, assumed)
 
 
 @pytest.fixture
@@ -154,6 +156,7 @@ def test_everything_after_the_script_belongs_to_the_script(session):
     assert workload(session).python == sys.executable
     assert workload(session).cwd == str(Path.cwd())
     assert options(session).budget_s == 300.0
+    assert options(session).first_s == 80.0
 
 
 @pytest.mark.parametrize(
@@ -182,9 +185,10 @@ def test_a_module_a_program_or_a_notebook_stands_where_a_script_does(session, ar
 def test_options_have_true_defaults(session):
     upshift_with("tune", "train.py")
     assert options(session) == Options(
-        budget_s=300.0, keep=Effect.REDRAW, allow=None, only=frozenset(), skip=frozenset(),
-        pulled=Plan(), patience_s=60.0, training_s=None, force=False, step_count=None,
-        plan_path=Path("upshift.toml"), unprotected=False,
+        budget_s=300.0, first_s=80.0, keep=Effect.REDRAW, allow=None, only=frozenset(),
+        skip=frozenset(), pulled=Plan(), patience_s=60.0, training_s=None, force=False,
+        step_count=None, plan_path=Path("upshift.toml"), unprotected=False,
+        assumed=frozenset(),
     )  # fmt: skip
 
 
@@ -205,6 +209,104 @@ def test_every_option_arrives(session):
     assert found.unprotected
     upshift_with("profile", "--unprotected", "train.py")
     assert options(session).unprotected
+
+
+MISSING = "Traceback (most recent call last):\n  File 'x'\nModuleNotFoundError: No module named "
+HIDDEN = "AttributeError: module 'selectors' has no attribute 'SelectSelector'"
+NOT_TAKEN = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --budget 9"
+
+
+@pytest.mark.parametrize(
+    ("output", "words", "code", "says"),
+    [
+        (f"{MISSING}'torch'", (), 2, "The Python that runs the script has no torch."),
+        (f"{MISSING}'torchdata'", (), 3, "Make it run under plain python first."),
+        ("upshift: A notebook needs IPython.\n", (), 2, "A notebook needs IPython"),
+        (HIDDEN, (), 3, "selectors.py hides the module selectors of Python's standard library."),
+        (HIDDEN.replace("selectors", "socket"), (), 3, "Make it run under plain python first."),
+        (NOT_TAKEN, ("--budget", "9"), 2, "--budget stands behind the script"),
+        (NOT_TAKEN, ("--budgets", "9"), 3, "Make it run under plain python first."),
+        ("KeyError: 1", ("--keep=exact",), 3, "Note that --keep stands behind the script"),
+        ("KeyError: 1", ("--epochs", "2"), 3, "Make it run under plain python first."),
+    ],
+)
+def test_a_failure_is_told_as_what_it_is(session, output, words, code, says):
+    Path("selectors.py").write_text("")
+    remedy = "Make it run under plain python first."
+    session.error = ScriptFailed("The script failed (exit code 1).", remedy=remedy, output=output)
+    done = upshift_with("tune", "train.py", *words)
+    assert (done.exit_code, says in done.output) == (code, True), done.output
+
+
+def test_a_fault_of_ours_is_one_sentence_and_its_traceback_is_kept(session, project, monkeypatch):
+    session.error = ZeroDivisionError("division by zero")
+    done = upshift_with("tune", "train.py")
+    assert done.exit_code == 1
+    assert "This is a fault of upshift: ZeroDivisionError: division by zero" in done.output
+    assert "Traceback" not in done.output
+    kept = project / "cache" / "upshift" / "traceback.txt"
+    assert str(kept) in done.output
+    assert "ZeroDivisionError" in kept.read_text()
+    monkeypatch.setenv("UPSHIFT_DEBUG", "1")
+    assert "Traceback" in upshift_with("tune", "train.py").output
+
+
+def test_where_a_traceback_cannot_be_kept_it_is_printed(session, project, monkeypatch):
+    (project / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project / "file"))
+    session.error = ZeroDivisionError("division by zero")
+    done = upshift_with("tune", "train.py")
+    assert done.exit_code == 1
+    assert "Report it with the traceback above." in done.output
+    assert "Traceback" in done.output
+
+
+def test_what_controls_a_terminal_is_spelt_out(session):
+    Path("upshift.toml").write_text('schema = 1\n[plan]\n"\\u001b[31mx\\u009b\\u0007" = true\n')
+    done = upshift_with("run", "train.py")
+    assert done.exit_code == 2
+    assert "These levers are not installed here: \\x1b[31mx\\x9b\\x07." in done.output
+    assert done.output.isascii()
+
+
+DEEP = {
+    "attributes": "x = 1\nif 0: x" + ".a" * 30_000,
+    "unary": "x = " + "-" * 30_000 + "1",
+    "sum": "x = " + "1+" * 30_000 + "1",
+}
+
+
+@pytest.mark.parametrize("verb", ["tune", "profile", "run"])
+@pytest.mark.parametrize("kind", DEEP)
+def test_a_script_that_is_too_deep_for_the_compiler_is_left_to_python(session, verb, kind):
+    Path("train.py").write_text(DEEP[kind])
+    done = upshift_with(verb, *(("--lever", "compile=max") if verb == "run" else ()), "train.py")
+    assert done.exit_code == 0, done.output
+    assert workload(session).argv == ("train.py",)
+
+
+@pytest.mark.parametrize("verb", ["tune", "profile", "run"])
+def test_an_unknown_assumption_is_refused_with_the_known_names(session, verb):
+    done = upshift_with(verb, "--assume", "nothing-moves", "train.py")
+    assert done.exit_code == 2
+    assert "There is no assumption 'nothing-moves'." in done.output
+    assert "Choose from: dataset-unchanged." in done.output
+    assert session.calls == []
+
+
+def test_a_run_takes_the_assumptions_of_its_plan_and_of_its_own_command(session):
+    granted = ("--assume", "dataset-unchanged")
+    upshift_with("profile", *granted, "train.py")
+    assert options(session).assumed == {"dataset-unchanged"}
+    upshift_with("run", "--lever", "intra_op_threads=2", "train.py")
+    assert session.calls[-1][-1] == frozenset()
+    upshift_with("run", *granted, "--lever", "intra_op_threads=2", "train.py")
+    assert session.calls[-1][-1] == {"dataset-unchanged"}
+    done = upshift_with("tune", *granted, "train.py")
+    assert options(session).assumed == {"dataset-unchanged"}
+    assert "granted by --assume dataset-unchanged" in " ".join(done.output.split())
+    upshift_with("run", "train.py")
+    assert session.calls[-1][-1] == {"dataset-unchanged"}
 
 
 def test_several_levers_may_stand_between_commas(session):

@@ -47,10 +47,10 @@ def test_a_file_in_it_cannot_be_written(closed):
 
 
 def test_a_plan_in_it_is_none_of_ours(closed, monkeypatch):
-    def refuse(path, encoding):
+    def refuse(*words):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(UsageError, match="is not a plan of upshift"):
         plan_file.guard_plan(closed / "upshift.toml")
 

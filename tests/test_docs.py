@@ -23,6 +23,7 @@ from upshift.testing import LAPTOP, SERVER, sample_profile
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+REFERENCE = ROOT / "docs" / "reference.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NOT_RUN = "# not run"
 PROGRAM = ("upshift",)
@@ -191,7 +192,7 @@ def test_no_page_names_a_machine():
 
 
 def test_the_table_of_levers_is_the_folder_of_levers():
-    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| (\w+) \| ([^|]+) \|$", prose(README), re.M)
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| (\w+) \| ([^|]+) \|$", prose(REFERENCE), re.M)
     known = lever.discover()
     assert [name for name, *_ in rows] == list(known)
     compared = {"step": "step by step", "child": "blocks", "launch": "started anew"}
@@ -201,19 +202,19 @@ def test_the_table_of_levers_is_the_folder_of_levers():
 
 
 def test_every_command_option_and_exit_code_is_told():
-    readme = README.read_text("utf-8")
+    reference = REFERENCE.read_text("utf-8")
     group = typer.main.get_command(cli.app)
     for verb, command in group.commands.items():
-        assert f"| `upshift {verb}" in readme, verb
+        assert f"| `upshift {verb}" in reference, verb
         for parameter in command.params:
             long = [option for option in parameter.opts if option.startswith("--")]
-            assert all(f"`{option}" in readme for option in long if option != "--help"), long
+            assert all(f"`{option}" in reference for option in long if option != "--help"), long
     codes = {
         kind.exit_code
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, UpshiftError)
     }
-    told = {int(code) for code in re.findall(r"^\| (\d+) \|", readme, re.MULTILINE)}
+    told = {int(code) for code in re.findall(r"^\| (\d+) \|", reference, re.MULTILINE)}
     assert codes <= told
 
 

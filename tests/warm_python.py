@@ -6,24 +6,39 @@ it. How Python itself starts (the environment of its libraries, the first import
 cannot be tested in it.
 """
 
+import ast
+import atexit
 import contextlib
-import json
+import ctypes
+import gc
+import importlib
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
+import threading
+from pathlib import Path
+from types import FunctionType
 
+# In the environment of a command: what all have in common stays left out by the collector, so that
+# nothing that looks through all objects copies and walks it again.
+FROZEN = "WARM_PYTHON_FROZEN"
+# It starts some times for each test, so it imports little.
 CLIENT = """\
 #!{python} -SE
-import json, os, socket, sys
-with socket.socket(socket.AF_UNIX) as server:
-    server.connect({path!r})
-    socket.send_fds(server, [b"."], [0, 1, 2])
-    order = {{"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}}
-    server.sendall(json.dumps(order).encode() + b"\\n")
-    code = int(server.makefile().readline() or 1)
+import _socket, os, sys
+server = _socket.socket(_socket.AF_UNIX)
+server.connect({path!r})
+streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
+server.sendmsg([b"."], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
+order = {{"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}}
+server.sendall(ascii(order).encode() + b"\\n")
+code = int(server.recv(16) or 1)
 if code < 0:
     os.kill(os.getpid(), -code)
 sys.exit(code)
@@ -38,19 +53,53 @@ def _become(order, streams):
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
+    folders = filter(None, order["env"].get("PYTHONPATH", "").split(os.pathsep))
+    starts = [Path(folder, "sitecustomize.py") for folder in folders]
+    for start in starts[1:] if "UPSHIFT_CHILD" in os.environ else starts:  # ours stands first
+        if start.exists():
+            runpy.run_path(start)
     if "UPSHIFT_CHILD" in os.environ:
-        from upshift import child
-
-        child.prepare(os.environ["UPSHIFT_CHILD"])
-        for finder in list(sys.meta_path):
-            if isinstance(finder, child.AfterImport) and finder._name in sys.modules:
-                finder._follow()
+        _prepare()
     sys.argv = order["argv"]
     if sys.argv[0] == "-c":
         text = sys.argv.pop(1)
-        return lambda: exec(compile(text, "<string>", "exec"), globals())
+        return FunctionType(compile(text, "<string>", "exec"), globals())
     sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
     return lambda: runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _prepare():
+    """Come in as upshift does where Python starts, and see that torch is there."""
+    from upshift import child
+
+    if (view := sys.modules.get("upshift.loader.view")) is not None:
+        view._FORKED.clear()  # the script begins here: this is no fork of it
+    child.prepare(os.environ["UPSHIFT_CHILD"])
+    for finder in list(sys.meta_path):
+        if isinstance(finder, child.AfterImport) and finder._name in sys.modules:
+            finder._follow()
+
+
+def _end_at_once(run):
+    """Run the command and the exit routines; what torch takes to be torn down is spared."""
+    code = 0
+    try:
+        run()
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as asked:
+        code = 0 if asked.code is None else asked.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    if not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code & 0xFF)
 
 
 def _serve(listener):
@@ -63,10 +112,12 @@ def _serve(listener):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         listener.close()
         _, streams, _, _ = socket.recv_fds(connection, 1, 3)
-        order = json.loads(connection.makefile().readline())
+        order = ast.literal_eval(connection.makefile().readline())
         pid = os.fork()
         if not pid:
             connection.close()
+            if FROZEN not in order["env"]:
+                gc.unfreeze()
             return _become(order, streams)
         for stream in streams:
             os.close(stream)
@@ -78,14 +129,42 @@ def _serve(listener):
         os._exit(0)
 
 
-if __name__ == "__main__":
-    import torch
-    import torch._dynamo  # noqa: F401  # the first optimizer would import it
+@contextlib.contextmanager
+def served(env, *modules):
+    """Serve Pythons in this environment that have these modules already, or torch.
 
+    Yields:
+        the path of the program that stands for `python`.
+    """
+    with tempfile.TemporaryDirectory(prefix="warm-") as folder:
+        client = Path(folder) / "python"
+        client.write_text(CLIENT.format(python=sys.executable, path=f"{folder}/s"))
+        client.chmod(0o700)
+        installed = Path(folder) / "site-packages"  # it is no code of the script under test
+        installed.mkdir()
+        server = shutil.copy(__file__, installed)
+        process = subprocess.Popen(
+            [sys.executable, server, f"{folder}/s", *modules], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, start_new_session=True,
+        )  # fmt: skip
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            yield str(client)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with the tests
+    for name in sys.argv[2:] or ("torch", "torch._dynamo"):  # the first optimizer would import it
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(sys.argv[1])
         listener.listen()
         print("ready", flush=True)
         run = _serve(listener)
-    run()
+    _end_at_once(run)

@@ -209,9 +209,11 @@ def _run(order: dict[str, Any]) -> None:
     def leave_out(name: str, setting: Any, error: Exception) -> None:
         if name not in said:
             said.add(name)
-            sys.stderr.write(f"upshift: left out {name}={setting}: {error}\n")
+            why = (str(error).strip() or type(error).__name__).splitlines()[0]
+            sys.stderr.write(f"upshift: left out {name}={setting}: {why}\n")
 
     watch = Watch(measuring=False)
+    watch.live.assumed = frozenset(order.get("assumed", ()))
     pulled = Pulled(watch.live, leave_out)
     settings: dict[str, Any] = {}
     for name, setting in order["plan"].items():
@@ -220,6 +222,10 @@ def _run(order: dict[str, Any]) -> None:
             settings[name] = setting
         except Exception as error:
             leave_out(name, setting, error)
+    if "upshift.loader" in sys.modules:
+        from upshift.loader import board_of
+
+        board_of(watch.live).tell = lambda why: sys.stderr.write(f"upshift: {why}\n")
     atexit.register(_tell_of_lost_workers, watch.live, os.getpid())
     watch.install()
     if "band" in order:
@@ -276,7 +282,8 @@ def _trial(order: dict[str, Any]) -> None:
 
     watch = Watch(measuring=True)
     watch.live.trial = True
-    board_of(watch.live)  # it must have seen a pass begin to take it over in the middle
+    watch.live.assumed = frozenset(order.get("assumed", ()))
+    board = board_of(watch.live)  # it must have seen a pass begin to take it over in the middle
     discover()  # a lever may come at any step; whatever its file touches must be there before
     pulled, replay = Pulled(watch.live), Replay(watch.live.advancers)
 
@@ -285,6 +292,7 @@ def _trial(order: dict[str, Any]) -> None:
         pulled.switch({name: s for name, s in settings.items() if name != REPLAY_KEY})
 
     turns = Turns(watch, switch, talk)
+    turns.traits.about_data = board.proofs.traits
 
     def stepped(phases_ns: tuple[int, ...], sample_count: int) -> None:
         replay.stepped()
@@ -333,6 +341,7 @@ def _verify(order: dict[str, Any]) -> None:
 
     watch = Watch(measuring=True)
     watch.live.at_once = True
+    watch.live.assumed = frozenset(order.get("assumed", ()))
     vitals = Vitals(watch)  # before the recorder's hooks, which end the run at the last step
     Recorder(order, watch, done=done)
     Pulled(watch.live).switch(order["plan"])

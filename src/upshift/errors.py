@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
+_LONGEST_SHOWN = 240
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Warning|Exit|Interrupt): \S")
 
 
@@ -85,3 +86,14 @@ class ChildLost(UpshiftError):
 
 TRIAL_FAILURES = (ScriptFailed, IsolationFailed, ChildLost)
 """What a trial under a plan may end with, while the script as it is goes on."""
+
+
+def shown(text: object) -> str:
+    r"""Return what stands in a file of the user's for one sentence of ours: short, on one line.
+
+    >>> print(shown("threads\nupshift: all is well"))
+    threads\nupshift: all is well
+    """
+    said = str(text)
+    cut = said if len(said) <= _LONGEST_SHOWN else f"{said[:_LONGEST_SHOWN]}..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from upshift import levers
-from upshift.errors import PlanError
-from upshift.records import Phase, Plan, Profile, Setting, Switch
+from upshift.errors import PlanError, shown
+from upshift.records import Assumption, Phase, Plan, Profile, Setting, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,11 +46,13 @@ class Scene:
         baseline: the profile of the untouched script, None where there is none yet.
         traits: facts that the child saw, such as `loader.workers` (int), `model.conv` (bool),
             `optimizer.name` (str), `threads` (int); a missing key is unknown.
+        assumed: the assumptions that the user granted, by name.
     """
 
     machine: Machine
     baseline: Profile | None = None
     traits: Mapping[str, Setting] = field(default_factory=dict)
+    assumed: frozenset[str] = frozenset()
 
     def few_faults(self) -> str:
         """Say that page faults take too little of a step to matter; empty where they may."""
@@ -73,11 +76,13 @@ class Training(Protocol):
             second pass over the data on may show there what it gives then.
         paused_s: seconds in which the loop stood still between two steps, parked.
         at_once: the first steps are recorded for a proof. What waits before it acts does not here.
+        assumed: the assumptions that the user granted, by name.
     """
 
     trial: bool
     paused_s: float
     at_once: bool
+    assumed: frozenset[str]
 
     def on_optimizer(self, pull: Callable[[Any], Callable[[], None] | None]) -> Undo:
         """Apply `pull` to each `torch.optim.Optimizer` right before its first step."""
@@ -102,13 +107,14 @@ class Training(Protocol):
         self,
         around: Callable[[Any, Callable[[Any, Any], Any], Any, Any], Any],
         *,
-        innermost: bool = False,
+        innermost: int = 0,
     ) -> Undo:
         """Let `around(module, call, args, kwargs)` make each root call.
 
         It returns what the script gets; `call(args, kwargs)` is the call as it would be without
         it. Of several levers the one that was pulled last is the outermost; one that makes the
-        call by itself asks to be the innermost, where nothing but the module is below it.
+        call by itself asks to be further inside: 1. One that follows each operation of the
+        module asks for 2, where nothing but the module is below it.
         """
 
     def on_function(self, owner: Any, name: str, answer: Callable[..., Any]) -> Undo:
@@ -159,6 +165,12 @@ class Training(Protocol):
 
         A lever calls it where it has left the script as it is, so that a run goes on and says so.
         """
+
+
+def is_asked_by_script() -> bool:
+    """Return whether who calls a function that a lever answers for is neither torch nor us."""
+    asker = str(sys._getframe(3).f_globals.get("__name__"))  # behind the answer and its stand-in
+    return asker.partition(".")[0] not in ("torch", "upshift")
 
 
 _KINDS = {bool: "true", int: "a whole number", str: "a text"}
@@ -242,6 +254,7 @@ class Lever(Generic[S]):
             called a hang.
         start_ratio: about how many times as long as a start of the script it compiles, for whoever
             plans the time of a first trial.
+        cures: findings whose share of a step it may take away, beside those that name it.
         fills: a first pass over the data does more under it than later ones.
         cycle_count: steps after which the times under a setting repeat, so that a block of
             them is typical: batches of n workers come in bursts of n.
@@ -268,6 +281,7 @@ class Lever(Generic[S]):
     settle_count: int = 0
     patience_s: float = 0.0
     start_ratio: float = 0.0
+    cures: frozenset[str] = frozenset()
     fills: bool = False
     cycle_count: Callable[[S], int] = _one_step
     env: Callable[[Mapping[str, str], S], Mapping[str, str]] = _leave_env
@@ -341,7 +355,21 @@ def check_names(asked: Iterable[str]) -> None:
     known = names()
     if unknown := [name for name in asked if name not in known]:
         raise PlanError(
-            f"These levers are not installed here: {', '.join(unknown)}.",
+            f"These levers are not installed here: {shown(', '.join(unknown))}.",
+            remedy=f"Choose from: {', '.join(known)}.",
+        )
+
+
+def check_assumptions(asked: Iterable[str]) -> None:
+    """Look whether there are such assumptions.
+
+    Raises:
+        PlanError: some are unknown.
+    """
+    known = list(Assumption)
+    if unknown := [name for name in asked if name not in known]:
+        raise PlanError(
+            f"There is no assumption {shown(', '.join(map(repr, unknown)))}.",
             remedy=f"Choose from: {', '.join(known)}.",
         )
 
@@ -366,6 +394,6 @@ def check_plan(plan: Plan) -> None:
         fits = type(setting) is lever.kind
         if wanted := lever.wants(setting) if fits else _KINDS[lever.kind]:
             raise PlanError(
-                f"The lever {lever.name} does not take {setting}.",
+                f"The lever {lever.name} does not take {shown(setting)}.",
                 remedy=f"Give it {wanted}, or false to leave it alone.",
             )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from upshift.compare import Measure, Rule, compare, race
 from upshift.errors import TooFewSteps, UpshiftError
+from upshift.launch.deadline import NEVER
 from upshift.records import (
     Budget,
     Comparison,
@@ -26,6 +27,7 @@ from upshift.records import (
     Plan,
     Pressure,
     Profile,
+    Setting,
     Step,
     Torch,
     Verdict,
@@ -33,6 +35,7 @@ from upshift.records import (
 from upshift.session import Watcher
 
 if TYPE_CHECKING:
+    from upshift.launch.deadline import Deadline
     from upshift.launch.process import Isolation
     from upshift.records import Workload
 
@@ -205,6 +208,10 @@ class FakeScript:
         prefetch_count: batches that each worker is asked for ahead.
         life_count: steps after which it ends; None for never.
         later_s: seconds by which a start under a plan takes longer.
+        first_pass_s: seconds by which the first pass over the data takes longer under a plan.
+        pass_count: steps of a pass over the data; 0 where nothing happens between two.
+        pause_s: seconds that the loop waits for the first batch of a pass under a plan.
+        traits: what a child says of the script.
         phases: seconds in each phase of a step under a plan, of which `cost` is the sum; all of
             it is FORWARD where there is none.
         noise: the log of a factor on the time of each step, and on that of each batch.
@@ -220,6 +227,10 @@ class FakeScript:
     prefetch_count: int = 2
     life_count: int | None = None
     later_s: Callable[[Plan], float] = lambda plan: 0.0
+    first_pass_s: Callable[[Plan], float] = lambda plan: 0.0
+    pass_count: int = 0
+    pause_s: Callable[[Plan], float] = lambda plan: 0.0
+    traits: Mapping[str, Setting] = field(default_factory=dict)
     phases: Callable[[Plan], Mapping[Phase, float]] | None = None
     noise: Noise = field(default_factory=lambda: steady(0.0))
     seed: int = 0
@@ -234,11 +245,17 @@ class FakeScript:
         return self.spent_s
 
     def arm(
-        self, workload: Workload, plan: Plan, *, isolation: Isolation, patience_s: float
-    ) -> Any:
+        self, workload: Workload, plan: Plan, *, isolation: Isolation, patience_s: float,
+        deadline: Deadline = NEVER,
+    ) -> Any:  # fmt: skip
         """Stand in for `upshift.launch.arm.Arm`."""
         self.launch_count += 1
-        return FakeArm(script=self, plan=plan)
+        return FakeArm(script=self, plan=plan, deadline=deadline)
+
+    def spend(self, seconds: float, deadline: Deadline = NEVER) -> None:
+        """Let time go by, at most until the deadline, which is an OutOfTime then."""
+        self.spent_s += min(seconds, deadline.left_s)
+        deadline.check()
 
 
 @dataclass(kw_only=True)
@@ -251,6 +268,7 @@ class FakeArm:
 
     script: FakeScript
     plan: Plan
+    deadline: Deadline = NEVER
     step_count: int = 0
     first_step_s: float = 0.0
     notes: tuple[str, ...] = ()
@@ -282,9 +300,11 @@ class FakeArm:
             self._now_s += wait_s
             self._done_s.append(self._fetched_s())
             self._now_s -= wait_s
+        if script.pass_count and self.step_count % script.pass_count == 0:
+            wait_s += script.pause_s(plan)
         compute_s = script.cost(plan) * exp(next(script.factors))
         self._now_s += wait_s + compute_s
-        script.spent_s += wait_s + compute_s
+        script.spend(wait_s + compute_s, self.deadline)
         self.step_count += 1
         phase_ns = {Phase.DATA: int(wait_s * 1e9), Phase.FORWARD: int(compute_s * 1e9)}
         if script.phases is not None:
@@ -294,13 +314,18 @@ class FakeArm:
 
     def begin(self) -> None:
         """Go to the end of the first step."""
-        self.script.spent_s += self.script.start_s + self.script.later_s(self.plan)
+        start_s = self.script.start_s + self.script.later_s(self.plan)
+        self.script.spend(start_s, self.deadline)
         self.first_step_s = self._step(self.plan).wall_s
 
     def ask(self, message: Mapping[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
         """Answer with facts, whatever was asked."""
-        traits = {"cycle_count": max(1, self._ahead_count)}
-        return {"kind": "facts", "traits": traits, "usage": {}, "unit": "samples"}
+        traits = {"cycle_count": max(1, self._ahead_count), **self.script.traits}
+        first_s = [self.script.first_pass_s(self._plans[0]), 0.0]
+        return {
+            "kind": "facts", "traits": traits, "usage": {}, "unit": "samples",
+            "first_pass_s": first_s,
+        }  # fmt: skip
 
     def switch(self, plans: Sequence[Plan]) -> None:
         """Learn which plans the turns are about."""

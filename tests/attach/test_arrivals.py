@@ -60,6 +60,30 @@ def test_a_module_that_is_there_is_served_at_once(late) -> None:
     assert part.call(1) == 2
 
 
+def test_a_function_of_a_module_that_is_still_being_imported_is_served(late, tmp_path) -> None:
+    undos = []
+
+    def meanwhile(name):
+        undos.append(stand_in_later(late, name, ten_more))
+
+    (tmp_path / "late_home" / "part.py").write_text(
+        "import builtins\nbuiltins.meanwhile('double')\n"  # before it is there
+        f"{SOURCE}\nbuiltins.meanwhile('Kind.half')\n"  # right after
+    )
+    sys.modules["builtins"].meanwhile = meanwhile
+    try:
+        part = importlib.import_module(late)
+    finally:
+        del sys.modules["builtins"].meanwhile
+    (tmp_path / "next_home.py").write_text("")
+    importlib.import_module("next_home")
+    assert part.call(1) == 12
+    assert hasattr(part.Kind.half, "__wrapped__")
+    for undo in undos:
+        undo()
+    assert part.call(1) == 2
+
+
 def test_a_module_that_never_comes_leaves_nothing_behind(late) -> None:
     stand_in_later(late, "double", ten_more)()
     assert importlib.import_module(late).call(1) == 2

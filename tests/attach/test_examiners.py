@@ -196,7 +196,8 @@ def test_a_stream_that_cannot_be_changed_stays(monkeypatch) -> None:
             return len(text)
 
     monkeypatch.setattr(sys, "stdout", Sink())
-    examiner = Bookkeeping(SimpleNamespace(ledger=SimpleNamespace(current=-1), thread=0))
+    ledger = SimpleNamespace(current=-1)
+    examiner = Bookkeeping(SimpleNamespace(ledger=ledger, thread=0, debug_lines=[]))
     examiner.begin()
     examiner.end()
     assert type(sys.stdout) is Sink

@@ -75,6 +75,7 @@ def test_forked_workers_write_what_this_process_reads(monkeypatch) -> None:
     assert clock.read(id(data))["loader.fetch_s"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.child
 def test_a_trial_tells_what_a_batch_takes_unless_its_workers_are_spawned(trial) -> None:
     for name in ("plain", "fork workers", "kept workers"):

@@ -1,6 +1,7 @@
 """The guard of a real run speaks of what has gone plainly wrong, and of nothing else."""
 
 import math
+from dataclasses import replace
 from statistics import median
 from threading import get_ident
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from upshift.attach.guard import STEP_COUNT, Guard, astray_said, judge  # noqa: E402
+from upshift.attach.guard import STEP_COUNT, Guard, astray_said, judge, slow_said, stuck  # noqa: E402
 from upshift.attach.live import LiveTraining  # noqa: E402
 from upshift.attach.vitals import WINDOW_COUNT, Vitals  # noqa: E402
 from upshift.records import Band  # noqa: E402
@@ -214,12 +215,13 @@ def test_a_loss_that_stays_where_it_began_is_told_at_the_end() -> None:
     assert judge(known, [2.0, 1.9, 1.8, 1.7, 1.6, 1.5], start=2.0, moved=0.1) is None
 
 
-def test_leaves_torch_as_it_was_after_its_steps() -> None:
+def test_leaves_torch_as_it_was_once_it_has_spoken() -> None:
     from torch.optim import optimizer
 
     hooks = (optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks)
     before = torch.autograd.backward, [len(group) for group in hooks]
-    said(supervised, 1, band(record(supervised, 1000)))
+    spoilt = band(record(supervised, 1000))
+    assert said(supervised, 1, spoilt, spoil=lambda step, loss: loss * math.nan)
     assert (torch.autograd.backward, [len(group) for group in hooks]) == before
 
 
@@ -283,6 +285,21 @@ def test_a_band_needs_a_window_of_steps_and_losses_that_are_numbers() -> None:
     assert band_of([]) is None
 
 
+def test_a_band_is_of_all_runs_as_far_as_all_went_and_holds_their_tails() -> None:
+    def run(level, move, count):
+        row = [(step, level, False) for step in range(count)]
+        return {"losses": row, "moves": [move], "updates": count, "steps": count}
+
+    found = band_of([run(1.0, 0.1, WINDOW_COUNT), run(3.0, 0.3, 2 * WINDOW_COUNT)])
+    assert found is not None
+    assert (found.losses, found.losses_range, found.moves) == ((2.0,), (1.0, 3.0), (0.3,))
+    calm = run(1.0, 0.1, WINDOW_COUNT)
+    rare = calm | {"losses": [*calm["losses"][:-1], (WINDOW_COUNT - 1, 9.0, False)]}
+    told = band_of([rare])
+    assert told is not None
+    assert told.spreads[0] > 1.0  # half a standard deviation: seven of eight are the same
+
+
 def test_the_sentence_names_the_step_the_figure_and_the_levers() -> None:
     text = astray_said(16, "the loss is nan", ["a=True"], ["b=2"])
     assert text.startswith("upshift: step 16: the loss is nan. Put back: a=True.")
@@ -334,3 +351,176 @@ def test_nothing_is_read_while_a_graph_is_captured(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     supervised(watch.live, spoil=lambda step, loss: loss * math.nan)
     assert (guard._vitals.losses, guard._vitals.ends_ns, heard) == ([], [], [])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_says_nothing_of_a_long_run_that_goes_on_as_it_began(seed) -> None:
+    assert said(supervised, seed, band(record(supervised, 1000)), steps=900) is None
+
+
+def test_a_loss_that_is_no_number_long_after_the_first_steps_is_told_with_the_last_good_one() -> (
+    None
+):
+    known = band(record(supervised, 1000))
+    step, wrong = said(
+        supervised, 1, known, steps=400, spoil=lambda s, loss: loss * (math.nan if s > 200 else 1)
+    )
+    assert step == 202
+    assert wrong == "the loss is nan; it was last known good at step 201"
+
+
+def test_a_loss_that_stays_far_above_all_that_the_run_has_seen_is_told() -> None:
+    known = band(record(supervised, 1000))
+    step, wrong = said(
+        supervised, 1, known, steps=1000, spoil=lambda s, loss: loss * (1e5 if s > 500 else 1)
+    )
+    assert 700 <= step <= 832
+    assert "last known good at step 512" in wrong
+
+
+@pytest.fixture
+def told_slow(monkeypatch):
+    """Return what a guard says of steps of that many seconds, some of which take one more."""
+
+    def run(band_, step_s):
+        watch, heard, now_ns = watched(), [], [5 * 10**9]
+        monkeypatch.setattr("upshift.attach.vitals.time.perf_counter_ns", lambda: now_ns[0])
+        Guard(watch, band_, astray=lambda *w: None, slow=lambda *s: heard.append(s))
+
+        def passes(step, loss):
+            now_ns[0] += int(1e9 * (step_s + (step in (10, 20, 30))))
+            return loss
+
+        torch.manual_seed(0)
+        supervised(watch.live, spoil=passes)
+        torch.ones(1, requires_grad=True).sum().backward()
+        return heard
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("usual_s", "step_s", "told"),
+    [
+        (0.1, 0.1, False),
+        (0.1, 0.149, False),
+        (0.1, 0.151, True),
+        (0.1, 0.00016, False),
+        (0.002, 0.004, True),
+        (5.0, 8.0, True),
+        (5.0, 5.0, False),
+    ],
+)
+def test_a_slow_run_is_told_in_seconds_and_a_usual_one_is_not(
+    told_slow, usual_s, step_s, told
+) -> None:
+    heard = told_slow(Band(step_s=usual_s), step_s)
+    assert heard == ([(pytest.approx(step_s, rel=1e-3), usual_s)] if told else [])
+
+
+def test_a_band_without_times_says_nothing_of_them(told_slow) -> None:
+    assert told_slow(Band(), 100.0) == []
+
+
+def test_the_seconds_are_told_as_they_are() -> None:
+    text = slow_said(0.15, 0.1)
+    assert "150 ms" in text
+    assert "100 ms" in text
+
+
+KNOWN = Band(
+    losses=(2.0, 1.9, 1.8, 1.7), spreads=(0.05, 0.1, 0.02, 0.05), losses_range=(1.6, 2.2),
+    moves=(0.01, 0.02, 0.01, 0.01),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("levels", "start", "wrong"),
+    [
+        # 2.2 at most, and half of the first loss above it
+        ([3.19], 2.0, False),
+        ([3.21], 2.0, True),
+        # a run that began higher has that much more room
+        ([3.9], 3.0, False),
+        ([4.01], 3.0, True),
+        # behind the four recorded windows less is known: six windows, one and a half times
+        ([2.0] * 5 + [3.6], 2.0, False),
+        ([2.0] * 5 + [3.75], 2.0, True),
+        ([math.nan], 2.0, False),
+    ],
+)
+def test_the_band_has_a_width_that_is_known(levels, start, wrong) -> None:
+    said = judge(KNOWN, levels, start=start, moved=None)
+    assert (said is not None) is wrong
+    if wrong:
+        assert said.startswith(f"the loss is {levels[-1]:.4g}, and without levers it was 2.2")
+
+
+def test_a_band_of_noisy_losses_is_six_spreads_wide() -> None:
+    noisy = replace(KNOWN, losses=(0.1, 0.1), spreads=(0.3, 0.5), losses_range=(-0.2, 0.4))
+    assert judge(noisy, [3.3], start=0.1, moved=None) is None
+    assert judge(noisy, [3.5], start=0.1, moved=None) is not None
+    falling = replace(KNOWN, losses=(9.0, 1.0), spreads=(0.1, 0.1), losses_range=(0.9, 9.5))
+    assert judge(falling, [17.4], start=9.0, moved=None) is None
+    assert judge(falling, [17.6], start=9.0, moved=None) is not None
+
+
+@pytest.mark.parametrize(
+    ("level", "moved", "wrong"),
+    [
+        (2.5, 0.21, True),  # above 2.0 + 4 spreads + a quarter of the fall, and ten times as far
+        (2.5, 0.19, False),
+        (2.45, 0.21, False),
+        (2.5, None, False),
+    ],
+)
+def test_a_higher_loss_counts_sooner_where_the_weights_move_far(level, moved, wrong) -> None:
+    said = judge(KNOWN, [level], start=2.0, moved=moved)
+    assert (said is not None) is wrong
+    if wrong:
+        assert "the weights move 10.5 times as far" in said
+
+
+def test_weights_that_hardly_moved_are_no_measure_of_moving_far() -> None:
+    resting = replace(KNOWN, moves=(0.0, 0.0, 0.0, 0.0))
+    assert judge(resting, [2.5], start=2.0, moved=9e-7) is None
+    assert judge(resting, [2.5], start=2.0, moved=1.1e-6) is not None
+    assert judge(replace(KNOWN, moves=()), [2.5], start=2.0, moved=100.0) is None
+
+
+FALLING = Band(losses=(2.0, 1.5, 1.2, 1.0), spreads=(0.05,) * 4, losses_range=(0.9, 2.2))
+
+
+@pytest.mark.parametrize(
+    ("band_", "levels", "told"),
+    [
+        (FALLING, [1.97] * 6, True),
+        (FALLING, [1.94] * 6, False),
+        (FALLING, [2.0] * 5, False),
+        (FALLING, [2.03, 2.0, 2.0, 2.0, 2.0, 1.99], True),
+        (FALLING, [2.05, 2.0, 2.0, 2.0, 2.0, 1.99], False),
+        (replace(FALLING, losses=(2.0, 1.5, 1.0)), [2.0] * 6, False),  # too few windows
+        (replace(FALLING, losses=(2.0, 1.9, 1.7, 1.0)), [2.0] * 6, False),  # late
+        (replace(FALLING, spreads=(0.11,) * 4), [2.0] * 6, False),  # not clear
+        (replace(FALLING, losses=(2.0, 1.9, 1.85, 1.81)), [2.0] * 6, False),  # less than a tenth
+    ],
+)
+def test_a_loss_that_does_not_fall_is_told_where_it_fell_clearly_and_soon(
+    band_, levels, told
+) -> None:
+    assert (judge(band_, levels, start=2.0, moved=None) is not None) is told
+
+
+@pytest.mark.parametrize(
+    ("known", "moves", "told"),
+    [
+        (KNOWN, [0.0, 0.0], True),
+        (KNOWN, [0.0], False),
+        (KNOWN, [0.0, 1e-9], False),
+        (replace(KNOWN, moves=()), [0.0, 0.0], False),
+        (replace(KNOWN, moves=(0.1, 1e-8)), [0.0, 0.0], False),
+        (replace(KNOWN, moves=(0.1, 1e-7)), [0.0, 0.0], True),
+    ],
+)
+def test_weights_that_rest_are_told_where_they_moved_without_levers(known, moves, told) -> None:
+    assert (stuck(known, moves) is not None) is told

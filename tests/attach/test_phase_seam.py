@@ -85,7 +85,7 @@ def play(model, teacher):
     for _ in range(2):
         with torch.no_grad():
             model(x)
-        time.sleep(0.02)  # what the model chose is played
+        time.sleep(0.1)  # what the model chose is played; much longer than others take turns
     return model(x).sum()
 
 
@@ -93,7 +93,7 @@ def distil(model, teacher):
     seen = model(x)
     with torch.no_grad():
         wanted = teacher(x)
-    time.sleep(0.04)
+    time.sleep(0.2)
     return (seen - wanted).square().sum()
 
 

@@ -1,5 +1,6 @@
 """Moments are spread over all that passes, whatever cannot be interrupted."""
 
+import signal
 from collections import Counter
 from types import SimpleNamespace
 
@@ -52,3 +53,25 @@ def test_the_time_of_a_look_is_nobodys(clock) -> None:
     live(clock, listener, pattern, cycle_count=500)
     assert counts["other"] / sum(counts.values()) == pytest.approx(0.75, abs=0.06)
     assert listener.due_s > clock.now_s - 0.002
+
+
+def test_an_alarm_that_rang_as_it_was_stopped_is_not_wound_again(monkeypatch) -> None:
+    alarm = pulse._Alarm()
+    monkeypatch.setattr(pulse, "_alarm", alarm)
+    disarm = signal.setitimer
+
+    def disarmed_late(timer: int, seconds: float) -> tuple[float, float]:
+        was = disarm(timer, seconds)
+        if seconds == 0.0:  # it rang meanwhile, and Python answers now
+            alarm._own(signal.SIGALRM, None)
+        return was
+
+    listener = pulse._Listener(lambda frame, count: None, shortest_s=60.0)
+    monkeypatch.setattr(signal, "setitimer", disarmed_late)
+    try:
+        alarm._stop()
+        assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+        listener.end()
+        assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    finally:
+        disarm(signal.ITIMER_REAL, 0.0)

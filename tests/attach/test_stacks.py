@@ -125,6 +125,7 @@ def test_hot_lines_are_found_with_their_share_and_phase(looked_at) -> None:
     assert shares == sorted(shares, reverse=True)
 
 
+@pytest.mark.slow
 @pytest.mark.child
 def test_a_script_that_has_an_alarm_of_its_own_is_looked_at_from_a_thread(looked_at) -> None:
     found, told = looked_at("sick", "taken")
@@ -134,6 +135,7 @@ def test_a_script_that_has_an_alarm_of_its_own_is_looked_at_from_a_thread(looked
     assert told["rung"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.child
 def test_after_the_look_nothing_of_it_is_left(looked_at) -> None:
     for words, handler in ((("clean",), "none"), (("clean", "taken"), "<lambda>")):

@@ -2,12 +2,13 @@
 
 import random
 from dataclasses import replace
+from itertools import count
 from math import exp
 
 import pytest
 
 from upshift import compare
-from upshift.records import Pair
+from upshift.records import Interval, Pair, Verdict
 
 
 def a_round(log_gain, count=40, seed=1):
@@ -76,3 +77,61 @@ def test_exactly_the_planned_pairs_are_run() -> None:
     seen = compare.confirm(measure, pair_count=37, coin=random.Random(1))
     assert sum(asked) == len(seen.pairs) == 37
     assert seen.speedup.mid_ratio == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (1.001, 1.2, Verdict.WIN),
+        (1.0, 1.2, Verdict.UNDECIDED),
+        (0.9, 1.1, Verdict.UNDECIDED),
+        (0.8, 1.0, Verdict.UNDECIDED),
+        (0.8, 0.999, Verdict.DROP),
+    ],
+)
+def test_a_verdict_needs_the_whole_interval_on_one_side(low, high, verdict) -> None:
+    speedup = Interval(low_ratio=low, mid_ratio=(low + high) / 2, high_ratio=high)
+    assert replace(a_round(0.1), speedup=speedup).verdict is verdict
+
+
+def test_only_a_gain_can_be_lost_to_stalls() -> None:
+    gain, none = a_round(0.1), a_round(-0.1)
+    assert replace(gain, best_means_ratio=0.99).stalls
+    assert not replace(gain, best_means_ratio=1.0).stalls
+    assert not replace(none, best_means_ratio=0.9).stalls
+
+
+@pytest.mark.parametrize("pair_count", [1, 10, 16, 17, 48])
+def test_not_one_pair_more_than_planned_is_run_and_each_is_told(pair_count) -> None:
+    clock, asked, told = count(5.0, 2.0), [], []
+
+    def measure(coins):
+        asked.extend(coins)
+        return [Pair(baseline_s=2.0, candidate_s=1.0, baseline_first=coin) for coin in coins]
+
+    seen = compare.confirm(
+        measure, pair_count=pair_count, coin=random.Random(1), clock=lambda: next(clock),
+        on_pairs=told.extend,
+    )  # fmt: skip
+    assert len(asked) == len(seen.pairs) == pair_count
+    assert list(seen.pairs) == told
+    assert seen.wall_s == 2.0
+    assert [pair.baseline_first for pair in told] == asked
+
+
+def test_a_script_that_ends_is_judged_by_what_there_is() -> None:
+    answers = iter([7, 0])
+
+    def measure(coins):
+        return [Pair(baseline_s=2.0, candidate_s=1.0, baseline_first=True)] * next(answers)
+
+    assert len(compare.confirm(measure, pair_count=50, coin=random.Random(1)).pairs) == 7
+
+
+def test_rounds_add_their_time_and_keep_the_better_mean() -> None:
+    rounds = [replace(a_round(g, seed=s), wall_s=w) for g, s, w in ((0.1, 1, 5.0), (0.3, 2, 7.0))]
+    joined = compare.span(rounds)
+    assert joined.wall_s == 12.0
+    assert joined.best_means_ratio == rounds[1].means_ratio > joined.means_ratio
+    assert compare.settle(rounds[0].pairs).wall_s == 0.0
+    assert rounds[0].means_ratio == pytest.approx(exp(0.1), rel=0.01)

@@ -1,10 +1,11 @@
-from math import exp, log
+from math import exp, isclose, log, tanh
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.compare import confidence_sequence, grid, log_e, log_e_path
+from upshift.compare import confidence_sequence, grid, hodges_lehmann, log_e, log_e_path
+from upshift.compare.evidence import GRID
 
 logs = st.lists(st.floats(-3.0, 3.0), min_size=1, max_size=30)
 
@@ -71,3 +72,43 @@ def test_five_pairs_exclude_nothing_and_six_do() -> None:
 
 def test_noise_of_nothing_still_gives_bets() -> None:
     assert all(np.isfinite(grid(0.0)))
+
+
+def test_the_bets_are_centred_on_the_noise_where_it_is_known() -> None:
+    assert grid(None) == GRID
+    assert (GRID[0], GRID[-1], len(GRID)) == (3.0, 1000.0, 8)
+    assert grid(0.02)[0] == 0.1 / 0.02
+    assert grid(0.02)[-1] == 3.0 / 0.02
+    assert [2 * bet for bet in grid(0.02)] == list(grid(0.01))
+    assert grid(0.0) == grid(1e-4) != grid(2e-4)
+
+
+def test_the_evidence_is_the_mean_of_whole_and_half_bets() -> None:
+    """By the definition of the module's text, for two pairs and one bet."""
+    whole = (1 + tanh(2 * 0.3)) * (1 + tanh(2 * -0.1))
+    part = (1 + tanh(2 * 0.3) / 2) * (1 + tanh(2 * -0.1) / 2)
+    assert isclose(exp(log_e([0.3, -0.1], bets=(2.0,))), 0.75 * whole + 0.25 * part)
+    both = [exp(log_e([0.3, -0.1], bets=(bet,))) for bet in (2.0, 5.0)]
+    assert isclose(exp(log_e([0.3, -0.1], bets=(2.0, 5.0))), sum(both) / 2)
+    assert isclose(log_e([0.3, -0.1], theta=0.1), log_e([0.2, -0.2]))
+
+
+def test_the_level_of_a_sequence_decides_its_width() -> None:
+    values = np.random.default_rng(6).normal(0.05, 0.02, 40).tolist()
+    widths = []
+    for level in (0.5, 0.9, 0.95, 0.99):
+        interval = confidence_sequence(values, level=level)
+        widths.append(interval.high_ratio / interval.low_ratio)
+        edge = log(2 / (1 - level))
+        assert isclose(log_e(values, theta=log(interval.low_ratio)), edge, abs_tol=1e-3)
+        mirrored = [-value for value in values]
+        assert isclose(log_e(mirrored, theta=-log(interval.high_ratio)), edge, abs_tol=1e-3)
+    assert widths == sorted(widths)
+    assert confidence_sequence(values) == confidence_sequence(values, level=0.95)
+    assert isclose(log(confidence_sequence(values).mid_ratio), hodges_lehmann(values))
+
+
+def test_the_bets_of_a_race_are_those_of_its_interval() -> None:
+    values = np.random.default_rng(6).normal(0.05, 0.02, 12).tolist()
+    assert confidence_sequence(values, bets=grid(0.02)) != confidence_sequence(values)
+    assert log_e(values, bets=grid(0.02)) != log_e(values)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.compare import hodges_lehmann, signed_rank_interval
-from upshift.compare.interval import _critical_rank, _walsh
+from upshift.compare import hodges_lehmann, inverse, signed_rank_interval
+from upshift.compare.interval import _critical_rank, _walsh, around
 
 logs = st.floats(-2.0, 2.0, allow_subnormal=False)
 
@@ -101,3 +101,68 @@ def test_one_wild_pair_hardly_moves_the_estimate() -> None:
     calm = [coin.gauss(0.05, 0.01) for _ in range(20)]
     assert abs(hodges_lehmann([*calm, 5.0]) - hodges_lehmann(calm)) < 0.005
     assert signed_rank_interval([*calm, 5.0]).high_ratio < inf
+
+
+@pytest.mark.parametrize("count", [12, 60, 61, 200])
+def test_an_interval_is_no_wider_than_its_level_needs(count) -> None:
+    """On normal noise it is about that of the mean, by its efficiency of 3 / pi."""
+    rng = np.random.default_rng(count)
+    sd, widths, held = 0.05, [], 0
+    for _ in range(200):
+        low, _, high = ends(signed_rank_interval((0.2 + sd * rng.standard_normal(count)).tolist()))
+        widths.append(log(high) - log(low))
+        held += low <= exp(0.2) <= high
+    usual = 2 * 1.96 * sd * (np.pi / 3 / count) ** 0.5
+    assert 0.9 < np.mean(widths) / usual < 1.25
+    assert 0.92 <= held / 200 <= 0.995
+
+
+@pytest.mark.parametrize("level", [0.8, 0.9, 0.99])
+def test_a_level_is_the_share_of_intervals_that_hold_the_truth(level) -> None:
+    for count in (20, 80):
+        rng = np.random.default_rng(count)
+        found = [signed_rank_interval(rng.normal(size=count).tolist(), level=level)
+                 for _ in range(500)]  # fmt: skip
+        held = sum(one.low_ratio <= 1.0 <= one.high_ratio for one in found)
+        assert abs(held / 500 - level) < 0.04
+
+
+def test_the_large_sample_s_walsh_average_is_exact() -> None:
+    rng = np.random.default_rng(5)
+    values = np.sort(rng.normal(0.0, 1.0, 450))
+    row, column = np.triu_indices(450)
+    table = np.sort((values[row] + values[column]) / 2)
+    for rank in (1, 2, 1000, 50_000, len(table) - 1, len(table)):
+        assert isclose(_walsh(values, rank), table[rank - 1], abs_tol=1e-9)
+
+
+def test_an_interval_never_lies_beside_its_own_middle() -> None:
+    assert ends(around(0.5, low=0.6, high=0.7)) == pytest.approx((exp(0.5), exp(0.5), exp(0.7)))
+    assert ends(around(0.5, low=0.2, high=0.3)) == pytest.approx((exp(0.2), exp(0.5), exp(0.5)))
+
+
+def test_the_other_way_round_low_becomes_high() -> None:
+    there = signed_rank_interval([0.1, 0.2, 0.15, 0.3, 0.12, 0.11, 0.18])
+    back = inverse(there)
+    assert ends(back) == pytest.approx(
+        (1 / there.high_ratio, 1 / there.mid_ratio, 1 / there.low_ratio)
+    )
+
+
+def test_the_bounds_are_the_walsh_averages_of_the_tables() -> None:
+    """The interval of 6 pairs holds all 21 averages, that of 8 begins at the fourth."""
+    values = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28]
+    for count, rank in ((6, 1), (8, 4)):
+        some = values[:count]
+        table = sorted((a + b) / 2 for i, a in enumerate(some) for b in some[i:])
+        low, middle, high = map(log, ends(signed_rank_interval(some)))
+        assert isclose(low, table[rank - 1])
+        assert isclose(high, table[-rank])
+        assert isclose(middle, float(np.median(table)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 9])
+def test_the_estimate_is_the_median_of_all_walsh_averages(count) -> None:
+    values = [2.0**i for i in range(count)]
+    table = [(a + b) / 2 for i, a in enumerate(values) for b in values[i:]]
+    assert isclose(hodges_lehmann(values), float(np.median(table)))

@@ -1,11 +1,25 @@
 import random
-from math import exp, inf, log
+from dataclasses import replace
+from math import exp, inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.compare import Rule, compare, confirm, judge, measure_noise, race, rule_for, settle
+from upshift.compare import (
+    Rule,
+    compare,
+    confidence_sequence,
+    confirm,
+    grid,
+    judge,
+    measure_noise,
+    plan_pairs,
+    race,
+    resolution,
+    rule_for,
+    settle,
+)
 from upshift.compare.race import means_ratio
 from upshift.records import Interval, Noise, Pair, Plan, Verdict
 from upshift.testing import FakeBench, drifting, periodic, spiky, steady
@@ -168,8 +182,128 @@ def test_the_resolution_is_what_a_race_can_see() -> None:
     assert 0.65 < share < 0.95
 
 
-def test_noise_needs_two_pairs() -> None:
-    pair = Pair(baseline_s=1.0, candidate_s=1.0, baseline_first=True)
-    with pytest.raises(ValueError, match="at least 2 pairs"):
-        measure_noise([pair], pair_s=1.0, budget_s=1.0)
-    assert log(1.0) == pair.log_ratio
+def losing(count, ratio=1.5):
+    return [Pair(baseline_s=1.0, candidate_s=ratio, baseline_first=True)] * count
+
+
+def winning(count, ratio=1.5):
+    return [Pair(baseline_s=ratio, candidate_s=1.0, baseline_first=True)] * count
+
+
+def test_nothing_is_dropped_before_six_pairs_however_slow_they_are() -> None:
+    """They may all lie within one burst of somebody else's work."""
+    rule = Rule(pair_count=40)
+    assert judge(losing(5, 100.0), rule) is Verdict.UNDECIDED
+    assert judge(losing(6, 100.0), rule) is Verdict.DROP
+    assert judge([*losing(3), *winning(30)], rule) is Verdict.WIN
+
+
+def test_a_win_takes_odds_of_twenty_and_a_drop_of_five() -> None:
+    assert judge(winning(4, 100.0), Rule(pair_count=40)) is Verdict.UNDECIDED
+    assert judge(winning(5, 100.0), Rule(pair_count=40)) is Verdict.WIN
+    assert judge(winning(5, 100.0), Rule(pair_count=40, win_ratio=30.0)) is Verdict.UNDECIDED
+    assert judge(losing(6, 100.0), Rule(pair_count=40, drop_ratio=60.0)) is Verdict.UNDECIDED
+
+
+def test_a_gain_that_is_too_small_to_be_worth_it_is_dropped() -> None:
+    small = winning(400, 1.001)
+    noisy = [replace(p, baseline_s=1.001 + 0.002 * (i % 3 - 1)) for i, p in enumerate(small)]
+    rule = Rule(pair_count=400, sd_ratio=0.02)
+    assert judge(noisy[:100], rule) is Verdict.DROP
+    assert judge(noisy[:100], replace(rule, least_ratio=0.0)) is not Verdict.DROP
+
+
+def test_the_first_of_two_crossings_counts() -> None:
+    rule = Rule(pair_count=400)
+    assert judge([*winning(8), *losing(100)], rule) is Verdict.WIN
+    assert judge([*losing(8), *winning(100)], rule) is Verdict.DROP
+
+
+def test_chunks_end_at_sixty_four_and_with_the_pairs() -> None:
+    sizes, pairs = [], bench().arms(Plan(), FAST)
+
+    def measure(firsts):
+        sizes.append(len(firsts))
+        return pairs(firsts)
+
+    race(measure, rule=Rule(pair_count=300, drop_ratio=inf, win_ratio=inf), coin=random.Random(1))
+    assert sizes == [4, 4, 8, 16, 32, 64, 64, 64, 44]
+
+
+def test_a_chunk_is_cut_to_the_seconds_that_are_left() -> None:
+    machine, sizes = bench(noise=steady(0.0)), []
+    arms = machine.arms(Plan(), FAST)
+
+    def measure(firsts):
+        sizes.append(len(firsts))
+        return arms(firsts)
+
+    rule = Rule(pair_count=1000, budget_s=4.5, drop_ratio=inf, win_ratio=inf)
+    seen = race(measure, rule=rule, coin=random.Random(1), clock=machine.clock)
+    assert sizes == [4, 4, 8, 6]  # of 0.2 s each
+    assert seen.wall_s == pytest.approx(4.4)
+
+
+def test_a_race_that_is_decided_asks_for_no_more() -> None:
+    seen = race(bench(2.0).arms(Plan(), FAST), rule=Rule(pair_count=100), coin=random.Random(1))
+    assert (seen.verdict, len(seen.pairs)) == (Verdict.WIN, 8)
+
+
+def test_a_rule_is_made_of_the_noise_and_the_time() -> None:
+    flat = Interval(low_ratio=0.99, mid_ratio=1.0, high_ratio=1.01)
+    calm = Noise(sd_ratio=0.01, pair_s=0.1, resolution_ratio=0.01, bias=flat)
+    rule = rule_for(calm, budget_s=7.0)
+    assert (rule.win_ratio, rule.drop_ratio, rule.budget_s, rule.sd_ratio) == (20.0, 5.0, 7.0, 0.01)
+    assert rule.least_ratio == pytest.approx(0.02, rel=0.2)
+    assert rule.pair_count == plan_pairs(calm, wanted_ratio=0.02, budget_s=7.0)
+    rough = rule_for(replace(calm, sd_ratio=0.2), budget_s=7.0)
+    assert rough.least_ratio == resolution(0.2, pair_count=rough.pair_count) > 0.05
+    assert rule_for(calm, budget_s=7.0, least_ratio=0.3).least_ratio == 0.3
+    assert rule.bets == grid(0.01) != Rule(pair_count=9).bets == grid(None)
+    assert (Rule(pair_count=9).budget_s, Rule(pair_count=9).least_ratio) == (inf, 0.02)
+
+
+def test_a_comparison_keeps_its_plans_pairs_and_time() -> None:
+    seen = compare(Plan(), FAST, winning(8, 1.25), Rule(pair_count=8), 5.0)
+    assert (seen.baseline, seen.candidate, seen.wall_s) == (Plan(), FAST, 5.0)
+    assert (seen.means_ratio, len(seen.pairs)) == (1.25, 8)
+    rule = Rule(pair_count=8, sd_ratio=0.01)
+    logs = [pair.log_ratio for pair in winning(8, 1.25)]
+    centred = compare(Plan(), FAST, winning(8, 1.25), rule, 5.0)
+    assert centred.speedup == confidence_sequence(logs, bets=rule.bets)
+    nothing = compare(Plan(), FAST, (), rule, 0.0)
+    assert (nothing.speedup, nothing.means_ratio) == (None, None)
+
+
+def test_the_clock_of_a_race_may_begin_anywhere() -> None:
+    machine = bench(noise=steady(0.0))
+    rule = Rule(pair_count=1000, budget_s=4.5, drop_ratio=inf, win_ratio=inf)
+    seen = race(
+        machine.arms(Plan(), FAST), rule=rule, coin=random.Random(1),
+        clock=lambda: machine.spent_s + 1e6,
+    )  # fmt: skip
+    assert len(seen.pairs) == 22
+    assert seen.wall_s == pytest.approx(4.4)
+
+
+@pytest.mark.parametrize(("budget_s", "count"), [(0.85, 4), (0.95, 4), (1.05, 5), (1.25, 6)])
+def test_a_last_pair_is_run_only_where_its_time_is_left(budget_s, count) -> None:
+    machine = bench(noise=steady(0.0))
+    rule = Rule(pair_count=1000, budget_s=budget_s, drop_ratio=inf, win_ratio=inf)
+    seen = race(machine.arms(Plan(), FAST), rule=rule, coin=random.Random(1), clock=machine.clock)
+    assert len(seen.pairs) == count
+
+
+def test_who_looks_on_is_told_of_pairs_alone() -> None:
+    told = []
+    race(lambda firsts: (), rule=Rule(pair_count=9), coin=random.Random(1), on_pairs=told.append)
+    assert told == []
+
+
+def test_a_race_whose_time_is_over_asks_for_no_more() -> None:
+    times = iter([0.0, 0.0, 100.0, 100.0])
+    rule = Rule(pair_count=1000, budget_s=10.0, drop_ratio=inf, win_ratio=inf)
+    seen = race(
+        bench().arms(Plan(), FAST), rule=rule, coin=random.Random(1), clock=lambda: next(times)
+    )
+    assert len(seen.pairs) == 4

@@ -13,6 +13,11 @@ from upshift.compile.derivatives import second_derivatives
     [
         ("", ""),
         ("def step(loss):\n    loss.backward(retain_graph=True)", ""),
+        ("def late(o, x):\n    return torch.autograd.grad(o, x)", ""),
+        (
+            "def late(o, x):\n    return torch.autograd.grad(o, x, None, True, True)",
+            "has autograd.grad(..., True) in late",
+        ),
         (
             "def penalty(grad, x):\n    return grad(x, create_graph=True)",
             "has create_graph in penalty",

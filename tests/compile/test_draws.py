@@ -15,7 +15,7 @@ def graph(make, *inputs):
 
 
 def once(x):
-    return nn.functional.dropout(x, 0.5)
+    return torch.native_dropout(x, 0.5, True)[0]
 
 
 def twice(x):
@@ -42,3 +42,10 @@ def test_masks_of_feature_maps_beside_channels_last_are_left_to_plain_torch() ->
         refuse_draws(graph(once, last))
     with pytest.raises(RuntimeError, match="channels last"):
         refuse_draws(graph(lambda x, y: once(x) + y.mean(), IMAGES, last))
+
+
+@pytest.mark.parametrize("masked", [nn.functional.dropout1d, nn.functional.feature_alpha_dropout])
+def test_masks_that_are_drawn_into_memory_made_before_are_left_to_plain_torch(masked) -> None:
+    refuse_draws(graph(lambda x: torch.bernoulli(x) + once(x), IMAGES))
+    with pytest.raises(RuntimeError, match="before it is drawn"):
+        refuse_draws(graph(lambda x: masked(x[..., 0], 0.5, training=True), IMAGES))

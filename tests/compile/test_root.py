@@ -8,16 +8,16 @@ from upshift.compile.root import Root
 
 def test_weights_that_train_or_lie_otherwise_make_another_kind_of_call() -> None:
     net, root = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), Root(0)
-    own = root.weight_kind(net)
+    own = root.state_kind(net)
     net[0].requires_grad_(False)
-    frozen = root.weight_kind(net)
+    frozen = root.state_kind(net)
     net[0].requires_grad_(True)
     net[1].weight.data = net[1].weight.detach().t().contiguous().t()
-    turned = root.weight_kind(net)
+    turned = root.state_kind(net)
     assert len({own, frozen, turned}) == 3
     net[1].weight = nn.Parameter(torch.zeros(2, 4))
-    assert root.weight_kind(net) == own
+    assert root.state_kind(net) == own
     assert root.trains
     net.requires_grad_(False)
-    root.weight_kind(net)
+    root.state_kind(net)
     assert not root.trains

@@ -371,12 +371,13 @@ facts["numpy"] = [loop.compiler.built, len(loop.errors)]
 
 @pytest.fixture(scope="module")
 def twins(gathered):
-    return gathered(PROGRAM, timeout_s=400.0)
+    return gathered(PROGRAM)
 
 
 pytestmark = pytest.mark.child
 
 
+@pytest.mark.slow
 def test_a_kind_of_call_that_comes_often_is_compiled_once_after_some_calls(twins) -> None:
     assert twins["plain"] == [True, 1, 6, 0]
     assert twins["seconds"]

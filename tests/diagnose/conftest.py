@@ -10,7 +10,7 @@ from upshift.records import Entry, Plan, Workload
 from upshift.session.examine import examine
 from upshift.session.observe import observe
 
-LOOK_S, LOOKS_COUNT = 1.0, 3
+LOOK_S = 1.0
 
 
 def look(folder, source, *args, seconds=LOOK_S, step_count=12):
@@ -34,20 +34,22 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="module")
-def diagnosed(tmp_path_factory):
-    """Look at a script; the same text with the same arguments is looked at once a module.
+def looks():
+    """What was seen of the scripts of a module."""
+    return {}
 
-    A neighbour that takes the CPU hides what is there, and findings then keep silent: a sick
-    script is looked at again, up to three times, `until` the findings of these names are seen.
-    """
-    known = {}
 
-    def diagnose(source, *args, until=(), **details):
+@pytest.fixture
+def diagnosed(looks, tmp_path_factory, request):
+    """Look at a script, once a module; a test that failed and runs again looks anew."""
+    if getattr(request.node, "execution_count", 1) > 1:
+        looks.clear()
+
+    def diagnose(source, *args, **details):
         key = (source, args, tuple(details.items()))
-        for _ in range(LOOKS_COUNT):
-            if key not in known or not known[key].keys() >= set(until):
-                known[key] = look(tmp_path_factory.mktemp("sick"), source, *args, **details)
-        return known[key]
+        if key not in looks:
+            looks[key] = look(tmp_path_factory.mktemp("sick"), source, *args, **details)
+        return looks[key]
 
     return diagnose
 

@@ -1,6 +1,9 @@
 """Scripts that compute in a costly way, each a sick one and a twin with the same surface."""
 
+from time import perf_counter
+
 import pytest
+import torch
 
 pytestmark = pytest.mark.child
 
@@ -40,7 +43,7 @@ for step in range(100_000):
     else:
         total += loss.item()
     if kind == "growing":
-        history += 8 * step * [0.5]
+        history += 64 * step * [0.5]
         largest = max(value * value for value in history)
     if step % 1000 == 0:
         print(total, file=sys.stderr)
@@ -48,11 +51,15 @@ for step in range(100_000):
 
 # Long steps: what the passes are made of.
 PASSES = """
-import mmap, sys
+import ctypes, mmap, sys
 import torch
 from torch import nn
 
 sick = sys.argv[1] == "sick"
+if not sick:  # keeps what is freed
+    M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+    ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, 2**30)
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**30)
 torch.manual_seed(0)
 torch.set_num_threads(1)
 torch.autograd.set_detect_anomaly(sick)
@@ -91,9 +98,22 @@ def lines(finding):
     return [place.source for place in finding.places]
 
 
+def denormals_are_slow():
+    """Return whether this CPU computes denormal numbers slower; some take the same time."""
+
+    def best_s(value):
+        numbers, times = torch.full((300_000,), value), []
+        for _ in range(20):
+            start = perf_counter()
+            numbers.add(numbers)
+            times.append(perf_counter() - start)
+        return min(times)
+
+    return best_s(1e-40) > 2 * best_s(1e-3)
+
+
 def test_what_a_loop_does_beside_its_passes_is_found(diagnosed) -> None:
-    until = ("per-parameter-loops", "step-reporting", "graph-kept-alive")
-    found = diagnosed(LOOP, "sick", seconds=SECONDS, until=until)
+    found = diagnosed(LOOP, "sick", seconds=SECONDS)
     assert found["per-parameter-loops"].share.low_ratio > 0
     assert "kept.mul_(0.99)" in lines(found["per-parameter-loops"])
     assert found["step-reporting"].places[0].source.startswith("print(value")
@@ -102,13 +122,13 @@ def test_what_a_loop_does_beside_its_passes_is_found(diagnosed) -> None:
 
 
 def test_a_list_that_is_walked_through_and_grows_is_found(diagnosed) -> None:
-    found = diagnosed(LOOP, "growing", seconds=SECONDS, until=("growing-steps",))
+    found = diagnosed(LOOP, "growing", seconds=SECONDS)
     assert "other" in found["growing-steps"].says
     assert found["growing-steps"].share.low_ratio > 0.1
 
 
 def test_a_batch_of_two_rows_is_tiny(diagnosed) -> None:
-    found = diagnosed(LOOP, "tiny", seconds=SECONDS, until=("tiny-batch",))
+    found = diagnosed(LOOP, "tiny", seconds=SECONDS)
     assert found["tiny-batch"].lever is None
 
 
@@ -120,11 +140,15 @@ def test_a_loop_with_the_same_calls_that_cost_little_is_left_alone(diagnosed) ->
 
 
 def test_what_makes_passes_slow_is_found(diagnosed) -> None:
-    until = ("debug-mode", "denormals", "page-faults", "float64", "padding-waste")
-    found = diagnosed(PASSES, "sick", seconds=SECONDS, until=until)
-    assert found["debug-mode"].lever == "debug_modes_off"
-    assert found["denormals"].lever == "flush_denormals"
-    assert lines(found["denormals"])[0] == "optimizer.step()"
+    found = diagnosed(PASSES, "sick", seconds=SECONDS)
+    assert found["debug-mode"].lever is None  # what the mode would raise is part of the script
+    assert lines(found["debug-mode"]) == ["torch.autograd.set_detect_anomaly(sick)"]
+    assert found["debug-mode"].share.mid_ratio > 0
+    if denormals_are_slow():
+        assert found["denormals"].lever == "flush_denormals"
+        assert lines(found["denormals"])[0] == "optimizer.step()"
+    else:
+        assert "denormals" not in found
     assert found["page-faults"].lever == "malloc_retention"
     assert not lines(found["page-faults"])  # they lie between operations
     assert lines(found["float64"]) == ["product = (basis @ basis).float().mean()"]

@@ -48,9 +48,9 @@ def line_of(mark):
     return next(at for at, text in enumerate(SCRIPT.splitlines(), 1) if text.endswith(f"# {mark}"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def sick(diagnosed):
-    return diagnosed(SCRIPT, "sick", seconds=3.0, until=("recompiles", "graph-breaks"))
+    return diagnosed(SCRIPT, "sick", seconds=3.0)
 
 
 @pytest.mark.child

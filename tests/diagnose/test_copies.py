@@ -127,7 +127,7 @@ def test_a_copy_is_not_charged_with_the_kernels_before_it(look) -> None:
 def test_nothing_is_touched_where_there_is_no_accelerator(monkeypatch) -> None:
     torch = pytest.importorskip("torch")
     if torch.accelerator.is_available():
-        pytest.skip("there is one")
+        pytest.skip("there is an accelerator")
     before = torch.Tensor.pin_memory
     examiner = Copies(SimpleNamespace())
     examiner.begin()

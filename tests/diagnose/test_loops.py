@@ -53,9 +53,9 @@ def line_of(mark):
     return next(at for at, text in enumerate(SCRIPT.splitlines(), 1) if text.endswith(f"# {mark}"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def sick(diagnosed):
-    return diagnosed(SCRIPT, "sick", until=NAMES)
+    return diagnosed(SCRIPT, "sick")
 
 
 @pytest.mark.child

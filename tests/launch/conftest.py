@@ -6,7 +6,6 @@ import os
 import sqlite3
 import sys
 import tempfile
-import time
 import uuid
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 import upshift.errors
+from upshift.launch.kin import descendants, pid_within
 from upshift.launch.process import Isolation, Process, best_isolation
 
 SRC = Path(upshift.errors.__file__).parents[1]
@@ -125,7 +125,8 @@ def environment(home: Path, site: Path) -> dict[str, str]:
         "    redirect.install(os.environ['UPSHIFT_REDIRECT'])\n"
     )
     path = os.pathsep.join([str(site), str(SRC), os.environ.get("PYTHONPATH", "")]).rstrip(":")
-    return {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": path}
+    kept = {name: os.environ[name] for name in ("PATH", "TEST_SESSION_MARK")}
+    return {**kept, "HOME": str(home), "PYTHONPATH": path}
 
 
 def unique() -> str:
@@ -141,14 +142,10 @@ def alive(pid: int) -> bool:
         return False
 
 
-def eventually(condition, timeout_s: float = 10.0) -> bool:
-    """Whether a condition becomes true in time."""
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return bool(condition())
+def outside(process: Process, pid: str) -> int:
+    """Return our number for a process of a trial, which may know itself by another one."""
+    found = descendants(process._guard.pid)
+    return next(p for p in found if pid_within(p) == int(pid) and p != process._keeper)
 
 
 @pytest.fixture
@@ -187,9 +184,9 @@ def isolation(request) -> Isolation:
 
 
 @pytest.fixture
-def trials() -> SimpleNamespace:
+def trials(eventually) -> SimpleNamespace:
     """What the tests of launch share."""
     return SimpleNamespace(
         script=SCRIPT, src=SRC, fingerprint=fingerprint, unique=unique, alive=alive,
-        eventually=eventually,
+        eventually=eventually, outside=outside, folder=folder,
     )  # fmt: skip

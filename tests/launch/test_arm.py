@@ -1,11 +1,16 @@
 """How a trial that never trains is told: by its own words, or by what keeps upshift out."""
 
+import os
+import signal
 import sys
+import time
+from threading import Timer
 
 import pytest
 
 from upshift.errors import IsolationFailed, NeverTrains, ScriptFailed
 from upshift.launch.arm import Arm
+from upshift.launch.deadline import NEVER, Deadline, OutOfTime
 from upshift.launch.process import Isolation
 from upshift.records import Entry, Plan, Workload
 
@@ -23,13 +28,15 @@ def arm(tmp_path):
     """Start a script or a command as a trial with redirected writes, and end it afterwards."""
     begun = []
 
-    def start(script: str = "", command: tuple[str, ...] = ()) -> Arm:
+    def start(script: str = "", command: tuple[str, ...] = (), deadline: Deadline = NEVER) -> Arm:
         (tmp_path / "train.py").write_text(script)
         workload = Workload(
             entry=Entry.COMMAND if command else Entry.SCRIPT, argv=command or ("train.py",),
             cwd=str(tmp_path), python=sys.executable,
         )  # fmt: skip
-        begun.append(Arm(workload, Plan(), isolation=Isolation.REDIRECT, patience_s=60.0))
+        begun.append(
+            Arm(workload, Plan(), isolation=Isolation.REDIRECT, patience_s=60.0, deadline=deadline)
+        )
         return begun[-1]
 
     yield start
@@ -63,3 +70,52 @@ def test_a_shell_script_that_sets_pythonpath_anew_is_told_what_to_write(arm) -> 
     assert "`PYTHONPATH=. python train.py`" in failed.value.problem
     assert "a Python before 3.11" in failed.value.problem
     assert "`PYTHONPATH=.:$PYTHONPATH`" in failed.value.remedy
+
+
+STEPS = """
+import time, torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1000):
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    if step == 2:
+        time.sleep(600)
+"""
+
+
+def test_a_script_that_does_not_come_to_its_first_step_is_waited_for_until_the_deadline(
+    arm,
+) -> None:
+    deadline = Deadline(time.monotonic() + 1.0)
+    with pytest.raises(OutOfTime):
+        arm("import time\ntime.sleep(600)\n", deadline=deadline).begin()
+    assert time.monotonic() < deadline.end_s + 10.0
+
+
+def test_a_step_that_hangs_is_waited_for_until_the_deadline(arm) -> None:
+    deadline = Deadline()
+    hanging = arm(STEPS, deadline=deadline)
+    hanging.begin()
+    hanging.switch((Plan(),))
+    deadline.end_s = time.monotonic() + 1.0
+    with pytest.raises(OutOfTime):
+        hanging.turns([(0, 0, 8, True)], timeout_s=300.0)
+    assert time.monotonic() < deadline.end_s + 10.0
+
+
+@pytest.mark.parametrize("parked", [False, True], ids=["running", "parked"])
+def test_a_trial_whose_guard_is_killed_is_not_waited_for(arm, parked) -> None:
+    """Its script hangs, and would be given a minute."""
+    own = arm(STEPS)
+    own.begin()
+    guard, began_s = own._process._guard.pid, time.monotonic()
+    if parked:
+        own.park()
+        os.kill(guard, signal.SIGKILL)
+        own.resume()
+    else:
+        Timer(1.0, os.kill, (guard, signal.SIGKILL)).start()
+    with pytest.raises(IsolationFailed, match="guard of a trial was killed"):
+        own.turns([(0, 0, 10, True)], timeout_s=60.0)
+    assert time.monotonic() - began_s < 20.0

@@ -74,19 +74,30 @@ def test_nothing_is_kept_where_nothing_was_compiled(tmp_path, monkeypatch) -> No
         assert code._folder is None
 
 
+def test_files_of_another_disk_are_copied(scratch, monkeypatch) -> None:
+    def elsewhere(own, other) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(compiled_code.Path, "hardlink_to", elsewhere)
+    with CompiledCode() as code:
+        code.collect(scratch("one", kernel="1"))
+        assert seen(code._folder) == {"kernel": "1"}
+
+
 def test_a_full_disk_leaves_no_half_a_file(scratch, monkeypatch) -> None:
     def full(own, other) -> None:
         other.write_text("ha")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(compiled_code.shutil, "copy2", full)
+    monkeypatch.setattr(compiled_code.Path, "hardlink_to", full)
     with CompiledCode() as code:
         code.collect(scratch("one", kernel="1"))
         assert seen(code._folder) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.child
-@pytest.mark.measures
 def test_the_second_trial_compiles_for_less_and_the_users_cache_stays(
     tmp_path, monkeypatch
 ) -> None:
@@ -109,5 +120,5 @@ def test_the_second_trial_compiles_for_less_and_the_users_cache_stays(
         open_bench(workload, Options(), doctor(sys.executable), code) as bench,
     ):
         first_s, second_s = compile_s(bench), compile_s(bench)
-    assert second_s < 0.6 * first_s
+    assert second_s < 0.4 * first_s
     assert not any("inductor" in name for name in os.listdir(tmp_path))

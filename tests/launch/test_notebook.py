@@ -62,7 +62,7 @@ def test_without_ipython_the_remedy_is_said(tmp_path) -> None:
     done = start(tmp_path, "train.ipynb", PYTHONPATH=f"{tmp_path}{os.pathsep}{SRC}")
     assert done.returncode == 2
     assert done.stderr == (
-        "upshift: A notebook needs IPython.\n         Run: pip install 'upshift[notebook]'\n"
+        "upshift: A notebook needs IPython.\n         Run: pip install ipython\n"
     )
 
 
@@ -156,6 +156,7 @@ def test_the_exit_code_of_a_cell_is_that_of_the_run(tmp_path, ending, code) -> N
     assert done.stderr == ("bad\n" if code == 1 else "")
 
 
+@pytest.mark.slow
 @pytest.mark.child
 def test_a_training_notebook_is_profiled_and_run(tmp_path) -> None:
     pytest.importorskip("IPython")

@@ -223,11 +223,49 @@ def test_a_disk_that_no_overlay_can_lie_over_is_refused_and_told_before(mounted,
     assert f"no overlay can lie over {at}/b" in done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another group")
-def test_an_ordinary_user_changes_what_only_a_group_may_write(tmp_path, trials) -> None:
+# Runs a line as the trial of a user without rights.
+TRIAL = """
+import os, sys, tempfile; from pathlib import Path
+from upshift.launch.process import Isolation, Process, best_isolation
+assert best_isolation() is Isolation.OVERLAY, 'SKIP'
+p = Process.start(['sh', '-c', sys.argv[1]], env=os.environ, cwd=os.getcwd(),
+    scratch=Path(tempfile.mkdtemp()), isolation=Isolation.OVERLAY)
+p.wait(30); p.kill(); print(p.output(), end='')
+"""
+
+
+def as_ordinary_user(line, trials, cwd, **env):
+    """Run a line as a trial of the user 4320, who is in the group 4321."""
     system = Path("/usr/bin/python3")
     if not (system.exists() and os.access("/usr/bin/setpriv", os.X_OK)):
         pytest.skip("needs setpriv, and a Python that others may run")
+    user = ["setpriv", "--reuid", "4320", "--regid", "4320", "--groups", "4321"]
+    done = subprocess.run(
+        [*user, str(system), "-B", "-c", TRIAL, line], capture_output=True, text=True, check=False,
+        cwd=cwd, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(trials.src), **env},
+    )  # fmt: skip
+    if "SKIP" in done.stderr:
+        pytest.skip("this kernel permits no overlay to an ordinary user")
+    return done
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
+def test_an_ordinary_user_writes_beneath_folders_of_others(trials) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        mine = [Path(folder, "users", name) for name in ("project", "home")]
+        for path in mine:
+            path.mkdir(parents=True)
+            os.chown(path, 4320, 4320)
+        line = "mkdir new && echo b > new/log && ls; mkdir ~/.cache && ls -A ~; touch ../no 2>&-"
+        done = as_ordinary_user(line, trials, mine[0], HOME=str(mine[1]))
+        assert done.stdout == "new\n.cache\n", done.stderr
+        assert [os.listdir(path) for path in mine] == [[], []]
+        assert sorted(os.listdir(Path(folder, "users"))) == ["home", "project"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another group")
+def test_an_ordinary_user_changes_what_only_a_group_may_write(tmp_path, trials) -> None:
     with tempfile.TemporaryDirectory() as folder:
         project = Path(folder, "project")
         project.mkdir()
@@ -235,22 +273,8 @@ def test_an_ordinary_user_changes_what_only_a_group_may_write(tmp_path, trials) 
         for path, mode in ((Path(folder), 0o777), (project, 0o770), (project / "log.csv", 0o660)):
             os.chown(path, 0, 4321)
             path.chmod(mode)
-        code = (
-            "import os, tempfile; from pathlib import Path\n"
-            "from upshift.launch.process import Isolation, Process, best_isolation\n"
-            "assert best_isolation() is Isolation.OVERLAY, 'SKIP'\n"
-            "line = 'echo b >> log.csv && mkdir new && cat log.csv && ls'\n"
-            "p = Process.start(['sh', '-c', line], env=os.environ, cwd=os.getcwd(),\n"
-            "    scratch=Path(tempfile.mkdtemp()), isolation=Isolation.OVERLAY)\n"
-            "p.wait(30); p.kill(); print(p.output(), end='')"
-        )
-        user = ["setpriv", "--reuid", "4320", "--regid", "4320", "--groups", "4321"]
-        done = subprocess.run(
-            [*user, str(system), "-B", "-c", code], capture_output=True, text=True, check=False,
-            cwd=project, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(trials.src)},
-        )  # fmt: skip
-        if "SKIP" in done.stderr:
-            pytest.skip("this kernel permits no overlay to an ordinary user")
+        line = "echo b >> log.csv && mkdir new && cat log.csv && ls"
+        done = as_ordinary_user(line, trials, project)
         assert done.stdout == "a\nb\nlog.csv\nnew\n", done.stderr
         assert (project / "log.csv").read_text() == "a\n"
         assert os.listdir(project) == ["log.csv"]

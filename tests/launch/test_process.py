@@ -1,7 +1,6 @@
 import os
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -94,7 +93,7 @@ def test_a_stop_reaches_forked_workers_and_sessions_of_their_own(begin, trials) 
     def states() -> set[str]:
         return {Path(f"/proc/{p}/stat").read_text().rpartition(")")[2].split()[0] for p in pids}
 
-    time.sleep(0.05)
+    assert trials.eventually(lambda: states() == {"S"})
     process.stop()
     assert trials.eventually(lambda: states() == {"T"})
     process.resume()

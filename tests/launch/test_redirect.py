@@ -105,6 +105,44 @@ def test_a_native_write_is_refused(begin, project, trials) -> None:
 
 
 @pytest.mark.child
+@needs_landlock
+def test_what_changes_a_file_by_ioctl_is_refused_and_what_looks_at_one_is_not(
+    begin, project
+) -> None:
+    code = (
+        "import errno, fcntl, os\n"
+        "fd = os.open('log.csv', os.O_RDONLY)\n"
+        "for request in {requests}:\n"
+        "    try: fcntl.ioctl(fd, request, bytes(64))\n"
+        "    except OSError as error: print(errno.errorcode[error.errno])\n"
+        "    else: print('done')"
+    )
+    changing = (  # flags, extended flags, version, verity, a snapshot and a subvolume of Btrfs
+        0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40806685, 0x50009401, 0x5000940E,
+    )  # fmt: skip
+    looking = (0x80086601, 0x801C581F, 0x80087601, 0x40049409)  # the last one copies (FICLONE)
+    process = begin(code.format(requests=changing), Isolation.REDIRECT, cwd=project)
+    assert process.wait(30) == Exit(0, None), process.output()
+    assert process.output().split() == ["EACCES"] * len(changing)
+    process = begin(code.format(requests=looking), Isolation.REDIRECT, cwd=project)
+    assert process.wait(30) == Exit(0, None), process.output()
+    assert "EACCES" not in process.output()
+
+
+@pytest.mark.child
+def test_a_pipe_of_the_user_s_is_changed_in_copy_and_nobody_waits(begin, project) -> None:
+    os.mkfifo(project / "pipe", 0o644)
+    os.mkfifo(project / "runs" / "pipe")
+    code = (
+        "import os; os.chmod('pipe', 0o600); os.rename('runs', 'walks'); print(os.listdir('walks'))"
+    )
+    process = begin(code, Isolation.REDIRECT, cwd=project)
+    assert process.wait(30) == Exit(0, None), process.output()
+    assert "pipe" in process.output()
+    assert (project / "pipe").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.child
 def test_a_write_that_gets_around_python_s_open_is_refused_by_name(begin, project, trials) -> None:
     before = trials.fingerprint(project)
     process = begin("import io; io.FileIO('log.csv', 'w')", Isolation.REDIRECT, cwd=project)
@@ -210,7 +248,42 @@ def test_landlock_lets_write_only_beneath_its_folders(tmp_path, trials) -> None:
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False,
         env={"PYTHONPATH": str(trials.src)},
     )  # fmt: skip
-    assert done.stdout == "''\n"
+    assert done.stdout == "None\n"
     assert "PermissionError" in done.stderr
     assert (tmp_path / "free" / "y").exists()
     assert not (tmp_path / "y").exists()
+
+
+@pytest.mark.child
+@pytest.mark.parametrize(
+    "change",
+    [
+        "os.truncate('log.csv', 0); assert os.stat('log.csv').st_size == 0",
+        "os.truncate('log.csv', 100); assert len(open('log.csv').read()) == 100",
+        "os.setxattr('log.csv', 'user.a', b'1'); assert os.getxattr('log.csv', 'user.a') == b'1'",
+        "os.setxattr('log.csv', 'user.a', b'1'); os.removexattr('log.csv', 'user.a')",
+        "os.chmod('log.csv', 0o600); assert os.stat('log.csv').st_mode & 0o777 == 0o600",
+        "os.utime('log.csv', (1, 1)); assert os.stat('log.csv').st_mtime == 1",
+        "os.chown('log.csv', os.getuid(), os.getgid())",
+        "os.lchown('log.csv', os.getuid(), os.getgid())",
+        "os.mkfifo('pipe'); assert os.path.exists('pipe')",
+        "os.mkdir('made'); os.rmdir('made'); os.remove('log.csv'); os.unlink('secret.txt')",
+        "os.replace('log.csv', 'moved'); assert os.listdir('.').count('log.csv') == 0",
+        "os.link('log.csv', 'twin'); assert open('twin').read() == open('log.csv').read()",
+    ],
+    ids=lambda change: change.partition("(")[0],
+)
+def test_each_change_of_a_file_stays_in_the_trial(begin, project, trials, change) -> None:
+    if "xattr" in change:
+        try:
+            os.setxattr(project / "log.csv", "user.was", b"0")
+        except OSError:
+            pytest.skip("this disk keeps no extended attributes")
+    before = trials.fingerprint(project)
+    process = begin(f"import os; {change}; print('seen')", Isolation.REDIRECT, cwd=project)
+    assert process.wait(30) == Exit(0, None), process.output()
+    assert process.output() == "seen\n"
+    assert process.refused == ()
+    assert trials.fingerprint(project) == before
+    if "xattr" in change:
+        assert os.listxattr(project / "log.csv") == ["user.was"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from upshift.errors import UsageError
+from upshift.errors import IsolationFailed, UsageError
 from upshift.launch import arm, scratch, verification
 from upshift.launch.arm import Arm
 from upshift.launch.process import Isolation, best_isolation
@@ -159,3 +159,26 @@ def test_what_goes_wrong_before_a_trial_begins_leaves_no_folder(
         begin(workload, Full(error))
     assert len(made) == 1
     assert not made[0].exists()
+
+
+@pytest.mark.parametrize(
+    ("works", "chosen"),
+    [(True, Isolation.OVERLAY), (False, Isolation.REDIRECT), (None, Isolation.REDIRECT)],
+)
+def test_the_overlay_is_chosen_where_it_works(monkeypatch, tmp_path, works, chosen) -> None:
+    tried = []
+
+    def tries(isolation, folder, cwd):
+        if isolation is Isolation.REDIRECT:
+            return "refused\n" * 2
+        tried.append((folder, cwd))
+        if works is None:
+            raise IsolationFailed("It does not.", remedy="Go elsewhere.")
+        return "x\n" if works else ""
+
+    monkeypatch.setattr("upshift.launch.process.sys.platform", "linux")
+    monkeypatch.setattr("upshift.launch.process._try", tries)
+    assert best_isolation.__wrapped__(str(tmp_path)) is chosen
+    ((folder, cwd),) = tried
+    assert cwd == str(tmp_path)
+    assert not folder.exists()

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -49,7 +50,8 @@ def test_a_process_that_is_stuck_in_a_call_is_found_and_goes_on(tmp_path) -> Non
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
         process.stdout.readline()
-        time.sleep(0.05)
+        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+            time.sleep(0.01)
         for _ in range(2):
             place = where(tmp_path, process.pid)
             assert place == "stuck.py:6 in fetch: sys.stdin.read()  # for ever"

@@ -172,6 +172,7 @@ def compiled(training):
     return training(PROGRAM)
 
 
+@pytest.mark.slow
 @pytest.mark.child
 def test_the_numbers_are_those_of_the_loop_but_for_rounding(compiled) -> None:
     for case, distances in compiled["near"].items():

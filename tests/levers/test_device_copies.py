@@ -172,5 +172,5 @@ def test_a_training_on_a_real_device_has_the_same_bits(training) -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    facts = training(REAL, timeout_s=300)
+    facts = training(REAL)
     assert {name for name, same in facts.items() if not same} == set()

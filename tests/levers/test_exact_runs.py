@@ -14,7 +14,7 @@ from upshift.lever import Scene, discover
 from upshift.records import Effect
 from upshift.testing import LAPTOP, sample_profile
 
-pytestmark = pytest.mark.child
+pytestmark = [pytest.mark.child, pytest.mark.slow]
 NAMES = [name for name, lever in discover().items() if lever.effect is Effect.EXACT]
 SRC = Path(upshift.__file__).parents[1]
 # Passes with a short last batch, evaluations between them, all kinds of learned state, and habits
@@ -109,6 +109,6 @@ def ends(run, scene):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_whole_run_under_an_exact_lever_ends_with_the_same_bits(name, ends, scene) -> None:
     if name not in ends:
-        pytest.skip(f"{name}: {discover()[name].why_not(scene)}")
+        pytest.skip(f"{name} does not apply: {discover()[name].why_not(scene)}")
     assert ends[name][0] == ends[""][0]
     assert "left out" not in ends[name][1]

@@ -42,9 +42,10 @@ def test_leaves_a_collector_that_the_script_has_set(own, why) -> None:
 
 
 PROGRAM = r"""
-import gc
+import gc, weakref
 
-stock = gc.get_threshold()
+frozen_count, threshold = gc.get_freeze_count, gc.get_threshold  # before they are answered
+stock = threshold()
 
 
 class Knot:
@@ -52,28 +53,37 @@ class Knot:
         self.me = self
 
 
+early = Knot()
+seen = weakref.ref(early)
+
 run = Run(measuring=False)
 run.pulled.switch({"garbage_collector": 10})
-facts["early"] = [gc.get_freeze_count(), gc.get_threshold() == stock]
+facts["early"] = [frozen_count(), threshold() == stock]
+holder = [run.net]
 run.train(count=1)
-facts["begun"] = gc.get_freeze_count() > 10_000
-facts["raised"] = gc.get_threshold() == (10 * stock[0], *stock[1:])
+facts["begun"] = frozen_count() > 10_000
+facts["raised"] = threshold() == (10 * stock[0], *stock[1:])
+facts["told"] = [gc.get_freeze_count(), gc.get_threshold() == stock]
+kept = Knot()
+facts["found"] = [any(one is run.net for one in gc.get_objects()), frozen_count() > 10_000,
+                  any(one is holder for one in gc.get_referrers(run.net))]
+del kept.me, early
 Knot()
-facts["collected"] = gc.collect() > 0
+facts["collected"] = gc.collect() > 0 and seen() is None and frozen_count() > 10_000
 run.pulled.switch({})
-facts["after"] = [gc.get_freeze_count(), gc.get_threshold() == stock]
+facts["after"] = [frozen_count(), threshold() == stock]
 
 run.pulled.switch({"garbage_collector": 1})
-facts["at once"] = gc.get_freeze_count() > 10_000
-facts["as before"] = gc.get_threshold() == stock
+facts["at once"] = frozen_count() > 10_000
+facts["as before"] = threshold() == stock
 gc.set_threshold(123, 4, 5)
 run.close()
-facts["own later"] = gc.get_threshold() == (123, 4, 5)
+facts["own later"] = threshold() == (123, 4, 5)
 
 run = Run(measuring=False)
 run.pulled.switch({"garbage_collector": 10})
 run.train(count=1)
-facts["left alone"] = [gc.get_freeze_count(), gc.get_threshold() == (123, 4, 5)]
+facts["left alone"] = [frozen_count(), threshold() == (123, 4, 5)]
 run.close()
 """
 
@@ -82,5 +92,34 @@ run.close()
 def test_acts_when_training_begins_and_puts_back_what_is_still_its_own(training) -> None:
     facts = training(PROGRAM)
     assert facts["early"] == facts["after"] == facts["left alone"] == [0, True]
+    assert facts["told"] == [0, True]
     for name in ("begun", "raised", "collected", "at once", "as before", "own later"):
         assert facts[name], name
+
+
+@pytest.mark.child
+def test_who_looks_for_objects_finds_the_frozen_ones(training) -> None:
+    assert training(PROGRAM)["found"] == [True, True, True]
+
+
+PENALTY = r"""
+from upshift.compile.derivatives import second_derivatives
+
+import sys, tempfile
+folder = tempfile.mkdtemp()
+with open(f"{folder}/penalties.py", "w") as file:
+    file.write("import torch\ndef late(out, x):\n"
+               "    return torch.autograd.grad(out, x, create_graph=True)\n")
+sys.path.insert(0, folder)
+import penalties
+run = Run(measuring=False)
+run.pulled.switch({"garbage_collector": 10})
+run.train(count=1)
+facts["frozen"] = second_derivatives()
+run.close()
+"""
+
+
+@pytest.mark.child
+def test_second_derivatives_in_frozen_code_are_found(training) -> None:
+    assert training(PENALTY)["frozen"] == "penalties.py has create_graph in late"

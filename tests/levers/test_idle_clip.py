@@ -3,7 +3,7 @@
 import pytest
 
 from upshift.lever import Scene
-from upshift.levers.idle_clip import LEVER
+from upshift.levers.idle_clip import LEVER, _clip
 from upshift.testing import LAPTOP
 
 
@@ -125,3 +125,16 @@ def test_the_child_counts_how_often_clipping_acts_and_leaves_nothing_behind(clip
     assert clipped["ratio"] == 0.75
     assert clipped["back"]
     assert clipped["watch back"]
+
+
+@pytest.mark.parametrize(
+    ("norm", "idle"),
+    [(0.5, True), (0.99, True), (1.0, False), (1.0001, False), (1.005, False), (2.0, False)],
+)
+def test_the_pass_is_left_out_only_where_the_factor_is_one(norm, idle) -> None:
+    torch = pytest.importorskip("torch")
+    weight = torch.nn.Parameter(torch.zeros(2))
+    weight.grad = torch.ones(2)
+    made = []
+    _clip(lambda *args: made.append(args), [weight], 1.0, torch.tensor(norm))
+    assert (not made) is idle

@@ -50,7 +50,7 @@ watch.install()
 FIRST = r"""
 pulled.switch({"inter_op_threads": 3})
 torch.set_num_interop_threads(7)  # the script's own, which would be the second call
-facts["count"] = torch.get_num_interop_threads()
+facts["count"] = torch._C.get_num_interop_threads()
 try:
     torch.set_num_interop_threads(7)
 except RuntimeError:

@@ -61,12 +61,15 @@ PROGRAM = r"""
 run, seen = Run(), []
 torch.set_num_threads(2)  # what torch would take
 run.pulled.switch({"intra_op_threads": 3})
+facts["told"] = [torch.get_num_threads()]
 torch.set_num_threads(1)  # the script's own
-run.train(lambda step: seen.append(torch.get_num_threads()), count=2)
+facts["told"].append(torch.get_num_threads())
+run.train(lambda step: seen.append(torch._C.get_num_threads()), count=2)
 run.pulled.switch({"intra_op_threads": 2})
-seen.append(torch.get_num_threads())
+seen.append(torch._C.get_num_threads())
 run.close()
-facts["seen"], facts["after"] = seen, torch.get_num_threads()
+facts["told"].append(torch.get_num_threads())
+facts["seen"], facts["after"] = seen, torch._C.get_num_threads()
 
 run, seen = Run(), []
 run.pulled.switch({"intra_op_threads": 3})
@@ -74,11 +77,11 @@ run.pulled.switch({"intra_op_threads": 3})
 
 def every_epoch(step):
     torch.set_num_threads(16)
-    seen.append(torch.get_num_threads())
+    seen.append(torch._C.get_num_threads())
 
 
 run.train(every_epoch, count=9).close()
-facts["epochs"] = [sorted(set(seen)), torch.get_num_threads()]
+facts["epochs"] = [sorted(set(seen)), torch._C.get_num_threads()]
 torch.set_num_threads(1)
 
 run = Run()
@@ -91,7 +94,7 @@ for wrong in (0, "two", None):
         facts["errors"].append(type(error).__name__)
 torch._C.set_num_threads(5)  # past the name in torch
 run.close()
-facts["past us"] = torch.get_num_threads()
+facts["past us"] = torch._C.get_num_threads()
 
 
 class Counts(torch.utils.data.Dataset):
@@ -118,6 +121,11 @@ def counted(training):
 def test_acts_over_the_scripts_own_count_and_gives_that_back(counted) -> None:
     assert counted["seen"] == [3, 3, 3, 2]
     assert counted["after"] == 1
+
+
+@pytest.mark.child
+def test_the_script_is_told_the_count_that_it_would_have_without(counted) -> None:
+    assert counted["told"] == [2, 1, 1]
 
 
 @pytest.mark.child
@@ -157,7 +165,7 @@ class Counts(Dataset):
 
 if __name__ == "__main__":
     loader = DataLoader(Counts(), num_workers=1, multiprocessing_context="spawn")
-    print([int(count) for count in loader], torch.get_num_threads())
+    print([int(count) for count in loader], torch._C.get_num_threads())
 """
 
 
@@ -188,7 +196,7 @@ watch = Watch(measuring=False)
 pulled = Pulled(watch.live)
 watch.install()
 pulled.switch({"intra_op_threads": 2})
-facts["under"] = torch.get_num_threads()
+facts["under"] = torch._C.get_num_threads()
 pulled.switch({})
 facts["after"] = torch.get_num_threads()
 """

@@ -62,7 +62,7 @@ seen = {}
 
 
 def note(phase):
-    seen.setdefault(str(phase), []).append(torch.get_num_threads())
+    seen.setdefault(str(phase), []).append(torch._C.get_num_threads())
 
 
 def trained(setting, measuring, script_count=1):
@@ -71,7 +71,8 @@ def trained(setting, measuring, script_count=1):
     run.pulled.switch({"phase_threads": setting})
     run.watch.live.on_phase(note)  # asked after the lever
     torch.set_num_threads(script_count)
-    run.train(lambda step: seen.setdefault("between", []).append(torch.get_num_threads()), count=2)
+    between = seen.setdefault("between", [])
+    run.train(lambda step: between.append(torch._C.get_num_threads()), count=2)
     run.close()
     return {phase: sorted(set(counts)) for phase, counts in seen.items()}
 
@@ -88,7 +89,7 @@ run.watch.live.on_phase(note)
 run.train(count=2)
 facts["both"] = {phase: sorted(set(counts)) for phase, counts in seen.items()}
 run.close()
-facts["after both"] = torch.get_num_threads()
+facts["after both"] = torch._C.get_num_threads()
 
 seen.clear()
 run = Run(measuring=False)

@@ -130,7 +130,7 @@ run.close()
 @pytest.fixture(scope="module")
 def bound(training):
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("binding needs Linux and two CPUs")
+        pytest.skip("needs two CPUs and Linux")
     return training(PROGRAM)
 
 

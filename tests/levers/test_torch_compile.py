@@ -89,6 +89,7 @@ facts["donates"] = donates() == before
 """
 
 
+@pytest.mark.slow
 @pytest.mark.child
 @pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler"
@@ -96,7 +97,7 @@ facts["donates"] = donates() == before
 def test_torchs_compiler_draws_sums_and_repeats_as_plain_torch_and_leaves_no_process(
     training,
 ) -> None:
-    facts = training(PROGRAM, timeout_s=600.0)
+    facts = training(PROGRAM)
     assert facts["compile_s"] > 0
     assert facts["draws"]
     assert facts["far"] < 1e-3

@@ -10,7 +10,7 @@ from upshift.attach import Watch
 from upshift.loader import Switchboard
 
 torch.set_num_threads(1)
-watch, board = Watch(measuring=False), Switchboard()
+watch, board = Watch(measuring=False), Switchboard(granted=True)
 watch.live.on_loader(board.make)
 watch.live.on_next(board.advance)
 watch.install()

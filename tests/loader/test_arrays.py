@@ -15,12 +15,9 @@ from upshift.loader.sources import arrays
 from upshift.loader.sources.source import Stock
 
 np = pytest.importorskip("numpy", reason="numpy is not installed")
-try:
-    from torchvision import datasets
-    from torchvision import transforms as v1
-    from torchvision.transforms import v2
-except Exception as error:
-    pytest.skip(f"torchvision cannot be imported: {error}", allow_module_level=True)
+datasets = pytest.importorskip("torchvision.datasets", reason="torchvision is not installed")
+v1 = pytest.importorskip("torchvision.transforms")
+v2 = pytest.importorskip("torchvision.transforms.v2")
 
 COUNT = 9
 CHAIN = v1.Compose([v1.ToTensor(), v1.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))])

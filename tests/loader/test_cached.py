@@ -845,3 +845,45 @@ def test_loaders_with_and_without_workers_give_torchs_batches_and_draws(loaders)
     expected = {"Costly": {24}, "Rarely": {23}, "Always": {0, 1}}  # the reason is an entry
     for kind, counts in expected.items():
         assert {count for name, (_, count) in facts.items() if name.startswith(kind)} <= counts
+
+
+KEPT = r"""
+from upshift.loader.cache import memo
+from upshift.loader.cache.cached import Cache
+
+memo._OVERHEAD_NS, memo._LOOK_SHARE_RATIO = -(10**12), 1e9
+
+
+class Costly(Numbers):
+    def __getitem__(self, i):
+        return torch.full((50,), float(i) / 3), i
+
+
+def passes():
+    return [[(digest(batch), time.sleep(0.005)) for batch in loader] for _ in range(3)]
+
+
+torch.set_num_threads(2)
+loader = DataLoader(Costly(48), batch_size=4)
+plain = passes()
+cache = Cache(1 << 26)
+undos = [board.add(cache.offer), board.want(2)]
+facts["same"] = passes() == plain
+before = cache.counts()
+passes()
+after = cache.counts()
+facts["entries"] = after["entries"]
+facts["hits"] = after["hits"] - before["hits"]
+facts["home"] = board._desks[loader].pace.is_home
+facts["children"] = len(multiprocessing.active_children())
+for undo in undos:
+    undo()
+"""
+
+
+@pytest.mark.child
+def test_workers_fill_the_cache_and_then_the_main_process_copies(loaders) -> None:
+    digest = PROGRAM[PROGRAM.index("def digest") : PROGRAM.index("def run")]
+    facts = loaders("import multiprocessing\n" + digest + KEPT)
+    assert facts.pop("hits") >= 140
+    assert facts == {"same": True, "entries": 48, "home": True, "children": 0}

@@ -68,7 +68,7 @@ def started(tmp_path):
         (tmp_path / "script.py").write_text(HEAD + code)
         env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
         if plan is not None:
-            env = environment(plan, mode="run", env=env)
+            env = environment(plan, mode="run", env=env, assumed=frozenset({"dataset-unchanged"}))
         return subprocess.Popen(
             [sys.executable, str(tmp_path / "script.py")], env=env, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -176,6 +176,7 @@ print(sum(f() for b in DataLoader(Functions(), batch_size=2, collate_fn=list) fo
     assert ran(code, workers(2)) == (0, "780\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_other_start_methods_give_the_same_batches_under_all_levers(ran, method) -> None:
     code = f"""

@@ -74,12 +74,12 @@ for own, workers in owns.items():
 
 @pytest.fixture(scope="module")
 def combinations(loaders):
-    return loaders(COMBINATIONS, timeout_s=300)
+    return loaders(COMBINATIONS)
 
 
 @pytest.fixture(scope="module")
 def switches(loaders):
-    return loaders(SWITCHES, timeout_s=300)
+    return loaders(SWITCHES)
 
 
 @pytest.mark.parametrize("own", OWN)

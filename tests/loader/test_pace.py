@@ -27,7 +27,7 @@ class Loop:
         for _ in range(count):
             self.pace.ask()
             self.now_s += fetch_s
-            if self.pace.of_main():
+            if self.pace.of_main(fetch_s):
                 return True
             self.now_s += step_s
         return False
@@ -79,3 +79,27 @@ def test_what_happens_between_two_passes_counts_for_nobody(loop) -> None:
         loop.now_s += 1000.0
         loop.pace.begin_pass()
         assert not loop.here(10, fetch_s=1.0)
+
+
+def test_once_all_samples_are_kept_the_main_process_makes_the_batches(loop) -> None:
+    assert not loop.elsewhere(50, wait_s=4.0, fetch_s=10.0)
+    loop.pace.kept()
+    assert loop.pace.is_home
+    assert not loop.here(500, fetch_s=0.1)
+
+
+def test_workers_are_tried_where_copies_take_a_good_part_of_the_loop_and_stay_if_faster(
+    loop,
+) -> None:
+    loop.pace.kept()
+    assert loop.here(40, fetch_s=0.5)
+    assert not loop.pace.is_home
+    assert not loop.elsewhere(500, wait_s=0.01, fetch_s=0.5)
+
+
+def test_and_go_for_good_if_not(loop) -> None:
+    loop.pace.kept()
+    assert loop.here(40, fetch_s=0.5)
+    assert loop.elsewhere(200, wait_s=0.6, fetch_s=0.5)
+    loop.pace.kept()  # nothing new
+    assert not loop.here(500, fetch_s=0.5)

@@ -300,9 +300,24 @@ facts["notes"] = board.notes
 """
 
 
+AUTOCAST = r"""
+loader = DataLoader(Numbers(60), 2)
+def is_own():
+    front = iter(loader)
+    return front._next_data.__self__ is front
+board.want(2)
+facts["own"] = [is_own()]
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    facts["own"].append(is_own())
+facts["own"].append(is_own())
+board.want(None)
+facts["notes"] = board.notes
+"""
+
+
 @pytest.fixture(scope="module")
 def passes(loaders):
-    return loaders(PROGRAM, timeout_s=300)
+    return loaders(PROGRAM)
 
 
 @pytest.mark.parametrize(
@@ -317,13 +332,19 @@ def test_habits_of_scripts_see_what_stock_gives(passes, habit) -> None:
 
 
 def test_workers_that_stay_have_one_iterator_that_each_pass_begins_anew(loaders) -> None:
-    facts = loaders(STAYING, timeout_s=300)
+    facts = loaders(STAYING)
     assert {name: found for name, found in facts.items() if found is not True} == {}
 
 
 def test_a_worker_that_sets_the_dataset_up_has_a_fresh_one_in_each_pass(loaders) -> None:
-    facts = loaders(SET_UP, timeout_s=300)
+    facts = loaders(SET_UP)
     assert {name: found for name, found in facts.items() if found is not True} == {}
+
+
+def test_a_pass_that_begins_under_autocast_is_torchs_own(loaders) -> None:
+    facts = loaders(AUTOCAST)
+    assert facts["own"] == [False, True, False]
+    assert "autocast" in facts["notes"][0]
 
 
 def test_workers_that_draw_anew_make_the_same_samples_or_none(loaders) -> None:

@@ -117,6 +117,7 @@ undo()
 )
 
 
+@pytest.mark.measures
 def test_later_passes_of_a_trial_make_nothing_and_the_first_is_counted(loaders) -> None:
     facts = loaders(SLOW)
     assert facts["notes"] == []

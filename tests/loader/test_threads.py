@@ -11,7 +11,7 @@ from upshift.loader.workers.threads import WorkerThreads
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
 several = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
-    reason="libraries have one thread on one core",
+    reason="needs two CPUs: libraries have one thread on one core",
 )
 
 HEAD = r"""

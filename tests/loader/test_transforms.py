@@ -13,12 +13,9 @@ from upshift.loader.sources import palette, transforms
 from upshift.loader.sources.palette import Refused
 
 np = pytest.importorskip("numpy", reason="numpy is not installed")
-try:
-    from PIL import Image
-    from torchvision import transforms as v1
-    from torchvision.transforms import v2
-except Exception as error:
-    pytest.skip(f"torchvision cannot be imported: {error}", allow_module_level=True)
+Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+v1 = pytest.importorskip("torchvision.transforms", reason="torchvision is not installed")
+v2 = pytest.importorskip("torchvision.transforms.v2")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

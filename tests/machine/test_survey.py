@@ -1,8 +1,11 @@
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import upshift
 from upshift.machine import probe_torch, read
 from upshift.machine.elsewhere import read_cpu_elsewhere, read_memory_elsewhere
 from upshift.machine.probe import MARK, parse
@@ -98,3 +101,19 @@ def test_asks_the_real_torch_in_a_process_of_its_own(monkeypatch, tmp_path) -> N
     if sys.platform == "linux":
         assert {runtime.kind for runtime in torch.runtimes} >= {"openmp"}
     assert "torch" not in set(sys.modules) - before
+
+
+def test_a_probe_ends_with_its_parent(tmp_path, eventually) -> None:
+    (tmp_path / "pid").touch()
+    slow = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(60)"
+    (tmp_path / "torch.py").write_text(slow.replace("'pid'", repr(str(tmp_path / "pid"))))
+    code = "import sys; from upshift.machine import probe_torch; probe_torch(sys.executable)"
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(upshift.__file__).parents[1])]),
+    }
+    with subprocess.Popen([sys.executable, "-c", code], env=env) as parent:
+        assert eventually((tmp_path / "pid").read_text)
+        parent.kill()
+    probe = (tmp_path / "pid").read_text()
+    assert eventually(lambda: not Path("/proc", probe, "cmdline").exists())

@@ -9,8 +9,8 @@ from upshift.errors import UsageError
 from upshift.report import document, files
 
 TOP = {
-    "schema", "machine", "workload", "baseline", "findings", "plan", "speedup", "levers",
-    "maths", "cost",
+    "schema", "machine", "workload", "baseline", "findings", "plan", "speedup", "levers", "assumed",
+    "maths", "cost", "passes",
 }  # fmt: skip
 
 
@@ -120,4 +120,26 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="no space left"):
         files.write_atomically(path, "new")
     assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_a_reader_sees_the_old_file_or_the_new_one_and_never_a_half(tmp_path, monkeypatch):
+    """Whoever has it open keeps the old one, and a write that breaks off does not touch it."""
+    path, long = tmp_path / "out.json", "old " * 1000
+    path.write_text(long)
+    with path.open() as reader:
+        assert reader.read(4) == "old "
+        files.write_atomically(path, "new")
+        assert reader.read() == long[4:]
+    path.write_text(long)
+    stock = files.Path.write_bytes
+
+    def breaks_off(self, payload):
+        stock(self, payload[: len(payload) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.Path, "write_bytes", breaks_off)
+    with pytest.raises(UsageError, match="no space left"):
+        files.write_atomically(path, "new " * 1000)
+    assert path.read_text() == long
     assert [p.name for p in tmp_path.iterdir()] == ["out.json"]

@@ -615,22 +615,6 @@ def test_gradients_are_let_go_where_the_script_fills_them(desk) -> None:
     assert changed(desk)[2:] == ["+optimizer.zero_grad()", "+other.zero_grad()"]
 
 
-def test_debugging_is_switched_off_where_it_is_switched_on(desk) -> None:
-    text = desk.edit(
-        """
-        import torch
-        torch.autograd.set_detect_anomaly(True)
-        with torch.autograd.detect_anomaly():
-            train()
-        """,
-        debug_modes_off=True,
-    )
-    assert text.splitlines()[1:3] == [
-        "torch.autograd.set_detect_anomaly(False)",
-        "with torch.autograd.set_detect_anomaly(False):",
-    ]  # fmt: skip
-
-
 def test_attention_and_averages_are_asked_for_by_another_word(desk) -> None:
     text = desk.edit(
         """

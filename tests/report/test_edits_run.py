@@ -110,6 +110,7 @@ def test_an_example_with_its_edits_ends_with_the_weights_of_the_plan(train, tmp_
         assert torch.equal(weight, ends[1][name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.child
 def test_exact_edits_leave_shuffles_and_draws_as_they_are(train, tmp_path) -> None:
     import torch

@@ -316,3 +316,17 @@ def test_a_path_outside_of_the_folder_is_told_whole(raced):
     told = html.words.hot_lines(replace(raced.diagnosis, hot_lines=(hot,)), raced.workload)
     assert told[0].place == "/elsewhere/lib.py:2"
     assert told[0].colour == "none"
+
+
+def test_what_a_user_s_words_hold_stays_text(raced, tell):
+    tag = "<script>alert('x')</script>&amp;"
+    argv = (f"{tag}.py", "--name", tag)
+    hostile = replace(
+        raced, workload=replace(raced.workload, argv=argv), notes=(f"A note: {tag}",),
+        proof=replace(raced.proof, gates=(Gate(name=tag, passed=True, says=tag),)),
+        levers=tuple(replace(row, why=tag) for row in raced.levers),
+    )  # fmt: skip
+    text = tell(hostile, edits=EDITS + f"+{tag}\n")
+    assert "<script" not in text
+    assert "&lt;script&gt;alert" in text
+    assert "&amp;amp;" in text

@@ -1,13 +1,15 @@
 """A tuning as Markdown: read back by a parser, as GitHub would."""
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
+from rich.console import Console
 
 from upshift.records import Effect, Finding, Gate, Place, Plan, Proof
-from upshift.report import markdown
+from upshift.report import html, markdown, text
 
 NASTY = "a | b `c` <script>x</script> **d** _e_ [f](g) @someone owner/repo#12\n| --- |"
 
@@ -19,6 +21,12 @@ def rendered(lines):
         return markdown.render(tuning, plan_path=plan_path, lines=lines)
 
     return render
+
+
+def shown(page):
+    paper = StringIO()
+    Console(file=paper, width=80).print(page)
+    return paper.getvalue()
 
 
 def parsed(page):
@@ -117,3 +125,19 @@ def test_paths_are_told_relative_to_the_folder_of_the_command(rendered, tuning, 
 def test_a_lever_that_was_pulled_by_hand_has_a_row(rendered, tuning):
     page = rendered(replace(tuning, plan=Plan().pull("mine", 3)))
     assert table(page, "lever")[1] == ["mine", "3", "", "", "pulled by hand"]
+
+
+def test_every_form_says_what_was_granted(rendered, tuning, profile, machine, profiled):
+    granted, watched = ("dataset-unchanged",), profiled(profile, machine)
+    plan_path = Path(tuning.workload.cwd, "upshift.toml")
+    for given in (granted, ()):
+        tuned, seen = replace(tuning, assumed=given), replace(watched, assumed=given)
+        pages = [
+            rendered(tuned),
+            html.render_tuning(tuned, plan_path=plan_path, lines={}),
+            html.render_profile(seen),
+            shown(text.render_tuning(tuned, plan_path=plan_path, lines={})),
+            shown(text.render_profile(seen)),
+        ]
+        told = ["granted by --assume dataset-unchanged" in " ".join(p.split()) for p in pages]
+        assert told == [bool(given)] * 5

@@ -1,5 +1,7 @@
 import datetime
+import os
 import shlex
+import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from upshift import lever
 from upshift.errors import PlanError, UsageError
 from upshift.records import Band, Budget, Entry, Plan, Torch
-from upshift.report import plan_file
+from upshift.report import plan_file, toml_file
 
 TODAY = datetime.date(2026, 1, 2)
 
@@ -29,7 +31,7 @@ def kind_of(name):
 def installed(monkeypatch):
     class Every(tuple):
         def __contains__(self, name):
-            return name != "no_such_lever"
+            return not name.startswith("no_such_")
 
     monkeypatch.setattr(lever, "names", Every)
     monkeypatch.setattr(
@@ -50,6 +52,100 @@ def path(tmp_path):
 def saved(path, tuning):
     plan_file.write_plan(path, tuning, lines={}, today=TODAY)
     return plan_file.read_plan(path)
+
+
+def nested(count):
+    return "[" * count, "[" * count + "]" * count, "{a=" * count + "1" + "}" * count
+
+
+HOSTILE = {
+    "large": ("a = 1\n" + "#" * (1 << 20), "is larger than 64 KiB"),
+    **{
+        f"{kind} {count}": ("schema = 1\nplan = " + text, says)
+        for count in (20, 900, 20_000)
+        for kind, text, says in zip(
+            ("open", "closed", "inline"),
+            nested(count),
+            (
+                "nested too deeply" if count > 20 else "is not a TOML file",
+                *["nested too deeply|larger"] * 2,
+            ),
+            strict=True,
+        )
+    },
+    "long key": ("a." * 30_000 + "a = 1", "nested too deeply"),
+    "long quoted key": ('"a". ' * 10_000 + "a = 1", "nested too deeply"),
+    "long escaped key": (r'"\"". ' * 9_000 + "a = 1", "nested too deeply"),
+    "long header": ("[" + "a." * 30_000 + "a]", "nested too deeply"),
+    "long inline key": ("a = {" + "a." * 30_000 + "a = 1}", "nested too deeply"),
+    "huge integer": (f"schema = 1\n[plan]\n[guard]\nstep_s = 0x{'f' * 5000}", "more than 64 bits"),
+    "huge decimal": (f"schema = 1\n[plan]\na_int = {'9' * 5000}", "is not a TOML file"),
+    "huge schema": (f"schema = 0x{'f' * 40_000}", "more than 64 bits"),
+    "many keys": ("".join(f"{i} = 1\n" for i in range(200_000)), "is larger than 64 KiB"),
+    "many levers": (
+        "schema = 1\n[plan]\n" + "".join(f"no_such_{i} = 1\n" for i in range(3800)),
+        "not installed here: no_such_0, no_such_1",
+    ),
+    "long lever": (f"schema = 1\n[plan]\nno_such_{'r' * 60_000} = 1", "not installed here"),
+    "long setting": (f"schema = 1\n[plan]\nthreads = '{'s' * 60_000}'", "does not take sss"),
+    "long grants": (f"schema = 1\nassume = ['{'g' * 60_000}']\n[plan]", "no assumption 'ggg"),
+    "table twice": (f"['{'t' * 30_000}']\n" * 2, "is not a TOML file"),
+    "many tables": ("".join(f"[{i:x}]\n" for i in range(8000)), "has schema None"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_plan_is_data_and_is_refused_soon_in_one_sentence(path, kind):
+    content, says = HOSTILE[kind]
+    path.write_text(content)
+    began_s = time.process_time()  # the hostile ones took more than half a minute
+    with pytest.raises(PlanError, match=says) as refused:
+        plan_file.read_plan(path)
+    assert time.process_time() - began_s < 5.0
+    assert len(str(refused.value)) < 500
+    with pytest.raises(UsageError):
+        plan_file.guard_plan(path)
+
+
+def test_a_plan_is_not_read_to_its_end_where_that_is_far(path):
+    path.symlink_to("/dev/zero")
+    with pytest.raises(PlanError, match="is larger than 64 KiB"):
+        plan_file.read_plan(path)
+
+
+@pytest.mark.parametrize("writes", [False, True], ids=["no-writer", "silent-writer"])
+def test_nobody_waits_for_a_plan_from_a_pipe(path, monkeypatch, writes):
+    monkeypatch.setattr(toml_file, "_PATIENCE_S", 0.05)
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR) if writes else None
+    with pytest.raises(PlanError, match="nothing comes from there" if writes else "schema None"):
+        plan_file.read_plan(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    writer = writer or os.open(path, os.O_WRONLY)
+    os.write(writer, b"schema = 1\n[plan]\n")
+    os.close(writer)
+    assert plan_file.read_plan(path).plan == Plan()
+    os.close(reader)
+
+
+def test_what_a_plan_says_forges_no_line_of_ours(path, here):
+    path.write_text('schema = 1\n[plan]\n"no_such_x\\nupshift: all is well" = 1\n')
+    with pytest.raises(PlanError) as refused:
+        plan_file.read_plan(path)
+    assert "no_such_x\\nupshift: all is well." in str(refused.value)
+    saved, machine, workload = here
+    odd = replace(saved, command=("train.py", "\n" * 1000), machine={"cpu": "\n" * 1000})
+    for found in plan_file.differences(odd, machine, workload):
+        assert "\n" not in found.says
+        assert len(found.says) < 900
+
+
+def test_what_was_granted_comes_back_and_an_old_plan_grants_nothing(path, saved, tuning):
+    assert saved.assumed == frozenset()
+    granted = replace(tuning, assumed=("dataset-unchanged",))
+    plan_file.write_plan(path, granted, lines={}, today=TODAY)
+    assert plan_file.read_plan(path).assumed == {"dataset-unchanged"}
+    assert tomllib.loads(path.read_text())["assume"] == ["dataset-unchanged"]
 
 
 def test_a_plan_comes_back_as_it_was(saved, tuning):
@@ -75,7 +171,9 @@ plans = st.dictionaries(names, values, max_size=6).map(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
+)
 @given(plan=plans, argv=st.lists(text, min_size=1, max_size=4), code=text)
 def test_every_plan_comes_back_as_it_was(path, tuning, plan, argv, code):
     workload = replace(tuning.workload, argv=tuple(argv))
@@ -138,6 +236,8 @@ def test_unknown_facts_are_left_out(path, tuning):
         ("schema = 1", r"The \[plan\] of .* is missing"),
         ("schema = 1\nplan = 3", r"The \[plan\] of .* is not a table"),
         ("schema = 1\nmachine = 1\n[plan]", r"The \[machine\] of .* is not a table"),
+        ("schema = 1\nassume = 1\n[plan]", "The assume in .* is not a list of texts: 1"),
+        ("schema = 1\nassume = ['x']\n[plan]", "There is no assumption 'x'"),
         ("schema = 1\n[plan]\na = [1]", "The setting of a in"),
         ("schema = 1\n[plan]\na = 2026-01-01", "The setting of a in"),
         ("schema = 1\n[plan]\nno_such_lever = 1", "not installed here: no_such_lever"),
@@ -355,6 +455,44 @@ def test_losses_are_not_compared_under_other_arguments_nor_times_on_other_proces
     assert plan_file.fitting_band(saved, machine, workload) == BAND
     other = replace(workload, argv=(workload.argv[0], "--batch", "64"))
     assert plan_file.fitting_band(saved, machine, other) == BAND.only_what_is_sure()
-    elsewhere = replace(machine, cpu=replace(machine.cpu, model="another"))
-    found = plan_file.fitting_band(saved, elsewhere, workload)
-    assert found == replace(BAND, step_s=None)
+    another = replace(machine, cpu=replace(machine.cpu, model="another"))
+    fewer = replace(machine, budget=replace(machine.budget, core_count=1))
+    for elsewhere in (another, fewer):
+        found = plan_file.fitting_band(saved, elsewhere, workload)
+        assert found == replace(BAND, step_s=None)
+
+
+def test_a_plan_that_cannot_be_written_to_its_end_leaves_the_old_one(path, tuning, monkeypatch):
+    plan_file.write_plan(path, tuning, lines={}, today=TODAY)
+    before = path.read_bytes()
+    stocks = {name: getattr(Path, name) for name in ("write_bytes", "write_text")}
+
+    def breaks_off(name):
+        def write(self, payload, *args, **kwargs):
+            stocks[name](self, payload[: len(payload) // 2], *args, **kwargs)
+            raise OSError(28, "No space left on device")
+
+        return write
+
+    for name in stocks:
+        monkeypatch.setattr(Path, name, breaks_off(name))
+    with pytest.raises((UsageError, OSError)):
+        plan_file.write_plan(path, replace(tuning, plan=Plan()), lines={}, today=TODAY)
+    assert path.read_bytes() == before
+
+
+def test_where_the_command_is_not_known_losses_are_not_compared(saved, machine, workload):
+    bare = replace(workload, argv=workload.argv[:1])
+    unknown = replace(saved, command=(), band=BAND)
+    assert plan_file.fitting_band(unknown, machine, bare) == BAND.only_what_is_sure()
+
+
+def test_a_plan_without_an_entry_is_of_the_entry_that_is_run(saved, machine, workload):
+    assert plan_file.differences(replace(saved, entry=None), machine, workload) == ()
+
+
+def test_a_comment_has_no_control_characters(path, tuning):
+    lines = {name: "x = 1  # \x1b[31m\x07\r" for name, _ in tuning.plan.settings}
+    plan_file.write_plan(path, tuning, lines=lines, today=TODAY)
+    assert plan_file.read_plan(path).plan == tuning.plan
+    assert not set("\x1b\x07\r") & set(path.read_text())

@@ -163,7 +163,7 @@ def test_the_live_screen_shows_all_that_is_known_and_the_time_left(profile, diag
     for words in (
         "search", "intra_op_threads=2 against nothing", "48 pairs, 1.12x (1.01x to 1.24x) so far",
         "fact 8", "34.4 ms a step", "data 43 %", "43 %  few-workers: Give the loader",
-        "gather_batches=True",
+        "gather_batches=True", "Ctrl-C ends the search and keeps the best so far",
     ):  # fmt: skip
         assert words in page, words
     assert "fact 0" not in page

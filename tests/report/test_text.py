@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from upshift.records import Budget, Effect, Entry, Gate, Phase, Proof, Workload
+from upshift.records import (
+    Budget,
+    Effect,
+    Entry,
+    Gate,
+    Interval,
+    Passes,
+    Phase,
+    Proof,
+    Workload,
+)  # fmt: skip
 from upshift.report import text
 from upshift.report.bars import Gauge, Stack
 from upshift.report.steps import bottleneck
@@ -269,3 +279,16 @@ def test_a_gauge_never_leaves_its_cell():
 def test_no_lever_at_all_is_said(nothing, plan_path):
     page = shown(text.render_tuning(replace(nothing, levers=()), plan_path=plan_path, lines={}))
     assert "There was no lever to try." in page
+
+
+def test_a_gain_of_later_passes_is_not_the_headline(tuning) -> None:
+    whole = Interval(low_ratio=1.8, mid_ratio=1.94, high_ratio=2.1)
+    passes = Passes(
+        step_count=30, longer_s=4.0, pass_count=10, is_assumed=True, first_ratio=0.57, whole=whole
+    )
+    seen = replace(tuning, passes=passes)
+    assert text.headline(seen) == "This script can run 1.94x as fast over 10 passes over its data."
+    said = " ".join(text.beneath(seen))
+    assert "That is from the second pass over the data on" in said
+    assert "The first pass of 30 steps, in which samples are kept: 0.57x" in said
+    assert "All 10 passes: 1.94x, 95 % interval 1.80x to 2.10x; --for says" in said

@@ -3,7 +3,7 @@ import os
 import pytest
 
 from upshift.records import Comparison, Interval, Pair, Phase, Plan, Verdict
-from upshift.search import Journal
+from upshift.search import Begun, Journal
 
 FINGERPRINT = {"script": "abc", "torch": "2.5.0", "cores": 4}
 
@@ -75,17 +75,18 @@ def test_rubbish_is_not_a_journal(tmp_path, rubbish) -> None:
     assert Journal.open(path, FINGERPRINT).history == (FAILED,)
 
 
-def test_a_search_goes_on_with_the_settings_that_it_began_with(tmp_path) -> None:
+def test_a_search_goes_on_with_the_settings_and_the_shares_that_it_began_with(tmp_path) -> None:
     path = tmp_path / "journal.jsonl"
     settings = {"loader_workers": (12, 0), "sample_cache": ("4GiB",), "channels_last": (True,)}
     journal = Journal.open(path, FINGERPRINT)
-    journal.settle(settings)
+    begun = Begun(settings=settings, named={"loader_workers": 0.4})
+    journal.settle(begun)
     journal.append(comparison())
     again = Journal.open(path, FINGERPRINT)
-    assert again.settings == settings
+    assert again.begun == begun
     assert again.history == journal.history
     size = path.stat().st_size
-    again.settle(settings)
+    again.settle(begun)
     assert path.stat().st_size == size
 
 
@@ -103,7 +104,7 @@ def test_a_disk_that_fills_up_costs_the_file_and_not_the_search(tmp_path, monkey
     journal.append(comparison("b"))
     monkeypatch.setattr(os, "fsync", synced)
     journal.append(comparison("c"))
-    journal.settle({"a": (True,)})
+    journal.settle(Begun(settings={"a": (True,)}))
     assert journal.lost == "no space left on device"
     assert len(journal.history) == 3
     assert Journal.open(path, FINGERPRINT).history == (comparison("a"),)

@@ -30,20 +30,28 @@ def test_the_committed_file_is_made_of_the_committed_records(script) -> None:
     assert all(entry["from"] for entry in tomllib.loads(made)["lever"].values())
 
 
-def records(folder, *, cases=(), table="", tunings=None):
-    (folder / "loader.json").write_text(json.dumps({"cases": list(cases)}))
-    (folder / "first-light.md").write_text(table)
+def test_no_script_that_is_reported_is_a_prior(script) -> None:
+    names = {"public.json", "made.json"}
+    reported = [json.loads((ROOT / "benchmarks" / name).read_text()) for name in names]
+    told = {word for entries in reported for e in entries for word in (e["name"], e.get("folder"))}
+    for record in script.read_records(ROOT / "benchmarks"):
+        assert not any(word and word in record.source for word in told), record.source
+
+
+def records(folder, *, cases=(), tunings=None):
+    (folder / "priors-loader.json").write_text(json.dumps({"cases": list(cases)}))
     if tunings is not None:
-        (folder / "tunings.json").write_text(json.dumps(tunings))
+        (folder / "priors.json").write_text(json.dumps(tunings))
 
 
 def test_levers_that_were_pulled_together_share_a_gain_evenly(script, tmp_path) -> None:
-    table = "| CNN (a/b) | one=True, two=4 | 1.44x [1.30, 1.50] | exact |\n"
-    records(tmp_path, table=table)
+    case = {"case": "x", "what": "end to end", "levers": ["one=True", "two=4"], "failed": None,
+            "ratio": {"low": 1.3, "mid": 1.44}}  # fmt: skip
+    records(tmp_path, cases=[case])
     found = {record.lever: record for record in script.read_records(tmp_path)}
     assert found.keys() == {"one", "two"}
     assert found["one"].log_gain == pytest.approx(log(1.2))
-    assert found["one"].source == "first-light.md: CNN"
+    assert found["one"].source == "priors-loader.json: x"
 
 
 def test_a_case_counts_by_its_interval_and_by_what_was_timed(script, tmp_path) -> None:

@@ -198,6 +198,7 @@ def project(tmp_path):
         "OMP_NUM_THREADS": "1",
         "COLUMNS": "300",
         MARK: uuid.uuid4().hex,
+        "TEST_SESSION_MARK": os.environ["TEST_SESSION_MARK"],
         "UPSHIFT_TEST_FOLDERS": str(noted),
     }
     yield Project(root=root, home=home, env=env, noted=noted)

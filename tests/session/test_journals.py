@@ -2,13 +2,14 @@
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from upshift import search
-from upshift.records import Comparison, Entry, Plan, Verdict, Workload
+from upshift.records import Comparison, Effect, Entry, Plan, Verdict, Workload
 from upshift.session import Options
 from upshift.session.hunt import Hunt
 from upshift.session.journals import open_journal
@@ -30,9 +31,9 @@ def work(tmp_path, monkeypatch):
     return folder
 
 
-def opened(work, entry, *argv):
+def opened(work, entry, *argv, **options):
     workload = Workload(entry=entry, argv=argv, cwd=str(work), python="python")
-    return open_journal(workload, Options(), LAPTOP, torch="2.9.0")
+    return open_journal(workload, Options(**options), LAPTOP, torch="2.9.0")
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,13 @@ def test_races_of_another_text_are_not_taken_over(work, entry, argv, changed):
     assert opened(work, entry, *argv).resumed_count == 0
 
 
+def test_races_under_an_assumption_are_not_taken_over_without_it(work):
+    granted = {"assumed": frozenset({"dataset-unchanged"})}
+    opened(work, Entry.SCRIPT, "train.py", **granted).append(FAILED)
+    assert opened(work, Entry.SCRIPT, "train.py", **granted).resumed_count == 1
+    assert opened(work, Entry.SCRIPT, "train.py").resumed_count == 0
+
+
 def test_looking_for_a_module_runs_nothing(work):
     (work / "pkg" / "__init__.py").write_text("raise SystemExit('imported')\n")
     opened(work, Entry.MODULE, "pkg.train")
@@ -81,9 +89,10 @@ def test_names_that_are_no_utf8_are_kept(work):
 
 
 def lives_on(journal):
-    journal.settle({"a": (True,)})
+    begun = search.Begun(settings={"a": (True,)})
+    journal.settle(begun)
     journal.append(FAILED)
-    assert (journal.history, journal.settings) == ((FAILED,), {"a": (True,)})
+    assert (journal.history, journal.begun) == ((FAILED,), begun)
     journal.path.unlink(missing_ok=True)
 
 
@@ -134,3 +143,62 @@ def test_a_search_says_once_that_its_races_are_lost(work):
     hunt.run()
     assert len(said) == 2  # to who looks on, and in the report
     assert "cannot be kept on disk: disk quota exceeded." in said[0]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"keep": Effect.EXACT},
+        {"allow": Effect.LEARNING},
+        {"only": frozenset({"sdpa"})},
+        {"skip": frozenset({"sdpa"})},
+        {"pulled": Plan().pull("loader_workers", 2)},
+    ],
+    ids="".join,
+)
+def test_races_under_other_options_are_not_taken_over(work, other):
+    workload = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd=str(work), python="python")
+    open_journal(workload, Options(), LAPTOP, torch="2.9.0").append(FAILED)
+    assert open_journal(workload, Options(**other), LAPTOP, torch="2.9.0").resumed_count == 0
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        {"budget": replace(LAPTOP.budget, core_count=2)},
+        {"cpu": replace(LAPTOP.cpu, model="another")},
+    ],
+    ids="".join,
+)
+def test_races_on_another_machine_or_torch_are_not_taken_over(work, elsewhere):
+    workload = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd=str(work), python="python")
+    open_journal(workload, Options(), LAPTOP, torch="2.9.0").append(FAILED)
+    assert open_journal(workload, Options(), LAPTOP, torch="2.9.0").resumed_count == 1
+    there = replace(LAPTOP, **elsewhere)
+    assert open_journal(workload, Options(), there, torch="2.9.0").resumed_count == 0
+    open_journal(workload, Options(), LAPTOP, torch="2.9.0").append(FAILED)
+    assert open_journal(workload, Options(), LAPTOP, torch="2.8.0").resumed_count == 0
+
+
+def test_another_set_of_levers_has_races_of_its_own(work, monkeypatch):
+    opened(work, Entry.SCRIPT, "train.py").append(FAILED)
+    monkeypatch.setattr("upshift.session.journals.discover", lambda: {"sdpa": None})
+    assert opened(work, Entry.SCRIPT, "train.py").resumed_count == 0
+
+
+def test_another_command_or_folder_has_races_of_its_own(work):
+    opened(work, Entry.SCRIPT, "train.py").append(FAILED)
+    assert opened(work, Entry.SCRIPT, "train.py", "--lr", "1").resumed_count == 0
+    assert opened(work / "pkg", Entry.SCRIPT, "train.py").resumed_count == 0
+    assert opened(work, Entry.SCRIPT, "train.py").resumed_count == 1
+
+
+def test_races_of_another_build_of_upshift_are_not_taken_over(work, monkeypatch, tmp_path):
+    monkeypatch.setattr("upshift.session.journals._PRODUCT", tmp_path / "build")
+    source = tmp_path / "build" / "levers" / "sdpa.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("works = False\n")
+    opened(work, Entry.SCRIPT, "train.py").append(FAILED)
+    assert opened(work, Entry.SCRIPT, "train.py").resumed_count == 1
+    source.write_text("works = True\n")
+    assert opened(work, Entry.SCRIPT, "train.py").resumed_count == 0

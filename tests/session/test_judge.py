@@ -86,3 +86,35 @@ def test_what_was_pulled_by_hand_may_fail_alone() -> None:
     judge, left, _ = judged({"round"}, has_pulled="sound")
     assert not judge.fails_alone
     assert left == EFFECTS.keys() - {"round"}
+
+
+def test_an_innocent_lever_is_given_one_second_chance() -> None:
+    _, left, ran = judged({"round", "grave"})
+    assert left == {"narrow", "same"}
+    assert ran == [
+        {"grave", "narrow", "round", "same"},
+        {"narrow", "round", "same"},
+        {"round", "same"},
+        {"same"},
+        {"grave", "narrow", "same"},
+        {"grave", "same"},
+        {"narrow", "same"},
+    ]
+    _, left, ran = judged({"grave", "narrow"})
+    assert left == {"round", "same"}
+    assert len(ran) == 4  # the first of the two was proved guilty by one more run
+
+
+def test_a_script_that_fails_without_any_lever_keeps_none() -> None:
+    asked = []
+
+    def prove(plan: Plan) -> Proof:
+        asked.append(plan)
+        gate = Gate(name="G", passed=False, says="it differs")
+        return Proof(effect=Effect.EXACT, gates=(gate,))
+
+    judge = Judge(prove, lambda plan: True)
+    assert not judge.judge(WHOLE).holds
+    assert judge.plan == Plan()
+    assert asked.count(Plan()) == 1
+    assert judge.rejected.keys() == EFFECTS.keys()

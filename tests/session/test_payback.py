@@ -1,7 +1,17 @@
+from types import SimpleNamespace
+
 import pytest
 
 from upshift.records import Comparison, Interval, Pair, Plan, Verdict
-from upshift.session.payback import Payback, blamed
+from upshift.session.payback import (
+    Payback,
+    blamed,
+    passes_of,
+    payback_of,
+    savings,
+    too_late,
+    unpaid,
+)
 
 
 def seen(*levers, later_s):
@@ -33,3 +43,140 @@ def test_the_lever_whose_own_race_saw_the_late_start_is_blamed() -> None:
 def test_where_no_race_saw_it_the_whole_plan_is_blamed() -> None:
     plan = Plan().pull("a", True).pull("b", True)
     assert blamed(plan, (seen("a", later_s=None),), later_s=30.0) == {"a", "b"}
+
+
+def payback(**details):
+    return Payback(**{"later_s": 30.0, "step_s": 0.1, "speedup_ratio": 2.0, **details})
+
+
+def test_a_step_that_is_begun_counts_whole() -> None:
+    assert payback(later_s=30.01).step_count == 601
+    assert payback(later_s=30.01).wall_s == pytest.approx(30.05)
+
+
+def test_what_is_paid_back_at_the_very_end_is_not_repaid() -> None:
+    assert not payback().is_repaid(60.0)
+    assert payback().is_repaid(60.1)
+
+
+@pytest.mark.parametrize(
+    ("first_pass_s", "start", "first_pass"),
+    [
+        (0.0, "30 s later", None),
+        (2.9, "27.1 s later", None),
+        (3.0, "27 s later", "3 s longer"),
+        (15.0, "15 s later", "15 s longer"),
+        (27.0, "3 s later", "27 s longer"),
+        (27.1, None, "27.1 s longer"),
+        (30.0, None, "30 s longer"),
+    ],
+)
+def test_what_is_late_is_told_where_it_is_a_tenth(first_pass_s, start, first_pass) -> None:
+    says = payback(first_pass_s=first_pass_s).says
+    assert ("the first step comes" in says) is (start is not None)
+    assert ("the first pass over the data takes" in says) is (first_pass is not None)
+    for words in filter(None, (start, first_pass)):
+        assert words in says
+    assert says.endswith("paid back after 600 steps (30 s).")
+
+
+@pytest.mark.parametrize(("later_s", "blamed_too"), [(14.9, False), (15.0, True), (16.0, True)])
+def test_half_of_the_delay_is_enough_for_blame(later_s, blamed_too) -> None:
+    plan = Plan().pull("a", True).pull("b", True)
+    history = (seen("a", later_s=later_s), seen("b", later_s=28.0))
+    assert blamed(plan, history, later_s=30.0) == ({"a", "b"} if blamed_too else {"b"})
+
+
+OWN, OTHER = Plan(), Plan().pull("a", True)
+
+
+@pytest.mark.parametrize(("later_s", "is_told"), [(None, False), (2.9, False), (3.0, True)])
+def test_a_late_start_is_told_from_three_seconds_on(later_s, is_told) -> None:
+    tally = SimpleNamespace(
+        later_s=lambda own, other: later_s if (own, other) == (OWN, OTHER) else 99.0,
+        first_pass_s=lambda own, other: 1.0 if (own, other) == (OWN, OTHER) else 99.0,
+    )
+    found = payback_of(tally, OWN, OTHER, step_s=0.1, speedup_ratio=2.0)
+    assert (found is not None) is is_told
+    if found:
+        assert found == Payback(later_s=3.0, first_pass_s=1.0, step_s=0.1, speedup_ratio=2.0)
+
+
+def test_a_start_is_late_by_nothing_else_where_no_first_pass_is_longer() -> None:
+    assert payback().says.startswith("Under the plan the first step comes 30 s later: paid")
+
+
+def test_a_plan_is_too_late_only_where_the_training_is_known_to_be_too_short() -> None:
+    assert too_late(payback(), None) == too_late(None, 1.0) == ""
+    assert too_late(payback(), 61.0) == ""
+    assert "starts 30 s later and saves 29" in too_late(payback(), 59.0)
+
+
+def test_what_is_saved_is_weighed_against_the_start_and_the_search() -> None:
+    assert savings(None, 2.0, None, 9.0) == []
+    assert savings(payback(), 2.0, None, 9.0) == [payback().says]
+    (weighed,) = savings(None, 1.25, 500.0, 9.0)
+    assert "Of 8 m 20 s of training the plan saves about 1 m 40 s; the search took 9" in weighed
+    *_, weighed = savings(payback(), 1.25, 500.0, 9.0)
+    assert "saves about 1 m 10 s" in weighed
+
+
+TRAITS = {"loader.batch_count": 100, "loader.batches_per_step": 2}
+
+
+def passes(traits=TRAITS, **details):
+    later = Interval(low_ratio=4.0, mid_ratio=5.0, high_ratio=6.0)
+    given = {"step_s": 0.1, "longer_s": 8.0, "training_s": None, **details}
+    return passes_of(traits, later, **given)
+
+
+@pytest.mark.parametrize(("per_step", "step_count"), [(None, 100), (0, 100), (1, 100), (3, 33)])
+def test_a_pass_has_as_many_steps_as_its_batches_make(per_step, step_count) -> None:
+    told = {} if per_step is None else {"loader.batches_per_step": per_step}
+    assert passes({"loader.batch_count": 100, **told}).step_count == step_count
+
+
+def test_where_the_length_of_a_pass_is_unknown_none_is_told() -> None:
+    assert passes({}) is None
+    assert passes({"loader.batch_count": 1, "loader.batches_per_step": 2}) is None
+
+
+def test_a_first_pass_that_is_shorter_is_not_told() -> None:
+    short = {"loader.batch_count": 2}
+    assert passes(short, longer_s=0.9).longer_s == 0.9
+    assert passes(short, longer_s=-0.5, training_s=0.2) is None
+    assert passes(short, longer_s=-12.0, training_s=0.2) is None
+
+
+def test_a_first_pass_that_keeps_samples_counts_in_the_gain_of_all() -> None:
+    found = passes()
+    assert (found.step_count, found.pass_count, found.is_assumed) == (50, 10, True)
+    assert found.first_ratio == pytest.approx(5.0 / (1.0 + 8.0))
+    assert found.whole.mid_ratio == pytest.approx(50.0 / (10.0 + 8.0))
+    assert found.whole.low_ratio < found.whole.mid_ratio < found.whole.high_ratio
+
+
+def test_a_training_whose_length_is_known_is_as_long_as_that() -> None:
+    assert passes(training_s=15.2).pass_count == 3
+    assert passes(training_s=1.0).pass_count == 1
+    assert not passes(training_s=15.2).is_assumed
+
+
+def test_a_training_that_a_trial_has_seen_end_is_as_long_as_that() -> None:
+    found = passes(life_count=151)
+    assert (found.pass_count, found.is_assumed) == (3, False)
+    assert passes(life_count=10).pass_count == 1
+    assert passes(life_count=151, training_s=25.0).pass_count == 5  # the user knows better
+
+
+def test_passes_that_do_not_make_up_for_the_first_are_no_gain() -> None:
+    assert unpaid(None) == unpaid(passes()) == ""
+    assert "takes 8 s longer, and one pass is too few" in unpaid(passes(life_count=50))
+    assert "and 2 passes are too few" in unpaid(passes(life_count=100))
+    assert unpaid(passes(life_count=150)) == ""  # 15 s against 3.75 s + 8 s at worst
+
+
+def test_a_first_pass_that_costs_next_to_nothing_is_not_told() -> None:
+    assert passes(longer_s=0.1) is None
+    assert passes(longer_s=0.0) is None
+    assert passes(training_s=1e6) is None

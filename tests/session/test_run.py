@@ -73,6 +73,7 @@ def without_seconds(text: str) -> str:
     return re.sub(r"[\d.]+ (ms|s)\b", "TIME", text)
 
 
+@pytest.mark.slow
 @pytest.mark.child
 @pytest.mark.parametrize(
     ("name", "words"),
@@ -102,6 +103,7 @@ def test_an_empty_plan_gives_the_same_output_and_the_same_bits(project, name, wo
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.child
 def test_exact_levers_leave_the_weights_and_a_fused_optimizer_the_keys_as_they_are(project) -> None:
     torch = pytest.importorskip("torch")
@@ -235,7 +237,8 @@ for step in range(60):
         loss = loss * float("nan")
     loss.backward()
     optimizer.step()
-print(torch.get_num_threads(), torch.autograd.backward.__name__, hasattr(
+used = torch.__config__.parallel_info().split("get_num_threads() : ")[1][0]
+print(used, torch.get_num_threads(), torch.autograd.backward.__name__, hasattr(
     torch.autograd.backward, "__wrapped__"))
 sys.exit(7)
 """
@@ -247,7 +250,7 @@ def test_a_run_that_goes_astray_goes_on_without_its_levers_and_says_so(project) 
     project.write("upshift.toml", GUARDED.format(word="spoiled"))
     run = project.upshift("run", "train.py", "spoiled")
     assert run.code == 7
-    assert run.out == "2 backward False\n"
+    assert run.out == "2 2 backward False\n"
     (said,) = [line for line in run.err.splitlines() if "step 12" in line]
     assert "the loss is nan" in said
     assert "Put back: intra_op_threads=1." in said
@@ -259,7 +262,7 @@ def test_a_run_that_trains_as_it_should_hears_nothing_of_the_guard(project) -> N
     project.write("train.py", TRAINS)
     project.write("upshift.toml", GUARDED.format(word="sound"))
     run = project.upshift("run", "train.py", "sound")
-    assert (run.code, run.out, run.err) == (7, "1 backward False\n", "")
+    assert (run.code, run.out, run.err) == (7, "1 2 backward True\n", "")  # watched to the end
 
 
 @pytest.mark.child
@@ -267,4 +270,55 @@ def test_a_plan_without_a_band_runs_unwatched(project) -> None:
     project.write("train.py", TRAINS)
     project.write("upshift.toml", GUARDED.format(word="spoiled").partition("[guard]")[0])
     run = project.upshift("run", "train.py", "spoiled")
-    assert (run.code, run.out, run.err) == (7, "1 backward False\n", "")
+    assert (run.code, run.out, run.err) == (7, "1 2 backward False\n", "")
+
+
+LATE_PRUNING = """
+import hashlib, sys, torch
+from torch import nn
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3),
+                      nn.Flatten(), nn.Linear(8 * 16, 4))
+optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+for step in range(70):
+    x, y = torch.randn(4, 3, 8, 8), torch.randint(0, 4, (4,))
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    if step >= 60:
+        w = model[3].weight.data.flatten()
+        w[w.abs() < 0.05] = 0
+        model[0].weight.detach().numpy().reshape(-1)[:50] = 0
+hashlib.sha256(model[3].weight.detach().numpy()).hexdigest()
+assert model[:4](x).is_contiguous()
+print(int((model[3].weight == 0).sum() + (model[0].weight == 0).sum()))
+torch.save({"m": model.state_dict(), "o": optimizer.state_dict(),
+            "g": [p.grad for p in model.parameters()]}, sys.argv[1])
+"""
+
+
+@pytest.mark.child
+def test_what_a_script_writes_late_through_flat_weights_is_there_under_channels_last(
+    project,
+) -> None:
+    torch = pytest.importorskip("torch")
+    project.write("train.py", LATE_PRUNING)
+    plain = project.python("train.py", "plain.pt")
+    run = project.upshift("run", "--lever", "channels_last=true", "train.py", "last.pt")
+    assert plain.code == run.code == 0, run.err
+    assert run.out == plain.out
+    own, other = (torch.load(project.root / name) for name in ("plain.pt", "last.pt"))
+    for key in own["m"]:
+        assert own["m"][key].stride() == other["m"][key].stride()
+        assert torch.allclose(own["m"][key], other["m"][key], atol=1e-3)
+    moments = [(state["momentum_buffer"].stride()) for state in own["o"]["state"].values()]
+    assert moments == [s["momentum_buffer"].stride() for s in other["o"]["state"].values()]
+    assert [g.stride() for g in own["g"]] == [g.stride() for g in other["g"]]
+
+
+@pytest.mark.child
+def test_a_lever_may_wait_for_a_function_of_torch_while_torch_is_being_imported(project) -> None:
+    project.write("late.py", "import torch; print(hasattr(torch.compile, '__wrapped__'))\n")
+    assert project.upshift("run", "--lever", "channels_last=true", "late.py").out == "True\n"

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import time
 
@@ -38,10 +39,12 @@ if __name__ == "__main__":
 """
 KEYS = {
     "schema", "machine", "workload", "baseline", "findings", "plan", "speedup", "levers", "maths",
-    "cost",
+    "cost", "assumed", "passes",
 }  # fmt: skip
 OWN = {"upshift.toml", "upshift-report.txt", "out.json"}
-QUICK = ("tune", "--plain", "--budget", "25s", "--only", "loader_workers")
+QUICK = ("tune", "--plain", "--budget", "70s", "--only", "loader_workers")
+# On a crowded machine a gain is confirmed later.
+PATIENT = ("tune", "--plain", "--budget", "2m", "--only", "loader_workers")
 
 
 def search_begun(project, process) -> str:
@@ -64,12 +67,13 @@ def journal(project) -> str:
     return "\n".join(line for line in lines if not line.startswith('{"settings"'))
 
 
+@pytest.mark.slow
 @pytest.mark.child
 def test_a_slow_dataset_is_healed_by_workers_and_nothing_else_is_touched(project) -> None:
     project.write("train.py", SICK)
     project.write("log.txt", "before\n")
     before = project.tree()
-    ended = project.upshift(*QUICK, "--json", "out.json", "train.py", "1000", limit_s=400)
+    ended = project.upshift(*PATIENT, "--json", "out.json", "train.py", "1000", limit_s=400)
     assert ended.code == 0, ended.err
     assert project.nothing_left()
     after = project.tree()
@@ -89,6 +93,7 @@ def test_a_slow_dataset_is_healed_by_workers_and_nothing_else_is_touched(project
     assert (project.root / "weights.pt").read_bytes() == weights
 
 
+@pytest.mark.slow
 @pytest.mark.child
 def test_where_nothing_can_help_the_plan_is_empty_and_it_is_said(project) -> None:
     project.script("time.sleep(0.01)")
@@ -101,10 +106,11 @@ def test_where_nothing_can_help_the_plan_is_empty_and_it_is_said(project) -> Non
     assert project.nothing_left()
 
 
+@pytest.mark.slow
 @pytest.mark.child
 def test_ctrl_c_keeps_the_best_so_far_and_the_same_command_goes_on(project) -> None:
     project.write("train.py", SICK)
-    words = ("tune", "--plain", "--budget", "60s", "train.py", "1000")
+    words = ("tune", "--plain", "--budget", "150s", "train.py", "1000")
     with project.begun(*words) as process:
         search_begun(project, process)
         process.send_signal(signal.SIGINT)
@@ -133,7 +139,7 @@ def test_ctrl_c_keeps_the_best_so_far_and_the_same_command_goes_on(project) -> N
 def test_the_end_of_upshift_is_the_end_of_its_trials(project, number) -> None:
     project.write("train.py", "print('here', file=open('x', 'w'))\n" + SICK)
     with project.begun("tune", "--plain", "train.py", "1000") as process:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while not project.trials():
             assert process.poll() is None
             assert time.monotonic() < until
@@ -144,3 +150,20 @@ def test_the_end_of_upshift_is_the_end_of_its_trials(project, number) -> None:
     assert "Traceback" not in err
     assert project.nothing_left()
     assert project.tree().keys() == {"train.py"}
+
+
+@pytest.mark.child
+@pytest.mark.measures
+def test_a_budget_holds_where_the_shell_that_began_it_is_killed(project) -> None:
+    project.script()
+    command = shlex.join(project.command("tune", "--plain", "--budget", "10s", "train.py"))
+    begun_s = time.monotonic()
+    argv = ["sh", "-c", f"{command} & echo $!; wait"]
+    with project.begun(argv=argv) as shell:
+        pid = int(shell.stdout.readline())
+        time.sleep(3)
+        shell.kill()
+        while os.path.exists(f"/proc/{pid}") and time.monotonic() < begun_s + 30:
+            time.sleep(0.05)
+        assert time.monotonic() < begun_s + 14
+    assert project.nothing_left()

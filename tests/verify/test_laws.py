@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from upshift.verify import draws, gates, learning, precision
 from upshift.verify.evidence import Evidence
@@ -113,6 +114,32 @@ def test_fewer_bits_neither_turn_nor_stretch_the_gradients(change, passed) -> No
     assert gate.passed is passed, gate.says
 
 
+@pytest.mark.parametrize(
+    ("floor", "change", "says"),
+    [
+        (0.05, {"dropout": 0.2}, "cosine of the gradients"),
+        (0.05, {"scale": 1.02}, "the gradients are longer"),
+        (0.05, {"scale": 0.98}, "the gradients are shorter"),
+        (0.004, {"dropout": 0.04}, "times what a change of each weight"),
+    ],
+)
+def test_each_way_of_differing_more_than_fewer_bits_must_is_told(floor, change, says) -> None:
+    narrow = drawn(3, **{"dropout": floor, **change})
+    shaken = [drawn(2, dropout=floor)]
+    gate = precision.within_precision(drawn(1, dropout=0.0), narrow, shaken, epsilon_ratio=2.0**-8)
+    assert gate.passed is False
+    assert says in gate.says
+
+
+def test_a_loss_that_is_no_number_is_not_fewer_bits() -> None:
+    narrow = drawn(3, dropout=0.004)
+    lost = replace(narrow, losses=(float("nan"), *narrow.losses[1:]))
+    gate = precision.within_precision(
+        drawn(1, dropout=0.0), lost, [drawn(2, dropout=0.004)], epsilon_ratio=2.0**-8
+    )
+    assert (gate.passed, gate.says) == (False, "a loss is not a number")
+
+
 def test_fewer_bits_are_not_blamed_for_what_the_script_does_to_itself() -> None:
     """Two launches differ by most of a gradient: that is no gradient of rounding alone."""
     plain, narrow = drawn(1, dropout=0.8), drawn(9, dropout=0.8)
@@ -182,3 +209,45 @@ def test_learning_is_compared_after_as_many_samples() -> None:
     assert count == 8 * STEPS
     assert learning.final_loss(own, count) == np.mean([6, 5, 4, 3, 2, 1])
     assert learning.final_loss(larger, count) == np.mean([15, 14, 13])
+
+
+def exactly(pairs):
+    """Return the bound of the one-sided test over the margin, as the module's text has it."""
+    own, other = np.asarray(pairs).T
+    apart, count = other - own, len(pairs)
+    bound = apart.mean() + stats.t.ppf(0.95, count - 1) * apart.std(ddof=1) / np.sqrt(count)
+    return bound / max(0.5 * own.std(ddof=1), 0.01 * np.abs(own).mean())
+
+
+@pytest.mark.parametrize("count", [5, 6, 12, 13, 14, 20])
+@pytest.mark.parametrize("spread", [0.2, 0.001])
+@pytest.mark.parametrize("level", [3.0, -3.0])
+def test_no_worse_is_a_one_sided_test_with_a_margin(count, spread, level) -> None:
+    chance = np.random.default_rng(count)
+    own = level + spread * chance.normal(size=count)
+    for excess in (-0.3, 0.0, 0.005, 0.02, 0.3):
+        pairs = list(zip(own, own + excess + 0.004 * chance.normal(size=count), strict=True))
+        gate, ratio = learning.no_worse(pairs), exactly(pairs)
+        tight = 0.03 if count > 14 else 1e-3  # the table ends there
+        assert gate.distance_ratio == pytest.approx(ratio, rel=tight, abs=tight)
+        assert gate.passed is bool(ratio < 1)
+        assert ("clearly lower" in gate.says) is bool(ratio < -1)
+
+
+def test_at_the_margin_itself_nothing_was_shown() -> None:
+    gate = learning.no_worse([(1.0, 1.25), (2.0, 2.25), (1.0, 1.25), (2.0, 2.25), (1.5, 1.75)])
+    assert gate.distance_ratio == pytest.approx(1.0)
+    same = [(1.0, 1.0 + 1.0 / 64)] * 5
+    assert learning.no_worse(same).passed is False
+    assert learning.no_worse([(-1.0, -1.0)] * 5).passed is True
+
+
+def test_steps_without_losses_have_no_final_loss() -> None:
+    silent = replace(drawn(1), losses=(), losses_at=(0,) * STEPS)
+    assert np.isnan(learning.final_loss(silent, 8 * STEPS))
+    two_a_step = replace(
+        drawn(1), losses=tuple(float(i) for i in range(2 * STEPS)),
+        losses_at=tuple(range(2, 2 * STEPS + 2, 2)),
+    )  # fmt: skip
+    assert learning.final_loss(two_a_step, 8 * STEPS) == np.mean(range(36, 48))
+    assert learning.final_loss(two_a_step, 8) == 0.5

@@ -12,7 +12,7 @@ import pytest
 
 import upshift
 
-pytestmark = pytest.mark.child
+pytestmark = [pytest.mark.child, pytest.mark.slow]
 SRC = Path(upshift.__file__).parents[1]
 HERE = Path(__file__).with_name("mutants.py")
 _spec = spec_from_file_location("mutants", HERE)

@@ -33,7 +33,7 @@ def stand_in_later(home: str, name: str, answer: Answer) -> Undo:
     def place() -> None:
         placed.append(_replace(sys.modules[home], name, answer))
 
-    if home in sys.modules and not getattr(sys.modules[home].__spec__, "_initializing", False):
+    if _has(home, name) or _is_complete(home):
         place()
         return placed[0]
     arrival = _Arrival(home, place)
@@ -45,6 +45,24 @@ def stand_in_later(home: str, name: str, answer: Answer) -> Undo:
             put_back()
 
     return undo
+
+
+def _is_complete(home: str) -> bool:
+    """Return whether a module is there and its import is over."""
+    module = sys.modules.get(home)
+    return module is not None and not getattr(module.__spec__, "_initializing", False)
+
+
+def _has(home: str, name: str) -> bool:
+    """Return whether a function is there already.
+
+    Levers act as soon as torch has run, when the import system still calls it under way.
+    """
+    try:
+        attrgetter(name)(sys.modules[home])
+    except (KeyError, AttributeError):
+        return False
+    return True
 
 
 def _replace(module: ModuleType, name: str, answer: Answer) -> Undo:
@@ -68,7 +86,10 @@ def _replace(module: ModuleType, name: str, answer: Answer) -> Undo:
 
 
 class _Arrival(importlib.abc.MetaPathFinder):
-    """Calls `then` right after the module `home` has run for the first time."""
+    """Calls `then` right after the module `home` has run for the first time.
+
+    One that runs already, and has got no further, is complete at a later import.
+    """
 
     def __init__(self, home: str, then: Callable[[], None]) -> None:
         self._home = home
@@ -84,7 +105,11 @@ class _Arrival(importlib.abc.MetaPathFinder):
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find the module as usual, and hang on to its loader; who only asks imports nothing."""
-        if name != self._home or self._looking:
+        if self._looking:
+            return None
+        if _is_complete(self._home):
+            self._arrived()
+        if name != self._home:
             return None
         self._looking = True
         try:
@@ -101,8 +126,12 @@ class _Arrival(importlib.abc.MetaPathFinder):
         def exec_module(module: ModuleType) -> None:
             vars(loader).pop("exec_module", None)
             run(module)
-            if module.__name__ == self._home and self in sys.meta_path:
-                self.stay_away()
-                self._then()
+            if module.__name__ == self._home:
+                self._arrived()
 
         loader.exec_module = exec_module
+
+    def _arrived(self) -> None:
+        if self in sys.meta_path:
+            self.stay_away()
+            self._then()

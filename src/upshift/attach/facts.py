@@ -120,10 +120,14 @@ class Traits:
 
     Args:
         fetches: says how long the batches took that this process and its workers made.
+
+    Attributes:
+        about_data: says what is known of the dataset with this `id`.
     """
 
     def __init__(self, fetches: FetchClock | None = None) -> None:
         self.found: dict[str, Any] = {}
+        self.about_data: Callable[[int], dict[str, Any]] = lambda dataset_id: {}
         self._fetches = fetches
         self._dataset: int | None = None
         self._batch_count = self._step_count = self._loaded_count = 0
@@ -214,6 +218,7 @@ class Traits:
             quietly(lambda part=part: self.found.update(part.read()))
         if self._fetches is not None and self._dataset is not None:
             self.found.update(self._fetches.read(self._dataset))
+            self.found.update(self.about_data(self._dataset))
         if self._step_count:
             per_step = max(1, round(self._batch_count / self._step_count))
             self.found["loader.batches_per_step"] = per_step

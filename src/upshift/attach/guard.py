@@ -1,4 +1,8 @@
-"""The guard of a real run: its first steps are held against those of the script without levers.
+"""The guard of a real run: its losses are held against those of the script without levers.
+
+After the first steps they are held against what the run itself has seen: a loss that is no number,
+or one that stays far above all of them, puts the levers back. A script whose loss does so without
+levers loses only their speed.
 
 One recorded run does not know how much another seed changes, so the band is wide: the guard is
 there for what has gone plainly wrong, and says nothing that a user could not see in the losses.
@@ -29,10 +33,13 @@ _MOVES_RATIO = 10.0
 _FALL_SPREADS, _FALL_WINDOWS_COUNT = 10.0, 4
 _LEAST_MOVE_RATIO = 1e-7
 _SLOW_RATIO = 1.5
+_LEAST_KNOWN_COUNT, _KNOWN_COUNT = 4, 16
+_LATE_COUNT = 64
+_REACHES, _HIGH_WINDOWS_COUNT = 10.0, 4
 
 
 class Guard:
-    """Watch the first steps of a run, then go.
+    """Watch the losses of a run, its first steps more closely.
 
     Args:
         watch: the seams of this process.
@@ -57,6 +64,9 @@ class Guard:
         self._looked_count = 0
         self._levels: list[float] = []
         self._start = math.nan
+        self._start_size, self._high_count = 0.0, 0
+        self._known: tuple[float, ...] = ()
+        self._highest, self._lowest = -math.inf, math.inf
         self._vitals = Vitals(watch, by_hand=band.by_hand, boundary=self._look)
 
     def _look(self) -> None:
@@ -65,19 +75,23 @@ class Guard:
             self._vitals.close()
             return
         vitals = self._vitals
-        count = len(vitals.ends_ns)
-        at_window = count % WINDOW_COUNT == 0
+        count = vitals.step_count
+        at_window = count % (WINDOW_COUNT if count < STEP_COUNT else _LATE_COUNT) == 0
         if at_window or count == STEP_COUNT:
             vitals.read()
         wrong = self._not_finite()
-        if wrong is None and at_window:
+        if wrong is None and at_window and count <= STEP_COUNT:
             wrong = self._leaves_the_band(count // WINDOW_COUNT - 1)
+        elif wrong is None and at_window:
+            wrong = self._explodes(count)
         if wrong is not None:
             vitals.close()
             self._astray(*wrong)
         elif count == STEP_COUNT:
-            vitals.close()
             self._look_at_the_time()
+        if at_window and count >= STEP_COUNT:
+            vitals.forget()
+            self._looked_count = 0
 
     def _not_finite(self) -> tuple[int, str] | None:
         """Find a loss that is no number among those that are known and new."""
@@ -86,8 +100,35 @@ class Guard:
                 break
             self._looked_count += 1
             if not math.isfinite(value):
-                return step + 1, f"the loss is {value}, and without levers it was finite"
+                if step < STEP_COUNT:
+                    return step + 1, f"the loss is {value}, and without levers it was finite"
+                return step + 1, f"the loss is {value}; it was last known good at step {step}"
+            if step < STEP_COUNT:
+                self._start_size = max(self._start_size, abs(value))
         return None
+
+    def _explodes(self, count: int) -> tuple[int, str] | None:
+        """Find a window far above all that the run itself has seen: its highs, and their reach."""
+        new = [value for step, value, _ in self._vitals.losses if step >= count - _LATE_COUNT]
+        level = median(new) if new else math.nan
+        if math.isnan(level):
+            return None
+        known, self._known = self._known, (*self._known, level)[-_KNOWN_COUNT:]
+        if len(known) < _LEAST_KNOWN_COUNT:
+            return None
+        self._highest = max(self._highest, *known)
+        self._lowest = min(self._lowest, *known)
+        reach = max(self._highest - self._lowest, abs(self._highest), self._start_size)
+        self._high_count = self._high_count + 1 if level > self._highest + _REACHES * reach else 0
+        if self._high_count:
+            self._known = known  # what is astray does not become usual
+        if self._high_count < _HIGH_WINDOWS_COUNT:
+            return None
+        good = count - _HIGH_WINDOWS_COUNT * _LATE_COUNT
+        return count, (
+            f"the loss is {level:.4g}, and was {self._highest:.4g} at most; it was last known good"
+            f" at step {good}"
+        )
 
     def _leaves_the_band(self, window: int) -> tuple[int, str] | None:
         vitals, first = self._vitals, window * WINDOW_COUNT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from bisect import bisect_right
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,7 @@ class LiveTraining:
         self._converters = Table()
         self._refusing = Table()
         self.callers: list[Callable[[Any, Any, Any, Any], Any]] = []
+        self._depths: list[int] = []
         self.makers: list[Callable[[Any, Callable[[], Any]], Any]] = []
         self.advancers: list[Callable[[Any, Any], Any]] = []
         self.movers: list[Callable[[Any, Any, Any, Any], Any]] = []
@@ -81,6 +83,7 @@ class LiveTraining:
         self.trial = False
         self.paused_s = 0.0
         self.at_once = False
+        self.assumed: frozenset[str] = frozenset()
         self.compile_s = 0.0
         self._first_passes: list[Callable[[], tuple[float, float]]] = []
 
@@ -131,12 +134,18 @@ class LiveTraining:
             self._converters[module] = found
         return found
 
-    def on_call(
-        self, around: Callable[[Any, Any, Any, Any], Any], *, innermost: bool = False
-    ) -> Undo:
+    def on_call(self, around: Callable[[Any, Any, Any, Any], Any], *, innermost: int = 0) -> Undo:
         """Let `around(module, call, args, kwargs)` make each root call."""
-        self.callers.insert(0 if innermost else len(self.callers), around)
-        return lambda: self.callers.remove(around)
+        self._depths.append(-innermost)
+        self._depths.sort()
+        place = bisect_right(self._depths, -innermost) - 1
+        self.callers.insert(place, around)
+
+        def undo() -> None:
+            self.callers.remove(around)
+            self._depths.remove(-innermost)
+
+        return undo
 
     def compiled(self, spent_s: float) -> None:
         """Note seconds that went into compiling."""

@@ -34,7 +34,7 @@ class Options:
 
         It sees the script's own options, and is asked again when parameters come in, when one
         gets its first gradient, when a weight lies elsewhere in memory or its gradient in another
-        order, and when a checkpoint was loaded.
+        order, when other objects are in its state, and when a checkpoint was loaded.
         """
         self._choices.append(choose)
         if self._stop is None:
@@ -118,7 +118,7 @@ class Adjusted:
             return
         self._put_back()
         self._waits = False
-        self._places = _places(optimizer.param_groups)
+        self._places = _places(optimizer)
         chosen: dict[str, Any] = {}
         for choose in self._choices:
             chosen.update(choose(optimizer) or {})
@@ -190,7 +190,7 @@ class Adjusted:
             self._put_back()
             self._waits = True
             return
-        if self._waits or self._places != _places(optimizer.param_groups):
+        if self._waits or self._places != _places(optimizer):
             self.settle()
         if self._chosen:
             for group in optimizer.param_groups:
@@ -264,23 +264,27 @@ def _filled(state: Any) -> bool:
     return any(value is not None for value in state.values()) if state else False
 
 
-def _places(groups: list[dict[str, Any]]) -> list[Any] | None:
-    """Return where weights lie in memory, each with whether its gradient lies as it does.
+def _places(optimizer: Any) -> list[Any] | None:
+    """Return where weights lie in memory, whether gradients lie as they do, and their states.
 
-    A script may give a weight other memory (`p.data = ...`) or a gradient of its own at any time.
-    The fused kernels walk over both side by side, whatever their strides say.
+    A script may give a weight other memory (`p.data = ...`), a gradient or a moment of its own at
+    any time. The fused kernels walk over them side by side, whatever their strides say.
     """
     import torch
 
-    found = []
+    found: list[Any] = []
+    states = optimizer.state
     try:
-        for group in groups:
+        for group in optimizer.param_groups:
+            fuses = "fused" in group
             for weight in group["params"]:
                 gradient = weight.grad
                 alike = gradient is None or (
                     gradient.layout is torch.strided and gradient.stride() == weight.stride()
                 )
-                found.append((weight.data_ptr(), alike))
+                found.append((weight.data_ptr(), weight.numel(), alike))
+                if fuses and weight in states:  # others have new tensors in each step
+                    found.extend(map(id, states[weight].values()))
     except RuntimeError:  # a weight without strides or an address: no lever chooses for such
         return None
     return found

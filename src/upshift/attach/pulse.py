@@ -112,9 +112,7 @@ class _Alarm:
 
     def forget(self) -> None:
         """Leave nothing in a fork, which has the handler and no alarm."""
-        self._listeners.clear()
-        if self._is_set():
-            self._stop()
+        self._stop()
 
     def _wind(self) -> None:
         until_s = min(listener.due_s for listener in self._listeners) - time.monotonic()
@@ -133,6 +131,9 @@ class _Alarm:
 
     def _stop(self) -> None:
         atexit.unregister(self._stop)
+        # One that rang a moment ago is answered between the next two calls, and must not wind the
+        # alarm again: the default answer to it ends the process.
+        self._listeners.clear()
         if self._is_set():
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -7,6 +7,7 @@ backward hooks: they break in-place operations. See docs/decisions/0003-seams.md
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -15,6 +16,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from upshift.attach.ledger import INDEX
+from upshift.attach.places import own_place
 from upshift.records import Phase
 
 if TYPE_CHECKING:
@@ -208,6 +210,22 @@ def steering(watch: Watch) -> tuple[Seam, ...]:
     )
 
 
+def _switched_on(lines: list[tuple[str, int]]) -> Callable[[Any, Seam], Any]:
+    """Note the line of the script that switches a debug mode on, the latest first."""
+
+    def make(original: Any, seam: Seam) -> Any:
+        @wraps(original)
+        def switch(mode: Any, *args: Any, **kwargs: Any) -> Any:
+            place = own_place(sys._getframe(1)) if mode and seam.on else None
+            if place is not None:
+                lines[:] = [place, *(line for line in lines if line != place)]
+            return original(mode, *args, **kwargs)
+
+        return switch
+
+    return make
+
+
 def watching(watch: Watch) -> tuple[Seam, ...]:
     """Return the further seams that only measuring needs."""
     import torch
@@ -219,6 +237,8 @@ def watching(watch: Watch) -> tuple[Seam, ...]:
         Seam(torch.optim.Optimizer, "zero_grad", _timed(watch, _OPTIMIZER)),
         Seam(torch, "save", _timed(watch, _CHECKPOINT)),
         Seam(os, "fsync", _timed(watch, _CHECKPOINT)),
+        Seam(torch, "set_anomaly_enabled", _switched_on(watch.debug_lines)),
+        Seam(torch.autograd.profiler, "_enable_profiler", _switched_on(watch.debug_lines)),
     )
 
 

@@ -58,7 +58,7 @@ class Vitals:
         self.losses: list[tuple[int, Any, bool]] = []
         self.moves: list[float] = []
         self.ends_ns: list[int] = []
-        self.update_count = 0
+        self.update_count = self._forgotten_count = 0
         self._watch = watch
         self._by_hand = by_hand
         self._boundary = boundary
@@ -90,6 +90,18 @@ class Vitals:
             values = torch.stack([self.losses[i][1].to(torch.float64) for i in waiting]).tolist()
             for i, value in zip(waiting, values, strict=True):
                 self.losses[i] = (self.losses[i][0], value, self.losses[i][2])
+
+    @property
+    def step_count(self) -> int:
+        """Steps so far."""
+        return self._forgotten_count + len(self.ends_ns)
+
+    def forget(self) -> None:
+        """Keep nothing of the steps so far, and watch losses alone: a run may have millions."""
+        self._forgotten_count += len(self.ends_ns)
+        self.losses.clear()
+        self.ends_ns.clear()
+        self._sample = []
 
     @property
     def message(self) -> dict[str, Any]:
@@ -158,7 +170,7 @@ class Vitals:
             if tensor.numel() == 1 and not tensor.is_complex():
                 value = tensor.detach()
                 kept = float(value.item()) if value.is_cpu else value.clone().reshape(())
-                self.losses.append((len(self.ends_ns), kept, is_grad))
+                self.losses.append((self.step_count, kept, is_grad))
                 self._took = True
         if len(self.losses) > _MOST_LOSSES_COUNT:
             self.close()
@@ -168,7 +180,7 @@ class Vitals:
             self.close()
             return
         self.ends_ns.append(time.perf_counter_ns())
-        count = len(self.ends_ns)
+        count = self.step_count
         if count == 1 or count % WINDOW_COUNT == 0:
             self._measure_move()
         self._boundary()

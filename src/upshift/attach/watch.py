@@ -62,6 +62,7 @@ class Watch:
         self.fetches = FetchClock()
         self.starts = StartClock(lambda: self.live.paused_s)
         self.loader_lines = LoaderLines()
+        self.debug_lines: list[tuple[str, int]] = []
         self.inside = [False]
         self.thread = get_ident()
         self.observers: list[Any] = []

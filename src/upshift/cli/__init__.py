@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from math import inf
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,9 +17,12 @@ import typer
 import upshift
 from upshift.cli import streams
 from upshift.cli.arguments import (
+    BUDGET,
+    FIRST_ANSWER_S,
     INTERRUPTED,
     Allow,
     Allowed,
+    Assume,
     Budget,
     Command,
     EventsPath,
@@ -62,6 +66,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from upshift.records import Band, Setting
+    from upshift.report.plan_file import SavedPlan
     from upshift.session import Options
 
 
@@ -117,6 +122,7 @@ def profile(
     trace: Trace = None,
     steps: Steps = None,
     lever: Pulled = None,
+    assume: Assume = None,
     patience: Patience = "60s",
     unprotected: Unprotected = False,
     quiet: Quiet = False,
@@ -129,7 +135,9 @@ def profile(
     from upshift.report.audience import Audience
 
     check_outputs(json, html, trace)
-    options = _options(lever=lever, patience=patience, steps=steps, unprotected=unprotected)
+    options = _options(
+        lever=lever, assume=assume, patience=patience, steps=steps, unprotected=unprotected
+    )
     workload = read_workload(script)
     with telling(events, "profile", workload) as told:
         with view(quiet=quiet, plain=plain) as screen:
@@ -144,13 +152,14 @@ def tune(
     *,
     json: Json = None,
     html: Html = None,
-    budget: Budget = "5m",
+    budget: Budget = BUDGET,
     keep: Kept = Keep.REDRAW,
     allow: Allowed = None,
     training: Training = None,
     plan: PlanPath = None,
     force: Overwrite = False,
     lever: Pulled = None,
+    assume: Assume = None,
     only: Only = None,
     skip: Skip = None,
     patience: Patience = "60s",
@@ -173,7 +182,8 @@ def tune(
         plan_file.guard_plan(path)
     options = _options(
         budget=budget, keep=keep, allow=allow, training=training, plan=path, force=force,
-        lever=lever, only=only, skip=skip, patience=patience, unprotected=unprotected,
+        lever=lever, assume=assume, only=only, skip=skip, patience=patience,
+        unprotected=unprotected,
     )  # fmt: skip
     workload = read_workload(script)
     with telling(events, "tune", workload) as told:
@@ -198,6 +208,7 @@ def run(
     plan: PlanPath = None,
     force: Force = False,
     lever: Pulled = None,
+    assume: Assume = None,
     quiet: Quiet = False,
 ) -> None:
     """Run the script for real, under the plan.
@@ -207,12 +218,13 @@ def run(
     from upshift import session
 
     workload = read_workload(script, once=True)
-    options = _options(plan=plan or PLAN, force=force, lever=lever)
+    options = _options(plan=plan or PLAN, force=force, lever=lever, assume=assume)
     needed = plan is not None or not lever
-    chosen, band = _chosen_plan(workload, options, needed=needed, quiet=quiet)
+    saved, band = _chosen_plan(workload, options, needed=needed, quiet=quiet)
+    chosen = saved.plan
     for pair in lever or ():  # one that is false takes a lever out of the plan
         chosen = chosen.pull(*_setting(pair))
-    session.run(workload, chosen, band)
+    session.run(workload, chosen, band, saved.assumed | options.assumed)
 
 
 app.command(cls=Command)(report)
@@ -265,13 +277,14 @@ def main() -> None:
 
 def _options(
     *,
-    budget: str = "5m",
+    budget: str = BUDGET,
     keep: Keep = Keep.REDRAW,
     allow: Allow | None = None,
     training: str | None = None,
     plan: Path = PLAN,
     force: bool = False,
     lever: Sequence[str] | None = None,
+    assume: Sequence[str] | None = None,
     only: Sequence[str] | None = None,
     skip: Sequence[str] | None = None,
     patience: str = "60s",
@@ -279,7 +292,7 @@ def _options(
     unprotected: bool = False,
 ) -> Options:
     from upshift import session
-    from upshift.lever import check_names, check_plan
+    from upshift.lever import check_assumptions, check_names, check_plan
 
     pairs, pulled = [_setting(pair) for pair in lever or ()], Plan()
     for name, setting in pairs:
@@ -288,8 +301,10 @@ def _options(
     # An unknown one is told before anything is started.
     check_names([*only, *skip, *(name for name, _ in pairs)])
     check_plan(pulled)
+    check_assumptions(assume or ())
     return session.Options(
         budget_s=_seconds("--budget", budget),
+        first_s=FIRST_ANSWER_S if budget == BUDGET else inf,
         keep=Effect(keep.value),
         allow=None if allow is None else Effect(allow.value),
         only=frozenset(only),
@@ -301,6 +316,7 @@ def _options(
         step_count=steps,
         plan_path=plan,
         unprotected=unprotected,
+        assumed=frozenset(assume or ()),
     )
 
 
@@ -333,14 +349,14 @@ def _setting(pair: str) -> tuple[str, Setting]:
 
 def _chosen_plan(
     workload: Workload, options: Options, *, needed: bool, quiet: bool
-) -> tuple[Plan, Band | None]:
+) -> tuple[SavedPlan, Band | None]:
     """Return the plan of the file and its band, once it is clear that it was made for this."""
     from upshift import session
     from upshift.report import plan_file
 
     if options.plan_path == PLAN and not os.path.exists(PLAN):
         if not needed:
-            return Plan(), None
+            return plan_file.SavedPlan(plan=Plan(), machine={}), None
         remedy = "Run `upshift tune` with your script first, or name a --lever."
         raise UsageError(f"There is no plan: {PLAN} is not in this folder.", remedy=remedy)
     saved = plan_file.read_plan(options.plan_path)
@@ -354,4 +370,4 @@ def _chosen_plan(
     for item in found:
         if not quiet:
             say(item.says)
-    return saved.plan, band
+    return saved, band

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from upshift.cli import faults
 from upshift.cli.workload import MODULE_FLAG
 from upshift.errors import UpshiftError
 
@@ -49,18 +50,27 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except UpshiftError as error:
-            if error.output:
-                typer.echo(error.output.rstrip("\n"), err=True)
-            say(error.problem, error.remedy)
-            raise typer.Exit(error.exit_code) from error
+            options = {option for parameter in self.params for option in parameter.opts}
+            told = faults.explained(error, ctx.params.get("script") or (), options)
+            if told.output:
+                typer.echo(told.output.rstrip("\n"), err=True)
+            say(told.problem, told.remedy)
+            raise typer.Exit(told.exit_code) from error
         except KeyboardInterrupt as error:
             say("Interrupted.")
             raise typer.Exit(INTERRUPTED) from error
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except Exception as error:
+            say(*faults.noted(error))
+            raise typer.Exit(faults.INTERNAL) from error
 
 
 def say(*sentences: str) -> None:
-    """Print sentences of ours to stderr, one a line."""
-    typer.echo("upshift: " + "\n         ".join(sentences), err=True)
+    """Print sentences of ours to stderr, one a line; what controls a terminal is spelt out."""
+    text = "upshift: " + "\n         ".join(sentences)
+    shown = (c if c.isprintable() or c == "\n" else c.encode("unicode_escape") for c in text)
+    typer.echo("".join(c if isinstance(c, str) else c.decode() for c in shown), err=True)
 
 
 Words = Annotated[
@@ -79,8 +89,12 @@ Html = Annotated[
     Path | None,
     typer.Option("--html", metavar="PATH", help="Also write the report as one HTML page."),
 ]
+BUDGET, FIRST_ANSWER_S = "5m", 80.0
 Budget = Annotated[
-    str, typer.Option(metavar="TIME", help="How long the whole search may take: 90s, 5m, 1h30m.")
+    str,
+    typer.Option(
+        metavar="TIME", help="How long the whole tuning may take at most: 90s, 5m, 1h30m."
+    ),
 ]
 Kept = Annotated[
     Keep,
@@ -115,7 +129,7 @@ Unprotected = Annotated[
     bool,
     typer.Option(
         "--unprotected",
-        help="Start a program even where its trials can change your files.",
+        help="Start trials even where the kernel cannot keep them from your files.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the result.")]
@@ -154,6 +168,14 @@ Only = Annotated[
 Skip = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Leave these levers alone: a,b or repeated."),
+]
+Assume = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Grant what cannot be proved. dataset-unchanged: item code has no outside effects, "
+        "and what it reads is not changed by the script. Repeatable.",
+    ),
 ]
 Patience = Annotated[
     str, typer.Option(metavar="TIME", help="How long to wait for the first training step.")

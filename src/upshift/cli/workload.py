@@ -132,3 +132,5 @@ def _check_syntax(name: str) -> None:
         problem = f"Python cannot read the script {name}."
         remedy = "Mend the line above; a program that is not Python goes after --."
         raise ScriptFailed(problem, remedy=remedy, output=told) from error
+    except (RecursionError, MemoryError):  # so deep that Python itself shall say it, or take it
+        return

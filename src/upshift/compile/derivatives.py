@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import sys
-import sysconfig
-from types import CodeType, FunctionType
-from typing import TYPE_CHECKING
+from types import CodeType
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from upshift.compile.own_code import own_code
 
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_LIBRARIES = tuple(
-    sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
-)
 _KEYWORD = "create_graph"
 _FUNCTIONS = frozenset({"hessian", "hvp", "vhp", "jvp"})
 
@@ -26,7 +17,7 @@ def second_derivatives() -> str:
     Compiled code has none, and fails where a loss asks for them: a penalty may come in late. So
     the code is read, whether it has run or not; libraries are not.
     """
-    for code in _own_code():
+    for code in own_code():
         if word := _asks(code):
             return f"{os.path.basename(code.co_filename)} has {word} in {code.co_name}"
     return ""
@@ -42,25 +33,5 @@ def _asks(code: CodeType) -> str:
             return _KEYWORD
         if isinstance(constant, CodeType) and (word := _asks(constant)):
             return word
-    return ""
-
-
-def _own_code() -> Iterator[CodeType]:
-    """Yield the code of the script's functions, and what runs of it now."""
-    frame = sys._getframe()
-    running = []
-    while frame is not None:
-        running.append(frame.f_code)
-        frame = frame.f_back  # type: ignore[assignment]
-    known = [one.__code__ for one in gc.get_objects() if type(one) is FunctionType]
-    for code in {id(code): code for code in (*running, *known)}.values():
-        if _is_own(code.co_filename):
-            yield code
-
-
-def _is_own(path: str) -> bool:
-    """Return whether a file is the script's: not Python's, of no installed package, not ours."""
-    if path.startswith("<"):
-        return False
-    full = os.path.abspath(path)
-    return "site-packages" not in full and not full.startswith((*_LIBRARIES, _OWN))
+    by_place = {"autograd", "grad"} <= set(code.co_names) and True in code.co_consts
+    return "autograd.grad(..., True)" if by_place else ""

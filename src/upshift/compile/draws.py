@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+REFUSALS = 2
+"""The number of this list of refusals; what an earlier one let through is compiled anew."""
 _IN_ORDER = (2, 13)
 """The release from which on torch's compiler keeps draws in the order of the script."""
 
@@ -12,9 +14,12 @@ def refuse_draws(graph: Any) -> None:
     """Look at a graph of torch's own operations before it is compiled.
 
     Raises:
-        RuntimeError: its draws could come in another order, or fill other places in memory.
+        RuntimeError: its draws could come in another order or too late, or fill other places in
+            memory.
     """
     drawn = [node for node in graph.graph.nodes if _draws(node)]
+    if any(_draws_in_place(node) for node in drawn):
+        raise RuntimeError("torch's compiler may read what the model draws before it is drawn")
     if len(drawn) > 1 and not _keeps_order():
         raise RuntimeError("this torch may draw the model's random numbers in another order")
     images = any(_dimension_count(node) in (4, 5) for node in drawn)
@@ -26,6 +31,15 @@ def _draws(node: Any) -> bool:
     import torch
 
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _draws_in_place(node: Any) -> bool:
+    """Return whether a draw fills memory that was made before, as feature dropout does.
+
+    Torch 2.13 fuses what reads such memory with what makes it, and draws after both.
+    """
+    name = str(node.target).removeprefix("aten.")
+    return name.startswith("bernoulli") and name not in ("bernoulli.default", "bernoulli.out")
 
 
 def _keeps_order() -> bool:

@@ -30,14 +30,15 @@ def _unfit_part(part: Any) -> str:
     name = type(part).__name__
     if isinstance(part, torch.jit.ScriptModule):
         return f"{name} is TorchScript"
-    if _compiled_by_script(part):
+    if compiled_by_script(part):
         return f"the script compiles {name} itself"
     if any(getattr(part, hooks, None) for hooks in _HOOKS):
         return f"{name} has hooks"
     return f"{name} has a forward of its own" if "forward" in vars(part) else ""
 
 
-def _compiled_by_script(part: Any) -> bool:
+def compiled_by_script(part: Any) -> bool:
+    """Return whether the script has given a module to torch.compile."""
     forward = getattr(type(part), "forward", None)
     return (
         getattr(part, "_compiled_call_impl", None) is not None
@@ -56,12 +57,15 @@ def uninitialized(module: Any) -> bool:
 def plain_surroundings() -> Callable[[], bool]:
     """Return a function that tells whether nothing looks into the operations of a call.
 
-    Modes (operation counters, default devices), transforms (`torch.func`), hooks on what is saved
-    for the backward pass and anomaly detection would see other operations than the script's.
+    Modes (operation counters, default devices), transforms (`torch.func`), derivatives in forward
+    mode, hooks on what is saved for the backward pass, anomaly detection and profilers would see
+    other operations than the script's.
     """
     import torch
+    from torch.autograd import forward_ad
 
     core: Any = torch._C
+    profiled = core._autograd._profiler_enabled
     dispatched, functional = core._len_torch_dispatch_stack, core._len_torch_function_stack
     transform = core._functorch.peek_interpreter_stack
     saving = getattr(core._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
@@ -73,6 +77,8 @@ def plain_surroundings() -> Callable[[], bool]:
             or transform() is not None
             or saving(True) is not None
             or torch.is_anomaly_enabled()
+            or forward_ad._current_level >= 0
+            or profiled()
         )
 
     return plain

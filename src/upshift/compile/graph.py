@@ -5,16 +5,17 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-import warnings
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from upshift.compile.draws import refuse_draws
+from upshift.compile.draws import REFUSALS, refuse_draws
+from upshift.compile.quiet import quiet
 from upshift.lever import COMPILED_KEY, TORCHS_CACHE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     Compiler = Callable[[Any, Any], Callable[..., Any]]
 
@@ -45,12 +46,15 @@ class Graph:
     Args:
         compiler: turns an FX graph and its inputs into something that can be called.
         changing: compile for changing shapes.
+        reached: the weights behind what plain torch gives, by their ids; None where it is unknown.
 
     Attributes:
         missed_count: the last runs in a row to which the compiled code did not apply.
     """
 
-    def __init__(self, compiler: Compiler, *, changing: bool) -> None:
+    def __init__(
+        self, compiler: Compiler, *, changing: bool, reached: frozenset[int] | None = None
+    ) -> None:
         import torch
 
         self.missed_count = 0
@@ -58,6 +62,8 @@ class Graph:
 
         def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
             _refuse(graph)
+            if reached is not None and _behind(graph, inputs) - reached:
+                raise RuntimeError("the model keeps what it has computed beside what it returns")
             compiled = compiler(graph, inputs)
 
             def counted(*inputs: Any) -> Any:
@@ -76,8 +82,7 @@ class Graph:
         """Compile, and return what this first call gives."""
         settings: Any = importlib.import_module("torch._dynamo.config")
         chosen = {name: value for name, value in _TRACED_UNDER.items() if hasattr(settings, name)}
-        with warnings.catch_warnings(), settings.patch(chosen):
-            warnings.simplefilter("ignore")
+        with quiet(), settings.patch(chosen):
             return self._build(module, args, kwargs)
 
     def run(self, module: Any, args: Any, kwargs: Any) -> Any:
@@ -94,6 +99,36 @@ def _refuse(graph: Any) -> None:
         raise RuntimeError("activations are checkpointed")
 
 
+def _behind(graph: Any, inputs: Any) -> set[int]:
+    """Return which of the inputs get a gradient from the outputs of a graph, by their ids."""
+    nodes = list(graph.graph.nodes)
+    places = (node for node in nodes if node.op == "placeholder")
+    given = {node: id(value) for node, value in zip(places, inputs, strict=True)}
+    waiting, known = [node for node in nodes if node.op == "output"], set[Any]()
+    while waiting:
+        new = {one for one in waiting.pop().all_input_nodes if _learns(one)} - known
+        known |= new
+        waiting += new
+    return {given[node] for node in known if node in given}
+
+
+def _learns(node: Any) -> bool:
+    value = node.meta.get("example_value")
+    several = value if isinstance(value, (list, tuple)) else (value,)
+    return any(getattr(one, "requires_grad", True) for one in several)
+
+
+def _own_cache() -> AbstractContextManager[Any]:
+    """Take nothing out of torch's cache that was not looked at: what is found is not refused."""
+    compiler: Any = importlib.import_module("torch.compiler.config")
+    if not hasattr(compiler, "cache_key_tag"):
+        return nullcontext()
+    patched: AbstractContextManager[Any] = compiler.patch(
+        cache_key_tag=f"{compiler.cache_key_tag} upshift {REFUSALS}"
+    )
+    return patched
+
+
 def inductor(mode: str) -> Compiler:
     """Return torch's own compiler.
 
@@ -103,15 +138,19 @@ def inductor(mode: str) -> Compiler:
     Args:
         mode: one of `torch._inductor.list_mode_options()`.
     """
-    if shelf := os.environ.get(COMPILED_KEY):  # an optimizer that stepped has set torch's own
+    shelf = os.environ.get(COMPILED_KEY)
+    if shelf:  # an optimizer that stepped has set torch's own
         os.environ[TORCHS_CACHE] = shelf
 
     def compile_graph(graph: Any, inputs: Any) -> Callable[..., Any]:
+        if shelf:
+            _keep_headers(shelf)
         settings: Any = importlib.import_module("torch._inductor.config")
         autograd: Any = importlib.import_module("torch._functorch.config")
         own = {"fallback_random": True, "compile_threads": 1}
         with ExitStack() as scope:
             scope.enter_context(settings.patch(own))
+            scope.enter_context(_own_cache())
             if hasattr(autograd, "force_non_lazy_backward_lowering"):
                 scope.enter_context(autograd.patch(force_non_lazy_backward_lowering=True))
             front: Any = importlib.import_module("torch._inductor.compile_fx")
@@ -130,6 +169,18 @@ def inductor(mode: str) -> Compiler:
             return compiled
 
     return compile_graph
+
+
+def _keep_headers(shelf: str) -> None:
+    """Have headers precompiled beside the code of a trial, where nobody has yet.
+
+    Torch keeps them in a folder of its own, whatever it is told; there they go with each trial.
+    """
+    code: Any = importlib.import_module("torch._inductor.codecache")
+    place = getattr(code, "_HEADER_DIR", "")
+    if place and not os.path.isdir(place):
+        code._HEADER_DIR = os.path.join(shelf, os.path.basename(place))
+        code._HEADER_LOCK_DIR = os.path.join(code._HEADER_DIR, "locks")
 
 
 def _other_cxx() -> str | None:

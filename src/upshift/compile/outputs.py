@@ -24,10 +24,14 @@ class Outputs:
 
     Args:
         notice: told of the gradients of outputs, before they go on.
+
+    Attributes:
+        reached: for each kind of call that plain torch has made, the weights behind what it gave.
     """
 
     def __init__(self, notice: Callable[[Any], None]) -> None:
         self._notice = notice
+        self.reached: dict[Any, frozenset[int]] = {}
         self._behind: dict[Any, Sequence[frozenset[int]]] = {}
         self._waiting: deque[tuple[Sequence[frozenset[int]], set[int]]] = deque(
             maxlen=_MOST_WAITING_COUNT
@@ -42,7 +46,7 @@ class Outputs:
             plain: whether plain torch made it, so that autograd's graph shows the weights.
         """
         made = made_by_autograd(result)
-        if plain and len(made) > 1 and kind not in self._behind:
+        if plain and kind not in self.reached:
             self._learn(kind, made)
         behind, asked = self._behind.get(kind, ()), set[int]()
         places: dict[Any, list[tuple[int, int]]] = {}
@@ -55,8 +59,9 @@ class Outputs:
         return result
 
     def _learn(self, kind: Any, made: Sequence[Any]) -> None:
-        if len(self._behind) < _MOST_KINDS_COUNT:
+        if len(self.reached) < _MOST_KINDS_COUNT:
             behind = [_leaves(tensor.grad_fn) for tensor in made]
+            self.reached[kind] = frozenset().union(*behind)
             self._behind[kind] = behind if len(set(behind)) > 1 else ()
 
     def _see(self, own: Sequence[tuple[int, int]], asked: set[int], gradients: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -54,7 +55,8 @@ class Root:
         self.given_up = False
         self.error: Exception | None = None
         self._weights: list[ref[Any]] = []
-        self._weight_kinds: dict[Any, int] = {}
+        self._methods: list[tuple[Any, str]] = []
+        self._state_kinds: dict[Any, int] = {}
         self._retired_count = 0
         self._often_ratio = _OFTEN_RATIO if patience_count else _AT_ONCE_RATIO
 
@@ -63,20 +65,24 @@ class Root:
         """Whether the module was there to be looked at: a lazy one is not before its first call."""
         return self.hook_serial >= 0
 
-    def weight_kind(self, module: Any) -> int:
-        """Return a number for which weights train now, and how they lie in memory.
+    def state_kind(self, module: Any) -> int:
+        """Return a number for which weights train now, how they lie in memory, and their code.
 
-        Compiled code depends on both, and torch need not notice: it does not look at weights
+        Compiled code depends on all three, and torch need not notice: it does not look at weights
         again where the dicts of their modules are as they were
-        (https://github.com/pytorch/pytorch/issues/139476).
+        (https://github.com/pytorch/pytorch/issues/139476), nor at the methods of a class.
         """
         weights = [weight for held in self._weights if (weight := held()) is not None]
         if not weights or len(weights) < len(self._weights):
             weights = [] if uninitialized(module) else _dense(module)
             self._weights = list(map(ref, weights))
+            self._methods = _methods(module)
         self.trains = any(weight.requires_grad for weight in weights)
-        found = tuple([(weight.requires_grad, weight.stride()) for weight in weights])
-        return self._weight_kinds.setdefault(found, len(self._weight_kinds))
+        found = (
+            tuple([(weight.requires_grad, weight.stride()) for weight in weights]),
+            tuple([vars(kind).get(name) for kind, name in self._methods]),
+        )
+        return self._state_kinds.setdefault(found, len(self._state_kinds))
 
     def graph_for(self, key: Any) -> tuple[Any, Graph | None]:
         """Return under which key the graph for a kind of call stands, and the graph."""
@@ -136,6 +142,18 @@ class Root:
             self.why_plain = "compiled code has no gradients of gradients, and the script asks"
         elif keeps() and any(gradient is not None and gradient.is_cuda for gradient in gradients):
             self.why_plain = "the script goes twice through one graph on a CUDA device"
+
+
+def _methods(module: Any) -> list[tuple[Any, str]]:
+    """Return the functions that stand in the classes of a module, and each `forward` of torch's."""
+    kinds = {kind for part in module.modules() for kind in type(part).__mro__}
+    return [
+        (kind, name)
+        for kind in kinds
+        for name, value in vars(kind).items()
+        if type(value) is FunctionType
+        and (name == "forward" or not kind.__module__.startswith("torch."))
+    ]
 
 
 def _dense(module: Any) -> list[Any]:

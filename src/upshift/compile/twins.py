@@ -7,9 +7,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from upshift.compile.calls import loosen, signature
+from upshift.compile.chance import other_draws, states, went_on
 from upshift.compile.derivatives import second_derivatives
 from upshift.compile.fit import plain_surroundings, unfit, uninitialized
 from upshift.compile.graph import Graph
+from upshift.compile.own_code import mention
 from upshift.compile.root import Root
 from upshift.compile.snapshot import Snapshot, unmarked
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from upshift.lever import Training
 
 PATIENCE_COUNT = 12
+_ASKS = ("is_compiling", "is_dynamo_compiling", "next_functions")
+_OTHER_DRAWS = "the model draws otherwise than by torch, or asks a clock, a cache or a variable"
 
 
 class Twins:
@@ -73,7 +77,7 @@ class Twins:
         if key is None:
             self._excuse_late(root)
             return call(args, kwargs)
-        key = (torch.get_num_threads(), _autocast(), root.weight_kind(module), key)
+        key = (torch.get_num_threads(), _autocast(), root.state_kind(module), key)
         root.recent.append(key)
         root.look_back()
         graph, wanted, kind = None, None, loosen(key)
@@ -83,12 +87,22 @@ class Twins:
             wanted = None if graph and not root.why_plain else self._wanted(root, key, module)
         asked = module, args, kwargs
         if wanted is not None:
-            result = self._build(root, wanted, asked, call, changing=wanted is not key)
+            reached = root.outputs.reached.get(kind)
+            graph = Graph(self._compiler, changing=wanted is not key, reached=reached)
+            result = self._build(root, wanted, asked, call, graph)
         elif graph is not None and not root.given_up:
             result = root.run(name, graph, asked)
         else:
-            return root.outputs.follow(kind, call(args, kwargs), plain=True)
+            return root.outputs.follow(kind, self._plainly(root, call, args, kwargs), plain=True)
         return root.outputs.follow(kind, result, plain=False)
+
+    def _plainly(self, root: Root, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
+        """Make a call by plain torch, and see whether it draws from other generators."""
+        before = None if root.given_up or root.why_plain else states()
+        result = call(args, kwargs)
+        if before is not None and went_on(before):
+            root.why_plain = f"{_OTHER_DRAWS}: they went on in a call"
+        return result
 
     def _wanted(self, root: Root, key: Any, module: Any) -> Any:
         """Return what to compile for a call that has no compiled form, None for nothing."""
@@ -106,7 +120,9 @@ class Twins:
 
         if root.hook_serial != RemovableHandle.next_id and not uninitialized(module):
             root.hook_serial = RemovableHandle.next_id
-            root.why_plain = root.why_plain or unfit(module)
+            where = other_draws(module)
+            drawn = f"{_OTHER_DRAWS}: {where}" if where else ""
+            root.why_plain = root.why_plain or unfit(module) or drawn
 
     def _build(
         self,
@@ -114,24 +130,25 @@ class Twins:
         name: Any,
         asked: Asked,
         call: Callable[[Any, Any], Any],
-        *,
-        changing: bool,
+        graph: Graph,
     ) -> Any:
         """Compile; where that fails the same call is made by plain torch, from the same state."""
         module, args, kwargs = asked
         if where := second_derivatives():
             root.give_up(RuntimeError(f"compiled code has no gradients of gradients, and {where}"))
             return call(args, kwargs)
+        if where := mention(_ASKS):
+            root.give_up(RuntimeError(f"compiled code can be told from the script's: {where}"))
+            return call(args, kwargs)
         self._do_not_donate()
         root.built[name[0]] += 1
         before, started_s = Snapshot(module), time.perf_counter()
         try:
             with unmarked(module):
-                graph = Graph(self._compiler, changing=changing)
                 result = graph.build(module, args, kwargs)
         except Exception as error:
             before.restore()
-            root.give_up(error)
+            root.give_up(getattr(error, "inner_exception", error))
             return call(args, kwargs)
         finally:
             self._training.compiled(time.perf_counter() - started_s)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-import warnings
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
+
+from upshift.compile.quiet import quiet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -116,8 +117,7 @@ class Update:
         left = iter(flat)
         lists = [[next(left)] if there else [] for there in has_state]
         run = torch.compile(_update(original), backend=self._compile, fullgraph=True, dynamic=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             run(*lists, **told)
         self._takes = [_source(given, flat, told["lr"]) for given in self._given]
         self._given = ()  # as large as the weight and its states

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import ChildLost, NeverTrains, ScriptFailed, TooFewSteps
 from upshift.launch import whereabouts
 from upshift.launch.blocks import patience_s as more_patience_s
 from upshift.launch.channel import Listener
+from upshift.launch.deadline import NEVER
 from upshift.launch.ending import error_of
-from upshift.launch.guard import wipe
 from upshift.launch.order import environment
 from upshift.launch.process import Isolation, Process
 from upshift.launch.scratch import make_scratch
+from upshift.launch.wiping import wipe
 from upshift.records import Phase, Step
 
 if TYPE_CHECKING:
@@ -22,11 +24,13 @@ if TYPE_CHECKING:
 
     from upshift.launch.channel import Channel, Message
     from upshift.launch.compiled_code import CompiledCode
+    from upshift.launch.deadline import Deadline
     from upshift.launch.process import Exit
     from upshift.records import Plan, Workload
 
 _PHASES = tuple(Phase)
 _TAIL_LINE_COUNT = 40
+_END_S = 30.0
 MORE_WORK = "Give the script more work, for example more epochs or more data."
 
 
@@ -38,12 +42,15 @@ class Arm:
         plan: levers pulled from the start.
         isolation: how its writes are kept away from the user's files.
         patience_s: how long to wait for the first training step.
+        deadline: when nobody waits for it any more.
         code: what other trials have compiled; None leaves it to compile all by itself.
+        assumed: what the user granted, by name.
     """
 
     def __init__(
         self, workload: Workload, plan: Plan, *, isolation: Isolation, patience_s: float,
-        code: CompiledCode | None = None,
+        deadline: Deadline = NEVER, code: CompiledCode | None = None,
+        assumed: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         self.plan = plan
         self.step_count = 0
@@ -55,6 +62,7 @@ class Arm:
         self._compiles = False
         self._workload = workload
         self._patience_s = patience_s
+        self._deadline = deadline
         self._channel: Channel | None = None
         self._scratch = make_scratch()
         self._mark = self._scratch / "reached"
@@ -63,7 +71,9 @@ class Arm:
             socket = self._scratch / "s"
             self._listener = Listener(socket)
             undo.callback(self._listener.close)
-            env = environment(plan, mode="trial", socket=str(socket), mark=str(self._mark))
+            env = environment(
+                plan, mode="trial", assumed=assumed, socket=str(socket), mark=str(self._mark)
+            )
             env |= code.lend(self._scratch, plan) if code else {}
             self._process = Process.start(
                 workload.command,
@@ -82,11 +92,14 @@ class Arm:
             ScriptFailed: it crashed before.
             IsolationFailed: it wrote where its writes cannot be redirected, or was started outside
                 of the isolation.
+            OutOfTime: the deadline has passed.
         """
-        until = time.monotonic() + self._patience_s
+        until = time.monotonic() + self._deadline.cut(self._patience_s)
         found = self._listener.adopt(
             "training", until=until, alive=lambda: self._process.wait(0) is None
         )
+        if found is None and self._process.exit is None:
+            self._deadline.check()
         attached, pids = self._listener.attached, self._listener.pids
         place = self._place(pids) if found is None and self._process.exit is None else ""
         self._listener.close()
@@ -104,12 +117,15 @@ class Arm:
         Raises:
             TooFewSteps: the script has come to its end.
             ScriptFailed: the script crashed, or hangs.
+            OutOfTime: the deadline has passed.
         """
         assert self._channel is not None  # noqa: S101  # begin() was called
+        patience_s = self._deadline.cut(inf if timeout_s is None else timeout_s)
         try:
-            answer = self._channel.ask(message, timeout_s)
+            answer = self._channel.ask(message, None if patience_s == inf else patience_s)
         except TimeoutError:
             self._compiles = False  # it may be writing just now
+            self._deadline.check()
             place = self._place([self._channel.pid] if self._channel.pid else [])
             raise ScriptFailed(
                 f"The script came to a halt {self._when}: no answer in {timeout_s:.0f} s.{place}",
@@ -237,10 +253,10 @@ class Arm:
             )
 
     def _raise_ended(self) -> Any:
-        ended = self._process.wait(30.0)
+        ended = self._process.wait(self._deadline.cut(_END_S))
         if ended is None:
             self._process.kill()
-        elif ended.code or ended.signal:
+        elif ended.code or ended.signal or ended.lost:
             self._raise_bad_exit(ended, self._when)
         raise TooFewSteps(
             f"The script ended {self._when}.",

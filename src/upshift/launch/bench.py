@@ -158,6 +158,7 @@ class Bench:
         """Return what a child under `plan` says of itself: traits, usage, unit of samples."""
         found = self.arm(plan).ask({"do": "facts"}, self._patience_s)
         self.cycle_count = int(found["traits"]["cycle_count"])
+        self.tally.know_passes(found["traits"])
         return found
 
     def check_memory(self, resident_bytes: float) -> None:
@@ -223,7 +224,7 @@ class Bench:
         (steps,), after = arm.turns([(0, 0, count, True)], timeout_s=self.timeout_s(count))
         used = {name: after[name] - before[name] for name in ("faults_count", "cpu_s")}
         self.step_s = sum(step.wall_s for step in steps) / len(steps)
-        self.tally.watched(steps)
+        self.tally.watched(plan, steps)
         return steps, {**used, "peak_rss_bytes": after["peak_rss_bytes"]}
 
     def pairs(

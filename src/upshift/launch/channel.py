@@ -77,7 +77,8 @@ class Channel:
         message: Message = json.loads(line)
         if message.get("v") != VERSION:
             raise ChildLost(f"The child speaks protocol {message.get('v')!r}.", remedy=_REMEDY)
-        self.pid = message.get("pid", self.pid)
+        if "pid" in message:  # as the child knows itself; it may have a name space of its own
+            self.pid = self.peer_pid or message["pid"]
         return message
 
     def ask(self, message: Message, timeout_s: float | None = None) -> Message:

@@ -77,17 +77,25 @@ class CompiledCode:
 
 
 def _add(own: Path, other: Path) -> None:
-    """Copy the files that are not there yet; a full disk only costs time."""
+    """Lay down the files that are not there yet; a full disk only costs time."""
     with suppress(OSError):
         for folder, _, names in os.walk(own):
             to = other / Path(folder).relative_to(own)
             to.mkdir(exist_ok=True)
             for name in names:
                 if not (to / name).exists():
-                    part = to / f".{name}.part"
-                    try:
-                        shutil.copy2(Path(folder, name), part)
-                        part.replace(to / name)
-                    except BaseException:
-                        part.unlink(missing_ok=True)
-                        raise
+                    _lay(Path(folder, name), to / name)
+
+
+def _lay(own: Path, other: Path) -> None:
+    """Link a file, or copy it; nobody writes into a file that is there, some are large."""
+    with suppress(OSError):
+        other.hardlink_to(own)
+        return
+    part = other.with_name(f".{other.name}.part")
+    try:
+        shutil.copy2(own, part)
+        part.replace(other)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

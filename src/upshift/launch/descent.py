@@ -1,4 +1,4 @@
-"""Whether a process belongs to its trial: it descends from the guard, on the same machine.
+"""Whether a process belongs to its trial: it descends from the keeper, on the same machine.
 
 What a daemon starts for a trial (`srun`, `systemd-run`) gets its environment, but neither its
 mount namespace nor its Landlock, and the guard cannot end it. Such a process must not train.
@@ -10,7 +10,7 @@ import os
 import time
 
 from upshift.errors import IsolationFailed
-from upshift.launch.guard import parent_of
+from upshift.launch.kin import parent_of
 
 SEAL_KEY = "UPSHIFT_GUARD"
 OUTSIDE = (
@@ -21,17 +21,17 @@ OUTSIDE = (
 _LOOKS_COUNT, _BETWEEN_LOOKS_S = 5, 0.01
 
 
-def seal(guard_pid: int) -> str:
-    """Return what the processes of a guard's trial find in their environment."""
-    return f"{guard_pid} {_world()}"
+def seal(keeper_pid: int) -> str:
+    """Return what the processes of a keeper's trial find in their environment."""
+    return f"{keeper_pid} {_world()}"
 
 
 def is_outside(sealed: str) -> bool:
     """Whether this process is none of the trial that its environment tells of."""
-    guard, _, world = sealed.partition(" ")
+    keeper, _, world = sealed.partition(" ")
     if parent_of("self") is None:  # no /proc: nobody can tell
         return False
-    return world != _world() or not descends("self", int(guard))
+    return world != _world() or not descends("self", int(keeper))
 
 
 def descends(pid: str, ancestor_pid: int) -> bool:
@@ -57,6 +57,14 @@ def raise_if_outside(*outputs: str) -> None:
     """
     if any(OUTSIDE in output for output in outputs):
         raise outside()
+
+
+def guard_lost() -> IsolationFailed:
+    """Return the error of a trial whose guard was ended from outside, and the trial with it."""
+    return IsolationFailed(
+        "The guard of a trial was killed from outside, so the trial was ended.",
+        remedy="Try again, with more free memory if the kernel has killed it.",
+    )
 
 
 def outside() -> IsolationFailed:

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         shell = _shell(argv)
     except ImportError:
-        return _refuse("A notebook needs IPython.", "Run: pip install 'upshift[notebook]'")
+        return _refuse("A notebook needs IPython.", "Run: pip install ipython")
     return _run(shell, cells)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from upshift.lever import lookup
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from upshift.records import Plan
 
@@ -43,6 +43,7 @@ def environment(
     plan: Plan,
     *,
     mode: str,
+    assumed: Iterable[str] = (),
     env: Mapping[str, str] = os.environ,
     **details: Any,
 ) -> dict[str, str]:
@@ -51,6 +52,7 @@ def environment(
     Args:
         plan: levers to pull; those that act before the import of torch edit the environment.
         mode: run, trial or verify.
+        assumed: what the user granted, by name.
         env: the user's own environment; it stays as it is.
         details: what else the mode needs, such as `socket` and `seed`.
     """
@@ -63,6 +65,6 @@ def environment(
         result |= SILENCED
     own = result.get("PYTHONPATH")
     result["PYTHONPATH"] = f"{SITE}{os.pathsep}{own}" if own else str(SITE)
-    order = {"mode": mode, "plan": dict(plan.settings), **details}
+    order = {"mode": mode, "plan": dict(plan.settings), "assumed": sorted(assumed), **details}
     result["UPSHIFT_CHILD"] = json.dumps(order)
     return result

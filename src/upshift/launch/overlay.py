@@ -22,7 +22,6 @@ https://man7.org/linux/man-pages/man7/mount_namespaces.7.html
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import stat
@@ -37,10 +36,9 @@ from upshift.launch.mounts import (
     within,
     within_any,
 )
+from upshift.launch.spaces import SYS_ADMIN, enter, has_capability, mount
 
-_NEWNS, _NEWUSER = 0x00020000, 0x10000000
-_RDONLY, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
-_SYS_ADMIN = 21
+_RDONLY, _REMOUNT, _BIND, _REC = 1, 32, 4096, 16384
 # Flags of statvfs and of mount(2) share these values; a remount in a user namespace that forgets
 # one of them is refused, since they are locked there (mount_namespaces(7)).
 _LOCKED_FLAGS = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime
@@ -77,13 +75,14 @@ class Layers:
         return upper, work
 
 
-def isolate(scratch: str, places: list[str], cwd: str) -> list[str]:
+def isolate(scratch: str, places: list[str], cwd: str, *, apart: bool) -> list[str]:
     """Put this process behind overlays; only `scratch` stays real.
 
     Args:
         scratch: a folder that both sides see and write, at the same path.
         places: existing folders for the upper layers; each tree takes the first outside itself.
         cwd: where the script will stand.
+        apart: with a name space of processes, too; the caller goes on in a fork of itself.
 
     Returns:
         One sentence for each tree that had to be made read-only instead.
@@ -92,15 +91,11 @@ def isolate(scratch: str, places: list[str], cwd: str) -> list[str]:
         OSError: the kernel refuses, or the script would stand where nothing is covered, or where
             it can no longer write; nothing that was mounted may be relied on.
     """
-    foreign = [] if _has_capability(_SYS_ADMIN) else _foreign(cwd)
+    foreign = [] if has_capability(SYS_ADMIN) else _foreign(cwd)
     writable = os.access(cwd, os.W_OK)
-    _enter_namespaces()
-    _mount("none", "/", "", _REC | _PRIVATE)
+    enter(apart=apart)
     scratch_fd = _descriptor(scratch)
-    ram = os.path.join(places[0], "ram")
-    os.mkdir(ram, 0o700)
-    size = os.statvfs(SHM).f_frsize * os.statvfs(SHM).f_blocks if os.path.isdir(SHM) else 0
-    _mount("tmpfs", ram, "tmpfs", 0, f"mode=0700,size={size}" if size else "mode=0700")
+    ram = _make_ram(places[0])
     layers = Layers(places, ram, foreign)
     mounts = visible_mounts()
     if stays_real(cwd, mounts) and not within(cwd, SHM):
@@ -114,34 +109,27 @@ def isolate(scratch: str, places: list[str], cwd: str) -> list[str]:
     _cover_memory(layers)
     for path, descriptor in sockets:
         with contextlib.suppress(OSError):  # its owner may have removed it meanwhile
-            _mount(_name(descriptor), path, "", _BIND)
+            mount(_name(descriptor), path, "", _BIND)
+            _read_only(path)  # it can be connected to and written all the same, but not changed
     if writable and not os.access(cwd, os.W_OK):
         raise OSError(errno.EROFS, "no overlay can lie over", cwd)
     os.makedirs(scratch, exist_ok=True)
-    _mount(_name(scratch_fd), scratch, "", _BIND)
+    mount(_name(scratch_fd), scratch, "", _BIND)
     return notes + _read_only("/")
 
 
-def _enter_namespaces() -> None:
-    if _has_capability(_SYS_ADMIN):
-        _call("unshare", _NEWNS)
-        return
-    user, group = os.geteuid(), os.getegid()
-    _call("unshare", _NEWNS | _NEWUSER)
-    # Without `deny` the kernel refuses a gid map to an ordinary user (user_namespaces(7)).
-    for name, text in (
-        ("setgroups", "deny"),
-        ("uid_map", f"{user} {user} 1"),
-        ("gid_map", f"{group} {group} 1"),
-    ):
-        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
-            file.write(text)
+def cover_memory(scratch: str) -> None:
+    """Give shared memory alone an upper layer; the mount name space is entered already."""
+    _cover_memory(Layers([], _make_ram(scratch), []))
 
 
-def _has_capability(bit: int) -> bool:
-    with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
-        effective = next((x.split()[1] for x in lines if x.startswith("CapEff:")), "0")
-    return bool(int(effective, 16) >> bit & 1)
+def _make_ram(folder: str) -> str:
+    """Mount a file system in memory, as large as that for shared memory; return where."""
+    ram = os.path.join(folder, "ram")
+    os.mkdir(ram, 0o700)
+    size = os.statvfs(SHM).f_frsize * os.statvfs(SHM).f_blocks if os.path.isdir(SHM) else 0
+    mount("tmpfs", ram, "tmpfs", 0, f"mode=0700,size={size}" if size else "mode=0700")
+    return ram
 
 
 def _in_user_namespace() -> bool:
@@ -175,28 +163,36 @@ def _volumes(trees: list[tuple[str, int]], mounts: dict[str, Mount]) -> list[str
 
 
 def _foreign(cwd: str) -> list[str]:
-    """Return what we may write, foreseeably, though its owner or group is not ours; parents first.
+    """Return what of others is needed, foreseeably, to write where we may; parents first.
 
-    A user namespace can't copy it up into an upper layer, since its owner has no number there
-    (EOVERFLOW), so it is copied before. To be asked before that name space is entered, where every
-    stranger is `nobody`.
+    That is what we may write though its owner or group is not ours, and the folders of others that
+    lead to the working directory and to our home. A user namespace can't copy it up into an upper
+    layer, since its owner has no number there (EOVERFLOW), so it is copied before. To be asked
+    before that name space is entered, where every stranger is `nobody`.
     """
-    parts = cwd.split("/")
-    ahead = ["/".join(parts[:n]) for n in range(2, len(parts) + 1)] + ["/var/tmp"]
-    for folder, folders, files in os.walk(cwd):
-        ahead += [os.path.join(folder, name) for name in folders + files]
-        if len(ahead) > _MOST_FORESEEN:
-            break
-    return [path for path in ahead[:_MOST_FORESEEN] if _is_foreign(path)]
+    leading = [path for place in (cwd, os.path.expanduser("~")) for path in _leading(place)]
+    ahead = [*leading, "/var/tmp"]
+    unseen = [cwd]
+    while unseen and len(ahead) <= _MOST_FORESEEN:  # os.walk recurses before Python 3.12
+        entries = _entries(unseen.pop(0))
+        ahead += [entry.path for entry in entries]
+        unseen += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return [path for path in ahead[:_MOST_FORESEEN] if _is_foreign(path, path in leading)]
 
 
-def _is_foreign(path: str) -> bool:
+def _leading(place: str) -> list[str]:
+    """Return the folders that lead to one, and that one."""
+    parts = os.path.realpath(place).split("/")
+    return ["/".join(parts[:n]) for n in range(2, len(parts) + 1)]
+
+
+def _is_foreign(path: str, leads: bool) -> bool:
     try:
         status = os.lstat(path)
     except OSError:
         return False
     small = stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST_FORESEEN_BYTES
-    if not (small or stat.S_ISDIR(status.st_mode)) or not os.access(path, os.W_OK):
+    if not (small or stat.S_ISDIR(status.st_mode)) or not (leads or os.access(path, os.W_OK)):
         return False
     return (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid())
 
@@ -261,12 +257,12 @@ def _cover(
     path: str, descriptor: int, mounts: dict[str, Mount], layers: Layers, covered: list[str]
 ) -> list[str]:
     """Lay an overlay over one tree, or the strictest thing that the kernel permits."""
-    mount = mounts.get(path)
+    found = mounts.get(path)
     hidden = within_any(path, covered)
-    if mount and (mount.kind in PSEUDO or mount.read_only or not os.path.isdir(path)):
+    if found and (found.kind in PSEUDO or found.read_only or not os.path.isdir(path)):
         if hidden:
-            _mount(_name(descriptor), path, "", _BIND)
-        return [] if mount.kind in PSEUDO or mount.read_only else _read_only(path)
+            mount(_name(descriptor), path, "", _BIND)
+        return [] if found.kind in PSEUDO or found.read_only else _read_only(path)
     if _overlaid(path, descriptor, layers.over(path), layers):
         covered.append(path)
         return []
@@ -293,7 +289,7 @@ def _cover_memory(layers: Layers) -> None:
     if not os.path.isdir(SHM) or not os.access(SHM, os.W_OK):
         return
     if not _overlaid(SHM, _descriptor(SHM), [layers.ram], layers):
-        _mount("tmpfs", SHM, "tmpfs", 0, "mode=1777")
+        mount("tmpfs", SHM, "tmpfs", 0, "mode=1777")
 
 
 def _overlaid(path: str, descriptor: int, places: list[int], layers: Layers) -> bool:
@@ -323,9 +319,9 @@ def _mount_overlay(path: str, options: str) -> None:
     to be borne.
     """
     try:
-        _mount("overlay", path, "overlay", 0, f"{options},volatile")
+        mount("overlay", path, "overlay", 0, f"{options},volatile")
     except OSError:
-        _mount("overlay", path, "overlay", 0, options)
+        mount("overlay", path, "overlay", 0, options)
 
 
 def _dress(upper: str, lower: str, status: os.stat_result) -> None:
@@ -344,10 +340,10 @@ def _read_only(path: str, descriptor: int | None = None) -> list[str]:
     before = path if descriptor is None else _name(descriptor)
     writable = os.path.isdir(path) and os.access(before, os.W_OK)
     if descriptor is not None:
-        _mount(_name(descriptor), path, "", _BIND | _REC)
+        mount(_name(descriptor), path, "", _BIND | _REC)
     now = os.statvfs(path).f_flag
     flags = now & _LOCKED_FLAGS | (_RELATIME_MS if now & _RELATIME_VFS else 0)
-    _mount("none", path, "", _REMOUNT | _BIND | _RDONLY | flags)
+    mount("none", path, "", _REMOUNT | _BIND | _RDONLY | flags)
     if path == "/" or not writable:  # programs keep nothing right beside /home and /tmp
         return []
     return [f"{path} itself is read-only in trials, its folders are not."]
@@ -360,22 +356,3 @@ def _descriptor(path: str) -> int:
 def _name(descriptor: int) -> str:
     # Needs no escaping (`,` and `:` part mount options) and still names a tree once it is hidden.
     return f"/proc/self/fd/{descriptor}"
-
-
-def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    _call(
-        "mount",
-        os.fsencode(source),
-        os.fsencode(target),
-        kind.encode() or None,
-        ctypes.c_ulong(flags),
-        os.fsencode(options) or None,
-        what=target,
-    )
-
-
-def _call(name: str, *arguments: object, what: str = "") -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if getattr(libc, name)(*arguments) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{name}: {os.strerror(number)}", what)

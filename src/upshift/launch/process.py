@@ -17,20 +17,22 @@ import sys
 import time
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import IsolationFailed
-from upshift.launch import descent, refusals
-from upshift.launch import guard as guards
+from upshift.launch import descent, kin, refusals
 from upshift.launch.mounts import wake
-from upshift.launch.output import Output
 from upshift.launch.scratch import make_layers, make_scratch
+from upshift.launch.spaces import lacks
+from upshift.launch.starting import start_guard
+from upshift.launch.wiping import wipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-_GUARD = Path(guards.__file__)
+    from upshift.launch.output import Output
+
 _START_PATIENCE_S = 60.0
 _END_PATIENCE_S = 40.0
 REFUSED = "refused"
@@ -41,7 +43,21 @@ class Isolation(StrEnum):
 
     OVERLAY = "overlay"
     REDIRECT = "redirect"
+    PYTHON = "python"  # as redirect, without the kernel: only Python's own writes
     NONE = "none"
+
+
+_REDIRECTED = (Isolation.REDIRECT, Isolation.PYTHON)
+# What a trial tries on a file of ours that it must not change.
+_PROBE = """
+import os, sys
+for act in (lambda path: open(path, "w").write("x"), lambda path: os.chmod(path, 0o600)):
+    try:
+        act(sys.argv[1])
+    except OSError:
+        print("refused")
+print(open(sys.argv[1]).read())
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +69,14 @@ class Exit:
         signal: the signal that ended it.
         killed_by_us: it was still running when we ended it.
         failure: why the command could not even be started, else empty.
+        lost: its guard was ended from outside, and it was ended for that.
     """
 
     code: int | None
     signal: int | None
     killed_by_us: bool = False
     failure: str = ""
+    lost: bool = False
 
 
 class Process:
@@ -75,6 +93,7 @@ class Process:
         isolation: Isolation, cwd: str,
     ) -> None:  # fmt: skip
         self.pid = 0
+        self._keeper = 0
         self.exit: Exit | None = None
         self.notes: tuple[str, ...] = ()
         self._guard = guard
@@ -117,10 +136,10 @@ class Process:
         folders = [scratch.resolve()]
         try:
             folders += make_layers(folders[0]) if isolation is Isolation.OVERLAY else []
-            guard, output, out = _start_guard()
+            guard, output, out = start_guard()
         except BaseException as error:
             for folder in folders:
-                guards.wipe(str(folder))
+                wipe(str(folder))
             if not isinstance(error, OSError):
                 raise
             raise IsolationFailed(
@@ -193,21 +212,23 @@ class Process:
             pid: of a process that has our order; None where the kernel does not tell.
 
         Raises:
-            IsolationFailed: it was started outside of the isolation.
+            IsolationFailed: it was started outside of the isolation, or its guard was ended.
         """
         if pid is None or self._isolation is Isolation.NONE:
             return
         if not descent.descends(str(pid), self._guard.pid):
             with contextlib.suppress(OSError):  # the guard does not know it
                 os.kill(pid, signal.SIGKILL)
-            raise descent.outside()
+            raise descent.outside() if self._guard.poll() is None else descent.guard_lost()
 
     def raise_if_outside(self) -> None:
         """Raise where a process has ended itself because it was started outside of the trial.
 
         Raises:
-            IsolationFailed: one has.
+            IsolationFailed: one has, or the guard was ended from outside.
         """
+        if self.exit is not None and self.exit.lost:
+            raise descent.guard_lost()
         descent.raise_if_outside(self.output(), self.errors())
 
     def output(self) -> str:
@@ -223,18 +244,14 @@ class Process:
         """The paths that could not be written because that cannot be redirected, oldest first."""
         if not self._refused:
             self._keep_refusals()
-        if self._refused or self.exit is None or self._isolation is not Isolation.REDIRECT:
+        if self._refused or self.exit is None or self._isolation not in _REDIRECTED:
             return self._refused
         return refusals.guessed(self.errors(), cwd=self._cwd, code=self.exit.code)
 
     def _send(self, argv: Sequence[str], env: Mapping[str, str], out: int) -> None:
         """Tell the guard what to start; the trial prints to its descriptor `out`."""
         scratch, *layers = self._folders
-        isolated = self._isolation is not Isolation.NONE
-        environment = {
-            **_environment(env, scratch, self._isolation),
-            descent.SEAL_KEY: descent.seal(self._guard.pid) if isolated else "",
-        }
+        environment = {**_environment(env, scratch, self._isolation), descent.SEAL_KEY: ""}
         spec = {
             "argv": [_plain(word) for word in argv],
             "env": {_plain(key): _plain(value) for key, value in environment.items()},
@@ -254,7 +271,7 @@ class Process:
         """Read the guard's first line: the command runs, or why it does not."""
         line = self._line(_START_PATIENCE_S)
         told: dict[str, Any] = json.loads(line or "{}") or {"failure": "its guard did not start"}
-        self.pid = told.get("pid", 0)
+        self.pid, self._keeper = told.get("pid", 0), told.get("keeper", 0)
         self.notes = tuple(told.get("notes", ()))
         if "failure" in told:
             raise IsolationFailed(
@@ -285,7 +302,9 @@ class Process:
     def _finish(self, told: dict[str, Any]) -> None:
         if not told:  # the guard was killed, so nobody has ended the trial's processes
             self._signal(signal.SIGKILL)
-        self.exit = Exit(told.get("code"), told.get("signal"), told.get("killed", False))
+        self.exit = Exit(
+            told.get("code"), told.get("signal"), told.get("killed", False), lost=not told
+        )
         for pipe in (self._guard.stdin, self._guard.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -299,7 +318,7 @@ class Process:
 
     def _wipe(self) -> None:
         for folder in self._folders:
-            guards.wipe(str(folder))
+            wipe(str(folder))
 
     def _signal(self, number: signal.Signals) -> None:
         """Send a signal to the group, then to descendants that have left it.
@@ -311,15 +330,17 @@ class Process:
         with contextlib.suppress(OSError):
             os.killpg(self.pid, number)
         for _ in range(2):
-            for pid in guards.descendants(self._guard.pid):
+            for pid in kin.descendants(self._guard.pid):
                 with contextlib.suppress(OSError):
-                    if os.getpgid(pid) != self.pid:
+                    if pid != self._keeper and os.getpgid(pid) != self.pid:
                         os.kill(pid, number)
 
 
 @functools.cache
 def best_isolation(cwd: str = "") -> Isolation:
     """Return the strictest isolation that really works here, by trying it once.
+
+    `Isolation.PYTHON` stands for none by the kernel: who starts trials then has to ask the user.
 
     Args:
         cwd: where trials will start: not every disk can carry an overlay. By default where this
@@ -329,56 +350,37 @@ def best_isolation(cwd: str = "") -> Isolation:
         UsageError: nowhere can a trial's folder be made.
     """
     if not sys.platform.startswith("linux"):
-        return Isolation.REDIRECT
-    folder = make_scratch()
-    try:
-        works = _overlay_works(folder, cwd or os.getcwd())
-        return Isolation.OVERLAY if works else Isolation.REDIRECT
-    except IsolationFailed:
-        return Isolation.REDIRECT
-    finally:
-        guards.wipe(str(folder))
+        return Isolation.PYTHON
+    for isolation, said in ((Isolation.OVERLAY, "x\n"), (Isolation.REDIRECT, "refused\n" * 2)):
+        folder = make_scratch()
+        try:
+            if _try(isolation, folder, cwd or os.getcwd()).startswith(said):
+                return isolation
+        except IsolationFailed:
+            continue
+        finally:
+            wipe(str(folder))
+    return Isolation.PYTHON
 
 
-def _overlay_works(folder: Path, cwd: str) -> bool:
+def _try(isolation: Isolation, folder: Path, cwd: str) -> str:
+    """Return what a trial says that tries to change a file; empty where it has changed it."""
+    if isolation is Isolation.OVERLAY and lacks("overlay"):
+        return ""
     scratch, victim = folder / "scratch", folder / "victim"
     scratch.mkdir()
     victim.write_text("before")
-    code = "import sys; open(sys.argv[1], 'w').write('x'); print(open(sys.argv[1]).read())"
-    argv = [sys.executable, "-I", "-S", "-c", code, str(victim)]
-    process = Process.start(
-        argv, env=os.environ, cwd=cwd, scratch=scratch, isolation=Isolation.OVERLAY
-    )
+    victim.chmod(0o644)
+    argv = [sys.executable, "-I", "-S", "-c", _PROBE, str(victim)]
+    process = Process.start(argv, env=os.environ, cwd=cwd, scratch=scratch, isolation=isolation)
     process.wait(_START_PATIENCE_S)
     process.kill()
-    return process.output() == "x\n" and victim.read_text() == "before"
-
-
-def _start_guard() -> tuple[subprocess.Popen[bytes], Output, int]:
-    """Start a guard; return it, what its trial prints, and the trial's descriptor for that."""
-    out_read, out_write = os.pipe()
-    err_read, err_write = os.pipe()
-    try:
-        guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_GUARD)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=err_write,
-            pass_fds=(out_write,),
-            start_new_session=True,  # Ctrl-C in the terminal is for the parent to judge
-        )
-    except BaseException:
-        os.close(out_read)
-        os.close(err_read)
-        raise
-    finally:
-        os.close(out_write)
-        os.close(err_write)
-    return guard, Output(out_read, err_read), out_write
+    kept = victim.read_text() == "before" and victim.stat().st_mode & 0o777 == 0o644
+    return process.output() if kept else ""
 
 
 def _environment(env: Mapping[str, str], scratch: Path, isolation: Isolation) -> Mapping[str, str]:
-    if isolation is not Isolation.REDIRECT:
+    if isolation not in _REDIRECTED:
         return env
     # Native code asks for temporary files too: give it a place that needs no redirection.
     temporary = scratch / "tmp"

@@ -8,10 +8,8 @@ leaves a line in `scratch/refused`.
 
 Not covered, so refused or seen without the trial's changes: native readers and writers other than
 those (HDF5, LMDB, Arrow, OpenCV) and other programs; a program started in a folder that only the
-trial made; `os.fwalk`; `io.FileIO` and `sqlite3.Connection` called by name. Without Landlock,
-native writes by libraries and programs are not stopped. `/dev/shm` is the real one, so no working
-directory may lie there. A copy is made of every existing file that is opened for change and of
-every folder that is renamed.
+trial made; `os.fwalk`; `io.FileIO` and `sqlite3.Connection` called by name. A copy is made of every
+existing file that is opened for change and of every folder that is renamed.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from upshift.launch.native import redirect_sqlite, redirect_torch
-from upshift.launch.shadow import Shadow, real
+from upshift.launch.shadow import Shadow, marked, real
 from upshift.launch.shadow_entries import Entry, Listing
 
 if TYPE_CHECKING:
@@ -44,6 +42,10 @@ _CHANGING = {
     "os.truncate": (0,), "os.utime": (0,), "os.setxattr": (0,), "os.removexattr": (0,),
     "os.rename": (0, 1), "os.link": (1,), "os.symlink": (1,),
 }  # fmt: skip
+_OPENED = "/proc/self/fd"
+_METADATA = (
+    "chmod", "utime", "chown", "setxattr", "removexattr", "lchown", "fchmod", "fchown",
+)  # fmt: skip
 _GLOBBER = getattr(glob, "_StringGlobber", None)
 _shadow: Shadow | None = None
 _opening = threading.local()
@@ -84,9 +86,8 @@ def _replacements(shadow: Shadow) -> Iterator[tuple[str, Callable[..., Any]]]:
         yield name, functools.partial(_read, shadow, getattr(os, name), True)
     for name in ("lstat", "readlink"):
         yield name, functools.partial(_read, shadow, getattr(os, name), False)
-    for name in ("chmod", "utime", "chown", "truncate", "setxattr", "removexattr"):
-        yield name, functools.partial(_change, shadow, getattr(os, name), True)
-    yield "lchown", functools.partial(_change, shadow, os.lchown, False)
+    for name in (*_METADATA, "truncate"):
+        yield name, functools.partial(_change, shadow, name)
     for name in ("mkdir", "mkfifo", "mknod"):
         yield name, functools.partial(_make, shadow, getattr(os, name))
     for name in ("remove", "unlink"):
@@ -175,15 +176,36 @@ def _read(
     return os.fsencode(found) if isinstance(found, str) and isinstance(path, bytes) else found
 
 
-def _change(
-    shadow: Shadow, original: Callable[..., Any], follow: bool, path: Any, *args: Any, **kwargs: Any
-) -> Any:
+def _change(shadow: Shadow, name: str, path: Any, *args: Any, **kwargs: Any) -> Any:
+    if isinstance(path, int):
+        return _change_opened(shadow, name, path, *args, **kwargs)
     text = shadow.absolute(path, kwargs.get("dir_fd"))
+    follow = name != "lchown" and kwargs.get("follow_symlinks", True)
     if text is None:
-        return original(path, *args, **kwargs)
+        lies = os.path.realpath(path) if follow else os.path.abspath(path)
+        return _changing(shadow, name, os.fsdecode(lies))(path, *args, **kwargs)
     kwargs.pop("dir_fd", None)
-    flat = shadow.resolve(text, follow=follow and kwargs.get("follow_symlinks", True))
-    return original(shadow.editing(flat), *args, **kwargs)
+    at = shadow.editing(shadow.resolve(text, follow=follow))
+    return _changing(shadow, name, at)(at, *args, **kwargs)
+
+
+def _change_opened(shadow: Shadow, name: str, descriptor: int, *args: Any, **kwargs: Any) -> Any:
+    """Change what is open: the file itself where it is the trial's, else its copy."""
+    path = os.path.join(_OPENED, str(descriptor))
+    if name == "truncate" or not os.path.lexists(path):
+        return getattr(real, name)(descriptor, *args, **kwargs)
+    path = real.readlink(path)
+    if shadow.exempt(path) or not real.access(path, os.F_OK):
+        return _changing(shadow, name, path)(descriptor, *args, **kwargs)
+    at = shadow.editing(path)
+    return _changing(shadow, name.removeprefix("f"), at)(at, *args, **kwargs)
+
+
+def _changing(shadow: Shadow, name: str, path: str) -> Callable[..., Any]:
+    """Return the function that changes a file, marked only for the scratch folder."""
+    ours = path.startswith(shadow.scratch + "/")
+    found: Callable[..., Any] = getattr(marked if ours else real, name)
+    return found
 
 
 def _make(

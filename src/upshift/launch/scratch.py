@@ -17,8 +17,8 @@ from pathlib import Path
 from threading import Lock
 
 from upshift.errors import UsageError
-from upshift.launch.guard import wipe
 from upshift.launch.mounts import visible_mounts, within
+from upshift.launch.wiping import wipe
 
 # Sockets, also those of multiprocessing, lie beneath the scratch folder and have 108 bytes for
 # their whole path (unix(7)); the folder's own name takes 16.

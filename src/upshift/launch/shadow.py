@@ -17,10 +17,15 @@ import stat
 from types import SimpleNamespace
 from typing import Any
 
+from upshift.launch.mounts import SHM
+from upshift.launch.refused_calls import MARKED
+
 real = SimpleNamespace(
     **{name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))}, file=open
 )
-_EXEMPT = ("/dev/", "/proc/", "/sys/")
+marked = SimpleNamespace(**{**vars(real), **MARKED})
+"""The same, but for what changes metadata: permitted by the filter, for the scratch folder only."""
+_EXEMPT, _COVERED = ("/dev/", "/proc/", "/sys/"), SHM + "/"
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _MOST_LINKS = 40
 _LARGEST_CACHE = 4096
@@ -56,6 +61,8 @@ class Shadow:
     def exempt(self, path: str) -> bool:
         """Whether writes to a path are nobody's loss."""
         flat = os.path.normpath(path) if "/." in path or "//" in path else path
+        if flat.startswith(_COVERED):
+            return False
         return flat.startswith(self._exempt) or flat + "/" in self._exempt
 
     def cwd(self) -> str:
@@ -256,12 +263,15 @@ def _copy(source: str, target: str, *, empty: bool) -> None:
     if stat.S_ISLNK(status.st_mode):
         real.symlink(real.readlink(source), target)
         return
+    if stat.S_ISFIFO(status.st_mode):  # opening it would wait for who writes
+        real.mkfifo(target, stat.S_IMODE(status.st_mode))
+        return
     # Whole before it has its name, since other processes of the trial look on.
     partial = f"{target}.upshift-{os.getpid()}"
     with real.file(partial, "wb") as sink:
         if not empty:
             with real.file(source, "rb") as origin:
                 shutil.copyfileobj(origin, sink, 1 << 20)
-    real.chmod(partial, stat.S_IMODE(status.st_mode) | 0o200)
-    real.utime(partial, ns=(status.st_atime_ns, status.st_mtime_ns))
+    marked.chmod(partial, stat.S_IMODE(status.st_mode) | 0o200)
+    marked.utime(partial, ns=(status.st_atime_ns, status.st_mtime_ns))
     real.rename(partial, target)

@@ -21,6 +21,7 @@ _WAITING_SHARE, _BURSTY_SHARE = 0.1, 0.05
 _LONGEST_PERIOD, _LEAST_PERIODS, _LEAST_COUNT = 64, 4, 24
 _PERIODIC_RATIO, _EQUAL_RATIO = 0.7, 0.95
 _MOST_TIMES = 20.0
+_PAUSE_SHARE, _LONGEST_PASS_S = 0.05, 2.0
 
 
 class Tally:
@@ -28,7 +29,8 @@ class Tally:
 
     Attributes:
         period_count: steps after which the times of the script as it is were seen to repeat,
-            without what it waits for its loader.
+            without what it waits for its loader, but for pauses between short passes.
+        pass_count: steps of a pass over the data; 0 where that is unknown.
     """
 
     def __init__(self) -> None:
@@ -40,7 +42,9 @@ class Tally:
         self._counts: dict[Plan, int] = {}
         self._kept_up_count = 0
         self._watched: Sequence[Step] = ()
+        self._watched_under: Plan | None = None
         self.period_count = 1
+        self.pass_count = 0
         self._late: set[Plan] = set()
 
     def started(self, plan: Plan, wall_s: float) -> None:
@@ -75,14 +79,27 @@ class Tally:
             for phase, spent_ns in step.phase_ns.items():
                 sums[phase] = sums.get(phase, 0.0) + spent_ns * 1e-9
 
-    def watched(self, steps: Sequence[Step]) -> None:
-        """Note steps in a row of the script as it is: does it wait for its loader?"""
+    def know_passes(self, traits: Mapping[str, Any]) -> None:
+        """Note how many steps a pass over the data has."""
+        per_step = int(traits.get("loader.batches_per_step", 1))
+        self.pass_count = int(traits.get("loader.batch_count", 0)) // max(1, per_step)
+
+    def watched(self, plan: Plan, steps: Sequence[Step]) -> None:
+        """Note steps in a row: does the script wait for its loader? Of the first plan alone.
+
+        Later ones are those that are found; what is raced is compared with the script as it is.
+        """
+        if self._watched_under not in (None, plan):
+            return
+        self._watched_under = plan
         self._kept_up_count = 0 if _waits(steps) else len(steps)
         self._watched = steps
         # How often the loop waits for loader workers is known without: see `cycle_count`.
         self.period_count = period(
             [step.wall_s - step.phase_ns.get(Phase.DATA, 0) * 1e-9 for step in steps]
         )
+        if pauses(steps, self.pass_count):
+            self.period_count = self.pass_count
 
     def neighbours(self, block_count: int) -> list[Pair]:
         """Return pairs of blocks of the script as it is that followed on one another.
@@ -184,6 +201,25 @@ def _waits(steps: Sequence[Step]) -> bool:
     whole_s, usual_s = sum(step.wall_s for step in steps), median(data_s)
     late_s = sum(max(0.0, s - usual_s) for s in data_s)
     return sum(data_s) > _WAITING_SHARE * whole_s or late_s > _BURSTY_SHARE * whole_s
+
+
+def pauses(steps: Sequence[Step], pass_count: int) -> bool:
+    """Return whether each of the short passes over the data has a pause, as workers start anew.
+
+    Blocks that hold one in twenty of them would show the others: a median hides the pause, and
+    what a lever takes away of it.
+
+    Args:
+        steps: in a row.
+        pass_count: steps of a pass.
+    """
+    if not pass_count or len(steps) < 2 * pass_count:
+        return False
+    data_s = [step.phase_ns.get(Phase.DATA, 0) * 1e-9 for step in steps]
+    least_s = sorted(min(data_s[at::pass_count]) for at in range(pass_count))
+    pass_s = sum(step.wall_s for step in steps) * pass_count / len(steps)
+    pause_s = least_s[-1] - (least_s[-2] if pass_count > 1 else 0.0)
+    return pass_s <= _LONGEST_PASS_S and pause_s > _PAUSE_SHARE * pass_s
 
 
 def period(walls_s: Sequence[float]) -> int:

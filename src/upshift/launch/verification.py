@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 from upshift.errors import ScriptFailed
 from upshift.launch.blocks import patience_s as more_patience_s
 from upshift.launch.channel import Listener
-from upshift.launch.guard import wipe
+from upshift.launch.deadline import NEVER
 from upshift.launch.order import environment
 from upshift.launch.process import Isolation, Process
 from upshift.launch.scratch import make_scratch
+from upshift.launch.wiping import wipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from upshift.launch.compiled_code import CompiledCode
+    from upshift.launch.deadline import Deadline
     from upshift.records import Plan, Workload
 
 _SEED = 20_240_229
@@ -100,7 +102,8 @@ class Running:
 @contextmanager
 def recorded(
     workload: Workload, plan: Plan, take: Take, *, isolation: Isolation, patience_s: float,
-    code: CompiledCode, running: Running | None = None,
+    code: CompiledCode, assumed: frozenset[str] = frozenset(), running: Running | None = None,
+    deadline: Deadline = NEVER,
 ) -> Iterator[tuple[Mapping[str, Any], Path]]:  # fmt: skip
     """Run the first steps of the script under `plan`; yield what was recorded and where.
 
@@ -111,11 +114,14 @@ def recorded(
         isolation: how its writes are kept away from the user's files.
         patience_s: how long the whole run may take.
         code: what other trials have compiled.
+        assumed: what the user granted, by name.
         running: what this run is part of while it goes on.
+        deadline: when nobody waits for it any more.
 
     Raises:
         ScriptFailed: the run ended, or took too long, before it had anything to say.
         IsolationFailed: what should have been recorded was started outside of the isolation.
+        OutOfTime: the deadline has passed.
     """
     with ExitStack() as undo:
         scratch = make_scratch()
@@ -124,17 +130,18 @@ def recorded(
         undo.callback(listener.close)
         tensors = scratch / "tensors"
         tensors.mkdir()
-        env = _pinned(plan, take, socket=str(scratch / "s"), folder=str(tensors))
+        env = _pinned(plan, take, assumed=assumed, socket=str(scratch / "s"), folder=str(tensors))
         env |= code.lend(scratch, plan)
         process = Process.start(
             workload.command, env=env, cwd=workload.cwd, scratch=scratch, isolation=isolation
         )
         undo.callback(process.kill)
         undo.enter_context((running or Running()).holding(process))
-        until = time.monotonic() + patience_s + more_patience_s(plan)
+        until = time.monotonic() + deadline.cut(patience_s + more_patience_s(plan))
         found = listener.adopt("verified", until=until, alive=lambda: process.wait(0) is None)
         if found is None:
             process.raise_if_outside()
+            deadline.check()
             raise ScriptFailed(
                 "A run for the proof ended or hung before its steps were recorded.",
                 remedy="See the output of the script.",

@@ -16,6 +16,8 @@ import signal
 import time
 from pathlib import Path
 
+from upshift.launch.kin import pid_within
+
 _SIGNAL = signal.SIGRTMAX - 5 if hasattr(signal, "SIGRTMAX") else None  # macOS has none
 _PATIENCE_S = 1.0
 _OWN = str(Path(__file__).parent.parent) + os.sep
@@ -42,7 +44,7 @@ def where(folder: Path, pid: int) -> str:
     Returns:
         Such as `train.py:31 in evaluate: loss = model(x)`, empty where nobody knows.
     """
-    answer = _answer(folder, pid)
+    answer = _answer(folder, pid_within(pid))
     if _SIGNAL is None or not answer.exists():
         return ""
     try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from upshift.lever import Lever, undo_all
 from upshift.loader import board_of
+from upshift.loader.choice import unproven
 from upshift.loader.sources import arrays, gather
 from upshift.records import Effect, Phase, Switch
 
@@ -33,7 +34,8 @@ def settings(scene: Scene) -> tuple[bool, ...]:
     """Return the one setting there is, for a loader whose dataset may be read at once."""
     dataset = scene.traits.get("loader.dataset")
     known = dataset is None or dataset in DATASETS
-    return (True,) if scene.traits.get("loader.map_style") and known else ()
+    shown = not scene.traits.get("loader.workers") or not unproven(scene)
+    return (True,) if scene.traits.get("loader.map_style") and known and shown else ()
 
 
 def why_not(scene: Scene) -> str:
@@ -42,6 +44,8 @@ def why_not(scene: Scene) -> str:
         return "the loop takes its batches from no DataLoader"
     if not scene.traits["loader.map_style"]:
         return "an iterable dataset gives one row after the other: there is nothing to read at once"
+    if scene.traits.get("loader.workers") and (why := unproven(scene)):
+        return why
     return f"only the code of {scene.traits.get('loader.dataset')} can make its items"
 
 
@@ -58,6 +62,7 @@ LEVER = Lever(
     switch=Switch.STEP,
     settings=settings,
     gain_ratio=50.0,
+    cures=frozenset({"per-sample-fetch", "per-sample-transforms"}),
     why_not=why_not,
     lines=lambda setting: (
         "for rows in torch.randperm(len(x)).split(batch_size):  # instead of a DataLoader\n"

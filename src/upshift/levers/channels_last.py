@@ -1,361 +1,161 @@
-"""channels_last: keep the weights and activations of convolutions as NHWC, in 3-D as NDHWC.
+"""channels_last: compute convolutions as NHWC, in 3-D as NDHWC.
 
 Helps: convolutional networks, on CPUs with oneDNN and on tensor cores.
-Hurts: models with few convolutions, where each change of layout is a copy. So is a `.view` that
-    torch does not have in this layout: of activations at each call, while a weight whose memory
-    the script views gets its own layout back for good.
-Maths: rounding. Another convolution kernel sums in another order. Masks and noise, which torch
-    draws in the order of memory, are drawn in the order of the script's own layout, so they stay:
-    in `dropout`, `normal_` and its like, `randn_like` and its like. Files of `torch.save`, pickle
-    and safetensors have the script's layout, too. A module that goes to TorchScript, ONNX or
-    `torch.export` gets its layout back for good; a trace alone keeps this one.
+Hurts: models with few convolutions, and models that reshape, slice or drop feature maps between
+    them: each change of layout is a copy. Small kernels pay a few microseconds per operation.
+Maths: rounding. Another convolution kernel sums in another order. Only activations change their
+    layout, and only inside a root call: weights, gradients, moments, inputs and outputs keep the
+    script's. Whatever may see a layout or share memory (views, NumPy, strides, random masks) finds
+    the script's own.
 Source: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
 """
 
 from __future__ import annotations
 
-import copy
 import sys
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
-from upshift.compile.exports import before_exports
-from upshift.compile.memory import (
-    holder_count,
-    is_alone,
-    is_last,
-    is_lent,
-    is_mapped,
-    is_whole,
-    laid_by_place,
-    lay_out,
-    layout_of,
-)
+from upshift.compile.fit import compiled_by_script, plain_surroundings
+from upshift.compile.layouts import Activations, guard_kind
+from upshift.compile.own_code import mention
 from upshift.lever import Lever, undo_all
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable
 
     from upshift.lever import Scene, Training
 
-_DRAWN_INTO = (
-    "normal_", "uniform_", "bernoulli_", "exponential_", "cauchy_", "geometric_", "log_normal_",
-    "random_",
-)  # fmt: skip
-_DRAWN_LIKE = ("randn_like", "rand_like", "randint_like")
-_SAFETENSORS = ("_flatten", "_flatten_as_ptr")  # of old and of new releases
+_BEYOND_SIGHT = (("torch", "compile"), ("torch.jit", "script"), ("torch.jit", "trace"))
+"""What makes code whose operations nobody can follow."""
+_PAST_TORCH = (("torch.utils.dlpack", "to_dlpack"), ("torch", "to_dlpack"))
+"""What shares the memory of a tensor, and is asked in no mode."""
+_LIBRARIES = ("torch", "torchvision", "upshift")
+_COMPILES = "the script compiles code, whose operations nobody can follow"
 
 
 def settings(scene: Scene) -> tuple[bool, ...]:
     """Return the one setting there is, for models with 2-D or 3-D convolutions."""
-    found = scene.traits.get("model.conv") or scene.traits.get("model.conv3d")
-    done = scene.traits.get("model.channels_last")
-    return (True,) if found and not done and scene.traits.get("optimizer.name") != "LBFGS" else ()
+    return () if why_not(scene) else (True,)
 
 
 def why_not(scene: Scene) -> str:
-    """Say why there is nothing to try."""
-    if scene.traits.get("optimizer.name") == "LBFGS":
-        return "LBFGS reads gradients as flat vectors, which torch refuses in this layout"
-    if scene.traits.get("model.channels_last"):
+    """Say why there is nothing to try; empty where there is."""
+    traits = scene.traits
+    if traits.get("model.channels_last"):
         return "the script gives its convolutions this layout already"
+    if traits.get("compiled"):
+        return "the script uses torch.compile, which chooses layouts itself"
+    if traits.get("model.conv") or traits.get("model.conv3d"):
+        return ""
     return "the model has no 2-D or 3-D convolution"
 
 
-def _convolutions(module: Any) -> list[Any]:
+def _unfit(module: Any) -> str | None:
+    """Say why a root stays as it is, empty where nothing need be said; None for one that fits."""
+    import torch
     from torch import nn
 
+    parts = list(module.modules())
+    if any(isinstance(part, (nn.DataParallel, torch.jit.ScriptModule)) for part in parts):
+        return "parts of the model run outside of Python or in other threads"
+    if any(compiled_by_script(part) for part in parts):
+        return "the script compiles parts of the model itself"
     kinds = (nn.Conv2d, nn.ConvTranspose2d, nn.Conv3d, nn.ConvTranspose3d)
-    return [part for part in module.modules() if isinstance(part, kinds)]
+    return None if any(isinstance(part, kinds) for part in parts) else ""
 
 
-def _convert_module(module: Any, spared: set[int]) -> list[Any]:
-    """Convert the weights of convolutions in place, and return them; they stay the same objects.
+class _Roots:
+    """Make root calls with channels last, and leave those alone that cannot be followed."""
 
-    Args:
-        module: whose convolutions.
-        spared: ids of weights to leave alone.
-    """
-    changed = []
-    for weight in {id(p): p for part in _convolutions(module) for p in part.parameters()}.values():
-        layout = layout_of(weight)
-        movable = layout is not None and weight.is_contiguous() and is_alone(weight)
-        if id(weight) in spared or not movable:
-            continue
-        lay_out(weight, layout)
-        changed.append(weight)
-        if weight.grad is not None and is_alone(weight.grad):
-            lay_out(weight.grad, layout)
-    return changed
+    def __init__(self, training: Training) -> None:
+        from torch.utils.weak import WeakIdKeyDictionary
 
+        self._training = training
+        self._left: Any = WeakIdKeyDictionary()  # modules may be equal
+        self._stopped = ""
+        self._told = False
+        self._scripted_count = 0
+        self._running: Activations | None = None
+        self._plain = plain_surroundings()
+        self._kind = guard_kind()
 
-def _follow_weight(weight: Any, state: Mapping[str, Any]) -> None:
-    """Lay the gradient and the state (momentum, moments) of a weight out as it is itself.
+    def stop(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Leave all roots alone where the script makes code that cannot be followed."""
+        asker = str(sys._getframe(2).f_globals.get("__name__"))  # behind the stand-in
+        if asker.partition(".")[0] not in _LIBRARIES:
+            self._stopped = _COMPILES
+        return original(*args, **kwargs)
 
-    Fused kernels walk over weights, gradients and moments side by side in memory.
-    """
-    import torch
+    def apply(self, original: Any, args: Any) -> Any:
+        """Leave a root alone from now on: it calls a `torch.autograd.Function` of the script's."""
+        if self._running is not None:
+            self._running.refuse("its code has a backward pass of its own")
+        return original(args)
 
-    gradient, strides = weight.grad, weight.stride()  # asked before each step: the quick way first
-    beside = [v for v in (gradient, *state.values()) if type(v) is torch.Tensor and v.dim() > 3]
-    for value in [v for v in beside if v.layout is torch.strided and v.stride() != strides]:
-        layouts = (torch.contiguous_format, layout_of(weight))  # others are the script's own
-        fitting = [one for one in layouts if weight.is_contiguous(memory_format=one)]
-        if fitting and value.shape == weight.shape and (value is not gradient or is_alone(value)):
-            lay_out(value, fitting[0])
+    def share(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Lay a tensor out that is about to share its memory with another."""
+        if self._running is not None:
+            self._running.show((args, kwargs))
+        return original(*args, **kwargs)
 
-
-def _follow_weights(optimizer: Any) -> None:
-    for weight, state in optimizer.state.items():
-        if layout_of(weight) is not None:
-            _follow_weight(weight, state)
-
-
-class _Layouts:
-    """The roots and optimizers of one training, which change layout together."""
-
-    def __init__(self) -> None:
-        self._optimizers: WeakKeyDictionary[Any, None] = WeakKeyDictionary()
-        self._weights: list[ref[Any]] = []  # a set would compare tensors number by number
-        self._exported: list[ref[Any]] = []
-
-    def convert_root(self, module: Any) -> None:
-        """Convert a root module, and the state that optimizers have of its weights already."""
-        spared = {id(held()) for held in self._exported}
-        self._weights += map(ref, _convert_module(module, spared))
-        self.follow()
-
-    def _put_back(self, weights: list[Any]) -> None:
-        """Give weights their own layout back, and all who share their memory with them."""
-        import torch
-
-        held: dict[int, list[Any]] = {}
-        for tensor in (one for weight in weights for one in (weight, weight.grad)):
-            if not is_last(tensor):
-                continue
-            others = [] if is_alone(tensor) else self._others(tensor, held)
-            if others is not None:
-                lay_out(tensor, torch.contiguous_format, *others)
-
-    def release(self) -> bool:
-        """Give everything its own layout back; return whether nothing is left in this one."""
-        self._put_back(self._living())
-        self.follow()
-        return not any(map(is_last, self._living()))
-
-    def leave(self, module: Any) -> None:
-        """Give a module that is exported its own layout back, for good."""
-        import torch
-
-        if isinstance(module, torch.nn.Module):
-            inside = list(module.parameters())
-            self._exported += map(ref, inside)
-            own = set(map(id, inside))
-            self._put_back([weight for weight in self._living() if id(weight) in own])
-            self.follow()
-
-    def copy(self, original: Any, weight: Any, *args: Any) -> Any:
-        """Answer `copy.deepcopy` of a weight, whose copy has this layout, too."""
-        copied = original(weight, *args)
-        if is_last(copied) and is_last(weight):
-            place = weight.data_ptr()
-            if any(one.data_ptr() == place for one in self._living()):
-                self._weights.append(ref(copied))
-        return copied
-
-    def convert_optimizer(self, optimizer: Any) -> Callable[[], None]:
-        """Let an optimizer's state follow its weights, now and whenever the script changes one."""
-        self._optimizers[optimizer] = None
-        _follow_weights(optimizer)
-        hooks = [
-            optimizer.register_step_pre_hook(self._mend),
-            optimizer.register_load_state_dict_post_hook(_follow_weights),
-        ]
-        return undo_all([hook.remove for hook in hooks])
-
-    def _living(self) -> list[Any]:
-        return [weight for weight in (held() for held in self._weights) if weight is not None]
-
-    def follow(self) -> None:
-        """Lay the state of every optimizer out as its weights are now."""
-        for optimizer in list(self._optimizers):
-            _follow_weights(optimizer)
-
-    def _mend(self, optimizer: Any, *_: Any) -> None:
-        for weight in self._living():
-            if state := optimizer.state.get(weight):
-                _follow_weight(weight, state)
-
-    def convert_inputs(self, module: Any) -> Callable[[Any], Any] | None:
-        """Return how inputs with as many dimensions as the module's convolutions take become."""
-        taken = frozenset(len(part.kernel_size) + 2 for part in _convolutions(module))
-
-        def convert(tensor: Any) -> Any:
-            layout = layout_of(tensor) if tensor.dim() in taken else None
-            return tensor if layout is None else tensor.contiguous(memory_format=layout)
-
-        return convert if taken else None
-
-    def view(self, original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """Answer `Tensor.view` where this layout has no such view.
-
-        The script may write through a view, so the tensor gets its own layout back; where nobody
-        can write, or who shares the memory is not known, the view is of a copy.
-        """
-        import torch
-
-        internals: Any = torch._C
-        if internals._get_tracing_state() and is_last(tensor):
-            return original(tensor.contiguous(), *args, **kwargs)  # a trace breaks at a refusal
+    def call(self, module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
+        """Make a root call."""
+        if module not in self._left:
+            if not len(self._left):
+                self._look_for_graphs()
+            self._left[module] = _unfit(module)
+        self._look_for_scripts()
+        if self._left[module] is not None or self._stopped or not self._plain():
+            return call(args, kwargs)
+        self._running = activations = Activations()
         try:
-            return original(tensor, *args, **kwargs)
-        except RuntimeError:
-            layout = layout_of(tensor)
-            laid = layout is not None and tensor.is_contiguous(memory_format=layout)
-            if not laid and not is_mapped(tensor):
-                raise
-        is_read = tensor.is_leaf and tensor.requires_grad and torch.is_grad_enabled()
-        if is_last(tensor) and not is_read:
-            others = [] if is_alone(tensor) else self._others(tensor, {})
-            if others is not None:
-                lay_out(tensor, torch.contiguous_format, *others)
-                return original(tensor, *args, **kwargs)
-        return original(tensor.contiguous(), *args, **kwargs)
+            with self._kind(activations.answer):
+                result = call(args, kwargs)
+        finally:
+            self._running = None
+            activations.settle()
+        if activations.refused:
+            self._left[module] = activations.refused
+            if None not in self._left.values():
+                self._excuse(activations.refused)
+        return result
 
-    def _others(self, tensor: Any, held: dict[int, list[Any]]) -> list[Any] | None:
-        """Return who else has the memory of a weight, gradient or moment; None where unknown.
+    def _look_for_graphs(self) -> None:
+        """Stop where the script walks along autograd's graph, in which this puts views."""
+        if where := mention(("next_functions",)):
+            self._stopped = self._stopped or f"its graph is looked at: {where}"
 
-        Args:
-            tensor: that shares its memory.
-            held: all tensors of this layout by their place, found where they are needed.
-        """
-        if not is_whole(tensor) or is_lent(tensor):
-            return None
-        place, strides, count = tensor.data_ptr(), tensor.stride(), holder_count(tensor)
-        found = [one for one in self._laid() if one.data_ptr() == place][:1]
-        if found and (count != 2 or found[0] is tensor):  # as where the script keeps a state_dict
-            found = [one for one in laid_by_place(held).get(place, ()) if one is not tensor]
-        alike = all(one.stride() == strides and one.dtype == tensor.dtype for one in found)
-        return found if found and alike and count in (None, len(found) + 1) else None
-
-    def _laid(self) -> Iterator[Any]:
-        """Yield the weights that were converted, their gradients and moments."""
-        for weight in self._living():
-            states = (optimizer.state.get(weight) or {} for optimizer in self._optimizers)
-            moments = (value for state in states for value in state.values())
-            yield from filter(is_last, (weight, weight.grad, *moments))
-
-
-def _drop(original: Any, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002  # as torch
-    """Answer `dropout` and `alpha_dropout` with the mask that they draw without this lever.
-
-    torch fills a mask in the order of memory: with channels last, other activations would be
-    dropped by the same numbers.
-    """
-    told = {**dict(zip(("p", "training", "inplace"), args, strict=False)), **kwargs}
-    if not told.get("training", True) or not told.get("p", 0.5) or not is_last(input):
-        return original(input, *args, **kwargs)
-    inplace = told.pop("inplace", False)
-    dropped = original(input.contiguous(), **told)
-    return input.copy_(dropped) if inplace else dropped.contiguous(memory_format=layout_of(input))
-
-
-def _draw_into(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    """Answer `Tensor.normal_` and its like, as `_drop` does."""
-    import torch
-
-    if not is_last(tensor):
-        return original(tensor, *args, **kwargs)
-    drawn = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    return tensor.copy_(original(drawn, *args, **kwargs))
-
-
-def _draw_like(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    """Answer `torch.randn_like` and its like."""
-    import torch
-
-    asked = kwargs.get("memory_format") or torch.preserve_format
-    if not is_last(tensor) or asked is not torch.preserve_format:
-        return original(tensor, *args, **kwargs)
-    drawn = original(tensor, *args, **{**kwargs, "memory_format": torch.contiguous_format})
-    return drawn if drawn.requires_grad else drawn.contiguous(memory_format=layout_of(tensor))
-
-
-class _Copies:
-    """Tensors in the script's layout, for files: one copy for all that share a memory.
-
-    It lives as long as somebody else holds it, as what writes a file does.
-    """
-
-    def __init__(self) -> None:
-        self._storages: WeakValueDictionary[Any, Any] = WeakValueDictionary()
-
-    def of(self, tensor: Any) -> Any:
-        """Return a copy of a tensor, without its graph."""
-        key = tensor.data_ptr(), tensor.dtype, tensor.shape
-        if (storage := self._storages.get(key)) is not None:
-            known = tensor.new_empty(0).set_(storage, 0, tensor.shape)
-            if known.equal(tensor):  # else it is one of before
-                return known
-        fresh = tensor.detach().contiguous()
-        self._storages[key] = fresh.untyped_storage()
-        return fresh
-
-    def reduce(self, original: Any, tensor: Any, *args: Any) -> Any:
-        """Answer what pickle and `torch.save` ask a tensor for.
-
-        `copy.copy` asks the same, and shares the memory with what it makes of it.
-        """
+    def _look_for_scripts(self) -> None:
+        """Stop where the script has made TorchScript of functions; torch does so, too."""
         import torch
 
-        made, parts = original(tensor, *args)
-        dense = made is torch._utils._rebuild_tensor_v2 and is_last(tensor)
-        asker = sys._getframe(3).f_code  # behind the stand-in and __reduce_ex__
-        if dense and is_whole(tensor) and asker is not copy.copy.__code__:
-            laid = self.of(tensor)
-            parts = (laid._typed_storage(), 0, parts[2], laid.stride(), *parts[4:])
-        return made, parts
+        scripted: Any = getattr(torch.jit._state, "_jit_caching_layer", ())
+        if len(scripted) != self._scripted_count:
+            self._scripted_count = len(scripted)
+            if any(
+                not one.__module__.startswith(("torch.", "torchvision.")) for one in list(scripted)
+            ):
+                self._stopped = _COMPILES
+        if self._stopped and not self._told:
+            self._excuse(self._stopped)
 
-    def flatten(self, original: Any, tensors: Any, *args: Any) -> Any:
-        """Answer what safetensors makes of tensors to write them; it refuses this layout."""
-        if isinstance(tensors, dict):
-            tensors = {k: self.of(t) if is_last(t) else t for k, t in tensors.items()}
-        return original(tensors, *args)
+    def _excuse(self, reason: str) -> None:
+        self._told = True
+        self._training.excuse(RuntimeError(f"the model keeps its own layout: {reason}"))
 
 
 def pull(training: Training, setting: bool) -> Callable[[], None]:
-    """Convert root modules, optimizer state, and the inputs of root calls."""
+    """Follow the operations of root calls, and give convolutions their inputs in this layout."""
     import torch
-    from torch.nn import functional
+    from torch._functorch import utils
 
-    layouts, copies = _Layouts(), _Copies()
-    views: list[tuple[Any, str, Callable[..., Any]]] = [
-        (torch.Tensor, name, layouts.view) for name in ("view", "view_as")
-    ]
-    answers: list[tuple[Any, str, Callable[..., Any]]] = [
-        *((functional, name, _drop) for name in ("dropout", "alpha_dropout")),
-        *((torch.Tensor, name, _draw_into) for name in _DRAWN_INTO),
-        *((torch, name, _draw_like) for name in _DRAWN_LIKE),
-        *((kind, "__deepcopy__", layouts.copy) for kind in (torch.Tensor, torch.nn.Parameter)),
-        ("torch", "Tensor._reduce_ex_internal", copies.reduce),
-        *(("safetensors.torch", name, copies.flatten) for name in _SAFETENSORS),
-    ]
-    stop_views = undo_all([training.on_function(*view) for view in views])
-    undos = [training.on_function(*answer) for answer in answers]
-    undos += before_exports(training, layouts.leave)
-    undos += [
-        training.on_root(layouts.convert_root),
-        training.on_optimizer(layouts.convert_optimizer),
-        training.on_inputs(layouts.convert_inputs),
-    ]
-
-    def undo() -> None:
-        undo_all(undos)()
-        if layouts.release():  # else the script would meet refusals that it does not know
-            stop_views()
-
-    return undo
+    roots = _Roots(training)
+    undos = [training.on_function(owner, name, roots.stop) for owner, name in _BEYOND_SIGHT]
+    undos += [training.on_function(owner, name, roots.share) for owner, name in _PAST_TORCH]
+    undos.append(training.on_function(torch.Tensor, "_make_subclass", roots.share))
+    undos.append(training.on_function(utils, "unwrap_dead_wrappers", roots.apply))
+    return undo_all([*undos, training.on_call(roots.call, innermost=2)])
 
 
 LEVER = Lever(

@@ -88,6 +88,7 @@ LEVER = Lever(
     switch=Switch.CHILD,  # switching back forgets what took long to compile
     settings=settings,
     gain_ratio=8.0,
+    cures=frozenset({"per-parameter-loops"}),
     why_not=why_not,
     lines=lambda _: (
         "step = torch.compile(optimizer.step)  # with lr=torch.tensor(...), or each new rate\n"

@@ -11,13 +11,14 @@ Source: https://docs.pytorch.org/docs/stable/optim.html
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from upshift.lever import Lever
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from upshift.lever import Scene, Training
 
@@ -79,11 +80,30 @@ def _free(group: dict[str, Any]) -> bool:
     return "foreach" in group and not is_tensor and not any(map(group.get, options))
 
 
+def _span(parameter: Any) -> tuple[int, int]:
+    """Return where the memory of a parameter begins and ends."""
+    each = zip(parameter.shape, parameter.stride(), strict=True)
+    count = 1 + sum((size - 1) * stride for size, stride in each)
+    start = parameter.data_ptr()
+    return start, start + count * parameter.element_size()
+
+
+def _overlap(parameters: Sequence[Any]) -> bool:
+    """Return whether some lie in the same memory: a loop updates it twice, one after the other."""
+    import torch
+
+    spans = sorted(map(_span, filter(torch.numel, parameters)))
+    return any(one[1] > other[0] for one, other in pairwise(spans))
+
+
 def _choose(optimizer: Any) -> Mapping[str, Any] | None:
     groups = optimizer.param_groups
     if not (_known(optimizer) and all(map(_free, groups))):
         return None
-    return {"foreach": True} if all(_plain(p) for g in groups for p in g["params"]) else None
+    parameters = [p for group in groups for p in group["params"]]
+    if not all(map(_plain, parameters)) or _overlap(parameters):
+        return None
+    return {"foreach": True}
 
 
 def pull(training: Training, setting: bool) -> Callable[[], None]:
@@ -98,6 +118,7 @@ LEVER = Lever(
     switch=Switch.STEP,
     settings=settings,
     gain_ratio=2.0,
+    cures=frozenset({"per-parameter-loops"}),
     why_not=why_not,
     lines=lambda _: "optimizer = torch.optim.RMSprop(..., foreach=True)  # the script's own class",
     promising=promising,

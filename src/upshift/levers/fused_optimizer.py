@@ -70,17 +70,20 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _laid_out_alike(parameter: Any, state: Mapping[str, Any]) -> bool:
-    """Return whether gradient and moments lie in memory as the weight does.
+    """Return whether gradient and moments have the kind of the weight, and lie as it does.
 
     The kernels walk through all of them side by side, and go wrong in silence where they differ.
+    A moment of another dtype or shape, torch's loop converts, or says what is wrong with it.
     """
     import torch
 
     beside = [parameter.grad, *state.values()]
     return all(
-        _alike(parameter, tensor)
+        tensor.shape == parameter.shape
+        and tensor.dtype == parameter.dtype
+        and _alike(parameter, tensor)
         for tensor in beside
-        if isinstance(tensor, torch.Tensor) and tensor.shape == parameter.shape
+        if isinstance(tensor, torch.Tensor) and tensor is not state.get("step")
     )
 
 

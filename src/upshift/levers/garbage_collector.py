@@ -1,11 +1,14 @@
 """garbage_collector: leave what exists when training begins out of Python's garbage collections.
 
 Helps: scripts with many Python objects (lists of samples, vocabularies, annotations), which every
-    full collection walks through, and those that call `gc.collect()` in the loop. Loader workers
-    share more memory. The setting is the factor by which young objects are looked at less often.
+    full collection walks through. Loader workers share more memory. The setting is the factor by
+    which young objects are looked at less often.
 Hurts: memory, where the script makes cycles of objects that hold tensors: they are found later,
     and later still by a factor. A collector that the script has set itself is left alone.
-Maths: exact. No tensor changes; objects in cycles only live for longer.
+Maths: exact. No tensor changes; objects in cycles only live for longer. A script that looks for
+    objects or collects them by hand (`gc.get_objects`, `gc.collect()`) reaches the frozen ones,
+    too, and is told its own settings. One whose code could tell when an object is collected
+    (`__del__`, `weakref`, `gc.get_stats`) keeps its collector.
 Source: https://docs.python.org/3/library/gc.html#gc.freeze
 """
 
@@ -14,6 +17,7 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any
 
+from upshift.compile.own_code import mention
 from upshift.lever import STEP, Lever, at_least
 from upshift.records import Effect, Switch
 
@@ -23,6 +27,13 @@ if TYPE_CHECKING:
     from upshift.lever import Scene, Training
 
 _STOCK_COUNTS = (700, 2000)  # up to Python 3.12, and since
+_TELLING = (
+    "__del__", "weakref", "WeakKeyDictionary", "WeakSet", "WeakValueDictionary", "finalize",
+    "get_count", "get_freeze_count", "get_referrers", "get_stats", "set_threshold", "unfreeze",
+)  # fmt: skip
+"""Names in a script that could tell when objects are collected, or among how many others."""
+_IMPORTED = ("collect", "get_objects")
+"""Functions that a script may have imported before they were answered for."""
 _LEAST_SHARE_RATIO = 0.01
 _MOST_SHARE_RATIO = 0.9
 
@@ -77,39 +88,77 @@ def forecast(scene: Scene, factor: int) -> float | None:
     return None if share is None else 1.0 / (1.0 - share)
 
 
-def _tune(factor: int) -> Callable[[], None]:
-    """Freeze what is alive, and look at young objects less often; the result undoes both."""
-    before = gc.get_threshold()
-    if _set_by_the_script(gc.isenabled(), before[0], gc.get_freeze_count()):
-        return lambda: None
-    raised = (before[0] * factor, *before[1:])
-    gc.collect()  # what is garbage now would stay for ever
-    gc.freeze()
-    gc.set_threshold(*raised)
+class _Tuned:
+    """What exists is frozen and young objects are looked at less often; scripts see neither."""
 
-    def undo() -> None:
-        gc.unfreeze()
-        if gc.get_threshold() == raised:
-            gc.set_threshold(*before)
+    def __init__(self, training: Training, factor: int) -> None:
+        self._training = training
+        self._factor = factor
+        self._own: tuple[int, ...] = ()
+        self._raised: tuple[int, ...] = ()
+        self._frozen_count = 0
+        self._undos = [
+            training.on_root(self._begin),
+            training.on_optimizer(self._begin),
+            training.on_function("gc", "get_objects", self._look),
+            training.on_function("gc", "get_referrers", self._look),
+            training.on_function("gc", "collect", self._collect),
+            training.on_function("gc", "get_threshold", self._tell_threshold),
+            training.on_function("gc", "get_freeze_count", self._tell_count),
+        ]
 
-    return undo
+    def _begin(self, _: Any) -> None:
+        """Freeze what is alive, once training begins: the data set and the model are there."""
+        if self._own:
+            return
+        self._own = self._raised = gc.get_threshold()
+        if _set_by_the_script(gc.isenabled(), self._own[0], gc.get_freeze_count()):
+            return
+        if where := mention(_TELLING, functions=_IMPORTED):
+            self._training.excuse(RuntimeError(f"the collector stays as it is: {where}"))
+            return
+        gc.collect()  # what is garbage now would stay for ever
+        gc.freeze()
+        self._frozen_count = gc.get_freeze_count()
+        self._raised = (self._own[0] * self._factor, *self._own[1:])
+        gc.set_threshold(*self._raised)
+
+    def _look(self, look: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Answer with the frozen objects, too, which Python leaves out."""
+        frozen_count, self._frozen_count = self._frozen_count, 0
+        if frozen_count:
+            gc.unfreeze()
+        try:
+            return look(*args, **kwargs)
+        finally:
+            if frozen_count:
+                gc.freeze()
+                self._frozen_count = gc.get_freeze_count()
+
+    def _collect(self, collect: Callable[..., int], generation: int = 2) -> int:
+        """Collect what the script asks for: a full collection sees the frozen objects, too."""
+        return self._look(collect, generation) if generation == 2 else collect(generation)
+
+    def _tell_threshold(self, ask: Callable[[], Any]) -> Any:
+        threshold = ask()
+        return self._own if threshold == self._raised else threshold
+
+    def _tell_count(self, ask: Callable[[], int]) -> int:
+        return max(0, ask() - self._frozen_count)
+
+    def undo(self) -> None:
+        """Put back what the script set."""
+        for undo in self._undos:
+            undo()
+        if self._frozen_count:
+            gc.unfreeze()
+        if self._own and gc.get_threshold() == self._raised:
+            gc.set_threshold(*self._own)
 
 
 def pull(training: Training, factor: int) -> Callable[[], None]:
-    """Wait until training begins: then the data set and the model are there."""
-    undos: list[Callable[[], None]] = []
-
-    def begin(_: Any) -> None:
-        if not undos:
-            undos.append(_tune(factor))
-
-    undos_of_waiting = [training.on_root(begin), training.on_optimizer(begin)]
-
-    def undo() -> None:
-        for put_back in (*undos_of_waiting, *undos):
-            put_back()
-
-    return undo
+    """Wait until training begins."""
+    return _Tuned(training, factor).undo
 
 
 def _lines(factor: int) -> str:

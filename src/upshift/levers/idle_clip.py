@@ -4,7 +4,7 @@ Helps: scripts that clip by a norm that is seldom reached: the second of two pas
     for 60 gradients of 20,000 elements, nothing for small ones).
 Hurts: nothing where the norm is below the limit; one comparison of a number where it is above.
 Maths: exact. The norm is computed as before, and x * 1 is x; where denormal numbers are taken
-    for zeros, it is not, and the pass is made.
+    for zeros, it is not, and the pass is made. So it is where operations are counted or profiled.
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from upshift.compile.fit import plain_surroundings
 from upshift.lever import Lever
 from upshift.records import Effect, Phase, Switch
 
@@ -46,7 +47,12 @@ def _keeps_bits(gradient: Any) -> bool:
     """Return whether a gradient times one is the same bits; a complex minus zero is not."""
     import torch
 
-    return gradient.layout is torch.strided and torch.is_floating_point(gradient)
+    return (
+        type(gradient) is torch.Tensor
+        and gradient.layout is torch.strided
+        and torch.is_floating_point(gradient)
+        and not gradient.requires_grad  # of a graph, which would see that it was written to
+    )
 
 
 def _is_one(max_norm: Any, total_norm: Any) -> bool:
@@ -66,10 +72,9 @@ def _clip(
     import torch
 
     parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    gradients = [p.grad for p in parameters if p.grad is not None]
     with torch.no_grad():
-        idle = _is_one(max_norm, total_norm) and all(
-            _keeps_bits(p.grad) for p in parameters if p.grad is not None
-        )
+        idle = _is_one(max_norm, total_norm) and all(map(_keeps_bits, gradients))
     return None if idle else original(parameters, max_norm, total_norm, *args, **kwargs)
 
 
@@ -79,7 +84,12 @@ def pull(training: Training, setting: bool) -> Callable[[], None]:
 
     if not hasattr(clip_grad, _SEAM):  # before torch 2.6
         return lambda: None
-    return training.on_function(clip_grad, _SEAM, _clip)
+    plain = plain_surroundings()
+
+    def answer(original: Any, *args: Any, **kwargs: Any) -> Any:
+        return _clip(original, *args, **kwargs) if plain() else original(*args, **kwargs)
+
+    return training.on_function(clip_grad, _SEAM, answer)
 
 
 LEVER = Lever(

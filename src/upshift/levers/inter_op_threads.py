@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import PlanError
-from upshift.lever import Lever, at_least
+from upshift.lever import Lever, at_least, is_asked_by_script, undo_all
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def pull(training: Training, count: int) -> Callable[[], None]:
     """
     import torch
 
-    if torch.get_num_interop_threads() != count:
+    own = torch.get_num_interop_threads()
+    if own != count:
         try:
             torch.set_num_interop_threads(count)
         except RuntimeError as error:
@@ -71,7 +72,13 @@ def pull(training: Training, count: int) -> Callable[[], None]:
         answered.append(args[0])
         return None
 
-    return training.on_function(torch, "set_num_interop_threads", answer)
+    def told(original: Callable[..., Any]) -> Any:
+        return (*answered, own)[0] if is_asked_by_script() else original()
+
+    return undo_all([
+        training.on_function(torch, "set_num_interop_threads", answer),
+        training.on_function(torch, "get_num_interop_threads", told),
+    ])  # fmt: skip
 
 
 LEVER = Lever(

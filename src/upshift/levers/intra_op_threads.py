@@ -11,9 +11,10 @@ Source: https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inf
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from upshift.lever import COMPUTE_AND_DATA, Lever, at_least
+from upshift.lever import COMPUTE_AND_DATA, Lever, at_least, is_asked_by_script
 from upshift.loader.choice import threads_beside
 from upshift.records import Effect, Switch
 
@@ -78,11 +79,16 @@ def _in_worker() -> bool:
     return frame.f_globals.get("__name__") == _WORKER
 
 
+def _tell(own: list[int], original: Callable[..., Any]) -> Any:
+    """Answer the script by its own count: it may make as many workers, and draw as often."""
+    return own[0] if is_asked_by_script() and not _in_worker() else original()
+
+
 def pull(training: Training, count: int) -> Callable[[], None]:
     """Set the count now and again when training starts, and over what the script sets itself.
 
-    Its calls are answered and remembered; what it asked for last is what the undo gives it. A
-    loader worker gets what it asks for.
+    Its calls are answered and remembered; what it asked for last is what it is told, and what the
+    undo gives it. A loader worker gets what it asks for.
     """
     import torch
 
@@ -90,7 +96,7 @@ def pull(training: Training, count: int) -> Callable[[], None]:
     own = [torch.get_num_threads()]
 
     def settle() -> None:
-        now = torch.get_num_threads()
+        now = torch.get_num_threads()  # to us the truth is told
         if now != count:  # a setting that came by another way than the name in torch
             own[0] = now
             put(count)
@@ -103,6 +109,7 @@ def pull(training: Training, count: int) -> Callable[[], None]:
 
     undos = [
         training.on_training(settle),
+        training.on_function(torch, "get_num_threads", partial(_tell, own)),
         training.on_function(torch, "set_num_threads", answer),
     ]
 

@@ -11,10 +11,10 @@ Source: https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inf
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from upshift.errors import PlanError
-from upshift.lever import Lever
+from upshift.lever import Lever, is_asked_by_script, undo_all
 from upshift.records import Effect, Phase, Switch
 from upshift.units import percent
 
@@ -99,15 +99,28 @@ def pull(training: Training, setting: str) -> Callable[[], None]:
     counts = _parse(setting)
     # Another lever may answer for the name in torch; what this one sets is not the script's wish.
     put = torch._C.set_num_threads
+    inside: list[int] = []
 
     def enter(phase: Phase) -> Callable[[], None] | None:
         count, around = counts.get(phase), torch.get_num_threads()
         if count is None or count == around or _has_compiled():
             return None
         put(count)
-        return lambda: put(around)
+        inside.append(around)
 
-    return training.on_phase(enter)
+        def leave() -> None:
+            inside.pop()
+            put(around)
+
+        return leave
+
+    def told(original: Callable[..., Any]) -> Any:
+        return inside[0] if inside and is_asked_by_script() else original()
+
+    return undo_all([
+        training.on_phase(enter),
+        training.on_function(torch, "get_num_threads", told),
+    ])  # fmt: skip
 
 
 def lines(setting: str) -> str:

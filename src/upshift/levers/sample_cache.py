@@ -17,6 +17,7 @@ from upshift.errors import PlanError
 from upshift.lever import Lever
 from upshift.loader import board_of
 from upshift.loader.cache.cached import Cache
+from upshift.loader.choice import unproven
 from upshift.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ def _spare_bytes(scene: Scene) -> int | None:
 def settings(scene: Scene) -> tuple[str, ...]:
     """Return the budget that this machine can spare, as a power of two."""
     spare = _spare_bytes(scene)
-    if not scene.traits.get("loader.map_style") or spare is None or spare < _LEAST_BYTES:
+    if not scene.traits.get("loader.map_style") or unproven(scene):
+        return ()
+    if spare is None or spare < _LEAST_BYTES:
         return ()
     budget_bytes = min(_MOST_BYTES, 1 << (spare.bit_length() - 1))
     unit = "GiB" if budget_bytes >= _UNIT_BYTES["GiB"] else "MiB"
@@ -60,6 +63,8 @@ def why_not(scene: Scene) -> str:
         return "the loop takes its batches from no DataLoader"
     if not scene.traits["loader.map_style"]:
         return "an iterable dataset has no samples that could be asked for twice"
+    if why := unproven(scene):
+        return why
     if _spare_bytes(scene) is None:
         return "how much memory is left is unknown here"
     return "too little memory is left to keep samples in"
@@ -109,6 +114,9 @@ LEVER = Lever(
     wants=wants,
     settings=settings,
     gain_ratio=50.0,
+    cures=frozenset(
+        {"per-sample-transforms", "random-access-store", "slow-decode", "slow-storage"}
+    ),
     why_not=why_not,
     lines=lambda setting: (
         f"decoded = [load(path) for path, _ in dataset.samples]  # if {setting.partition(':')[0]}"

@@ -40,7 +40,7 @@ def settings(scene: Scene) -> tuple[bool, ...]:
 def why_not(scene: Scene) -> str:
     """Say why there is nothing to try."""
     if missing := _missing():
-        return f"{' and '.join(missing)} cannot be imported (pip install upshift[turbojpeg])"
+        return f"{' and '.join(missing)} cannot be imported (pip install {' '.join(missing)})"
     if "loader.workers" not in scene.traits:
         return "the loop takes its batches from no DataLoader"
     return "no image file was opened with Pillow"

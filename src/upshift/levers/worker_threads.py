@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from upshift.lever import Lever, at_least
 from upshift.loader import board_of
+from upshift.loader.choice import unproven
 from upshift.loader.workers.threads import WorkerThreads, openmp_mask
 from upshift.records import Effect, Phase, Switch
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def settings(scene: Scene) -> tuple[int, ...]:
     """Return one thread, and an equal share of the cores where it is more than one."""
     worker_count = int(scene.traits.get("loader.workers", 0))
-    if not worker_count:
+    if not worker_count or unproven(scene, repeats_only=True):
         return ()
     share = scene.machine.budget.core_count // worker_count
     return tuple(dict.fromkeys((1, max(1, share))))
@@ -36,6 +37,8 @@ def why_not(scene: Scene) -> str:
     """Say why there is nothing to try."""
     if "loader.workers" not in scene.traits:
         return "the loop takes its batches from no DataLoader"
+    if scene.traits["loader.workers"]:
+        return unproven(scene, repeats_only=True)
     return "the loader has no workers: its items use the threads of the main process"
 
 

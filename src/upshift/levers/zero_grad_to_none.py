@@ -7,7 +7,8 @@ Hurts: little. Gradients that the script zeroes in a loop of its own (`p.grad.ze
     seen: they stay as they are, and nothing is gained.
 Maths: exact. A gradient that is read and did not come is zeros again: weight decay and momentum
     act as in the script. Minus zero becomes zero, as in 0 + g. Gradients that the script holds
-    on to, or that lie in a buffer of its own, are left alone.
+    on to, or that lie in a buffer of its own, are left alone; all of them are in a script that
+    asks for addresses or versions of tensors, or counts operations.
 Source: https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
 """
 
@@ -15,8 +16,9 @@ from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Any
-from weakref import ref
+from weakref import getweakrefcount, ref
 
+from upshift.compile.own_code import mention
 from upshift.lever import Lever
 from upshift.records import Effect, Phase, Switch
 
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 
     from upshift.lever import Scene, Training
 
+_TELLING = (
+    "data_ptr", "_version", "_cdata", "__array_interface__", "TorchDispatchMode",
+    "__torch_dispatch__", "profile", "profiler",
+)  # fmt: skip
+"""Names in a script that could tell a gradient that stayed from one that is made anew."""
 _SMALLEST_BYTES = 1 << 18  # below, the looks at a gradient cost more than the passes
 
 
@@ -61,11 +68,16 @@ class Zeros:
 
     The attribute `grad` of `torch.nn.Parameter` is ours meanwhile. A read settles all of them:
     where no gradient came, zeros are put.
+
+    Args:
+        training: told why the gradients of a script stay.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, training: Training) -> None:
         import torch
 
+        self._training = training
+        self._has_looked = self._stays = False
         self._away: dict[int, Any] = {}
         self._is_blind = False
         self._kind: Any = torch.nn.Parameter
@@ -83,10 +95,12 @@ class Zeros:
 
     def zero(self, parameters: Iterable[Any], fill: Callable[[], Any], *, to_none: bool) -> Any:
         """Let the gradients go that can go; `fill` does the others the script's way."""
+        if not self._has_looked:
+            self._look()
         for parameter in parameters:
             if to_none:
                 self._away.pop(id(parameter), None)
-            elif self._can_go(parameter):
+            elif not self._stays and self._can_go(parameter):
                 self._grad.__set__(parameter, None)
                 self._away[id(parameter)] = parameter
         self._is_blind = True
@@ -94,6 +108,13 @@ class Zeros:
             return fill()
         finally:
             self._is_blind = False
+
+    def _look(self) -> None:
+        """Read once whether the script could tell that gradients go."""
+        self._has_looked = True
+        if where := mention(_TELLING, functions=("id",)):
+            self._stays = True
+            self._training.excuse(RuntimeError(f"gradients stay where they are: {where}"))
 
     def _counts(self, parameter: Any) -> tuple[int, int, int]:
         return _reference_counts(self._grad.__get__(parameter))
@@ -118,6 +139,8 @@ class Zeros:
             and gradient.dtype == parameter.dtype
             and gradient.stride() == parameter.stride()
             and gradient.untyped_storage().nbytes() == size_bytes
+            and not getweakrefcount(gradient)
+            and not vars(gradient)
         )
         del gradient
         if not is_its_own:
@@ -198,7 +221,7 @@ def pull(training: Training, setting: bool) -> Callable[[], None]:
 
     if "grad" in vars(torch.nn.Parameter):  # another tool has its own
         return lambda: None
-    zeros = Zeros()
+    zeros = Zeros(training)
 
     def of_module(original: Any, module: Any, set_to_none: bool = True) -> Any:
         def fill() -> Any:

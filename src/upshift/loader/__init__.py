@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from upshift.loader.proof.verdict import ASSUMPTION
 from upshift.loader.rehearsal import Rehearsals
 from upshift.loader.switchboard import Switchboard
 
@@ -27,7 +28,9 @@ def board_of(training: Training) -> Switchboard:
         rehearsals = Rehearsals(clock) if training.trial else None
         if rehearsals is not None:
             training.on_first_pass(rehearsals.cost_s)
-        board = _BOARDS[training] = Switchboard(rehearsals=rehearsals, clock=clock)
+        board = _BOARDS[training] = Switchboard(
+            rehearsals=rehearsals, clock=clock, granted=ASSUMPTION in training.assumed
+        )
         training.on_loader(board.make)
         training.on_next(board.advance)
     return board

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
+from upshift.loader.proof.verdict import ASSUMPTION
 from upshift.records import Phase
 from upshift.units import percent
 
@@ -158,6 +159,21 @@ def read_load(scene: Scene) -> Load | None:
     )
 
 
+def unproven(scene: Scene, *, repeats_only: bool = False) -> str:
+    """Say what stands against making batches elsewhere; empty where nothing does.
+
+    Args:
+        scene: what the search knows.
+        repeats_only: they are made where the script makes them, twice at most.
+    """
+    traits = scene.traits
+    if ASSUMPTION in scene.assumed or "loader.pure" not in traits:
+        return ""
+    if traits["loader.pure"] and (repeats_only or traits["loader.unchanged"]):
+        return ""
+    return f"{traits['loader.unproven']}; --assume {ASSUMPTION} permits it all the same"
+
+
 def counts(scene: Scene) -> tuple[int, ...]:
     """Return the numbers of workers to try, the most promising first.
 
@@ -168,6 +184,10 @@ def counts(scene: Scene) -> tuple[int, ...]:
     if load is None or _is_waited_for_little(scene):
         return ()
     own = int(scene.traits["loader.workers"])
+    if unproven(scene, repeats_only=own > 0):
+        return ()
+    if own and unproven(scene):  # they start anew with each pass, as they do without us
+        return tuple(count for count in around(load) if count not in (0, own))
     if not own or scene.traits.get("loader.persistent"):
         return tuple(count for count in around(load) if count > own)
     return tuple(dict.fromkeys((*around(load), own)))
@@ -230,6 +250,8 @@ def why_none(scene: Scene) -> str:
         return "there is no profile yet that says how long a batch takes"
     if not scene.traits.get("loader.map_style"):
         return "an iterable dataset splits its stream by worker: its samples would change"
+    if why := unproven(scene, repeats_only=int(scene.traits["loader.workers"]) > 0):
+        return why
     if _is_waited_for_little(scene):
         share = percent(scene.baseline.share_ratio(Phase.DATA))
         return f"the loop waits for its loader only {share} of the time: it is not the bottleneck"

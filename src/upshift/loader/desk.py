@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.loader.indices import foreseen
 from upshift.loader.pace import Pace
+from upshift.loader.proofs import Permit
 from upshift.loader.sources.checked import Checked, due
-from upshift.loader.sources.source import Stock
+from upshift.loader.sources.source import drawable, stock_of
 from upshift.loader.staff import HERE, Staff, Wish, staff_of_workers, why_not_elsewhere
 from upshift.loader.states import States, read
 from upshift.loader.workers import skip
 from upshift.loader.workers.observed import Moves, observe
 from upshift.loader.workers.pools import Pools
+from upshift.loader.workers.spot import Trust
 from upshift.loader.workers.streams import Streams
 from upshift.loader.workers.tasks import Draws
-from upshift.loader.workers.worker_info import collate_in_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from upshift.loader.passes import Pass
+    from upshift.loader.rehearsal import Rehearsal
     from upshift.loader.workers.pool import Pool
 
 LOOP_DRAWS = "the training loop draws random numbers between two batches"
@@ -38,6 +40,7 @@ class Desk:
     Args:
         note: told, in one sentence, each thing that is not done, and why.
         clock: seconds of the loop.
+        tell: told what the user should hear.
 
     Attributes:
         pace: who makes batches faster, workers or the main process, where the script has none.
@@ -45,17 +48,24 @@ class Desk:
         keeps: workers may stay from pass to pass.
         is_astray: another thread asks for batches than the one of the loop.
         kept_seed: the base seed of the script's own persistent workers.
+        permit: what may be done with the loader.
+        trust: how far added workers have been found to be right.
     """
 
     def __init__(
-        self, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self,
+        note: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        tell: Callable[[str], object] = str,
     ) -> None:
         self.note = note
+        self.trust = Trust(tell)
         self.pace = Pace(clock)
         self.draws: bool | None = None
         self.keeps = True
         self.is_astray = False
         self.kept_seed: int | None = None
+        self.permit = Permit()
         self._pass_count = 0
         self._workers_off = ""
         self._here_off = ""
@@ -64,7 +74,7 @@ class Desk:
         self._misses = 0
         self._forecast: skip.Words | None = None
         self._observations: list[tuple[int, Moves, int]] = []
-        self._slowest_s = 0.0
+        self._slowest_s, self._added_count = 0.0, 0
         self._settled = False
         self._wants_workers = self._wants_none = self._redraws = False
         self._pools = Pools(note)
@@ -220,11 +230,16 @@ class Desk:
 
     def foretells(self, loader: Any, staff: Staff, pool: Pool) -> bool:
         """Return whether the next pass may begin early: its items draw nothing, nobody waits."""
-        known = self.draws is False and staff.draws is Draws.NONE and self.keeps
+        known = self.draws is False and staff.draws is Draws.NONE and self._may_stay
         stays = loader.persistent_workers and loader.num_workers > 0
         seen = known and not stays and foreseen(loader) == sys.maxsize
         will_stay = pool.seen is not None and pool.seen.is_whole
         return seen and will_stay and self._vain_count < _MOST_VAIN
+
+    @property
+    def _may_stay(self) -> bool:
+        """Workers may go on to the next pass."""
+        return self.keeps and self.permit.is_unchanged
 
     def foretold_wrongly(self, *, stale: bool = False) -> None:
         """Note that workers began a pass early in vain.
@@ -246,7 +261,10 @@ class Desk:
         """
         own = int(loader.num_workers)
         count = own if wish.count is None else wish.count
+        if not self.permit.is_unchanged:  # workers of the script's see what was at their start
+            count = max(1, count) if own and self.permit.is_pure else own
         self._wants_workers = not own and count > 0 and light is None
+        self._added_count = 0 if own else count
         self._wants_none = own > 0 and count == 0
         if self._wants_none and loader.worker_init_fn is not None and not self._here_off:
             self.refuse_here("each of its workers is set up by a function of the script's")
@@ -256,6 +274,34 @@ class Desk:
         if own and wish.redraws and count:
             return Staff(count, Draws.STREAM, count)
         return self._staff_of_workers(loader, own, count) if own else self._added(loader, count)
+
+    @property
+    def spared_count(self) -> int:
+        """Workers that would make the batches, were these not kept."""
+        return self._added_count if self.pace.is_home else 0
+
+    def spare(self, loader: Any, staff: Staff, source: Any, shown: Rehearsal | None) -> Staff:
+        """Do without added workers where all samples are kept: to make a batch is to copy it.
+
+        Args:
+            loader: the script's.
+            staff: who would fetch.
+            source: what keeps samples, where something does.
+            shown: what a trial sees of them.
+        """
+        if loader.num_workers or not hasattr(source, "is_kept"):
+            return staff
+        # What they make is taken for the main process's own, and the other way round.
+        source.for_workers = self._wants_workers and not self._workers_off
+        is_shown = shown is None or shown.is_whole
+        if not (staff.count and staff.draws is Draws.NONE and is_shown):
+            return staff
+        if source.is_kept(None if shown is None else shown.indices):
+            self.pace.kept()
+        if not self.pace.is_home:
+            return staff
+        self.drop_pools()
+        return HERE
 
     def _added(self, loader: Any, count: int) -> Staff:
         """Decide for a loader that has no workers of the script's own."""
@@ -272,7 +318,7 @@ class Desk:
         return Staff(count, Draws.NONE, 0)
 
     def _staff_of_workers(self, loader: Any, own: int, count: int) -> Staff:
-        if not self.keeps or (loader.persistent_workers and count <= own):
+        if not (self.keeps and self.permit.is_pure) or (loader.persistent_workers and count <= own):
             return Staff(own, Draws.STREAM, own)
         without = self._whole and not self._here_off
         return staff_of_workers(own, count, draws=self.draws, without=without)
@@ -295,6 +341,8 @@ class Desk:
             offers: functions that propose a source, or say why not.
             light: for the main process; False for workers, where light ones do not pay.
         """
+        if not self.permit.is_unchanged and (loader.num_workers or not light):
+            return None  # it would show changes at once, or not at all
         for offer in offers:
             key = f"{offer.__module__}.{offer.__qualname__}"
             if key in self._given_up:
@@ -303,7 +351,7 @@ class Desk:
             if isinstance(found, str):
                 self.note(found)
                 continue
-            if getattr(found, "light", False) != light or not _drawable(found, loader):
+            if getattr(found, "light", False) != light or not drawable(found, loader):
                 continue
             return self._trusted(key, found, loader)
         return None
@@ -328,25 +376,18 @@ class Desk:
     ) -> Pool:
         """Return workers for a pass."""
         return self._pools.lend(
-            loader,
-            staff,
-            source,
-            setups,
-            holder=holder,
-            keeps=self.keeps,
+            loader, staff, source, setups, holder=holder, keeps=self._may_stay,
             patience_s=_PATIENCE_S + _PATIENCE_RATIO * self._slowest_s,
-        )
+        )  # fmt: skip
 
-    def streams_here(self, going: Pass, logical_count: int) -> Streams:
+    def streams_here(self, going: Pass, logical_count: int, starts: dict[int, States]) -> Streams:
         """Return the random streams of the script's workers, for a pass in this process."""
         if self._streams is None or self._streams.key != going.key or going.key:
             self._streams = Streams(
-                going.key,
-                going.stream.seed,
-                logical_count,
-                going.loader.dataset,
+                going.key, going.stream.seed, logical_count, going.loader.dataset,
                 quiet=self.draws is False,
-            )
+            )  # fmt: skip
+        self._streams.starts.update(starts)
         return self._streams
 
     def start_over(self) -> None:
@@ -357,14 +398,3 @@ class Desk:
     def drop_pools(self) -> None:
         """End all kept workers that no pass holds; the others go with their pass."""
         self._pools.drop()
-
-
-def stock_of(loader: Any) -> Stock:
-    """Return torch's own way to make the batches of a loader, layouts included."""
-    return Stock(loader, collate_fn=collate_in_worker(loader) if loader.num_workers else None)
-
-
-def _drawable(source: Any, loader: Any) -> bool:
-    """Return whether the draws of a source can be replayed: what an init function seeds is not."""
-    own_init = loader.num_workers and loader.worker_init_fn is not None
-    return not (getattr(source, "light", False) and own_init and not source.pure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import inf
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,9 @@ class Pace:
     takes longer than to make the batch. A loop waits for `n` busy workers no longer than a fetch
     over `n`. Where it waits for about a whole fetch, or still waits when fetches have become much
     cheaper, a window of batches is made in the main process, to see, and whoever was faster goes
-    on. Every exact way gives the same batches, so nothing but time hangs on it.
+    on. Once all samples are kept in memory the main process begins, and workers are asked again
+    only where batches still take a good part of the loop. Every exact way gives the same batches,
+    so nothing but time hangs on it.
 
     Args:
         clock: seconds of the loop, without those in which a trial was parked.
@@ -41,12 +44,19 @@ class Pace:
         self._waits_s: list[float] = []
         self._fetches_s: list[float] = []
         self._cycle_s = self._known_s = 0.0
+        self._is_kept = False
         self._pause_count = _FIRST_PAUSE_COUNT
         self._left_count = 0
 
     def begin_pass(self) -> None:
         """Note that what came before the next batch was not the loop alone."""
         self._began_s = None
+
+    def kept(self) -> None:
+        """Note that all samples are kept: to make a batch is to copy it."""
+        if not self._is_kept:
+            self._is_kept, self.is_home, self._cycle_s = True, True, inf
+            self._cycles_s, self._waits_s, self._fetches_s = [], [], []
 
     def ask(self) -> None:
         """Note that the loop asks for a batch."""
@@ -76,12 +86,21 @@ class Pace:
         self._cycle_s, self.is_home = cycle_s, True
         return True
 
-    def of_main(self) -> bool:
-        """Note a batch of the main process; return whether to change over."""
+    def of_main(self, fetch_s: float) -> bool:
+        """Note a batch of the main process; return whether to change over.
+
+        Args:
+            fetch_s: seconds in which it made it.
+        """
+        self._fetches_s.append(fetch_s)
         if len(self._cycles_s) < _WINDOW_COUNT:
             return False
-        cycle_s, _, _ = self._window()
-        if cycle_s <= self._cycle_s:
+        cycle_s, _, fetched_s = self._window()
+        if self._cycle_s == inf:  # nobody has seen workers that copy what is kept
+            is_slow = fetched_s > _SOME_WAIT_RATIO * cycle_s
+        else:
+            is_slow = cycle_s > self._cycle_s
+        if not is_slow:
             return False
         self.is_home = False
         self._left_count, self._pause_count = self._pause_count, 2 * self._pause_count

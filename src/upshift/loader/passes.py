@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from upshift.loader.desk import stock_of
 from upshift.loader.indices import foretell, sample_count
+from upshift.loader.sources.source import stock_of
 from upshift.loader.staff import staff_as_torchs
 from upshift.loader.workers.belief import believe
 from upshift.loader.workers.observed import glance, observe
@@ -151,6 +152,10 @@ class Pass:
         return staff is not None and 0 < staff.count < staff.logical_count
 
     @property
+    def _setups(self) -> tuple[Any, ...]:
+        return self.desk.permit.setups(self._board.setups)
+
+    @property
     def _outdated(self) -> bool:
         return self._version != self._board.version
 
@@ -158,10 +163,12 @@ class Pass:
         """Let those fetch whom the levers, and what is known by now, ask for."""
         if self._pool is not None and self._pool.given:
             return  # first what has been asked for
-        desk, loader = self.desk, self.loader
-        self._version = self._board.version
+        desk, loader, self._version = self.desk, self.loader, self._board.version
         staff, light, heavy = self._chosen()
-        if self._pool is not None and self._pool.serves(staff, heavy, self._board.setups):
+        source = None if heavy is None else heavy.source
+        self._rehearsal = self._board.rehearsal(self, source, staff.count or desk.spared_count)
+        staff = desk.spare(loader, staff, source, self._rehearsal)
+        if self._pool is not None and self._pool.serves(staff, heavy, self._setups):
             self.staff, self.chain = staff, None  # the same processes, asked for other draws
             return
         if self._pool is not None:
@@ -170,14 +177,11 @@ class Pass:
             self.resumes.update(self._streams.starts)
         self.staff, self._pool, self.chain, self._streams = staff, None, None, None
         self._starts, self.resumes = self.resumes, {}
-        source = None if heavy is None else heavy.source
-        self._rehearsal = self._board.rehearsal(self, source, staff.count)
         self._here, self._light = light or heavy or stock_of(loader), light is not None
         if staff.count:
             self._hire(staff, heavy)
         elif staff.logical_count:
-            self._streams = desk.streams_here(self, staff.logical_count)
-            self._streams.starts.update(self._starts)
+            self._streams = desk.streams_here(self, staff.logical_count, self._starts)
 
     def _chosen(self) -> tuple[Staff, Checked | None, Checked | None]:
         """Return who fetches, and with which source, here or in workers."""
@@ -194,12 +198,12 @@ class Pass:
     def _hire(self, staff: Staff, source: Any) -> None:
         """Let worker processes fetch; where they cannot start, a script without any goes on."""
         try:
-            self._pool = self.desk.pool(self.loader, staff, source, self._board.setups, self)
+            self._pool = self.desk.pool(self.loader, staff, source, self._setups, self)
         except Exception as error:
             why = f"workers could not be started ({said(error)})"
             if not self.loader.num_workers:
                 self.give_up_workers(why)
-            elif source is None and not self._board.setups:
+            elif source is None and not self._setups:
                 raise
             else:  # what a lever adds to them may not pickle
                 self.desk.note(why)
@@ -364,8 +368,9 @@ class Pass:
             elif self.desk.curious:
                 batch = self.desk.observe(self, lambda: self._fetch(indices), sample_count(indices))
             else:
+                pace, began_s = self.desk.pace, time.perf_counter()
                 batch = self._fetch(indices)
-                if self.desk.pace.is_home and self.desk.pace.of_main():
+                if pace.is_home and pace.of_main(time.perf_counter() - began_s):
                     self.look_again()
         finally:
             self.stream.delivered()

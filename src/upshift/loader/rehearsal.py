@@ -138,6 +138,16 @@ class Rehearsal:
         return [*known[:count], *own[len(known[:count]) :]]
 
     @property
+    def is_whole(self) -> bool:
+        """Whether all that comes again is kept."""
+        return bool(self._window) and self._kept_ratio >= 1.0 and not self._is_off
+
+    @property
+    def indices(self) -> list[Any]:
+        """The samples that come again."""
+        return [index for indices in self._window for index in indices]
+
+    @property
     def _is_off(self) -> bool:
         source = self._source()
         return source is not None and bool(source.is_off)

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from upshift.loader.desk import Desk
 from upshift.loader.indices import begin_stream, fresh_seed, kept_draws, rest_of
 from upshift.loader.passes import Pass
+from upshift.loader.proofs import Proofs, permit_of
 from upshift.loader.staff import Wish
 from upshift.loader.view import Unknown, make_front, steerable
 
@@ -62,6 +63,7 @@ class Switchboard:
     Args:
         rehearsals: of a trial: what pays from the second pass on is shown at once.
         clock: seconds of the loop, without those in which a trial was parked.
+        granted: the user answers for what cannot be proven of a dataset.
 
     Attributes:
         wish: the number of workers that a lever asks for.
@@ -69,6 +71,8 @@ class Switchboard:
         setups: what each worker process does at its start.
         version: grows with every change of these.
         notes: what is not done for some loader, and why, one sentence each.
+        proofs: what is proven of each loader.
+        tell: told, once each, what is not done for want of a proof.
     """
 
     def __init__(
@@ -76,8 +80,12 @@ class Switchboard:
         *,
         rehearsals: Rehearsals | None = None,
         clock: Callable[[], float] = time.monotonic,
+        granted: bool = False,
     ) -> None:
         self.rehearsals = rehearsals
+        self._granted = granted
+        self.proofs = Proofs()
+        self.tell: Callable[[str], object] = lambda why: None
         self._clock = clock
         self.wish = Wish()
         self.offers: list[Offer] = []
@@ -139,7 +147,10 @@ class Switchboard:
     def _changed(self) -> None:
         self.version += 1
         for front, loader_of in list(self._fronts.items()):
-            if "_next_data" not in front.__dict__ and (loader := loader_of()) is not None:
+            loader = loader_of()
+            if "_next_data" in front.__dict__ or loader is None:
+                continue
+            if self._permitted(self._desk(loader), loader):
                 self._take_over(front, loader)
 
     @property
@@ -150,8 +161,16 @@ class Switchboard:
     def _desk(self, loader: Any) -> Desk:
         desk = self._desks.get(loader)
         if desk is None:
-            desk = self._desks[loader] = Desk(self._note, self._clock)
+            desk = self._desks[loader] = Desk(self._note, self._clock, self._say)
         return desk
+
+    def _say(self, why: str) -> None:
+        self.tell(why)
+
+    def _refuse(self, why: str) -> None:
+        if why not in self.notes:
+            self.tell(why)
+        self._note(why)
 
     def rehearsal(self, going: Pass, source: Any, process_count: int) -> Rehearsal | None:
         """Return where a trial's pass takes its batches from; None for the script's own order."""
@@ -177,7 +196,7 @@ class Switchboard:
         if desk.is_astray and desk.kept_seed is None:
             desk.drop_pools()
             return stock()
-        if self.idle and desk.kept_seed is None:
+        if desk.kept_seed is None and not self._permitted(desk, loader):
             front = stock()
             if hasattr(front, "_sampler_iter"):
                 front.__dict__.pop("_next_data", None)
@@ -195,6 +214,21 @@ class Switchboard:
             if isinstance(loader._iterator, Stayed):
                 loader._iterator = None
             return stock()
+
+    def _permitted(self, desk: Desk, loader: Any) -> bool:
+        """Return whether anything is asked for, and may be done by what is proven of a loader."""
+        if self.rehearsals is not None:
+            self.proofs.of(loader)  # the parent asks what could be done
+        if self.idle:
+            return False
+        if _is_autocast():  # items compute in other bits than in passes without
+            self._refuse("autocast is on where a pass begins: its batches are made by torch alone")
+            return False
+        if not self._granted:
+            desk.permit = permit_of(self.proofs.of(loader))
+        if desk.permit.missing:
+            self._refuse(desk.permit.missing)
+        return desk.permit.allows(loader, self.wish, self.offers, self.setups)
 
     def _begin(self, desk: Desk, loader: Any, *, resumed: bool) -> Any:
         """Return an iterator that a `Pass` answers for."""
@@ -216,6 +250,8 @@ class Switchboard:
             if loader._iterator is None:
                 loader._iterator = stayed
         front._next_data = going.next
+        if loader.num_workers:  # where torch's iterator has workers, it has this, too
+            front._shutdown_workers = going.leave
         self._fronts[front] = weakref.ref(loader)
         return front
 
@@ -260,6 +296,12 @@ def _profiled() -> bool:
     from torch.autograd import profiler
 
     return bool(getattr(profiler, "_is_profiler_enabled", True))
+
+
+def _is_autocast() -> bool:
+    import torch
+
+    return torch.is_autocast_enabled("cpu")
 
 
 def front_of(itself: weakref.ref[Any]) -> Any:

@@ -10,10 +10,11 @@ from upshift.records.evidence import Comparison, Interval, Noise, Pair, Profile,
 from upshift.records.finding import Diagnosis, Finding, HotLine, Place
 from upshift.records.machine import Budget, Caveat, Cpu, Machine, Memory, Pressure, Runtime, Torch
 from upshift.records.plan import Plan, Workload
-from upshift.records.tuning import Cost, Gate, LeverReport, Profiling, Proof, Tuning
-from upshift.records.words import Effect, Entry, Phase, Setting, Switch, Verdict
+from upshift.records.tuning import Cost, Gate, LeverReport, Passes, Profiling, Proof, Tuning
+from upshift.records.words import Assumption, Effect, Entry, Phase, Setting, Switch, Verdict
 
 __all__ = [
+    "Assumption",
     "Band",
     "Budget",
     "Caveat",
@@ -32,6 +33,7 @@ __all__ = [
     "Memory",
     "Noise",
     "Pair",
+    "Passes",
     "Phase",
     "Place",
     "Plan",

@@ -75,14 +75,36 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """The gain of a plan whose first pass over the data takes longer than later ones.
+
+    Attributes:
+        step_count: steps of a pass.
+        longer_s: seconds that the first pass takes longer than later ones.
+        pass_count: passes of the training.
+        is_assumed: nobody said how long the training is.
+        first_ratio: gain of the first pass.
+        whole: gain of all passes.
+    """
+
+    step_count: int
+    longer_s: float
+    pass_count: int
+    is_assumed: bool
+    first_ratio: float
+    whole: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profiling:
-    """Everything that one `profile` found out."""
+    """Everything that one `profile` found out; `assumed` is what the user granted, by name."""
 
     machine: Machine
     workload: Workload
     profile: Profile
     diagnosis: Diagnosis
     notes: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +115,12 @@ class Tuning:
         band: how the script trains without levers, None where no proof recorded it.
         diagnosis: what makes the untouched script slow, None where nobody looked.
         races: every race of the search, in order.
+        interrupted: the user ended it before its answer was confirmed.
+        out_of_time: its budget did.
         confirmed: the fresh launches behind `speedup`.
         traits: what the child saw of the script, as levers read it; a missing key is unknown.
+        assumed: what the user granted by `--assume`, by name.
+        passes: the gain of the first pass and of all, where `speedup` is of later ones only.
     """
 
     machine: Machine
@@ -110,8 +136,16 @@ class Tuning:
     levers: tuple[LeverReport, ...] = ()
     notes: tuple[str, ...] = ()
     interrupted: bool = False
+    out_of_time: bool = False
     band: Band | None = None
     diagnosis: Diagnosis | None = None
     races: tuple[Comparison, ...] = ()
     confirmed: Comparison | None = None
     traits: Mapping[str, Setting] = field(default_factory=dict)
+    assumed: tuple[str, ...] = ()
+    passes: Passes | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it ended before its answer was confirmed."""
+        return self.interrupted or self.out_of_time

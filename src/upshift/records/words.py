@@ -52,6 +52,16 @@ class Effect(StrEnum):
         return max((Effect.EXACT, *effects), key=lambda effect: effect.severity_index)
 
 
+class Assumption(StrEnum):
+    """What a lever needs and nothing can prove; the user grants it by its name.
+
+    DATASET_UNCHANGED: item code has no outside effects, and what it reads is not changed by the
+    script.
+    """
+
+    DATASET_UNCHANGED = "dataset-unchanged"
+
+
 class Switch(StrEnum):
     """How far a running script can change a lever, which decides how two plans are compared.
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 KEPT_FACTS, SHOWN_FINDINGS = 5, 3
 GAUGE_WIDTH, WHISKER_WIDTH = 30, 41
+_STOP = "Ctrl-C ends the search and keeps the best so far"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -95,7 +96,7 @@ def _parts(board: Board) -> list[tuple[str, RenderableType]]:
         said = f"{findings.cost(finding):>5}  {finding.name}: {finding.remedy}"
         parts.append(("slow by" if index == 0 else "", _Cut(said)))
     if board.leading:
-        parts.append(("leading", prose(board.leading)))
+        parts += [("leading", prose(board.leading)), ("", Text(_STOP, "dim"))]
     parts += _race(board)
     for index, fact in enumerate(board.facts[-KEPT_FACTS:]):
         parts.append(("known" if index == 0 else "", _Cut(fact)))

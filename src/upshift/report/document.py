@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from upshift.records import Diagnosis, Interval, Machine, Profile, Profiling, Tuning
+    from upshift.records import Diagnosis, Interval, Machine, Passes, Profile, Profiling, Tuning
 
 SCHEMA = 1
 KEYS = (
@@ -27,6 +27,8 @@ KEYS = (
     "levers",
     "maths",
     "cost",
+    "assumed",
+    "passes",
 )
 
 
@@ -42,6 +44,7 @@ def profile_document(found: Profiling) -> dict[str, Any]:
         workload=_plain(found.workload),
         baseline=baseline(found.profile),
         findings=findings(found.diagnosis),
+        assumed=list(found.assumed),
     )
 
 
@@ -69,8 +72,23 @@ def tuning_document(tuning: Tuning) -> dict[str, Any]:
             "effect": tuning.proof.effect.value,
             "gates": [_plain(gate) for gate in tuning.proof.gates],
         },
+        passes=_passes(tuning.passes),
         cost={"wall_s": tuning.cost.wall_s, "launches": tuning.cost.launch_count},
+        assumed=list(tuning.assumed),
     )
+
+
+def _passes(passes: Passes | None) -> dict[str, Any] | None:
+    if passes is None:
+        return None
+    return {
+        "steps": passes.step_count,
+        "longer_s": passes.longer_s,
+        "count": passes.pass_count,
+        "assumed": passes.is_assumed,
+        "first": passes.first_ratio,
+        "whole": interval(passes.whole),
+    }
 
 
 def utf8(text: str) -> str:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class State(StrEnum):
     """How far a plan can be relied on, weakest first.
 
-    EMPTY is the answer of a whole search that nothing helps; an empty plan of one that was
-    interrupted is UNPROVED.
+    EMPTY is the answer of a whole search that nothing helps; an empty plan of one that did not
+    come to its end is UNPROVED.
     """
 
     FAILED = "failed"
@@ -51,7 +51,7 @@ _DOUBTS = {
 def state_of(tuning: Tuning) -> State:
     """Return how far the plan of a tuning can be relied on."""
     if not tuning.plan.settings:
-        return State.UNPROVED if tuning.interrupted else State.EMPTY
+        return State.UNPROVED if tuning.unfinished else State.EMPTY
     if not tuning.proof.holds:
         return State.FAILED
     if tuning.speedup is not None and tuning.speedup.is_gain:
@@ -97,7 +97,7 @@ def doubt(state: State | None, plan: Plan) -> str:
         return _DOUBTS.get(state, "") if state else ""
     if state is not State.UNPROVED:
         return ""
-    return "This plan is empty, since its search was interrupted: run `upshift tune` again."
+    return "This plan is empty, since its search did not come to its end: run `upshift tune` again."
 
 
 def _gate(gate: Gate) -> str:

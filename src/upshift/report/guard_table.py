@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib  # what stands in a file may be long
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import PlanError
@@ -74,7 +75,7 @@ def _figures(name: str, value: Any) -> tuple[float, ...]:
     if not isinstance(value, list) or any(
         isinstance(item, bool) or not isinstance(item, int | float) for item in value
     ):
-        raise TypeError(f"{name} = {value!r} is no list of numbers")
+        raise TypeError(f"{name} = {reprlib.repr(value)} is no list of numbers")
     return tuple(map(float, value))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from upshift.records import Phase
 from upshift.report import findings, text
-from upshift.report.wording import EFFECTS, command_line, interval
+from upshift.report.wording import EFFECTS, command_line, granted, interval
 from upshift.units import duration, percent
 
 if TYPE_CHECKING:
@@ -80,8 +80,11 @@ def _answer(tuning: Tuning) -> list[str]:
         said.append(f"Measured in fresh launches: **{interval(tuning.speedup)}**, 95 % interval.")
     if tuning.plan.settings:
         said.append(f"Effect: {tuning.proof.effect} ({EFFECTS[tuning.proof.effect]}).")
+    said += granted(tuning.assumed)
     if tuning.interrupted:
         said.append("The search was interrupted; this is what was known by then.")
+    if tuning.out_of_time:
+        said.append("The budget was spent; this is what was known by then.")
     return ["  \n".join(said)]
 
 

@@ -9,22 +9,23 @@ warning. A plan without levers changes nothing and is never refused.
 
 from __future__ import annotations
 
+import reprlib  # what stands in a file may be long
 import shlex
-import tomllib
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upshift import lever
-from upshift.errors import PlanError, UsageError
+from upshift.errors import PlanError, UsageError, shown
 from upshift.records import Entry, Plan
+from upshift.report import toml_file
 from upshift.report.document import utf8
 from upshift.report.evidence_table import State, doubt, evidence_table, read_state, state_of
 from upshift.report.files import write_atomically
 from upshift.report.guard_table import guard_table, read_band
 from upshift.report.machine_table import alike, fingerprint, machine_table
-from upshift.report.wording import EFFECTS, PLAN_NAME, command_line, interval, words
+from upshift.report.wording import EFFECTS, PLAN_NAME, command_line, granted, interval, words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,6 +49,7 @@ class SavedPlan:
         command: the script (module, notebook, program) and its arguments.
         band: how the script begins without levers; None where the run is not watched.
         state: how far the plan can be relied on; None where the file does not say.
+        assumed: what the user granted when it was tuned, by name.
     """
 
     plan: Plan
@@ -57,6 +59,7 @@ class SavedPlan:
     schema: int = SCHEMA
     band: Band | None = None
     state: State | None = None
+    assumed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +94,7 @@ def write_plan(path: Path, tuning: Tuning, *, lines: Mapping[str, str], today: d
     _say(document, f"    {rerun}")
     _say(document, "The script itself is not edited. You may edit this file.")
     document.add("schema", tomlkit.item(SCHEMA))
+    _add_assumed(document, tuning.assumed)
     document.add("machine", machine_table(tuning))
     document.add("command", _command_table(tuning.workload))
     document.add("plan", _plan_table(tuning, lines))
@@ -107,10 +111,10 @@ def guard_plan(path: Path) -> None:
         UsageError: there is another file, or a plan that somebody wrote.
     """
     try:
-        content = tomllib.loads(path.read_text("utf-8"))
+        content = toml_file.load(path)
     except FileNotFoundError:
         return
-    except (OSError, ValueError):
+    except (OSError, ValueError, PlanError):
         content = {}
     if not {"schema", "plan"} <= content.keys() or not path.is_file():
         raise UsageError(
@@ -127,10 +131,10 @@ def guard_plan(path: Path) -> None:
 def place_for(path: Path, tuning: Tuning) -> Path:
     """Return where the plan of a tuning goes.
 
-    One that was interrupted goes beside a plan that is better proved, and beside a file that
-    does not say how far it is, such as one written by hand.
+    One that did not come to its end goes beside a plan that is better proved, and beside a file
+    that does not say how far it is, such as one written by hand.
     """
-    if not tuning.interrupted or not path.is_file():
+    if not tuning.unfinished or not path.is_file():
         return path
     try:
         there = read_plan(path).state
@@ -151,7 +155,8 @@ def read_plan(path: Path) -> SavedPlan:
     content = _load(path)
     if content.get("schema") != SCHEMA:
         raise PlanError(
-            f"{path} has schema {content.get('schema')!r}, and this upshift reads {SCHEMA}.",
+            f"{path} has schema {reprlib.repr(content.get('schema'))}, and this upshift reads "
+            f"{SCHEMA}.",
             remedy=REDO,
         )
     command = _table(path, content, "command")
@@ -162,8 +167,10 @@ def read_plan(path: Path) -> SavedPlan:
         entry=_entry(path, command),
         band=read_band(path, _table(path, content, "guard")),
         state=read_state(_table(path, content, "evidence")),
+        assumed=frozenset(_texts(path, content, "assume")),
     )
     lever.check_plan(saved.plan)
+    lever.check_assumptions(saved.assumed)
     return saved
 
 
@@ -180,7 +187,9 @@ def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple
     """
     here = fingerprint(machine)
     found = [
-        Difference(says=says.format(saved=then, here=here[key]), refuses=_decides(key, then, here))
+        Difference(
+            says=shown(says.format(saved=then, here=here[key])), refuses=_decides(key, then, here)
+        )
         for key, says in _SENTENCES.items()
         if key in here
         and (then := saved.machine.get(key)) is not None
@@ -232,10 +241,11 @@ def _command_differences(saved: SavedPlan, workload: Workload) -> list[Differenc
     tuned = replace(workload, argv=saved.command, entry=saved.entry or workload.entry)
     then, now = _trained(tuned), _trained(workload)
     if then != now:
-        says = f"The plan was tuned for {then}, and this is {now}."
+        says = f"The plan was tuned for {shown(then)}, and this is {shown(now)}."
         return [Difference(says=says, refuses=True)]
     if tuned.argv[1:] != workload.argv[1:]:
-        says = f"The plan was tuned with the arguments {shlex.join(tuned.argv[1:]) or '(none)'}."
+        arguments = shown(shlex.join(tuned.argv[1:])) or "(none)"
+        says = f"The plan was tuned with the arguments {arguments}."
         return [Difference(says=says, refuses=False)]
     return []
 
@@ -266,7 +276,7 @@ def _files_and_modules(arguments: Sequence[str]) -> list[str]:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return toml_file.load(path)
     except FileNotFoundError as error:
         remedy = f"Run `upshift tune` first, which writes {PLAN_NAME}, or name another --plan."
         raise PlanError(f"There is no plan at {path}.", remedy=remedy) from error
@@ -276,7 +286,7 @@ def _load(path: Path) -> dict[str, Any]:
         raise PlanError(problem, remedy="Make it readable, or name another --plan.") from error
     except ValueError as error:
         # tomllib.TOMLDecodeError and UnicodeDecodeError are both ValueErrors.
-        problem = f"{path} is not a TOML file: {error}."
+        problem = f"{path} is not a TOML file: {shown(error)}."
         raise PlanError(problem, remedy=f"Mend that line. {REDO}") from error
 
 
@@ -285,28 +295,33 @@ def _table(
 ) -> dict[str, Any]:
     table = content.get(name, None if required else {})
     if not isinstance(table, dict):
-        found = "missing" if table is None else f"not a table: {table!r}"
+        found = "missing" if table is None else f"not a table: {reprlib.repr(table)}"
         raise PlanError(f"The [{name}] of {path} is {found}.", remedy=REDO)
     return table
 
 
 def _plan(path: Path, table: Mapping[str, Any]) -> Plan:
-    plan = Plan()
     for name, setting in table.items():
         if not isinstance(setting, bool | int | float | str):
             raise PlanError(
-                f"The setting of {name} in {path} is {setting!r}.",
+                f"The setting of {shown(name)} in {path} is {reprlib.repr(setting)}.",
                 remedy="Write true, false, a number or a text.",
             )
-        plan = plan.pull(name, setting)
-    return plan
+    pulled = ((name, setting) for name, setting in table.items() if setting is not False)
+    return Plan(tuple(sorted(pulled)))
 
 
 def _argv(path: Path, command: Mapping[str, Any]) -> tuple[str, ...]:
-    argv = command.get("argv", [])
-    if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
-        raise PlanError(f"The argv in {path} is not a list of texts: {argv!r}.", remedy=REDO)
-    return tuple(argv)
+    return _texts(path, command, "argv")
+
+
+def _texts(path: Path, table: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    texts = table.get(name, [])
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise PlanError(
+            f"The {name} in {path} is not a list of texts: {reprlib.repr(texts)}.", remedy=REDO
+        )
+    return tuple(texts)
 
 
 def _entry(path: Path, command: Mapping[str, Any]) -> Entry | None:
@@ -315,7 +330,7 @@ def _entry(path: Path, command: Mapping[str, Any]) -> Entry | None:
         return None if entry is None else Entry(entry)
     except ValueError as error:
         remedy = f"Choose from: {', '.join(Entry)}."
-        raise PlanError(f"The entry in {path} is {entry!r}.", remedy=remedy) from error
+        raise PlanError(f"The entry in {path} is {reprlib.repr(entry)}.", remedy=remedy) from error
 
 
 def _say(place: TOMLDocument | Table, comment: str) -> None:
@@ -332,6 +347,15 @@ def _printable(text: str) -> str:
 def _spelt(workload: Workload) -> Workload:
     """Return a workload with its words as a plan file keeps them."""
     return replace(workload, argv=tuple(map(utf8, workload.argv)))
+
+
+def _add_assumed(document: TOMLDocument, assumed: Sequence[str]) -> None:
+    import tomlkit
+
+    if assumed:
+        for sentence in granted(assumed):
+            _say(document, sentence)
+        document.add("assume", tomlkit.item(list(assumed)))
 
 
 def _command_table(workload: Workload) -> Table:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from upshift.report import findings, steps
 from upshift.report.layout import WIDTH, bullets, facts, heading, indented, prose, section
-from upshift.report.wording import EFFECTS, command_line, continued, interval, words
+from upshift.report.wording import EFFECTS, command_line, continued, granted, interval, words
 from upshift.units import duration, percent, times
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from upshift.records import Interval, LeverReport, Machine, Profiling, Tuning
+    from upshift.records import Interval, LeverReport, Machine, Passes, Profiling, Tuning
 
 STYLES = {"kept": "bold green", "rejected": "red", "failed": "red", "dropped": "dim"}
 PASSED = {True: "passed", False: "failed", None: "open"}
@@ -49,7 +49,7 @@ def render_profile(found: Profiling) -> Group:
         *section("What makes it slow", *findings.told(found.diagnosis)),
         *section("Where in your code", *findings.lines(found.diagnosis, found.workload)),
         *section("What it used", *facts(steps.usage(profile, found.machine))),
-        *section("Notes", *bullets(found.notes)),
+        *section("Notes", *bullets([*granted(found.assumed), *found.notes])),
     )
 
 
@@ -92,7 +92,11 @@ def headline(tuning: Tuning) -> str:
         return "The search ended before its best plan could be confirmed by fresh runs."
     if not tuning.speedup.is_gain:
         return f"Fresh runs did not confirm a gain: {interval(tuning.speedup)}."
-    return f"This script can run {times(tuning.speedup.mid_ratio)} as fast."
+    seen = tuning.passes
+    if seen is None:
+        return f"This script can run {times(tuning.speedup.mid_ratio)} as fast."
+    over = "a pass" if seen.pass_count == 1 else f"{seen.pass_count:,} passes"
+    return f"This script can run {times(seen.whole.mid_ratio)} as fast over {over} over its data."
 
 
 def _nothing(so_far: str, at_all: str, rows: Sequence[LeverReport]) -> str:
@@ -109,7 +113,7 @@ def _nothing(so_far: str, at_all: str, rows: Sequence[LeverReport]) -> str:
 
 def _is_only_pulled(tuning: Tuning) -> bool:
     """Return whether the plan is what the user pulled: what a search finds it confirms, too."""
-    found_nothing = tuning.speedup is None and not tuning.interrupted
+    found_nothing = tuning.speedup is None and not tuning.unfinished
     return bool(tuning.plan.settings) and found_nothing and tuning.proof.holds
 
 
@@ -118,6 +122,8 @@ def beneath(tuning: Tuning) -> list[str]:
     said = []
     if tuning.interrupted:
         said.append("You interrupted the search; this is what was known by then.")
+    if tuning.out_of_time:
+        said.append("The budget was spent; this is what was known by then.")
     if not tuning.plan.settings:
         return [*said, _reasons(tuning.levers)]
     if _is_only_pulled(tuning):
@@ -125,8 +131,20 @@ def beneath(tuning: Tuning) -> list[str]:
     said.append(f"Plan: {tuning.plan}.")
     if tuning.speedup is not None:
         said.append(f"Measured in fresh runs: {_measured(tuning.speedup, tuning.means_ratio)}.")
+    if tuning.speedup is not None and tuning.passes is not None:
+        said.append(_by_passes(tuning.passes, tuning.speedup))
     said.append(f"Effect: {tuning.proof.effect} ({EFFECTS[tuning.proof.effect]}).")
     return said
+
+
+def _by_passes(passes: Passes, speedup: Interval) -> str:
+    """Say what the first pass and all passes gain, where the figure is of later ones."""
+    given = "; --for says how long the training is" if passes.is_assumed else ""
+    return (
+        f"That is from the second pass over the data on. The first pass of {passes.step_count:,} "
+        f"steps, in which samples are kept: {times(passes.first_ratio)}. "
+        f"All {passes.pass_count:,} passes: {_measured(passes.whole, None)}{given}."
+    )
 
 
 def _measured(speedup: Interval, means_ratio: float | None) -> str:
@@ -206,7 +224,7 @@ def trust(tuning: Tuning) -> list[str]:
             "`upshift run` watches its first 50 steps against those without levers, and puts the "
             "levers back where the training goes astray."
         )
-    return [*said, *tuning.notes]
+    return [*said, *granted(tuning.assumed), *tuning.notes]
 
 
 def _caveats(machine: Machine) -> list[str]:

@@ -6,10 +6,12 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from upshift.records import Effect, Entry
+from upshift.records import Assumption, Effect, Entry
 from upshift.units import times
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from upshift.records import Interval, Workload
 
 PLAN_NAME = "upshift.toml"
@@ -22,6 +24,10 @@ EFFECTS = {
     Effect.LEARNING: "another algorithm",
 }
 
+ASSUMPTIONS = {
+    Assumption.DATASET_UNCHANGED: "item code has no outside effects, and what it reads is not "
+    "changed by the script",
+}
 
 SAYS_NOTHING_RATIO = 1000.0
 
@@ -38,6 +44,17 @@ def interval(ratio: Interval) -> str:
     if ratio.high_ratio / ratio.low_ratio >= SAYS_NOTHING_RATIO:
         return f"{times(ratio.mid_ratio)} (too few pairs)"
     return f"{times(ratio.mid_ratio)} ({times(ratio.low_ratio)} to {times(ratio.high_ratio)})"
+
+
+def granted(assumed: Iterable[str]) -> list[str]:
+    """Return one sentence for each assumption that the user granted.
+
+    >>> granted(["dataset-unchanged"])[0][:48]
+    'Not proved but granted by --assume dataset-uncha'
+    """
+    return [
+        f"Not proved but granted by --assume {n}: {ASSUMPTIONS[Assumption(n)]}." for n in assumed
+    ]
 
 
 def words(workload: Workload) -> tuple[str, ...]:

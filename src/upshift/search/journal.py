@@ -19,9 +19,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-SCHEMA = 2
+SCHEMA = 3
 Settings = dict[str, tuple[Setting, ...]]
-_SETTINGS = b'{"settings":'
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search began with.
+
+    Attributes:
+        settings: of each lever, those that it tries.
+        named: of each lever that findings name, the share of a step that it can take away.
+    """
+
+    settings: Settings = {}
+    named: dict[str, float] = {}
+
+
+_BEGUN = b'{"settings":'
 
 
 @dataclass(kw_only=True)
@@ -31,15 +45,15 @@ class Journal:
     Attributes:
         path: the file.
         history: every comparison in it, oldest first.
-        settings: of each lever, those that the search tries. Some come from measurements, which
-            differ from start to start; a search goes on with those that it began with.
+        begun: what the search began with. That comes from measurements, which differ from start
+            to start; a search goes on with what it began with.
         resumed_count: how many of them an earlier run left.
         lost: why nothing is written any more, as on a full disk; empty where all is kept.
     """
 
     path: Path
     history: tuple[Comparison, ...] = ()
-    settings: Settings = field(default_factory=dict)
+    begun: Begun = field(default_factory=Begun)
     resumed_count: int = 0
     lost: str = ""
 
@@ -57,9 +71,9 @@ class Journal:
         header = msgspec.json.encode({"schema": SCHEMA, "fingerprint": fingerprint}, order="sorted")
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         if lines and lines[0] == header + b"\n":
-            history, settings, kept_bytes = _read(lines)
+            history, begun, kept_bytes = _read(lines)
             os.truncate(path, kept_bytes)
-            return cls(path=path, history=history, settings=settings, resumed_count=len(history))
+            return cls(path=path, history=history, begun=begun, resumed_count=len(history))
         if lines:
             path.replace(path.with_name(path.name + ".old"))
         _append(path, header)
@@ -71,11 +85,11 @@ class Journal:
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 
-    def settle(self, settings: Settings) -> None:
-        """Keep the settings that the search tries, for the next start."""
-        if settings != self.settings:
-            self._write(msgspec.json.encode({"settings": settings}))
-            self.settings = settings
+    def settle(self, begun: Begun) -> None:
+        """Keep what the search begins with, for the next start."""
+        if begun != self.begun:
+            self._write(msgspec.json.encode(begun))
+            self.begun = begun
 
     def append(self, comparison: Comparison) -> None:
         """Add a comparison; when this returns, it is on the disk, unless that is `lost`."""
@@ -92,23 +106,23 @@ class Journal:
             self.lost = (error.strerror or str(error)).lower()
 
 
-def _read(lines: list[bytes]) -> tuple[tuple[Comparison, ...], Settings, int]:
+def _read(lines: list[bytes]) -> tuple[tuple[Comparison, ...], Begun, int]:
     """Return the comparisons and settings up to the first broken line, and the bytes they take."""
     history: list[Comparison] = []
-    settings: Settings = {}
+    begun = Begun()
     kept_bytes = len(lines[0])
     for line in lines[1:]:
         if not line.endswith(b"\n"):
             break
         try:
-            if line.startswith(_SETTINGS):
-                settings = msgspec.json.decode(line, type=dict[str, Settings])["settings"]
+            if line.startswith(_BEGUN):
+                begun = msgspec.json.decode(line, type=Begun)
             else:
                 history.append(msgspec.json.decode(line, type=Comparison))
         except (msgspec.DecodeError, ValueError):
             break
         kept_bytes += len(line)
-    return tuple(history), settings, kept_bytes
+    return tuple(history), begun, kept_bytes
 
 
 def _append(path: Path, line: bytes) -> None:

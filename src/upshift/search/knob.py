@@ -25,6 +25,8 @@ _WEAK_COUNT = 2
 _WEAK_CHANCE = {True: 0.5, False: 0.2}
 _WEAK_SHARE = 0.3
 _FORECAST_CHANCE = 0.7
+# What a finding has measured is there to be taken away; a lever takes all of it at best.
+_NAMED_CHANCE, _NAMED_AT_MOST = 0.5, 0.98
 _FASTER_AT_MOST = 8.0  # by how much other levers may shorten a step
 
 
@@ -43,6 +45,7 @@ class Knob:
             hurt as to help, and has to be tried alone.
         idle: why a setting does nothing beside the others of a plan, empty where it does.
         forecasts: the speed-up that is expected of settings alone, where something says.
+        named_ratio: the largest share of a step that a finding says it can take away; 0 for none.
         prior: what it did to other scripts, None where nobody has kept a record.
         share_ratio: share of its phases in a step of the untouched script, see `bounds`.
     """
@@ -56,6 +59,7 @@ class Knob:
     bundled: bool = True
     forecasts: Mapping[Setting, float] = field(default_factory=dict)
     idle: Callable[[Setting, Plan], str] = lambda setting, plan: ""
+    named_ratio: float = 0.0
     prior: Prior | None = None
     share_ratio: float = 1.0
 
@@ -92,6 +96,11 @@ class Knob:
             share_ratio: share of its phases in a step, that of the untouched script by default.
         """
         share_ratio = self.share_ratio if share_ratio is None else share_ratio
+        named_ratio = min(self.named_ratio, share_ratio, _NAMED_AT_MOST)
+        named_log = -_NAMED_CHANCE * log(1.0 - named_ratio)
+        return max(named_log, self._unnamed_log(setting, share_ratio))
+
+    def _unnamed_log(self, setting: Setting, share_ratio: float) -> float:
         limit_log = self.limit_log(share_ratio)
         if setting in self.forecasts:
             said_log = log(max(1.0, self.forecasts[setting]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import combinations, product
 from math import log1p
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from upshift.records import Comparison, Phase, Plan, Setting, Switch
 from upshift.search.knob import SWITCHES, Knob, at_most
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _LOSS_RATIO = 0.98
 # What a first answer leaves of the expectation for a second try around another plan: after
@@ -51,6 +52,10 @@ class Outlook:
         whole_s = sum(self.step_s.values())
         own_s = sum(self.step_s.get(phase, 0.0) for phase in knob.phases)
         return own_s / whole_s if whole_s else knob.share_ratio
+
+    def named_ratio(self, knob: Knob) -> float:
+        """Return the share that findings name for a knob, as far as its phases have it still."""
+        return min(knob.named_ratio, self.share_ratio(knob))
 
     def is_bounded(self, knob: Knob) -> bool:
         """Return whether neither the untouched step nor the present one leaves enough for a knob.
@@ -110,6 +115,19 @@ class Outlook:
 def best_guess(knobs: Sequence[Knob]) -> Plan:
     """Return the plan of every knob at its first setting."""
     return Plan(tuple(sorted((knob.lever, knob.settings[0]) for knob in knobs)))
+
+
+def number_pairs(
+    knobs: Sequence[Knob], outlook: Outlook, plan: Plan
+) -> Iterator[tuple[Knob, Knob, tuple[Setting, Setting]]]:
+    """Yield two numeric knobs with settings near those of a plan, which may share the cores."""
+    now = dict(plan.settings)
+    numeric = [k for k in knobs if is_numeric(k) and len(k.settings) > 1]
+    numeric = [k for k in numeric if k.lever in now or not outlook.is_bounded(k)]
+    for one, other in combinations(numeric, 2):
+        near = (neighbours(one, now.get(one.lever)), neighbours(other, now.get(other.lever)))
+        for settings in product(*near):
+            yield one, other, settings
 
 
 def is_numeric(knob: Knob) -> bool:

@@ -43,6 +43,7 @@ class Proposal:
         switch: the dearest switch among the levers that differ: what the race needs.
         expected_ratio: the speed-up that such a race gives on average, 1 where it is not run
             for a speed-up.
+        named_ratio: the largest share of a step that a finding names for a lever that differs.
     """
 
     kind: Kind
@@ -51,6 +52,7 @@ class Proposal:
     lever: str | None
     switch: Switch
     expected_ratio: float = 1.0
+    named_ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,8 @@ def propose_race(
 ) -> Proposal:
     """Return the proposal of a race, with the switch that it needs."""
     differing = baseline.differing(candidate)
-    switches = [SWITCHES.index(knob.switch) for knob in knobs if knob.lever in differing]
+    turned = [knob for knob in knobs if knob.lever in differing]
+    switches = [SWITCHES.index(knob.switch) for knob in turned]
     return Proposal(
         kind=kind,
         baseline=baseline,
@@ -103,6 +106,7 @@ def propose_race(
         lever=lever,
         switch=SWITCHES[max(switches, default=0)],
         expected_ratio=expected_ratio,
+        named_ratio=max((knob.named_ratio for knob in turned), default=0.0),
     )
 
 

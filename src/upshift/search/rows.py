@@ -51,6 +51,8 @@ def _row(knob: Knob, story: Story) -> LeverReport:
         return _report(knob, dict(failed.candidate.settings)[knob.lever], "failed", _broke(failed))
     if setting is not None and seen is None:
         return _report(knob, setting, "kept", _kept_unseen(knob, story))
+    if seen is None and knob.lever in story.replaced:
+        return _replaced(knob, story.replaced[knob.lever])
     if seen is None:
         return _report(knob, None, "skipped", _untried(knob, story))
     if setting is not None:
@@ -63,6 +65,12 @@ def _row(knob: Knob, story: Story) -> LeverReport:
         return _report(knob, tried, "dropped", why, seen)
     why = f"{_figure_of(seen)}: {_dropped(seen, story.stakes)}{_expected(knob, seen)}"
     return _report(knob, tried, "dropped", why, seen)
+
+
+def _replaced(knob: Knob, seen: Comparison) -> LeverReport:
+    came = seen.candidate.only(seen.baseline.differing(seen.candidate))
+    before = dict(seen.baseline.settings)[knob.lever]
+    return _report(knob, before, "dropped", f"{came} in its place: {figure(seen)}")
 
 
 def _kept_unseen(knob: Knob, story: Story) -> str:

@@ -4,27 +4,31 @@ The story is a generator over its own history. `propose` replays it from the sta
 hands out the first race that nobody has run yet; so it depends on nothing but the knobs and
 the comparisons, and a journal of comparisons is all the state there is.
 
-Bundle first, then one knob at a time: performance levers interact through the bottleneck, so
-what a lever does alone at the baseline says little (a compute lever shows nothing while the data
-loader is late), while most interactions are synergistic. For the same reason the levers that do
-nothing alone are tried once more together, and numbers, which may share the cores, in pairs. A
-bundle that shows no gain is tried in halves: one lever that hurts hides what the others give.
-What comes next is what may be expected to give most, by the ledger of the plan that was taken
-last. Each round takes the next guess of the knobs that are still out; the second is for what the
-first one uncovered. Sources: Frey, Engelhardt and Greitzer 2003,
-https://doi.org/10.1007/s00163-002-0026-9 (adaptive one-factor-at-a-time); Zeller and
-Hildebrandt 2002, https://doi.org/10.1109/32.988498 (delta debugging).
+What findings name comes first (`lead`). Then a bundle, then one knob at a time: performance levers
+interact through the bottleneck, so what a lever does alone at the baseline says little (a compute
+lever shows nothing while the data loader is late), while most interactions are synergistic. So
+levers that do nothing alone are tried once more together, and numbers, which may share the cores,
+in pairs; levers of one state also in each other's place (`instead`). A bundle that shows no gain is
+tried in halves: one lever that hurts hides what the others give. What comes next is what may be
+expected to give most, by the ledger of the plan that was taken last. Each round takes the next
+guess of the knobs that are still out; the second is for what the first one uncovered. Sources:
+Frey, Engelhardt and Greitzer 2003, https://doi.org/10.1007/s00163-002-0026-9 (adaptive
+one-factor-at-a-time); Zeller and Hildebrandt 2002, https://doi.org/10.1109/32.988498 (delta
+debugging).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from itertools import combinations, islice, product
+from itertools import islice
 from math import exp, inf
 from typing import TYPE_CHECKING, TypeAlias
 
 from upshift.records import Comparison, Plan, Setting, Switch, Verdict
-from upshift.search.outlook import Outlook, best_guess, is_numeric, neighbours
+from upshift.search.doubt import doubt
+from upshift.search.instead import instead, rivals
+from upshift.search.lead import lead
+from upshift.search.outlook import Outlook, best_guess, is_numeric, number_pairs
 from upshift.search.proposal import (
     LEAST_RATIO,
     Kind,
@@ -33,12 +37,10 @@ from upshift.search.proposal import (
     is_better,
     is_taken_whole,
     propose_race,
-    shown_ratio,
-    without_guesses,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from upshift.search.knob import Knob
     from upshift.search.proposal import Stakes
@@ -49,7 +51,7 @@ Steps: TypeAlias = "Generator[Proposal, Comparison | None, None]"
 _MOST_BUNDLES, _MOST_ROUNDS, _MOST_PASSES = 3, 3, 3
 _MOST_REFINEMENTS, _MOST_PAIRS = 4, 8
 _GROUP_COUNT = 4
-_PROMISING_RATIO, _DOUBTED_RATIO, _HURTS_RATIO = 0.35, 1.06, 0.99
+_PROMISING_RATIO, _HURTS_RATIO = 0.35, 0.99
 
 
 @dataclass(kw_only=True)
@@ -70,6 +72,7 @@ class Story:
         doubted: for each knob of a plan that did not win again that second race.
         moved: for each knob that went over to another setting the last race about that.
         bounded: knobs that a ledger or the incumbent left too little to do, with the reason.
+        replaced: for each knob that another took the place of that race.
     """
 
     knobs: Sequence[Knob]
@@ -84,6 +87,7 @@ class Story:
     doubted: dict[str, Comparison] = field(default_factory=dict)
     moved: dict[str, Comparison] = field(default_factory=dict)
     bounded: dict[str, str] = field(default_factory=dict)
+    replaced: dict[str, Comparison] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # In noise that hides a small gain it takes a larger one to come in, and none to stay.
@@ -93,7 +97,9 @@ class Story:
 
     def tell(self) -> Steps:
         """Run the whole search, in rounds until a round changes nothing."""
+        yield from lead(self)
         yield from self._bundle()
+        yield from self._prune(cheap=True)
         for guess_index in range(_MOST_ROUNDS):
             before = self.plan
             yield from self._toggle(guess_index)
@@ -103,11 +109,11 @@ class Story:
             yield from self._prune()
             if guess_index and self.plan == before:
                 break
-        yield from self._doubt()
+        yield from doubt(self)
 
     # ---- races
 
-    def _race(
+    def race(
         self,
         kind: Kind,
         baseline: Plan,
@@ -116,39 +122,47 @@ class Story:
         lever: str | None = None,
         expected_log: float = 0.0,
     ) -> Generator[Proposal, Comparison | None, Comparison | None]:
+        """Ask for a race; None where it may not be run."""
         return (
             yield propose_race(
                 kind, baseline, candidate, self.knobs, lever=lever, expected_ratio=exp(expected_log)
             )
         )
 
-    def _take(self, seen: Comparison) -> None:
+    def take(self, seen: Comparison) -> None:
+        """Make the candidate of a race the incumbent; what it may do better without is open."""
+        came = seen.baseline.differing(seen.candidate)
+        self.pruned -= {
+            k.lever for knob in self.knobs if knob.lever in came for k in rivals(knob, self.knobs)
+        }
         self.plan = seen.candidate
         self.outlook.look(seen, self.plan)
 
-    def _usable(self) -> list[Knob]:
+    def usable(self) -> list[Knob]:
+        """Return the knobs that have broken nothing."""
         return [knob for knob in self.knobs if knob.lever not in self.broken]
 
     def _is_promising(self, knob: Knob) -> bool:
-        likely = knob.bundled and knob.chance_ratio >= _PROMISING_RATIO
-        return likely and not self.outlook.is_bounded(knob)
+        known = self.is_in(knob) or knob.lever in self.deciding or self.outlook.is_bounded(knob)
+        return knob.bundled and knob.chance_ratio >= _PROMISING_RATIO and not known
 
-    def _is_in(self, knob: Knob) -> bool:
+    def is_in(self, knob: Knob) -> bool:
+        """Return whether a knob is part of the incumbent."""
         return knob.lever in dict(self.plan.settings)
 
     # ---- several knobs at once
 
     def _bundle(self) -> Steps:
         for _ in range(_MOST_BUNDLES):
-            usable = [knob for knob in self._usable() if self._is_promising(knob)]
+            usable = [knob for knob in self.usable() if self._is_promising(knob)]
             if len(usable) < 2:
                 return
-            seen = yield from self._race_bundle(usable)
+            seen = yield from self.race_bundle(usable)
             if seen is None:
                 usable = [knob for knob in usable if knob.switch is not Switch.LAUNCH]
                 if len(usable) < 2:
                     return
-                seen = yield from self._race_bundle(usable)
+                seen = yield from self.race_bundle(usable)
             self.together = seen
             if seen is None:
                 return
@@ -158,30 +172,31 @@ class Story:
             names = {name for name, _ in seen.candidate.settings}
             yield from self._bisect([k for k in usable if k.lever in names], seen)
 
-    def _race_bundle(
+    def race_bundle(
         self, knobs: Sequence[Knob]
     ) -> Generator[Proposal, Comparison | None, Comparison | None]:
+        """Race some knobs together, each at its best guess."""
         candidate = self.plan
         for knob in knobs:
             candidate = candidate.pull(knob.lever, knob.settings[0])
         expected_log = sum(self.outlook.expected_log(k, k.settings[0]) for k in knobs)
-        return (yield from self._race(Kind.BUNDLE, self.plan, candidate, expected_log=expected_log))
+        return (yield from self.race(Kind.BUNDLE, self.plan, candidate, expected_log=expected_log))
 
     def _read_bundle(self, seen: Comparison) -> Steps:
         if is_taken_whole(seen, self.stakes):
-            self._take(seen)
+            self.take(seen)
             self.bundle = seen
             return
         names = {name for name, _ in seen.candidate.settings}
         self.outlook.disappointed |= names
-        knobs = [knob for knob in self._usable() if knob.lever in names]
+        knobs = [knob for knob in self.usable() if knob.lever in names]
         hurts = seen.speedup is not None and seen.speedup.mid_ratio < _HURTS_RATIO
         if len(knobs) < _GROUP_COUNT or not hurts:
             return
         for half in (knobs[: len(knobs) // 2], knobs[len(knobs) // 2 :]):
-            part = yield from self._race_bundle(half)
+            part = yield from self.race_bundle(half)
             if part is not None and is_taken_whole(part, self.stakes):
-                self._take(part)
+                self.take(part)
                 self.bundle = part
 
     def _bisect(self, suspects: list[Knob], failed: Comparison) -> Steps:
@@ -192,7 +207,7 @@ class Story:
         sound: list[Knob] = []
         while len(suspects) > 1:
             half, rest = suspects[: len(suspects) // 2], suspects[len(suspects) // 2 :]
-            seen = yield from self._race(Kind.BISECT, Plan(), best_guess([*sound, *half]))
+            seen = yield from self.race(Kind.BISECT, Plan(), best_guess([*sound, *half]))
             if seen is None:
                 return
             if seen.verdict is Verdict.FAIL:
@@ -204,21 +219,21 @@ class Story:
     def _join(self) -> Steps:
         """Try the knobs that do nothing alone all together: two may each hide the other's gain."""
         candidate, expected_log = self.plan, 0.0
-        for knob in self._usable():
+        for knob in self.usable():
             setting = self.outlook.best_seen(knob)
             if self.outlook.pointless(knob, setting, self.plan):
                 continue
-            if not self._is_in(knob) and not self.outlook.is_slower(knob, setting):
+            if not self.is_in(knob) and not self.outlook.is_slower(knob, setting):
                 candidate = candidate.pull(knob.lever, setting)
                 expected_log += self.outlook.expected_log(knob, setting)
         if len(self.plan.differing(candidate)) < 2:
             return
-        seen = yield from self._race(Kind.BUNDLE, self.plan, candidate, expected_log=expected_log)
+        seen = yield from self.race(Kind.BUNDLE, self.plan, candidate, expected_log=expected_log)
         if seen is not None and has_won(seen) and is_better(seen, self.stakes):
             for lever in self.plan.differing(candidate):
                 self.deciding.pop(lever, None)
                 self.pruned.discard(lever)
-            self._take(seen)
+            self.take(seen)
             self.bundle = seen
 
     # ---- one knob at a time
@@ -234,7 +249,7 @@ class Story:
             index = guess_index if not pass_index else 0
             while (found := self._next(index, done, again=again)) is not None:
                 done.add(found[0].lever)
-                yield from self._try(*found)
+                yield from self.attempt(*found)
             if self.plan in (before, Plan()) and (pass_index or not guess_index):
                 return
 
@@ -244,7 +259,7 @@ class Story:
         """Return the knob that is out and promises most, its setting and what it promises."""
         found: tuple[Knob, Setting, float] | None = None
         most = -inf
-        for knob in self._usable():
+        for knob in self.usable():
             setting = knob.settings[min(guess_index, len(knob.settings) - 1)]
             if knob.lever in done or not self._is_open(knob, setting, again=again):
                 continue
@@ -259,15 +274,16 @@ class Story:
 
     def _is_open(self, knob: Knob, setting: Setting, *, again: bool) -> bool:
         """Return whether a toggle is due; once more `again` for what is known of another plan."""
-        if self._is_in(knob):
+        if self.is_in(knob):
             return False
         if again and self.outlook.is_elsewhere(knob, setting, self.plan):
             return True
         return not (self.outlook.is_slower(knob, setting) or self.outlook.is_stale(knob, setting))
 
-    def _try(self, knob: Knob, setting: Setting, expected_log: float) -> Steps:
+    def attempt(self, knob: Knob, setting: Setting, expected_log: float) -> Steps:
+        """Race one knob more."""
         candidate = self.plan.pull(knob.lever, setting)
-        seen = yield from self._race(
+        seen = yield from self.race(
             Kind.TOGGLE, self.plan, candidate, lever=knob.lever, expected_log=expected_log
         )
         if seen is None:
@@ -276,13 +292,16 @@ class Story:
             self.broken[knob.lever] = seen
             return
         self.deciding[knob.lever] = seen
+        is_first = not any(self.outlook.seen_ratio(knob, one) for one in knob.settings)
         self.outlook.toggle(knob, setting, seen)
         if is_better(seen, self.stakes):
-            self._take(seen)
+            self.take(seen)
+        elif is_first:
+            yield from instead(self, knob, setting)
 
     def _refine(self) -> Steps:
         for knob in self.knobs:
-            if self._is_in(knob) and len(knob.settings) > 1:
+            if self.is_in(knob) and len(knob.settings) > 1:
                 if is_numeric(knob):
                     yield from self._climb(knob)
                 else:
@@ -308,12 +327,12 @@ class Story:
         if candidate == self.plan:
             return False
         expected_log = self.outlook.move_log(knob)
-        seen = yield from self._race(
+        seen = yield from self.race(
             Kind.REFINE, self.plan, candidate, lever=knob.lever, expected_log=expected_log
         )
         if seen is None or not is_better(seen, self.stakes):
             return False
-        self._take(seen)
+        self.take(seen)
         self.moved[knob.lever] = seen
         self.deciding.pop(knob.lever, None)  # that was about another setting
         self.pruned.discard(knob.lever)
@@ -326,34 +345,26 @@ class Story:
 
         One step of each alone may lose what both together gain.
         """
-        for one, other, settings in islice(self._pairs(), _MOST_PAIRS):
+        near = number_pairs(self.usable(), self.outlook, self.plan)
+        for one, other, settings in islice(near, _MOST_PAIRS):
             candidate = self.plan.pull(one.lever, settings[0]).pull(other.lever, settings[1])
             if len(self.plan.differing(candidate)) < 2:
                 continue
             expected_log = max(self.outlook.move_log(one), self.outlook.move_log(other))
-            seen = yield from self._race(Kind.PAIR, self.plan, candidate, expected_log=expected_log)
+            seen = yield from self.race(Kind.PAIR, self.plan, candidate, expected_log=expected_log)
             if seen is not None and is_better(seen, self.stakes):
                 for lever in (one.lever, other.lever):
                     self.deciding[lever] = seen
                     self.pruned.discard(lever)
-                self._take(seen)
+                self.take(seen)
                 return
-
-    def _pairs(self) -> Iterator[tuple[Knob, Knob, tuple[Setting, Setting]]]:
-        numeric = [k for k in self._usable() if is_numeric(k) and len(k.settings) > 1]
-        numeric = [k for k in numeric if self._is_in(k) or not self.outlook.is_bounded(k)]
-        now = dict(self.plan.settings)
-        for one, other in combinations(numeric, 2):
-            near = (neighbours(one, now.get(one.lever)), neighbours(other, now.get(other.lever)))
-            for settings in product(*near):
-                yield one, other, settings
 
     # ---- fewest levers win
 
-    def _prune(self) -> Steps:
-        """Race knobs' absence against their presence, least promising first."""
-        levers = [knob.lever for knob in reversed(self.knobs) if self._is_in(knob)]
-        levers = [lever for lever in levers if not self._is_settled(lever)]
+    def _prune(self, *, cheap: bool = False) -> Steps:
+        """Race knobs' absence against their presence; where `cheap`, if no launch is needed."""
+        found = [k for k in self.knobs if self.is_in(k) and not self._is_settled(k.lever)]
+        levers = [k.lever for k in reversed(found) if not (cheap and k.switch is Switch.LAUNCH)]
         if len(levers) >= _GROUP_COUNT:
             yield from self._leave_out(levers[: len(levers) // 2])
         for lever in levers:
@@ -363,7 +374,7 @@ class Story:
     def _leave_out(self, levers: Sequence[str]) -> Steps:
         without = self.plan.only(frozenset(name for name, _ in self.plan.settings) - set(levers))
         lever = levers[0] if len(levers) == 1 else None
-        seen = yield from self._race(Kind.PRUNE, without, self.plan, lever=lever)
+        seen = yield from self.race(Kind.PRUNE, without, self.plan, lever=lever)
         # A failure here is that of the plan which never ran before: the one without.
         if seen is None or seen.verdict is Verdict.FAIL:
             return
@@ -376,23 +387,6 @@ class Story:
         if not needed:
             self.plan = without
             self.outlook.look(seen, without)
-
-    def _doubt(self) -> Steps:
-        """Race a gain that is small or guessed once more: of many races some win by chance.
-
-        A plan that does not win again is left with the knobs that have won alone, then with none.
-        """
-        while self.plan.settings:
-            grounds = {name: self.deciding.get(name, self.bundle) for name, _ in self.plan.settings}
-            if shown_ratio(grounds.values()) > _DOUBTED_RATIO:
-                return
-            seen = yield from self._race(Kind.PRUNE, self.plan, Plan())
-            least = 1.0 + self.stakes.least_ratio / 2
-            if seen is None or seen.speedup is None or seen.speedup.mid_ratio <= 1.0 / least:
-                return
-            left = without_guesses(self.plan, grounds)
-            self.doubted |= dict.fromkeys(self.plan.differing(left), seen)
-            self.plan = left
 
     def _is_settled(self, lever: str) -> bool:
         """True when it was raced against its absence, or around the very same other settings."""

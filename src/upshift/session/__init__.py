@@ -11,9 +11,11 @@ import sys
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from upshift.launch.deadline import NEVER
 from upshift.records import Effect, Plan, Workload
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from upshift.launch.bench import Bench
     from upshift.launch.compiled_code import CompiledCode
+    from upshift.launch.deadline import Deadline
     from upshift.records import (
         Band,
         Comparison,
@@ -42,7 +45,8 @@ class Options:
     """What the user asked for.
 
     Attributes:
-        budget_s: seconds that the whole search may take.
+        budget_s: seconds that the whole tuning may take.
+        first_s: seconds in which a first answer should be there, where the script permits that.
         keep: the strongest effect on the arithmetic that needs no further permission.
         allow: a stronger effect that the user permits, PRECISION or LEARNING.
         only: levers to try, all where it is empty.
@@ -53,10 +57,12 @@ class Options:
         force: go on in spite of differences.
         step_count: steps to profile, None to let the time decide.
         plan_path: the plan file.
-        unprotected: start a program even where it can change any file.
+        unprotected: start trials even where the kernel cannot keep them from the files.
+        assumed: what the user grants, by name.
     """
 
     budget_s: float = 300.0
+    first_s: float = inf
     keep: Effect = Effect.REDRAW
     allow: Effect | None = None
     only: frozenset[str] = frozenset()
@@ -68,6 +74,12 @@ class Options:
     step_count: int | None = None
     plan_path: Path = Path("upshift.toml")
     unprotected: bool = False
+    assumed: frozenset[str] = frozenset()
+
+    @property
+    def aim_s(self) -> float:
+        """Seconds that are shared out at first."""
+        return min(self.budget_s, self.first_s)
 
 
 class Watcher(Protocol):
@@ -101,11 +113,16 @@ class Watcher(Protocol):
         """Say something once."""
 
 
-def doctor(python: str) -> Machine:
-    """Return the facts of this machine, with those of torch under `python`."""
+def doctor(python: str, *, patience_s: float = 60.0) -> Machine:
+    """Return the facts of this machine, with those of torch under `python`.
+
+    Args:
+        python: the interpreter that runs the script.
+        patience_s: how long it may take to answer.
+    """
     from upshift import machine
 
-    return machine.read(probe=lambda: machine.probe_torch(python))
+    return machine.read(probe=lambda: machine.probe_torch(python, patience_s))
 
 
 def glance(python: str = sys.executable) -> Machine:
@@ -158,7 +175,7 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
         notes = bench.notes
     return Profiling(
         machine=_of_what_trained(facts), workload=workload, profile=seen, diagnosis=diagnosis,
-        notes=notes,
+        notes=notes, assumed=tuple(sorted(options.assumed)),
     )  # fmt: skip
 
 
@@ -178,19 +195,24 @@ def _of_what_trained(machine: Machine) -> Machine:
     return replace(machine, caveats=kept)
 
 
-def run(workload: Workload, plan: Plan, band: Band | None = None) -> NoReturn:
+def run(
+    workload: Workload, plan: Plan, band: Band | None = None, assumed: frozenset[str] = frozenset()
+) -> NoReturn:
     """Become the script, under `plan`. With an empty plan this is plain python.
 
     Args:
         workload: the user's command.
         plan: levers to pull.
         band: what its first steps are held against; None leaves them unwatched.
+        assumed: what the user granted, by name.
     """
     from upshift.errors import UsageError
     from upshift.launch.order import environment
 
     guarded = {} if band is None else {"band": asdict(band)}
-    env = environment(plan, mode="run", **guarded) if plan.settings else dict(os.environ)
+    env = dict(os.environ)
+    if plan.settings:
+        env = environment(plan, mode="run", assumed=assumed, **guarded)
     command = workload.command
     # Python ignores them, and a shell cannot undo that for what it starts: see `yes | head -1`.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -205,8 +227,9 @@ def run(workload: Workload, plan: Plan, band: Band | None = None) -> NoReturn:
 
 @contextmanager
 def open_bench(
-    workload: Workload, options: Options, facts: Machine, code: CompiledCode | None = None
-) -> Iterator[Bench]:
+    workload: Workload, options: Options, facts: Machine, code: CompiledCode | None = None,
+    *, deadline: Deadline = NEVER,
+) -> Iterator[Bench]:  # fmt: skip
     """Open the bench of a script, isolated as well as this machine permits.
 
     Args:
@@ -214,6 +237,7 @@ def open_bench(
         options: of the session.
         facts: of this machine.
         code: what its trials share of what they compile; None lets each compile for itself.
+        deadline: when its children are waited for no more.
     """
     from upshift.launch.arm import Arm
     from upshift.launch.bench import Bench
@@ -226,6 +250,6 @@ def open_bench(
         isolation=best_isolation(workload.cwd),
         patience_s=options.patience_s,
         available_bytes=facts.memory.available_bytes,
-        make_arm=partial(Arm, code=code),
+        make_arm=partial(Arm, code=code, deadline=deadline, assumed=options.assumed),
     ) as bench:
         yield bench

@@ -1,16 +1,19 @@
 """How long the parts of a tuning take: one estimate, made of what was measured.
 
 A budget is kept by stopping the search in time, so everything that comes after the search must
-be known before it: the proof, the confirmation, a last look at the script under its plan. Each
+be known before it: the proof and the confirmation. Each
 function here counts the launches, steps and pairs that its part cannot do without.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING
 
+from upshift.errors import UsageError
 from upshift.records import Effect
+from upshift.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -22,6 +25,7 @@ NOISE_LEAST_COUNT, NOISE_LEAST_S = 8, 3.0
 CONFIRM_ROUNDS, CONFIRM_TRIAL_COUNT, CONFIRM_LEAST_COUNT = 2, 2, 10
 CONFIRM_LEAST_S = 3.0
 GLANCE_COUNT, PROBE_COUNT, PROBE_S = 2, 8, 4.0
+LOOK_S = 2.0
 WATCH_LEAST_COUNT, WATCH_MOST_COUNT, WATCH_S = 8, 400, 6.0
 RECORDED_COUNT, SLOW_RECORDED_COUNT = 32, 16
 _SLOW_STEP_S = 5.0
@@ -29,6 +33,7 @@ _SLOW_STEP_S = 5.0
 _TOGETHER_RATIO, _HASHED_RATIO = 1.5, 1.25
 _BUSY_RATIO = 1.5
 _SEED_PAIRS_COUNT = 5
+_ROUGHLY_RATIO = 1.1  # of an estimate that was made before the profile
 
 
 def probe_count(step_s: float, *, cycle_count: int = 1) -> int:
@@ -45,13 +50,16 @@ def probe_count(step_s: float, *, cycle_count: int = 1) -> int:
     return 0 if slow and cycle_count == 1 else max(PROBE_COUNT, cycle_count)
 
 
-def watch_count(step_s: float, *, cycle_count: int = 1) -> int:
-    """Return the steps of a profile: six seconds of them.
+def watch_count(step_s: float, *, cycle_count: int = 1, pass_count: int = 0) -> int:
+    """Return the steps of a profile: six seconds of them, of quick ones at least two passes.
 
     >>> watch_count(0.01), watch_count(0.3), watch_count(2.0)
     (400, 20, 8)
+    >>> watch_count(0.002, pass_count=500), watch_count(0.01, pass_count=5000)
+    (1000, 600)
     """
-    return max(WATCH_LEAST_COUNT, cycle_count, min(WATCH_MOST_COUNT, _count(WATCH_S, step_s)))
+    most = max(WATCH_MOST_COUNT, 2 * pass_count)
+    return max(WATCH_LEAST_COUNT, cycle_count, min(most, _count(WATCH_S, step_s)))
 
 
 def recorded_count(step_s: float) -> int:
@@ -61,6 +69,19 @@ def recorded_count(step_s: float) -> int:
 
 def _count(seconds: float, step_s: float) -> int:
     return int(seconds / max(1e-6, step_s))
+
+
+def too_short(budget_s: float, needed_s: float) -> UsageError:
+    """Return the error of a budget that holds no answer.
+
+    >>> too_short(10.0, 231.0).remedy
+    'Give it --budget 240s or longer.'
+    """
+    return UsageError(
+        f"A budget of {duration(budget_s)} holds no answer for this script: a proved and confirmed "
+        f"one needs about {duration(needed_s)}.",
+        remedy=f"Give it --budget {10 * ceil(needed_s / 10)}s or longer.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +95,7 @@ class Costs:
         pair_s: seconds of a pair in two children.
         cycle_count: steps after which the times repeat: loader workers x prefetch.
         busy_ratio: how much longer two runs of a proof take than one, 1 to 2.
+        pass_count: steps of a pass over the data, 0 where that is unknown.
     """
 
     step_s: float
@@ -82,6 +104,7 @@ class Costs:
     pair_s: float
     cycle_count: int = 1
     busy_ratio: float = _BUSY_RATIO
+    pass_count: int = 0
 
     @property
     def noise_s(self) -> float:
@@ -96,7 +119,7 @@ class Costs:
         24.0
         """
         probe = probe_count(self.step_s, cycle_count=self.cycle_count)
-        watch = watch_count(self.step_s, cycle_count=self.cycle_count)
+        watch = watch_count(self.step_s, cycle_count=self.cycle_count, pass_count=self.pass_count)
         parts = [GLANCE_COUNT, probe, watch]
         return sum(1 + count for count in parts if count) * self.step_s
 
@@ -132,8 +155,41 @@ class Costs:
         return waves * (_TOGETHER_RATIO * self.start_s + steps_s)
 
     def answer_s(self, effects: Collection[Effect]) -> float:
-        """Return what comes after the search at least: proof, confirmation, a last profile."""
-        return self.proof_s(effects) + self.confirm_s + self.observe_s
+        """Return what comes after the search at least: proof and confirmation.
+
+        The last look at the script under its plan has what is left of the budget.
+        """
+        return self.proof_s(effects) + self.confirm_s
+
+
+def first_costs(bench: Bench, spent_s: float) -> Costs:
+    """Return the costs by the first start alone, as far as it has come.
+
+    Args:
+        bench: where it runs.
+        spent_s: seconds so far.
+    """
+    start_s, step_s = bench.start_s or spent_s, bench.step_s
+    return Costs(step_s=step_s, start_s=start_s, launch_s=start_s, pair_s=2 * step_s)
+
+
+def refuse_too_short(budget_s: float, spent_s: float, costs: Costs) -> None:
+    """Stop where a budget ends before anything can be tried.
+
+    Args:
+        budget_s: of the user.
+        spent_s: of it, so far.
+        costs: as far as they are known.
+
+    Raises:
+        UsageError: it does.
+    """
+    if spent_s + costs.launch_s + NOISE_LEAST_S < budget_s:
+        return
+    race_s = costs.noise_s  # a launch and pairs, too
+    answer_s = costs.answer_s({Effect.ROUNDING, Effect.REDRAW})
+    before_s = spent_s + costs.observe_s + LOOK_S + costs.noise_s + race_s
+    raise too_short(budget_s, _ROUGHLY_RATIO * (before_s + answer_s))
 
 
 def costs_of(
@@ -158,4 +214,5 @@ def costs_of(
         pair_s=bench.pair_s(baseline, candidate, apart=True),
         cycle_count=bench.cycle_count,
         busy_ratio=busy_ratio,
+        pass_count=bench.tally.pass_count,
     )

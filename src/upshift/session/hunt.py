@@ -6,6 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from upshift import search
+from upshift.session.costs import too_short
 from upshift.session.proof import effects
 from upshift.units import duration, whole_minutes
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from upshift.launch.bench import Bench
-    from upshift.records import Comparison, LeverReport, Plan
+    from upshift.records import Comparison, LeverReport, Plan, Tuning
     from upshift.session import Options, Watcher
     from upshift.session.costs import Costs
     from upshift.session.races import Races
@@ -24,7 +25,6 @@ MOST_LAUNCHES_COUNT = 25
 _LEAST_RACE_S = 2.0
 _RACES_PER_KNOB = 3
 _CONFIRM_SHARE = 0.25
-_LATE_RATIO = 0.1
 # Where nobody says how long the training runs: a search should cost a twentieth of it at most,
 # and what runs for less than an hour is seldom tuned.
 _TRAINING_PER_BUDGET, _TRAINING_LEAST_S = 20.0, 3600.0
@@ -34,8 +34,8 @@ class Hunt:
     """The search of one tuning, from its journal.
 
     Attributes:
-        short: the budget cannot hold a proof; that has been said.
-        end_s: when the tuning should be over, in seconds after its start.
+        end_s: when an answer should be there, in seconds after the start.
+        short: the budget cannot hold proof and confirmation; that has been said.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Hunt:
         spare_s = self.end_s - self._spent_s() - self._costs(best).answer_s(effects(best))
         self._confirm_s = min(self._races.confirm_s, max(0.0, _CONFIRM_SHARE * spare_s))
         self._tell_what_is_lost()
-        while proposal := self._propose():
+        while proposal := self._propose() or self._propose_late():
             history = self._journal.history
             left_s = self._left_s(proposal, best) - self._races.prepare_s(proposal)
             self._view.stage("search", f"{proposal.kind}: {proposal.candidate}")
@@ -115,25 +115,53 @@ class Hunt:
                 self._view.leads(best)
         self._tell_what_was_passed_over()
 
-    def warn_of_a_short_budget(self) -> None:
-        """Say at the beginning that the budget cannot hold a proof, and what could."""
+    def goes_on(self, answer: Tuning) -> bool:
+        """Return whether there is time for more than a first answer, and more may be expected.
+
+        What is found later has to pay for its race, and for one more proof and confirmation.
+        """
+        first = answer.speedup is not None and answer.plan == self._races.with_pulled(self.best)
+        if self.end_s >= self._options.budget_s or not first:
+            return False
+        self.end_s = self._options.budget_s
+        asked = self._propose()
+        if asked is None:
+            return False
+        saved_s = self._terms.weighed_s * (1.0 - 1.0 / asked.expected_ratio)
+        answer_s = self._costs(asked.candidate).answer_s(effects(asked.candidate))
+        return saved_s > self._price(asked).wall_s + answer_s
+
+    def check_the_budget(self) -> None:
+        """Say at the beginning what a budget cannot hold, and what could.
+
+        Raises:
+            UsageError: it holds no race either.
+        """
         proposal = self._propose()
         first_s, candidate = 0.0, self.best
+        if proposal is None and not candidate.settings:
+            return
         if proposal is not None and not self._journal.history:
             first_s = self._price(proposal).wall_s
             candidate = proposal.candidate
-        costs = self._costs(candidate)
-        needed_s = self._spent_s() + costs.noise_s + first_s
-        needed_s += costs.answer_s(effects(candidate))
-        if needed_s > self._options.budget_s:
-            self.short, self.end_s = True, needed_s
-            said = (
-                f"A proved answer for this script needs about {duration(needed_s)}, more than the "
-                f"budget of {duration(self._options.budget_s)}: the search stops at the first "
-                "gain, and its proof comes late."
-            )
-            self._view.note(said)
-            self._note(said)
+        costs, budget_s = self._costs(candidate), self._options.budget_s
+        found_s = self._spent_s() + costs.noise_s + first_s
+        needed_s = found_s + costs.answer_s(effects(candidate))
+        if needed_s <= budget_s:
+            self.end_s = max(self._options.aim_s, needed_s)
+            return
+        if found_s > budget_s:
+            raise too_short(budget_s, needed_s)
+        self.short = True
+        self._say(
+            f"A proved and confirmed answer for this script needs about {duration(needed_s)}, "
+            f"more than the budget of {duration(budget_s)}: the search stops at the first gain, "
+            "and the plan may end up unconfirmed."
+        )
+
+    def _say(self, text: str) -> None:
+        self._view.note(text)
+        self._note(text)
 
     # ---- what may be spent
 
@@ -161,6 +189,29 @@ class Hunt:
             self._knobs, self._journal.history, stakes=self._stakes, terms=self._terms
         )
 
+    def _propose_late(self) -> search.Proposal | None:
+        """Return a race for which there is time only where nothing has been found so far.
+
+        That is what comes after the time of a first answer, then what leaves none for a proof.
+        """
+        if self.short or self.best.settings or not self._passed_over(search.Reason.TIME):
+            return None
+        if self.end_s < self._options.budget_s:
+            self._view.known(
+                f"no gain in {duration(self._spent_s())}: the search goes on while that may pay; "
+                "Ctrl-C ends it"
+            )
+            self.end_s = self._options.budget_s
+            return self._propose() or self._propose_late()
+        self.short = True
+        proposal = self._propose()
+        if proposal is not None:
+            self._say(
+                "What is left of the budget is too short for a proof, and nothing has been found: "
+                "a plan that is found now ends up unconfirmed."
+            )
+        return proposal
+
     def _price(self, asked: search.Proposal) -> search.Price:
         own, other = map(self._races.with_pulled, (asked.baseline, asked.candidate))
         return search.Price(
@@ -169,16 +220,18 @@ class Hunt:
         )
 
     def _left_s(self, asked: search.Proposal, best: Plan) -> float:
-        """Return the seconds that the search has left, by the best plan that it has found.
+        """Return the seconds that the search has left, by the best plan that it has found."""
+        left_s = self.end_s - self._spent_s()
+        if self.short:  # the proof may not fit in any case; that has been said
+            return 0.0 if asked.named_ratio <= self._gained_share(best) else left_s
+        return left_s - self._after_s(asked.candidate, best)
 
-        While there is none it goes on for a bit longer: an answer that looked at half of the
-        levers is worth less than one that comes late by a tenth.
-        """
-        budget_s = self._options.budget_s
-        if self.short:  # the proof comes late in any case; that has been said
-            return 0.0 if best.settings else budget_s - self._spent_s()
-        late_s = 0.0 if best.settings else _LATE_RATIO * budget_s
-        return budget_s + late_s - self._spent_s() - self._after_s(asked.candidate, best)
+    def _gained_share(self, best: Plan) -> float:
+        """Return the share of a step that the best plan took away; below 0 where there is none."""
+        if not best.settings:
+            return -1.0
+        seen = [race.speedup for race in self._journal.history if race.candidate == best]
+        return 1.0 - 1.0 / seen[-1].mid_ratio if seen and seen[-1] else 0.0
 
     def _after_s(self, candidate: Plan, best: Plan) -> float:
         """Return the seconds that come after a race, whoever wins it."""
@@ -193,23 +246,24 @@ class Hunt:
         if not self._journal.lost or self._said_lost:
             return
         self._said_lost = True
-        said = f"The races cannot be kept on disk: {self._journal.lost}. No other start knows them."
-        self._view.note(said)
-        self._note(said)
+        lost = self._journal.lost
+        self._say(f"The races cannot be kept on disk: {lost}. No other start knows them.")
 
-    def _tell_what_was_passed_over(self) -> None:
+    def _passed_over(self, reason: search.Reason) -> list[search.Proposal]:
         passed = search.refusals(
             self._knobs, self._journal.history, stakes=self._stakes, terms=self._terms
         )
-        late = [one.asked for one in passed if one.reason is search.Reason.TIME]
-        if late:
+        return [one.asked for one in passed if one.reason is reason]
+
+    def _tell_what_was_passed_over(self) -> None:
+        if late := self._passed_over(search.Reason.TIME):
             after_s = self._after_s(late[0].candidate, self.best)
             needed_s = self._spent_s() + self._price(late[0]).wall_s + after_s
             self._note(
                 "The budget ended the search before every lever was tried alone: "
                 f"--budget {whole_minutes(needed_s)} or longer may find more."
             )
-        elif any(one.reason is search.Reason.WORTH for one in passed):
+        elif self._passed_over(search.Reason.WORTH):
             trained = duration(self._terms.weighed_s)
             given = "" if self._options.training_s else ", which is assumed (--for says it)"
             self._note(

@@ -19,11 +19,12 @@ from upshift.lever import discover
 from upshift.records import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from upshift.records import Machine, Workload
     from upshift.session import Options
 
+_PRODUCT = Path(__file__).parents[1]
 # What is larger is data and no text: its size and its time of change tell it apart.
 _TEXT_BYTES = 2**20
 
@@ -63,13 +64,14 @@ def open_journal(
 def _fingerprint(workload: Workload, options: Options, machine: Machine) -> dict[str, object]:
     """Return what the races of a journal depend on."""
     return {
+        "product": _hash_of(_PRODUCT.rglob("*.py")),
         "script": _texts(workload),
         "cores": machine.budget.core_count,
         "cpu": machine.cpu.model,
         "levers": list(discover()),
         "permitted": [
             [sorted(options.only), sorted(options.skip)],
-            [str(options.keep), str(options.allow)],
+            [str(options.keep), str(options.allow), *sorted(options.assumed)],
         ],
         "pulled": str(options.pulled),
     }
@@ -79,8 +81,12 @@ def _texts(workload: Workload) -> str:
     """Return a hash of the files that a command names, and of the Python files beside those."""
     named = set(_named(workload))
     beside = {p for file in named if file.suffix == ".py" for p in file.parent.glob("*.py")}
+    return _hash_of(named | beside)
+
+
+def _hash_of(files: Iterable[Path]) -> str:
     kept = hashlib.sha256()
-    for file in sorted(named | beside):
+    for file in sorted(files):
         kept.update(os.fsencode(file) + b"\0" + _mark(file))
     return kept.hexdigest()
 

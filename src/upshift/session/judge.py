@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from upshift.errors import TRIAL_FAILURES
+from upshift.launch.deadline import OutOfTime
 from upshift.lever import lookup
 from upshift.records import Plan, Proof
 from upshift.session.proof import Unprovable
@@ -73,7 +74,7 @@ class Judge:
             return None
         try:
             proof = self._prove(wider)
-        except (Unprovable, *TRIAL_FAILURES):  # what has been proved stays so
+        except (Unprovable, OutOfTime, *TRIAL_FAILURES):  # what has been proved stays so
             return None
         if not proof.holds:
             return None

@@ -9,10 +9,10 @@ from upshift.lever import discover
 from upshift.records import Effect, LeverReport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from upshift.lever import Lever, Scene
-    from upshift.records import Setting
+    from upshift.records import Finding, Setting
     from upshift.session import Options
 
 
@@ -21,7 +21,8 @@ def find_knobs(
     options: Options,
     *,
     least_ratio: float,
-    settled: Mapping[str, tuple[Setting, ...]],
+    begun: search.Begun,
+    findings: Sequence[Finding] = (),
 ) -> tuple[tuple[search.Knob, ...], tuple[LeverReport, ...]]:
     """Return the levers that are worth a trial, most promising first, and the others' rows.
 
@@ -29,12 +30,14 @@ def find_knobs(
         scene: the machine and the script.
         options: what the user permits.
         least_ratio: the least gain that is worth a trial.
-        settled: the settings of an earlier start of the same search, which goes on with them.
+        findings: what was seen to cost time, and which lever can take it away.
+        begun: the settings of an earlier start of the same search, which goes on with them.
     """
     found, rows, priors = [], [], search.read_priors()
+    named = begun.named if begun.settings else _named(findings)
     for name, lever in discover().items():
         why = _left_out(name, options)
-        settings = () if why else settled.get(name) or lever.settings(scene)
+        settings = () if why else begun.settings.get(name) or lever.settings(scene)
         why = why or (_forbidden(lever.effect, options) if settings else lever.why_not(scene))
         if why:
             rows.append(
@@ -54,14 +57,27 @@ def find_knobs(
                 bundled=lever.promising(scene),
                 idle=lever.idle,
                 forecasts=_forecasts(lever, scene, settings),
+                named_ratio=named.get(name, 0.0),
                 prior=priors.get(name),
             )
         )
     assert scene.baseline is not None  # noqa: S101  # the tuner profiles first
     kept, skipped = search.bounds(
-        found, scene.baseline, least_ratio=least_ratio, begun=frozenset(settled)
+        found, scene.baseline, least_ratio=least_ratio, begun=frozenset(begun.settings)
     )
     return kept, (*rows, *skipped)
+
+
+def _named(findings: Sequence[Finding]) -> Mapping[str, float]:
+    """Return for each lever the largest share of a step that a finding says it can take away."""
+    told: dict[str, float] = {}
+    for finding in findings:
+        if finding.share is None:
+            continue
+        for name, lever in discover().items():
+            if name == finding.lever or finding.name in lever.cures:
+                told[name] = max(told.get(name, 0.0), finding.share.mid_ratio)
+    return told
 
 
 def remarks(scene: Scene) -> list[str]:

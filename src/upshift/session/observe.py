@@ -11,6 +11,7 @@ from upshift.errors import UpshiftError
 from upshift.launch.probes import REPLAY_SETTLE_COUNT, ceiling, overhead
 from upshift.records import Phase, Profile
 from upshift.session.costs import GLANCE_COUNT, probe_count, watch_count
+from upshift.units import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +41,9 @@ def observe(bench: Bench, plan: Plan, *, step_count: int | None = None) -> Profi
     if count := probe_count(bench.step_s, cycle_count=bench.cycle_count):
         bench.steps(plan, count)
     if step_count is None:
-        step_count = watch_count(bench.step_s, cycle_count=bench.cycle_count)
+        step_count = watch_count(
+            bench.step_s, cycle_count=bench.cycle_count, pass_count=bench.tally.pass_count
+        )
         if bench.life_count is not None:
             step_count = max(2, min(step_count, bench.life_count // 2))
     steps, used = bench.steps(plan, step_count)
@@ -76,6 +79,15 @@ def summarise(steps: list[Step], *, unit: str, used: dict[str, float]) -> Profil
         faults_count=used["faults_count"] / len(steps),
         cores_ratio=used["cpu_s"] / whole_s if whole_s else None,
     )
+
+
+def where(seen: Profile) -> str:
+    """Say in one line where the steps of a script go."""
+    shares = sorted(
+        ((seen.share_ratio(phase), phase) for phase in seen.phase_s if phase.in_step), reverse=True
+    )
+    parts = ", ".join(f"{phase} {percent(share)}" for share, phase in shares[:3])
+    return f"{duration(seen.mean_step_s)} a step: {parts}"
 
 
 def retimed(seen: Profile, tally: Tally, plan: Plan, costs_s: Sequence[float]) -> Profile:

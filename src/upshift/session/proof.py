@@ -10,6 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import TRIAL_FAILURES
+from upshift.launch.deadline import NEVER
 from upshift.launch.scratch import make_folder
 from upshift.launch.verification import Running, Take, recorded
 from upshift.lever import lookup
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from upshift.launch.compiled_code import CompiledCode
+    from upshift.launch.deadline import Deadline
     from upshift.launch.process import Isolation
     from upshift.records import Band, Workload
 
@@ -86,17 +88,23 @@ class Prover:
             kept.
         code: what trials have compiled so far.
         at_once_count: runs that memory has room for.
+        assumed: what the user granted, by name.
+        deadline: when no run is waited for any more.
     """
 
     def __init__(
         self, workload: Workload, *, isolation: Isolation, step_s: float, start_s: float,
         patience_s: float, parameter_count: int, code: CompiledCode, at_once_count: int = 2,
+        assumed: frozenset[str] = frozenset(),
+        deadline: Deadline = NEVER,
     ) -> None:  # fmt: skip
         self.launch_count = 0
         self._workload = workload
         self._isolation = isolation
         self._code = code
         self._at_once_count = at_once_count
+        self._assumed = assumed
+        self._deadline = deadline
         step_count = recorded_count(step_s)
         # Two runs share the cores, and every step is hashed: be generous.
         self._patience_s = patience_s + 4 * start_s + 10 * step_count * step_s
@@ -132,6 +140,7 @@ class Prover:
 
         Raises:
             Unprovable: the script fails without the plan, too, where its steps are recorded.
+            OutOfTime: the deadline has passed.
         """
         declared = declared_effect(plan)
         if not plan.settings:
@@ -346,6 +355,7 @@ class Prover:
         try:
             with recorded(
                 self._workload, plan, take, isolation=self._isolation, code=self._code,
+                assumed=self._assumed, deadline=self._deadline,
                 patience_s=self._patience_s, running=self._running,
             ) as (message, folder):  # fmt: skip
                 evidence = read_evidence(message, folder)

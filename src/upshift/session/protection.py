@@ -1,37 +1,32 @@
-"""What this machine cannot keep a trial from, said before the first one starts."""
+"""Trials do not start where the kernel cannot keep them from the user's files, unless permitted."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-from upshift.errors import IsolationFailed
-from upshift.records import Entry
+from upshift.errors import IsolationFailed, UsageError
 
 if TYPE_CHECKING:
     from upshift.records import Workload
     from upshift.session import Options, Watcher
 
-_LEAST_LANDLOCK = 2  # as `landlock.restrict` wants it
 _LACK = "Neither the overlay nor Landlock works here"
 
 
 def protect(workload: Workload, options: Options, view: Watcher) -> None:
-    """Say what a trial can change where no isolation by the kernel works.
-
-    Of a script it is what native libraries and other programs write. A program may be anything,
-    also one without Python, so it is not started unless the user says so.
+    """Make sure that trials cannot change the user's files, or that the user permits it.
 
     Raises:
-        IsolationFailed: a program could change the user's files.
+        IsolationFailed: they could, and the user has not.
     """
-    if _is_kept_by_the_kernel(workload.cwd):
+    from upshift.launch.process import Isolation, best_isolation
+
+    if best_isolation(workload.cwd) is not Isolation.PYTHON:
         return
-    if workload.entry is Entry.COMMAND and not options.unprotected:
+    if not options.unprotected:
         raise IsolationFailed(
             f"{_LACK}: {workload.argv[0]} could change your files in every trial.",
-            remedy="Name a Python script itself, or work on a copy of the folder and add "
-            "--unprotected.",
+            remedy="Permit user namespaces, or work on a copy of the folder and add --unprotected.",
         )
     view.note(
         f"{_LACK}: Python's own writes are redirected, those of native libraries and of other "
@@ -39,10 +34,14 @@ def protect(workload: Workload, options: Options, view: Watcher) -> None:
     )
 
 
-def _is_kept_by_the_kernel(cwd: str) -> bool:
-    from upshift.launch import landlock
-    from upshift.launch.process import Isolation, best_isolation
+def refuse_ranks(count: int) -> None:
+    """Stop where a command trains in several processes.
 
-    if best_isolation(cwd) is not Isolation.REDIRECT:
-        return True
-    return sys.platform.startswith("linux") and landlock.version() >= _LEAST_LANDLOCK
+    Raises:
+        UsageError: it does.
+    """
+    if count > 1:
+        raise UsageError(
+            f"The command trains in {count} processes, and a plan is found for one.",
+            remedy="Tune it with one process; `upshift profile` measures one of them as it is.",
+        )

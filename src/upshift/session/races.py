@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from upshift import compare
 from upshift.errors import TRIAL_FAILURES
+from upshift.launch.deadline import OutOfTime
 from upshift.lever import lookup
 from upshift.records import Comparison, Noise, Plan, Verdict
 from upshift.search import Kind
@@ -71,7 +72,7 @@ class Races:
     @property
     def confirm_s(self) -> float:
         """Seconds of pairs that a confirmation should have."""
-        share_s = _CONFIRM_SHARE * self._options.budget_s
+        share_s = _CONFIRM_SHARE * self._options.aim_s
         return min(max(_CONFIRM_LEAST_S, share_s), _CONFIRM_MOST_S)
 
     def with_pulled(self, plan: Plan) -> Plan:
@@ -86,7 +87,7 @@ class Races:
         measure = self._measure(plan, plan)
         self._bench.prepare(self.with_pulled(plan), self.with_pulled(plan))
         self._view.race_begins(Plan(), Plan())
-        seconds = min(max(NOISE_LEAST_S, _NOISE_SHARE * self._options.budget_s), _NOISE_MOST_S)
+        seconds = min(max(NOISE_LEAST_S, _NOISE_SHARE * self._options.aim_s), _NOISE_MOST_S)
         started_s = self._clock()
         pairs = list(measure([True, False]))
         pair_s = (self._clock() - started_s) / len(pairs)
@@ -200,7 +201,7 @@ class Races:
         return self._bench.tally.later_s(baseline, candidate)
 
     def _note_costs(self, *plans: Plan) -> None:
-        with suppress(*TRIAL_FAILURES):  # a script may end just now; the race is over
+        with suppress(OutOfTime, *TRIAL_FAILURES):  # a script may end just now; the race is over
             for plan in plans:
                 self._bench.note_costs(plan)
 

@@ -3,42 +3,39 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING
 
 from upshift import compare, search, session
-from upshift.errors import TRIAL_FAILURES, UsageError
+from upshift.errors import TRIAL_FAILURES
+from upshift.launch.blocks import filling
 from upshift.launch.compiled_code import CompiledCode
+from upshift.launch.deadline import Deadline, OutOfTime
 from upshift.lever import Scene, discover
 from upshift.records import Cost, Effect, LeverReport, Plan, Profile, Proof, Tuning, Verdict
-from upshift.session.costs import Costs, costs_of
+from upshift.session.costs import LOOK_S, Costs, costs_of, first_costs, refuse_too_short
 from upshift.session.examine import examine
 from upshift.session.hunt import Hunt
 from upshift.session.journals import open_journal
 from upshift.session.judge import Judge
 from upshift.session.knobs import find_knobs, remarks
-from upshift.session.observe import observe, retimed
-from upshift.session.payback import WORTH_SAYING_S, Payback, blamed
+from upshift.session.observe import observe, retimed, where
+from upshift.session.payback import blamed, passes_of, payback_of, savings, too_late, unpaid
 from upshift.session.proof import Prover, Unprovable, declared_effect, effects
+from upshift.session.protection import refuse_ranks
 from upshift.session.races import LEAST_RATIO, Races, confirmed_race
-from upshift.units import duration, percent, times
+from upshift.units import times
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from upshift.records import Band, Diagnosis, Interval, Workload
+    from upshift.launch.bench import Bench
+    from upshift.records import Band, Diagnosis, Interval, Passes, Workload
     from upshift.session import Options, Watcher
-
-_LOOK_S = 2.0
-
-
-def _refuse_ranks(count: int) -> None:
-    if count > 1:
-        raise UsageError(
-            f"The command trains in {count} processes, and a plan is found for one.",
-            remedy="Tune it with one process; `upshift profile` measures one of them as it is.",
-        )
+    from upshift.session.payback import Payback
 
 
 class Tuner:
@@ -57,6 +54,7 @@ class Tuner:
         self._view = view
         self._clock = clock
         self._started_s = clock()
+        self._deadline = Deadline(self._started_s + options.budget_s, clock=clock)
         self._notes: list[str] = []
         self._rows: list[LeverReport] = []
         self._proof_launches_count = 0
@@ -71,63 +69,111 @@ class Tuner:
 
         Raises:
             ScriptFailed: the script itself does not train.
+            UsageError: the budget holds no answer.
             KeyboardInterrupt: before there was anything to keep.
         """
         self._view.stage("machine", "reading what this job may use")
-        self._machine = session.doctor(self._workload.python)
+        self._machine = session.doctor(self._workload.python, patience_s=self._deadline.left_s)
         with (
             CompiledCode() as self._code,
-            session.open_bench(self._workload, self._options, self._machine, self._code) as bench,
+            session.open_bench(
+                self._workload, self._options, self._machine, self._code, deadline=self._deadline
+            ) as bench,
         ):
             self._bench = bench
-            self._view.stage("baseline", "starting the script as it is")
-            self._baseline = observe(bench, self._options.pulled)
-            self._view.profiled(self._baseline)
-            self._say_baseline()
-            for note in bench.notes:
-                self._view.note(note)
-            self._diagnosis = examine(
-                bench, self._options.pulled, self._baseline, self._machine, seconds=_LOOK_S
-            )
-            self._view.found(self._diagnosis)
-            traits = bench.facts(self._options.pulled)["traits"]
-            _refuse_ranks(traits.get("ranks.count", 1))
-            self._scene = Scene(machine=self._machine, baseline=self._baseline, traits=traits)
-            self._notes += remarks(self._scene)
-            self._races = Races(bench, self._options, self._view, clock=self._clock)
-            journal = open_journal(
-                self._workload, self._options, self._machine, torch=str(traits.get("torch"))
-            )
-            self._knobs, rows = find_knobs(
-                self._scene, self._options, least_ratio=LEAST_RATIO, settled=journal.settings
-            )
-            self._rows += rows
-            if not self._knobs:
-                self._notes.append("No lever can reach 2 % here: see why each was left out.")
-                journal.forget()
-                return self._nothing()
-            self._journal = journal
-            journal.settle({knob.lever: knob.settings for knob in self._knobs})
+            try:
+                journal = self._look(bench)
+            except OutOfTime:
+                budget_s = self._options.budget_s
+                refuse_too_short(budget_s, self._spent_s(), first_costs(bench, self._spent_s()))
+                raise
             return self._story(journal)
+
+    def _look(self, bench: Bench) -> search.Journal:
+        """Watch the script as it is, and find what may be tried on it."""
+        self._view.stage("baseline", "starting the script as it is")
+        bench.arm(self._options.pulled)
+        budget_s = self._options.budget_s
+        refuse_too_short(budget_s, self._spent_s(), first_costs(bench, self._spent_s()))
+        self._baseline = observe(bench, self._options.pulled)
+        self._view.profiled(self._baseline)
+        self._view.known(where(self._baseline))
+        for note in bench.notes:
+            self._view.note(note)
+        seen, pulled = self._baseline, self._options.pulled
+        costs = costs_of(bench, seen, self._machine, baseline=pulled, candidate=pulled)
+        refuse_too_short(budget_s, self._spent_s(), costs)
+        self._diagnosis = examine(
+            bench, self._options.pulled, self._baseline, self._machine, seconds=LOOK_S
+        )
+        self._view.found(self._diagnosis)
+        traits = bench.facts(self._options.pulled)["traits"]
+        refuse_ranks(traits.get("ranks.count", 1))
+        self._scene = Scene(
+            machine=self._machine, baseline=self._baseline, traits=traits,
+            assumed=self._options.assumed,
+        )  # fmt: skip
+        self._notes += remarks(self._scene)
+        self._races = Races(bench, self._options, self._view, clock=self._clock)
+        journal = open_journal(
+            self._workload, self._options, self._machine, torch=str(traits.get("torch"))
+        )
+        self._knobs, rows = find_knobs(
+            self._scene, self._options, least_ratio=LEAST_RATIO,
+            begun=journal.begun, findings=self._diagnosis.findings,
+        )  # fmt: skip
+        self._rows = [*rows]
+        self._left_out = rows
+        if not self._knobs:
+            self._notes.append("No lever can reach 2 % here: see why each was left out.")
+        self._journal = journal
+        journal.settle(
+            search.Begun(
+                settings={knob.lever: knob.settings for knob in self._knobs},
+                named={k.lever: k.named_ratio for k in self._knobs if k.named_ratio},
+            )
+        )
+        return journal
 
     def _story(self, journal: search.Journal) -> Tuning:
         self._hunt = Hunt(
             self._knobs, journal, bench=self._bench, races=self._races, options=self._options,
             view=self._view, costs=self._costs, spent_s=self._spent_s, note=self._notes.append,
         )  # fmt: skip
-        self._hunt.warn_of_a_short_budget()
+        self._hunt.check_the_budget()
         try:
             if self._hunt.best.settings or not self._hunt.is_over:
                 self._view.stage("noise", "the script against itself")
                 self._races.measure_noise()
-            self._hunt.run()
-            plan = self._hunt.best
-            self._rows += self._hunt.rows()
-            result = self._settle(plan)
+            result = self._answer()
+            if self._hunt.goes_on(result):
+                result = self._better(result)
         except KeyboardInterrupt:
+            return self._stopped(interrupted=True)
+        except OutOfTime:
             return self._stopped()
         journal.forget()
         return result
+
+    def _answer(self) -> Tuning:
+        """Search, then prove and confirm what was found."""
+        self._hunt.run()
+        self._rows = [*self._left_out, *self._hunt.rows()]
+        return self._settle(self._hunt.best)
+
+    def _better(self, first: Tuning) -> Tuning:
+        """Go on from a first answer, which is kept unless a better one is confirmed in time."""
+        assert first.speedup is not None  # noqa: S101  # the hunt goes on from a confirmed one
+        best, second = self._hunt.best, first
+        says = f"first answer: {times(first.speedup.mid_ratio)} by {first.plan}"
+        self._view.known(f"{says}; the search goes on while that may pay; Ctrl-C keeps this answer")
+        with suppress(KeyboardInterrupt, OutOfTime):
+            self._hunt.run()
+            if self._hunt.best != best:
+                second = self._answer()
+        if second.speedup and second.speedup.mid_ratio > first.speedup.mid_ratio:
+            return second
+        return replace(first, cost=self._cost, races=self._hunt.history)
 
     def _settle(self, plan: Plan) -> Tuning:
         """Prove and confirm a plan; where the gain is not seen again, the part that won alone."""
@@ -138,37 +184,35 @@ class Tuner:
                 return self._result(plan, proof)
             self._proved = proof
             seen, why = self._confirm(plan)
+            payback = self._payback(plan, seen.speedup) if seen is not None else None
             if seen is None:
                 rest = self._proven_part(plan)
-            elif why := self._why_too_late(plan, seen.speedup):
+            elif why := too_late(payback, self._options.training_s):
                 rest = self._early_part(plan)
+            elif why := unpaid(self._passes(plan, seen)):
+                rest = plan.only(plan.differing(filling(plan)))
             else:
-                self._say_what_it_saves(plan, seen.speedup)
+                self._notes += savings(
+                    payback, seen.speedup.mid_ratio, self._options.training_s, self._spent_s()
+                )
                 return self._result(plan, proof, tuned=self._after(plan, seen), confirmed=seen)
             self._retell(plan.differing(rest), outcome="dropped", why=why)
             self._surviving, self._proved, plan = rest, None, rest
-        return self._nothing()
-
-    def _nothing(self) -> Tuning:
-        """Return that nothing helps; what the user pulled by hand is judged nevertheless."""
+        # Nothing helps; what the user pulled by hand is judged nevertheless.
         return self._result(*self._prove(Plan()))
 
     def _after(self, plan: Plan, seen: compare.Confirmation) -> Profile | None:
-        """Look at the script under its plan; both profiles get the times of the confirmation.
-
-        None where the script ends before it has been looked at, or the user has seen enough: the
-        answer is there without.
-        """
+        """Look at it under its plan, both with the times of the confirmation; None if cut short."""
         tally, own, other = self._bench.tally, self._options.pulled, self._races.with_pulled(plan)
         try:
             tuned = observe(self._bench, other)
-        except (KeyboardInterrupt, *TRIAL_FAILURES):
+        except (KeyboardInterrupt, OutOfTime, *TRIAL_FAILURES):
             return None
         before_s = [pair.baseline_s for pair in seen.pairs]
         self._baseline = retimed(self._baseline, tally, own, before_s)
         return retimed(tuned, tally, other, [pair.candidate_s for pair in seen.pairs])
 
-    def _stopped(self) -> Tuning:
+    def _stopped(self, *, interrupted: bool = False) -> Tuning:
         """Keep the best so far, and say what it lacks; the journal stays for the next time."""
         told = {row.lever for row in self._rows}
         self._rows += [row for row in self._hunt.rows(stopped=True) if row.lever not in told]
@@ -176,8 +220,11 @@ class Tuner:
         lacks = "neither proved nor" if self._proved is None else "proved, but not"
         lost = self._journal is not None and self._journal.lost
         on = "" if lost else " The same command goes on from here."
-        self._notes.append(f"Interrupted: the best so far is kept, {lacks} confirmed.{on}")
-        return self._result(plan, self._proved or self._unproved(plan), interrupted=True)
+        why = "Interrupted" if interrupted else "The budget is spent"
+        kept = f"the best so far is kept, {lacks} confirmed" if plan.settings else "no gain so far"
+        self._notes.append(f"{why}: {kept}.{on}")
+        seen = self._result(plan, self._proved or self._unproved(plan))
+        return replace(seen, interrupted=interrupted, out_of_time=not interrupted)
 
     def _unproved(self, plan: Plan) -> Proof:
         return Proof(effect=declared_effect(self._races.with_pulled(plan)))
@@ -200,6 +247,8 @@ class Tuner:
             parameter_count=int(self._scene.traits.get("model.parameter_count", 0)),
             code=self._code,
             at_once_count=1 if self._bench.lonely else 2,
+            assumed=self._options.assumed,
+            deadline=self._deadline,
         ) as prover:
             judge = Judge(
                 partial(self._ask, prover),
@@ -251,8 +300,8 @@ class Tuner:
             self._notes.append(f"On fresh launches {plan} was not raced: {failure.last_words}")
             return None, f"not raced on fresh launches: {failure.last_words}"
         if seen.verdict is not Verdict.WIN:
-            found = "no gain that can be told from noise"
-            self._notes.append(f"On fresh launches {plan} gave {_interval(seen.speedup)}: {found}.")
+            found = f"{times(seen.speedup.mid_ratio)}: no gain that can be told from noise"
+            self._notes.append(f"On fresh launches {plan} gave {found}.")
             return None, "the gain was not seen on fresh launches"
         if seen.stalls:
             why = (
@@ -265,61 +314,27 @@ class Tuner:
 
     def _proven_part(self, plan: Plan) -> Plan:
         """Return the levers that won a race of their own; none if all did, or if it is late."""
-        won = frozenset(
-            row.lever
-            for row in self._rows
-            if row.outcome == "kept" and row.speedup is not None and row.speedup.is_gain
-        )
+        kept = [row for row in self._rows if row.outcome == "kept"]
+        won = frozenset(row.lever for row in kept if row.speedup and row.speedup.is_gain)
         rest = plan.only(won)
         return rest if rest != plan and self._is_in_time(rest) else Plan()
 
     def _is_in_time(self, plan: Plan) -> bool:
         """Return whether a plan can still be proved and confirmed."""
-        answer_s = self._costs(plan).answer_s(effects(plan))
-        return self._spent_s() + answer_s <= self._hunt.end_s
+        return self._costs(plan).answer_s(effects(plan)) <= self._deadline.left_s
 
     def _payback(self, plan: Plan, speedup: Interval) -> Payback | None:
-        """Return when a plan has paid for its start; None where it starts about as early."""
-        later_s = self._later_s(plan)
-        if later_s is None or later_s < WORTH_SAYING_S:
-            return None
-        ratio, step_s = speedup.mid_ratio, self._baseline.step_s
-        return Payback(
-            later_s=later_s, step_s=step_s, speedup_ratio=ratio,
-            first_pass_s=self._bench.tally.first_pass_s(
-                self._options.pulled, self._races.with_pulled(plan)
-            ),
+        return payback_of(
+            self._bench.tally, self._options.pulled, self._races.with_pulled(plan),
+            step_s=self._baseline.step_s, speedup_ratio=speedup.mid_ratio,
         )  # fmt: skip
-
-    def _later_s(self, plan: Plan) -> float | None:
-        return self._bench.tally.later_s(self._options.pulled, self._races.with_pulled(plan))
-
-    def _why_too_late(self, plan: Plan, speedup: Interval) -> str:
-        """Say that a plan's start costs more than its steps save; empty where it does not."""
-        payback, training_s = self._payback(plan, speedup), self._options.training_s
-        if payback is None or training_s is None or payback.is_repaid(training_s):
-            return ""
-        return search.Stakes(training_s=training_s).too_late(speedup.mid_ratio, payback.later_s)
 
     def _early_part(self, plan: Plan) -> Plan:
         """Return the levers that do not make the start late."""
-        late = blamed(plan, self._hunt.history, later_s=self._later_s(plan) or 0.0)
+        other = self._races.with_pulled(plan)
+        later_s = self._bench.tally.later_s(self._options.pulled, other) or 0.0
+        late = blamed(plan, self._hunt.history, later_s=later_s)
         return plan.only(frozenset(name for name, _ in plan.settings) - late)
-
-    def _say_what_it_saves(self, plan: Plan, speedup: Interval) -> None:
-        """Weigh the gain against the start and the search."""
-        payback = self._payback(plan, speedup)
-        if payback is not None:
-            self._notes.append(payback.says)
-        if self._options.training_s is None:
-            return
-        saved_s = self._options.training_s * (1 - 1 / speedup.mid_ratio)
-        saved_s -= payback.later_s if payback else 0.0
-        spent_s = self._spent_s()
-        self._notes.append(
-            f"Of {duration(self._options.training_s)} of training the plan saves about "
-            f"{duration(saved_s)}; the search took {duration(spent_s)}."
-        )
 
     def _retell(self, levers: frozenset[str], *, outcome: str, why: str) -> None:
         self._rows = [
@@ -332,24 +347,17 @@ class Tuner:
     def _costs(self, plan: Plan) -> Costs:
         """Return what the parts of this tuning take, with `plan` as the one that is proved."""
         return costs_of(
-            self._bench,
-            self._baseline,
-            self._machine,
-            baseline=self._options.pulled,
+            self._bench, self._baseline, self._machine, baseline=self._options.pulled,
             candidate=self._races.with_pulled(plan),
-        )
+        )  # fmt: skip
+
+    @property
+    def _cost(self) -> Cost:
+        launch_count = self._bench.launch_count + self._proof_launches_count
+        return Cost(wall_s=self._spent_s(), launch_count=launch_count)
 
     def _spent_s(self) -> float:
         return self._clock() - self._started_s
-
-    def _say_baseline(self) -> None:
-        seen = self._baseline
-        shares = sorted(
-            ((seen.share_ratio(phase), phase) for phase in seen.phase_s if phase.in_step),
-            reverse=True,
-        )
-        parts = ", ".join(f"{phase} {percent(share)}" for share, phase in shares[:3])
-        self._view.known(f"{duration(seen.mean_step_s)} a step: {parts}")
 
     def _result(
         self,
@@ -358,7 +366,6 @@ class Tuner:
         *,
         tuned: Profile | None = None,
         confirmed: compare.Confirmation | None = None,
-        interrupted: bool = False,
     ) -> Tuning:
         order = list(discover())
         return Tuning(
@@ -367,25 +374,27 @@ class Tuner:
             baseline=self._baseline,
             plan=self._races.with_pulled(plan),
             proof=proof,
-            cost=Cost(
-                wall_s=self._spent_s(),
-                launch_count=self._bench.launch_count + self._proof_launches_count,
-            ),
+            cost=self._cost,
             tuned=tuned,
             speedup=confirmed.speedup if confirmed else None,
             means_ratio=confirmed.means_ratio if confirmed else None,
             noise=self._races.noise,
             levers=tuple(sorted(self._rows, key=lambda row: order.index(row.lever))),
             notes=(*self._bench.notes, *self._notes),
-            interrupted=interrupted,
             band=self._band if proof.gates else None,
             diagnosis=self._diagnosis,
             races=self._journal.history if self._journal else (),
             confirmed=confirmed_race(plan, confirmed) if confirmed else None,
             traits=self._scene.traits,
+            assumed=tuple(sorted(self._options.assumed)),
+            passes=self._passes(plan, confirmed) if confirmed else None,
         )
 
-
-def _interval(speedup: Interval) -> str:
-    low, high = times(speedup.low_ratio), times(speedup.high_ratio)
-    return f"{times(speedup.mid_ratio)} [{low}, {high}]"
+    def _passes(self, plan: Plan, seen: compare.Confirmation) -> Passes | None:
+        own, other = self._options.pulled, self._races.with_pulled(plan)
+        cost_s = median(pair.baseline_s for pair in seen.pairs)
+        return passes_of(
+            self._scene.traits, seen.speedup, step_s=cost_s * self._baseline.sample_count,
+            longer_s=self._bench.tally.first_pass_s(own, other),
+            training_s=self._options.training_s, life_count=self._bench.life_count,
+        )  # fmt: skip

@@ -128,6 +128,7 @@ class Bookkeeping:
             "reports_count": self._call_count / steps_count,
             "places": dearest[:_PLACE_COUNT],
             "traceback_s": self._found_s["traceback"],
+            "debug_places": self._watch.debug_lines[:_PLACE_COUNT],
             "recording_s": _recording_s(),
         }
 

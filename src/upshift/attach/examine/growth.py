@@ -95,7 +95,10 @@ class Growth:
             return found
         path, name, _ = holder
         lines: list[int] = []
-        with suppress(OSError, SyntaxError, ValueError), open(path) as file:
+        with (
+            suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError),
+            open(path) as file,
+        ):
             lines = lines_that_add(file.read(), name)
         return {**found, "holder": name, "places": [[os.path.abspath(path), n] for n in lines]}
 

@@ -148,7 +148,7 @@ def _debug_mode(case: Case) -> Finding | None:
         share=share,
         says=f"The script debugs while it trains, {' and '.join(on)}{cost}.",
         remedy="Switch them off: torch.autograd.set_detect_anomaly(False), no profiler.",
-        lever="debug_modes_off",
+        places=places_of(case.found.get("bookkeeping.debug_places", ())),
     )
 
 

@@ -3,12 +3,15 @@
 The folder of this file stands first on PYTHONPATH in processes that upshift starts. The user's
 own sitecustomize runs first, then this folder leaves sys.path, and upshift waits for torch.
 Programs of the system may run under an older Python than upshift needs: there it stays away.
+
+What is imported here the script would find imported, where a module of its own has that name:
+so it is nothing but what Python has at its start. `importlib.util` would bring a dozen others.
 """
 
-import importlib.machinery
-import importlib.util
 import os
 import sys
+from _frozen_importlib import module_from_spec
+from _frozen_importlib_external import PathFinder
 
 
 def _leave_path():
@@ -18,9 +21,9 @@ def _leave_path():
 
 
 def _run_users_own():
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
+    spec = PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
+        module = module_from_spec(spec)
         sys.modules["sitecustomize"] = module
         spec.loader.exec_module(module)
 
@@ -34,7 +37,7 @@ class _Upshift:
     def find_spec(self, name, path=None, target=None):
         if name != "upshift":
             return None
-        return importlib.machinery.PathFinder.find_spec(name, [self._root])
+        return PathFinder.find_spec(name, [self._root])
 
 
 def _helper_process():
@@ -50,6 +53,9 @@ def _come_in(here):
         root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
         sys.meta_path.append(_Upshift(root))
         if not _helper_process():
+            from upshift.launch import own_imports
+
+            own_imports.keep_apart(root)
             from upshift import child
 
             child.prepare(os.environ["UPSHIFT_CHILD"])

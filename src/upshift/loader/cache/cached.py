@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import weakref
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from upshift.loader import states
-from upshift.loader.cache import packing, prefix
 from upshift.loader.cache.memo import Memo, new_salt
+from upshift.loader.cache.recipes import recipe_of
 from upshift.loader.cache.store import Store
 from upshift.loader.portrait import Portrait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    Recipe = "Whole | Folder"
+    from upshift.loader.cache.recipes import Recipe
 
 _MOST_DROPS = 3
 # A look at the dataset, once in a pass.
 _LOOK_S = 1.0
 _LOOK_BYTES = 1 << 30
-_FILLED_RATIO = 0.9
-_FOLDER_NAMES = {"samples", "loader", "transform", "target_transform"}
+_SEEN_COUNT = 64
 
 
 class Cache:
@@ -52,7 +48,7 @@ class Cache:
         if why := _why_not(loader, dataset):
             return why
         try:
-            recipe = Folder(dataset) if _is_folder(dataset) else Whole(dataset)
+            recipe = recipe_of(dataset)
             memo = self._memo_of(dataset, recipe.roots)
         except OSError as error:
             return f"no memory to share: {error.strerror or error}"
@@ -100,11 +96,15 @@ class Source:
 
     The loader's own `collate_fn` and all that follows a kept prefix run anew for each batch, on
     objects of their own.
+
+    Attributes:
+        for_workers: the main process fetches what workers of ours would, whose samples have been
+            found to be its own.
     """
 
     name = "cache"
 
-    def __init__(self, loader: Any, recipe: Whole | Folder, memo: Memo) -> None:
+    def __init__(self, loader: Any, recipe: Recipe, memo: Memo) -> None:
         from torch.utils.data import default_collate
 
         self._dataset = loader.dataset
@@ -112,11 +112,12 @@ class Source:
         self._recipe = recipe
         self._memo = memo
         self.pure = recipe.is_known_pure and self.collate_fn is default_collate
+        self.for_workers = False
 
     def fetch(self, indices: Sequence[int]) -> Any:
         """Return the batch of `indices`."""
         self._memo.begin_batch(len(indices))
-        self._recipe.begin_batch()
+        self._recipe.begin_batch(for_workers=self.for_workers)
         samples = [self._recipe.fetch(self._resolve(index)) for index in indices]
         self._memo.end_batch()
         return self.collate_fn(samples)
@@ -148,6 +149,20 @@ class Source:
                 warmed_count += 1
         return warmed_count
 
+    def is_kept(self, indices: Sequence[Any] | None = None) -> bool:
+        """Return whether to fetch for workers is to copy: samples are kept whole.
+
+        Args:
+            indices: those that matter; None for some all over the dataset.
+        """
+        with contextlib.suppress(Exception):  # a dataset of the script's own
+            if indices is None:
+                count = len(self._dataset)
+                indices = range(0, count, max(1, count // _SEEN_COUNT))
+            self._recipe.begin_batch(for_workers=True)
+            return all(self._recipe.has(self._resolve(index)) for index in indices)
+        return False
+
     @property
     def token(self) -> object:
         """What tells kept samples from those of another dataset or another look of it."""
@@ -177,133 +192,6 @@ class Source:
         while _is_subset(dataset):
             index, dataset = dataset.indices[index], dataset.dataset
         return index
-
-
-class Whole:
-    """Keeps whole samples of a dataset whose code nobody knows.
-
-    Attributes:
-        roots: the objects whose code makes what is kept.
-        is_known_pure: nothing but known code makes a sample, and it draws nothing.
-    """
-
-    is_known_pure = False
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-        self._around = b""
-        self.roots: tuple[Any, ...] = (dataset,)
-
-    def settle(self, memo: Memo) -> None:
-        """Take in where to keep."""
-        self._memo = memo
-
-    def begin_batch(self) -> None:
-        """Read what the samples of a batch depend on, beside the dataset."""
-        self._around = _around()
-
-    def fetch(self, index: Any) -> Any:
-        """Return the sample of an index."""
-        dataset = self._dataset
-        if type(index) is not int:
-            return dataset[index]
-        return self._memo.fetch(b"%d " % index + self._around, lambda: dataset[index])
-
-    fetch_kept = fetch
-
-
-class Folder:
-    """Keeps the images of torchvision's `DatasetFolder` as they are before the first draw.
-
-    Its `__getitem__` is known: it loads the file, then calls `transform` and
-    `target_transform`. Kept is what the file and the leading known transforms give.
-
-    Attributes:
-        roots: the objects whose code makes what is kept; none where it is torchvision's.
-        is_known_pure: nothing but known code makes a sample, and it draws nothing.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-        self._is_known = _loads_by_pillow(dataset.loader)
-        self.roots: tuple[Any, ...] = () if self._is_known else (dataset.loader,)
-        self._most_count = 0
-        self._name = b""
-        self._leading: list[Any] = []
-        self._rest: list[Any] = []
-
-    @property
-    def is_known_pure(self) -> bool:
-        """Whether the whole chain is kept."""
-        self.begin_batch()
-        return self._is_known and not self._rest and self._dataset.target_transform is None
-
-    def settle(self, memo: Memo) -> None:
-        """Decide how much of the chain to keep: floats take four times the memory of pixels."""
-        self._memo = memo
-        if not self._is_known:
-            return
-        chain = prefix.chain_of(self._dataset.transform)
-        signatures, kinds = prefix.split(chain)
-        self._most_count = prefix.image_length(kinds)
-        if self._most_count < len(signatures):
-            leading = chain[: len(signatures)]
-            room_bytes = _FILLED_RATIO * memo.store.budget_bytes / len(self._dataset.samples)
-            if _first_bytes(self._dataset, leading) <= room_bytes:
-                self._most_count = len(signatures)
-
-    def begin_batch(self) -> None:
-        """Split the chain of transforms as it is now: a script may change its size in between."""
-        chain = prefix.chain_of(self._dataset.transform)
-        signatures = prefix.split(chain)[0][: self._most_count] if self._most_count else []
-        self._leading, self._rest = chain[: len(signatures)], chain[len(signatures) :]
-        text = repr((signatures, _around(threads=not self._is_known))).encode()
-        self._name = blake2b(text, digest_size=12).digest()
-
-    def fetch(self, index: Any) -> Any:
-        """Return the sample of an index."""
-        dataset = self._dataset
-        sample, target = self._kept(index)
-        for transform in self._rest:
-            sample = transform(sample)
-        if dataset.target_transform is not None:
-            target = dataset.target_transform(target)
-        return sample, target
-
-    def fetch_kept(self, index: Any) -> Any:
-        """Return the part of a sample that is kept."""
-        return self._kept(index)[0]
-
-    def _kept(self, index: Any) -> tuple[Any, Any]:
-        path, target = self._dataset.samples[index]
-        make = _Load(self._dataset.loader, path, self._leading)
-        name = self._name + os.fsencode(path)
-        return self._memo.fetch(name, make, path if self._is_known else None), target
-
-
-class _Load:
-    """Loads one file and calls the leading transforms."""
-
-    def __init__(self, load: Any, path: Any, leading: list[Any]) -> None:
-        self._load, self._path, self._leading = load, path, leading
-
-    def __call__(self) -> Any:
-        sample = self._load(self._path)
-        for transform in self._leading:
-            sample = transform(sample)
-        return sample
-
-
-def _around(*, threads: bool = True) -> bytes:
-    """Return what samples can depend on beside their dataset: torch's defaults and threads.
-
-    Args:
-        threads: unknown code may sum in an order that depends on their number.
-    """
-    import torch
-
-    count = torch.get_num_threads() if threads else ""
-    return f"{torch.get_default_dtype()} {count}".encode()
 
 
 def _is(left: Any, right: Any) -> bool:
@@ -339,38 +227,3 @@ def _why_not(loader: Any, dataset: Any) -> str:
     except TypeError:
         return "its dataset cannot be followed from pass to pass"
     return ""
-
-
-def _is_folder(dataset: Any) -> bool:
-    """Return whether the samples come from torchvision's own, unmodified `__getitem__`."""
-    folder: Any = getattr(sys.modules.get("torchvision.datasets.folder"), "DatasetFolder", None)
-    kind: Any = type(dataset)
-    if folder is None or not isinstance(dataset, folder):
-        return False
-    own = kind.__getitem__
-    return bool(
-        own is folder.__getitem__
-        and own.__module__ == "torchvision.datasets.folder"
-        and set(own.__code__.co_names) == _FOLDER_NAMES
-        and kind.__getattribute__ is object.__getattribute__
-        and set(vars(dataset)) >= _FOLDER_NAMES
-        and type(dataset.samples) is list
-        and dataset.samples
-    )
-
-
-def _loads_by_pillow(load: Any) -> bool:
-    home: Any = sys.modules.get("torchvision.datasets.folder")
-    by_default = load is home.default_loader
-    if by_default and sys.modules["torchvision"].get_image_backend() != "PIL":
-        return False
-    return bool(by_default or load is home.pil_loader)
-
-
-def _first_bytes(dataset: Any, leading: list[Any]) -> float:
-    """Return the size of the first sample, packed; infinite where it cannot be made."""
-    try:
-        sample = _Load(dataset.loader, dataset.samples[0][0], leading)()
-        return float(sum(memoryview(part).nbytes for part in packing.pack(sample)))
-    except Exception:  # the script will meet it
-        return float("inf")

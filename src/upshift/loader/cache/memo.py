@@ -147,6 +147,10 @@ class Memo:
             return make()
         return self._make(key, make, path, replace=found is not None)
 
+    def has(self, name: bytes) -> bool:
+        """Return whether the value of `name` is kept."""
+        return not self.off and self.store.has(self.salt + name)
+
     def give_up(self, why: str) -> None:
         """Keep nothing any more, and let the other processes know at their next pass."""
         self.off = why

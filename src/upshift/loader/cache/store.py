@@ -97,6 +97,10 @@ class Store:
         _, offset, length = found
         return self._view[offset : offset + length]
 
+    def has(self, key: bytes | int) -> bool:
+        """Return whether there are bytes of `key`; counts as no use."""
+        return self._find(*_halves(key)) is not None
+
     def put(self, key: bytes | int, *buffers: Any, replace: bool = False) -> bool:
         """Take in the bytes of `buffers`, one after the other; return whether they are in.
 

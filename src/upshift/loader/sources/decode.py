@@ -369,6 +369,8 @@ def install_turbo() -> Callable[[], None]:
 class TurboWorkers:
     """Let a worker decode with simplejpeg that did not inherit it: one started by spawn."""
 
+    repeats = False
+
     def enter(self, worker_index: int) -> None:
         """Put the decoder in, unless the process was forked with one."""
         if not any(isinstance(decoder, Turbo) for decoder in installed()):

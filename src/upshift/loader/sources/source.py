@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from upshift.loader.workers.worker_info import collate_in_worker
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -34,7 +36,13 @@ class Source(Protocol):
 
 
 class Setup(Protocol):
-    """What acts in each worker process; it is pickled where workers are spawned."""
+    """What acts in each worker process; it is pickled where workers are spawned.
+
+    Attributes:
+        repeats: it makes some batches twice.
+    """
+
+    repeats: bool
 
     def enter(self, worker_index: int) -> None:
         """Act at the start of the process."""
@@ -71,3 +79,14 @@ class Stock:
     def fetch(self, indices: Sequence[int]) -> Any:
         """Return the batch as torch makes it."""
         return self._fetcher.fetch(indices)
+
+
+def stock_of(loader: Any) -> Stock:
+    """Return torch's own way to make the batches of a loader, layouts included."""
+    return Stock(loader, collate_fn=collate_in_worker(loader) if loader.num_workers else None)
+
+
+def drawable(source: Any, loader: Any) -> bool:
+    """Return whether the draws of a source can be replayed: what an init function seeds is not."""
+    own_init = loader.num_workers and loader.worker_init_fn is not None
+    return not (getattr(source, "light", False) and own_init and not source.pure)

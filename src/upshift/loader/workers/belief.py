@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from upshift.loader import states
-from upshift.loader.desk import LOOP_DRAWS, stock_of
+from upshift.loader.cache import stamps
+from upshift.loader.desk import LOOP_DRAWS
 from upshift.loader.same import difference
-from upshift.loader.sources.source import Stock
+from upshift.loader.sources.source import Stock, stock_of
+from upshift.loader.workers import spot
 from upshift.loader.workers.observed import Moves, observe
 from upshift.loader.workers.streams import Streams
 from upshift.loader.workers.tasks import Draws
@@ -116,8 +118,14 @@ def _raised(wrapped: Any) -> Exception:
 
 
 def _of_none(going: Pass, task: Task, batch: Any, report: Report) -> Verdict:
+    number = going.desk.trust.delivered()
     doubtful = report.error is not None or report.drew or report.changed or report.unequal
-    if not doubtful and not task.checked:
+    if not (
+        doubtful
+        or task.checked
+        or _reads_otherwise(report)
+        or spot.differs(going.loader, task.indices, batch, number)
+    ):
         return _stale(going, task) or Verdict(batch=batch)
     truth, moves = _truth(going, task)
     if moves.drew and not isinstance(truth, Exception):
@@ -125,7 +133,10 @@ def _of_none(going: Pass, task: Task, batch: Any, report: Report) -> Verdict:
         going.abandon([])
     elif why := _why_not_elsewhere(truth, moves, batch, report):
         going.abandon([])
+        going.desk.trust.tell_broken(why)
         going.give_up_workers(why)
+    else:
+        going.desk.trust.found_equal()
     return _here(truth)
 
 
@@ -172,7 +183,7 @@ def _of_chain(going: Pass, task: Task, batch: Any, report: Report) -> Verdict:
         going.abandon([])
         return _here(truth)
     doubtful = report.error is not None or report.changed or report.unequal
-    if not doubtful and not task.checked:
+    if not (doubtful or task.checked or _reads_otherwise(report)):
         return _stale(going, task) or _handed_over(going, batch, report)
     truth, moves = _truth(going, task)
     going.handed = states.read()
@@ -192,6 +203,11 @@ def _of_chain(going: Pass, task: Task, batch: Any, report: Report) -> Verdict:
     return _here(truth)
 
 
+def _reads_otherwise(report: Report) -> bool:
+    """Return whether a file that a batch was made of may be another one by now."""
+    return report.stamps is None or not stamps.unchanged(report.stamps)
+
+
 def _handed_over(going: Pass, batch: Any, report: Report) -> Verdict:
     states.restore(report.states)
     going.handed = report.states
@@ -202,8 +218,10 @@ def _stale(going: Pass, task: Task) -> Verdict | None:
     """Put a batch back that was made with another dataset than the script's is by now."""
     if not going.is_stale:
         return None
+    why = "the script changes the dataset between two batches"
     going.abandon([task], dismiss=True)
-    going.give_up_workers("the script changes the dataset between two batches")
+    going.desk.trust.tell_broken(why)
+    going.give_up_workers(why)
     return Verdict(again=True)
 
 

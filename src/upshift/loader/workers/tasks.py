@@ -10,6 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from upshift.loader import states
+from upshift.loader.cache import stamps
 from upshift.loader.fingerprint import fingerprint
 from upshift.loader.same import difference
 from upshift.loader.sources.source import Stock
@@ -73,6 +74,7 @@ class Report(NamedTuple):
         states: of the generators after the batch, where its draws are handed over.
         unequal: in what two fetches of it differ.
         error: what fetching it raised, as torch wraps it.
+        stamps: of the files that were read for it; None where that cannot be told.
     """
 
     fetch_ns: int
@@ -81,6 +83,7 @@ class Report(NamedTuple):
     states: Any = None
     unequal: str = ""
     error: Any = None
+    stamps: Any = ()
 
 
 def as_it_is(batch: Any) -> Any:
@@ -174,9 +177,13 @@ class Worksite:
             self._remember()
         before, hidden = states.marks(), self._private.read()
         start = states.read() if task.checked else None
-        start_ns = time.perf_counter_ns()
-        batch = self._fetch(task.indices)
+        start_ns, opened = time.perf_counter_ns(), stamps.record()
+        try:
+            batch = self._fetch(task.indices)
+        finally:
+            stamps.stop()
         took_ns = time.perf_counter_ns() - start_ns
+        files = None if opened.unsettled else tuple(opened.stamps.values())
         drew = before != states.marks()
         after = states.read() if task.hands_over else None
         unequal = "" if start is None else self._twice(task, batch, start)
@@ -185,7 +192,7 @@ class Worksite:
             self._current = None
         moved = hidden != self._private.read()
         changed = self._changed(brief=not task.looked) or moved
-        return batch, Report(took_ns, drew, changed, states=after, unequal=unequal)
+        return batch, Report(took_ns, drew, changed, after, unequal, stamps=files)
 
     def _twice(self, task: Task, batch: Any, before: states.States) -> str:
         """Return in what a second fetch differs from the first.

@@ -161,6 +161,8 @@ class WorkerThreads:
         mask: processors that the worker may use where it inherited fewer.
     """
 
+    repeats = True
+
     def __init__(self, count: int, mask: frozenset[int] = frozenset()) -> None:
         self.count = count
         self.mask = mask

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 EDITS: dict[str, Edit] = {
     "autocast": autocast.autocast,
     "channels_last": models.channels_last,
-    "debug_modes_off": loops.debug_modes_off,
     "flush_denormals": process.flush_denormals,
     "foreach_ema": loops.foreach_ema,
     "foreach_optimizer": optimizers.foreach_optimizer,

@@ -84,7 +84,7 @@ def render_profile(found: Profiling) -> str:
         maths=None,
         losses=None,
         outside=steps.outside(profile),
-        trust=list(found.notes),
+        trust=[*wording.granted(found.assumed), *found.notes],
         usage=steps.usage(profile, found.machine),
         **_seen(found.diagnosis, found.workload, found.machine, None),
     )

@@ -98,42 +98,6 @@ def zero_grad_to_none(job: Job) -> None:
     )
 
 
-def debug_modes_off(job: Job) -> None:
-    """Switch anomaly detection off where it is switched on."""
-    survey = job.survey()
-    calls = survey.called(
-        "torch.autograd.set_detect_anomaly",
-        "torch.set_anomaly_enabled",
-        "torch.autograd.anomaly_mode.set_detect_anomaly",
-    )
-    modes = survey.called(
-        "torch.autograd.detect_anomaly", "torch.autograd.anomaly_mode.detect_anomaly"
-    )
-    if not calls and not modes:
-        job.paste("what debugs is not switched on in these files by torch's own functions")
-        return
-
-    def off(node: Any) -> Any:
-        first, *more = node.args
-        return node.with_changes(args=[first.with_changes(value=expression("False")), *more])
-
-    def replaced(node: Any) -> Any:
-        name = code(node.func).replace("detect_anomaly", "set_detect_anomaly")
-        return expression(f"{name}(False)")
-
-    named = [site for site in calls if site.call.args and not site.call.args[0].star]
-    direct = [site for site in modes if isinstance(site.call.func, cst.Attribute)]
-    change(named, lambda site: off)
-    if direct:
-        survey = job.survey()
-        modes = survey.called("torch.autograd.detect_anomaly")
-        direct = [site for site in modes if isinstance(site.call.func, cst.Attribute)]
-        change(direct, lambda site: replaced)
-    if odd := [s for s in modes if s not in direct]:
-        job.paste("it is imported by name", at=survey.places(odd))
-    job.note("a profiler around the loop, if there is one, is yours to take away")
-
-
 def foreach_ema(job: Job) -> None:
     """Average in one pass where torch's own average over single tensors is asked for."""
     survey = job.survey()

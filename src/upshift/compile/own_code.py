@@ -1,0 +1,70 @@
+"""The code of the script: what it may still do is read in it before it is done."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import sysconfig
+from dis import get_instructions
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARIES = tuple(
+    sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
+
+
+def own_code() -> Iterator[CodeType]:
+    """Yield the code of the script's functions, and what runs of it now; libraries are left out.
+
+    Code of functions that are made within others is among their constants.
+    """
+    frame = sys._getframe()
+    running = []
+    while frame is not None:
+        running.append(frame.f_code)
+        frame = frame.f_back  # type: ignore[assignment]
+    known = [one.__code__ for one in gc.get_objects() if type(one) is FunctionType]
+    for code in {id(code): code for code in (*running, *known)}.values():
+        if _is_own(code.co_filename):
+            yield code
+
+
+def mention(attributes: Iterable[str], functions: Iterable[str] = ()) -> str:
+    """Say where the script's code has one of these names; empty where it has none.
+
+    Args:
+        attributes: names that count wherever they stand, in what is defined, too.
+        functions: names that count as those of functions alone, not as those of attributes.
+    """
+    words, calls = frozenset(attributes), frozenset(functions)
+    for code in own_code():
+        if word := _has(code, words, calls):
+            return f"{os.path.basename(code.co_filename)} has {word} in {code.co_name}"
+    return ""
+
+
+def _has(code: CodeType, words: frozenset[str], calls: frozenset[str]) -> str:
+    names = {code.co_name, *code.co_names}
+    if found := words & names:
+        return min(found)
+    if calls & names:
+        loaded = {one.argval for one in get_instructions(code) if one.opname in _GLOBAL}
+        if found := calls & loaded:
+            return min(found)
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    return next(filter(None, (_has(one, words, calls) for one in inner)), "")
+
+
+def _is_own(path: str) -> bool:
+    """Return whether a file is the script's: not Python's, of no installed package, not ours."""
+    if path.startswith("<") and not path.startswith("<ipython"):
+        return False
+    full = os.path.abspath(path)
+    return "site-packages" not in full and not full.startswith((*_LIBRARIES, _OWN))

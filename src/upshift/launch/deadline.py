@@ -1,0 +1,56 @@
+"""The end of the time that a piece of work may take, handed down to everything that waits."""
+
+from __future__ import annotations
+
+import time
+from math import inf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class OutOfTime(Exception):
+    """The deadline has passed: what was begun is ended, and what is known by then is kept."""
+
+
+class Deadline:
+    """A moment after which nobody waits any more.
+
+    Args:
+        end_s: by the clock; infinite for never.
+        clock: seconds.
+
+    >>> Deadline().cut(60.0)
+    60.0
+    """
+
+    def __init__(self, end_s: float = inf, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.end_s = end_s
+        self._clock = clock
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until then; 0 once it has passed."""
+        return max(0.0, self.end_s - self._clock())
+
+    def cut(self, timeout_s: float) -> float:
+        """Return how long may be waited, at most until the deadline.
+
+        Raises:
+            OutOfTime: it has passed.
+        """
+        self.check()
+        return min(timeout_s, self.left_s)
+
+    def check(self) -> None:
+        """Raise once the deadline has passed.
+
+        Raises:
+            OutOfTime: it has.
+        """
+        if not self.left_s:
+            raise OutOfTime
+
+
+NEVER = Deadline()

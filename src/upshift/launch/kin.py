@@ -1,0 +1,148 @@
+"""The processes that descend from one: find them, wait for them, end them.
+
+The guard and the keeper are subreapers, so a double fork hides nothing from them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+
+_PDEATHSIG, _SUBREAPER = 1, 36
+PATIENCE_S = 20.0
+"""How long a trial may take to end."""
+# They clean up what killed processes leave in shared memory, once these are gone, and end.
+_CLEANERS = (b"torch_shm_manager", b"multiprocessing.resource_tracker")
+_CLEANING_S = 3.0  # torch's waits for two seconds whether somebody comes back
+
+
+def descendants(root: int) -> list[int]:
+    """Return the living descendants of a process, without itself."""
+    found: list[int] = []
+    ahead = [root]
+    while ahead:
+        children = _children(ahead.pop())
+        found += children
+        ahead += children
+    return found
+
+
+def end_all() -> dict[int, int]:
+    """Kill and reap every descendant, those that clean up last; return how they ended.
+
+    They are frozen first, by groups, so that none forks while another is looked for.
+    """
+    ended: dict[int, int] = {}
+    begun_s = spare_until_s = time.monotonic()
+    while (now_s := time.monotonic()) < begun_s + PATIENCE_S:
+        ended.update(reap())
+        left = _frozen()
+        if not left:
+            break
+        others = [pid for pid in left if not _cleans(pid)]
+        if others and now_s < begun_s + PATIENCE_S / 4:
+            spare_until_s = now_s + _CLEANING_S
+        for pid in left:
+            spared = now_s < spare_until_s and pid not in others
+            kill(pid, signal.SIGCONT if spared else signal.SIGKILL)
+        time.sleep(0.0 if others else 0.002)
+    return ended
+
+
+def _frozen() -> list[int]:
+    """Stop the groups of all descendants; return the descendants."""
+    left = descendants(os.getpid())
+    for group in {_group(pid) for pid in left} - {0, os.getpgid(0)}:
+        kill(-group, signal.SIGSTOP)
+    return descendants(os.getpid()) if left else []
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return 0  # it has just ended
+
+
+def _cleans(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            command = file.read()
+    except OSError:
+        return False
+    return any(name in command for name in _CLEANERS)
+
+
+def kill(pid: int, number: int) -> None:
+    """Send a signal to a process, or to the group of a negative number, if it is still there."""
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return  # it has just ended
+
+
+def reap() -> dict[int, int]:
+    """Return the status of each child that has ended since the last call."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = status
+
+
+def _children(pid: int) -> list[int]:
+    """Return the children of all threads of one process (proc_pid_task(5))."""
+    if not os.path.exists("/proc/thread-self/children"):  # a kernel built without it
+        return _children_by_scan(pid)
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
+                found += [int(word) for word in file.read().split()]
+    except OSError:
+        return found  # it has just ended
+    return found
+
+
+def _children_by_scan(parent: int) -> list[int]:
+    return [int(p) for p in os.listdir("/proc") if p.isdigit() and parent_of(p) == parent]
+
+
+def parent_of(pid: str) -> int | None:
+    """Return the parent of a process, 0 for one outside of our view, None where that is unknown."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def pid_within(pid: int) -> int:
+    """Return the number by which a process knows itself, in whatever name space it is."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as lines:
+            return int(next(x.split()[-1] for x in lines if x.startswith("NSpid:")))
+    except (OSError, StopIteration):
+        return pid
+
+
+def become_subreaper() -> None:
+    """Inherit the orphans among our descendants."""
+    _prctl(_SUBREAPER, 1)
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends."""
+    _prctl(_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "prctl"):
+        libc.prctl(option, value, 0, 0, 0)

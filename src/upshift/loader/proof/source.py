@@ -1,0 +1,171 @@
+"""The syntax tree of a function, checked against the code that runs."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+import sys
+import sysconfig
+from types import CodeType, FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+_STDLIB = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")})
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_OURS = __file__.rpartition("loader")[0]
+_HEAP = 1 << 9
+_CLASSES: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+class Tree:
+    """A source file, its syntax tree, and which function of it is which code."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path = path
+        self.module = ast.parse(text)
+        self._codes: list[CodeType] = list(_inside(compile(text, path, "exec", dont_inherit=True)))
+        self._nodes: dict[tuple[str, int], list[Function]] = {}
+        self.nodes = list(ast.walk(self.module))
+        for node in self.nodes:
+            if isinstance(node, Function):
+                self._nodes.setdefault((_name(node), _first_line(node)), []).append(node)
+
+    def function(self, code: CodeType) -> Function | None:
+        """Return the definition of a code object; None where the file is not what runs."""
+        nodes = self._nodes.get((code.co_name, code.co_firstlineno), [])
+        codes = [one for one in self._codes if _key(one) == _key(code)]
+        place = next((n for n, one in enumerate(codes) if _same(one, code)), None)
+        return nodes[place] if place is not None and len(nodes) == len(codes) else None
+
+    def is_module(self, code: CodeType) -> bool:
+        """Return whether a code object is that of the whole file."""
+        return _same(self._codes[0], code)
+
+
+_TREES: dict[str, Tree | None] = {}
+
+
+def tree_of_file(path: str) -> Tree | None:
+    """Return the tree of a source file; None where it cannot be read."""
+    if path not in _TREES:
+        try:
+            _TREES[path] = Tree(path, text) if (text := _text(path)) else None
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            _TREES[path] = None
+    return _TREES[path]
+
+
+def function_of(code: CodeType) -> Function | None:
+    """Return the syntax tree of a function; None where its source is not what runs."""
+    tree = tree_of_file(code.co_filename)
+    return None if tree is None else tree.function(code)
+
+
+_AT_START = ("/sitecustomize.py", "/usercustomize.py")
+
+
+def is_user_file(path: str) -> bool:
+    """Return whether a file is the user's: neither a library's nor what Python starts with."""
+    return not (
+        _INSTALLED.search(path)
+        or path.startswith(("<frozen", *_STDLIB, _OURS))
+        or path.endswith(_AT_START)
+    )
+
+
+def _is_user_path(path: str) -> bool:
+    return not path.startswith("<") and is_user_file(path)
+
+
+def is_generated(function: Any) -> bool:
+    """Return whether a function was made of a text, as those of data classes are."""
+    code = getattr(function, "__code__", None)
+    return isinstance(code, CodeType) and code.co_filename == "<string>" and not function_of(code)
+
+
+def is_user_function(function: Any) -> bool:
+    """Return whether a Python function's code is the user's, whatever it says of itself."""
+    code = getattr(function, "__code__", None)
+    return isinstance(code, CodeType) and is_user_file(code.co_filename)
+
+
+def is_user_class(kind: type) -> bool:
+    """Return whether a class was defined in the user's own files, or changed by them."""
+    if not kind.__flags__ & _HEAP:
+        return False
+    if kind not in _CLASSES:
+        _CLASSES[kind] = _is_of_user(kind)
+    return _CLASSES[kind]
+
+
+def _is_of_user(kind: type) -> bool:
+    if kind.__module__ == "__main__":
+        return True
+    path = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    if path and is_user_file(path):
+        return True
+    if path is None and kind.__module__ not in sys.modules:
+        return True
+    for one in vars(kind).values():
+        parts = (one, getattr(one, "fget", None), getattr(one, "__func__", None))
+        if any(_is_of_users_code(part) for part in parts):
+            return True
+    return False
+
+
+def _is_of_users_code(function: Any) -> bool:
+    """Return whether the code of a function stands in the user's files.
+
+    What Cython compiled says where its source was when a library was built: there the module's own
+    file tells.
+    """
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType):
+        return False
+    path: str | None = code.co_filename
+    if not isinstance(function, FunctionType):
+        home = sys.modules.get(getattr(function, "__module__", None) or "")
+        path = getattr(home, "__file__", None)
+    return path is None or _is_user_path(path)
+
+
+def _text(path: str) -> str:
+    if path == "<string>":
+        given = sys.orig_argv
+        return given[given.index("-c") + 1] if "-c" in given[:-1] else ""
+    return "".join(linecache.getlines(path))
+
+
+def _inside(code: CodeType) -> list[CodeType]:
+    found = [code]
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found += _inside(constant)
+    return found
+
+
+def _name(node: Function) -> str:
+    return "<lambda>" if isinstance(node, ast.Lambda) else node.name
+
+
+def _first_line(node: Function) -> int:
+    above = [] if isinstance(node, ast.Lambda) else node.decorator_list
+    return min([node.lineno, *(one.lineno for one in above)])
+
+
+def _key(code: CodeType) -> tuple[str, int]:
+    return code.co_name, code.co_firstlineno
+
+
+def _same(left: CodeType, right: CodeType) -> bool:
+    names = ("co_code", "co_names", "co_varnames", "co_freevars", "co_firstlineno", "co_name")
+    if any(getattr(left, name) != getattr(right, name) for name in names):
+        return False
+    return [_plain(one) for one in left.co_consts] == [_plain(one) for one in right.co_consts]
+
+
+def _plain(constant: object) -> str:
+    return "code" if isinstance(constant, CodeType) else repr(constant)

@@ -1,0 +1,31 @@
+"""The script's own code is read for names; libraries and attributes of that name are not."""
+
+import gc
+from importlib.util import module_from_spec, spec_from_file_location
+
+import pytest
+
+from upshift.compile.own_code import mention
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("", ""),
+        ("def late(p):\n    return p.grad.data_ptr_of_ours()", "has data_ptr_of_ours in late"),
+        ("def late(p):\n    return asked_of_ours(p)", "has asked_of_ours in late"),
+        ("def late(p):\n    return p.asked_of_ours", ""),
+        ("def late():\n    return [lambda p: p.data_ptr_of_ours]", "has data_ptr_of_ours in late"),
+        ("class Own:\n    def data_ptr_of_ours(self):\n        pass", "has data_ptr_of_ours in "),
+    ],
+)  # fmt: skip
+def test_says_where_a_name_stands(source, says, tmp_path) -> None:
+    path = tmp_path / f"{tmp_path.name}.py"
+    path.write_text(source)
+    spec = spec_from_file_location("script", path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    gc.collect()  # functions of the case before
+    found = mention(("data_ptr_of_" + "ours",), functions=("asked_of_" + "ours",))
+    assert found.startswith(f"{path.name} {says}" if says else "")
+    assert bool(found) is bool(says)

@@ -1,0 +1,44 @@
+"""The model returns an object of its own, of which the loss takes one part."""
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from summary import summarize
+from torch import nn
+from torch.nn import functional as F
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+    other: torch.Tensor
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 3)
+        self.second = nn.Linear(16, 5)
+
+    def forward(self, x):
+        z = torch.tanh(self.first(x))
+        return Output(self.last(z), self.second(z))
+
+
+random.seed(0)
+np.random.seed(0)
+torch.manual_seed(0)
+model = Net()
+x, y = torch.randn(32, 8), torch.arange(32) % 3
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, weight_decay=0.1)
+losses = []
+for step in range(70):
+    loss = F.cross_entropy(model(x).logits, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+
+summarize(model, losses=losses, untouched=model.second.weight.grad is None)

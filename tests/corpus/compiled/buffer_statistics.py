@@ -1,0 +1,38 @@
+"""The forward pass keeps running statistics in a buffer and a list."""
+
+import random
+
+import numpy as np
+import torch
+from summary import summarize
+from torch import nn
+from torch.nn import functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 3)
+        self.register_buffer("mean", torch.zeros(16))
+
+    def forward(self, x):
+        z = torch.tanh(self.first(x))
+        self.mean.lerp_(z.detach().mean(0), 0.1)
+        return self.last(z - self.mean)
+
+
+random.seed(0)
+np.random.seed(0)
+torch.manual_seed(0)
+model = Net()
+x, y = torch.randn(32, 8), torch.arange(32) % 3
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+losses = []
+for step in range(70):
+    loss = F.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+
+summarize(model, losses=losses)

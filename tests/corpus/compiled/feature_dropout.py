@@ -1,0 +1,36 @@
+"""Masks of whole features beside other draws."""
+
+import random
+
+import numpy as np
+import torch
+from summary import summarize
+from torch import nn
+from torch.nn import functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x):
+        x = self.first(x)
+        x = (F.softmax(x + torch.rand_like(x), -1) * x).unsqueeze(-1)
+        return self.last((F.feature_alpha_dropout(x, 0.2, True) + F.dropout1d(x, 0.3)).squeeze(-1))
+
+
+random.seed(0)
+np.random.seed(0)
+torch.manual_seed(0)
+model = Net()
+x, y = torch.randn(32, 8), torch.arange(32) % 3
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+losses = []
+for _ in range(40):
+    loss = F.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+summarize(model, losses=losses)

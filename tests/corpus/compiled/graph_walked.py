@@ -1,0 +1,43 @@
+"""The names in autograd's graph are printed at step 60."""
+
+import random
+
+import numpy as np
+import torch
+from summary import summarize
+from torch import nn
+from torch.nn import functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x):
+        z = torch.tanh(self.first(x))
+        return self.last(z)
+
+
+random.seed(0)
+np.random.seed(0)
+torch.manual_seed(0)
+model = Net()
+x, y = torch.randn(32, 8), torch.arange(32) % 3
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, weight_decay=0.1)
+losses = []
+for step in range(70):
+    loss = F.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+    if step == 60:
+        found, waiting = [], [loss.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            if node is not None:
+                found.append(type(node).__name__)
+                waiting += [after for after, _ in node.next_functions]
+
+summarize(model, losses=losses, found=found)

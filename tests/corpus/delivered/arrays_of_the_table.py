@@ -1,0 +1,48 @@
+"""Views of a NumPy array are delivered, and the loop writes into them."""
+
+import random
+
+import numpy as np
+import torch
+from summary import summarize
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+
+def spectrum(i):
+    wave = np.sin(np.arange(16384.0) * (i + 1) / 80)
+    bands = np.abs(np.fft.rfft(wave))[:8192].reshape(8, 1024).max(1)
+    return torch.tensor(bands / 2000, dtype=torch.float32)
+
+
+class Waves(Dataset):
+    def __init__(self):
+        self.table = np.stack([spectrum(i).numpy() for i in range(48)])
+
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, i):
+        return self.table[i : i + 1], i % 3
+
+
+random.seed(0)
+np.random.seed(0)
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+dataset = Waves()
+loader = DataLoader(dataset, batch_size=4, shuffle=True, collate_fn=list)
+losses = []
+for epoch in range(5):
+    for rows in loader:
+        x = torch.from_numpy(np.concatenate([row for row, _ in rows]))
+        y = torch.tensor([y for _, y in rows])
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        for row, _ in rows:
+            row -= 0.01
+summarize(model, losses=losses, table=dataset.table)

@@ -1,0 +1,51 @@
+"""The collate function fills the same buffer each time; the loop keeps the last batches."""
+
+import random
+
+import numpy as np
+import torch
+from summary import summarize
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+
+def spectrum(i):
+    wave = np.sin(np.arange(16384.0) * (i + 1) / 80)
+    bands = np.abs(np.fft.rfft(wave))[:8192].reshape(8, 1024).max(1)
+    return torch.tensor(bands / 2000, dtype=torch.float32)
+
+
+class Waves(Dataset):
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, i):
+        return spectrum(i), i % 3
+
+
+BUFFER = torch.zeros(4, 8)
+
+
+def into_buffer(samples):
+    for row, (x, _) in zip(BUFFER, samples):
+        row.copy_(x)
+    return BUFFER, torch.tensor([y for _, y in samples])
+
+
+random.seed(0)
+np.random.seed(0)
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+loader = DataLoader(Waves(), batch_size=4, shuffle=True, collate_fn=into_buffer)
+losses, kept = [], []
+for epoch in range(4):
+    for x, y in loader:
+        kept = [*kept[-2:], x]
+        x = torch.stack(kept).mean(0)
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+summarize(model, losses=losses, buffer=BUFFER, same=all(one is BUFFER for one in kept))

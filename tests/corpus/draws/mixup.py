@@ -1,0 +1,50 @@
+"""The collate function mixes examples with numbers of NumPy."""
+
+import random
+
+import numpy as np
+import torch
+from summary import summarize
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+
+def spectrum(i):
+    wave = np.sin(np.arange(16384.0) * (i + 1) / 80)
+    bands = np.abs(np.fft.rfft(wave))[:8192].reshape(8, 1024).max(1)
+    return torch.tensor(bands / 2000, dtype=torch.float32)
+
+
+class Waves(Dataset):
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, i):
+        return spectrum(i), i % 3
+
+
+def mixed(samples):
+    x, y = default_collate(samples)
+    share = np.random.beta(0.4, 0.4)
+    order = np.random.permutation(len(x))
+    targets = F.one_hot(y, 3).float()
+    return (share * x + (1 - share) * x[order]).float(), (
+        share * targets + (1 - share) * targets[order]
+    ).float()
+
+
+random.seed(0)
+np.random.seed(0)
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+loader = DataLoader(Waves(), batch_size=4, shuffle=True, collate_fn=mixed)
+losses = []
+for epoch in range(5):
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+summarize(model, losses=losses)

@@ -1,0 +1,47 @@
+"""A checkpoint in the middle of a pass keeps the generators, and training goes back to it."""
+
+import copy
+import random
+
+import numpy as np
+import torch
+from summary import summarize
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+
+def spectrum(i):
+    wave = np.sin(np.arange(16384.0) * (i + 1) / 80)
+    bands = np.abs(np.fft.rfft(wave))[:8192].reshape(8, 1024).max(1)
+    return torch.tensor(bands / 2000, dtype=torch.float32)
+
+
+class Waves(Dataset):
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, i):
+        return spectrum(i) + 0.05 * random.random(), i % 3
+
+
+random.seed(0)
+np.random.seed(0)
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+loader = DataLoader(Waves(), batch_size=4, shuffle=True)
+losses, saved = [], None
+for epoch in range(5):
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if len(losses) == 30:
+            saved = torch.get_rng_state(), random.getstate(), copy.deepcopy(model.state_dict())
+        if len(losses) == 48:
+            torch.set_rng_state(saved[0])
+            random.setstate(saved[1])
+            model.load_state_dict(saved[2])
+summarize(model, losses=losses)

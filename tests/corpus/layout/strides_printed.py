@@ -1,0 +1,44 @@
+"""Prints strides of weights, gradients, moments, activations and the output."""
+
+import random
+
+import numpy as np
+import torch
+from summary import summarize
+from torch import nn
+from torch.nn import functional as F
+
+
+def images(count):
+    base = torch.arange(count * 3 * 64.0).reshape(count, 3, 8, 8)
+    return torch.sin(base * 0.37), torch.arange(count) % 4
+
+
+random.seed(0)
+np.random.seed(0)
+torch.manual_seed(0)
+first, second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+model = nn.Sequential(
+    first, nn.ReLU(), second, nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 4)
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+x, y = images(16)
+losses = []
+optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
+seen = []
+second.register_forward_hook(lambda module, given, result: seen.append(result.is_contiguous()))
+for step in range(70):
+    loss = F.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+
+    optimizer.step()
+    losses.append(loss.item())
+
+strides = [
+    t.stride()
+    for p in model.parameters()
+    for t in (p, p.grad, *optimizer.state[p].values())
+    if t.dim() > 3
+]
+summarize(model, losses=losses, strides=strides)

@@ -1,0 +1,45 @@
+"""Bad examples are taken out of a subset's list while a pass runs."""
+
+import random
+
+import numpy as np
+import torch
+from summary import summarize
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, Subset
+
+
+def spectrum(i):
+    wave = np.sin(np.arange(16384.0) * (i + 1) / 80)
+    bands = np.abs(np.fft.rfft(wave))[:8192].reshape(8, 1024).max(1)
+    return torch.tensor(bands / 2000, dtype=torch.float32)
+
+
+class Waves(Dataset):
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, i):
+        return spectrum(i) * 1.0, i % 3
+
+
+random.seed(0)
+np.random.seed(0)
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+dataset = Waves()
+loader = DataLoader(dataset, batch_size=4, shuffle=True)
+losses = []
+subset = Subset(dataset, list(range(32)))
+loader = DataLoader(subset, batch_size=4)
+for epoch in range(6):
+    for x, y in loader:
+        if len(losses) == 18:
+            subset.indices[8:] = [0] * 24
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+summarize(model, losses=losses)

@@ -1,0 +1,28 @@
+"""The script sets the number itself at step 30 and reads it back."""
+
+import random
+
+import numpy as np
+import torch
+from summary import summarize
+from torch import nn
+from torch.nn import functional as F
+
+random.seed(0)
+np.random.seed(0)
+torch.manual_seed(0)
+x, y = torch.randn(32, 8), torch.arange(32) % 3
+model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+losses = []
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+seen = []
+for step in range(64):
+    loss = F.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+    if step == 55:
+        torch.set_num_threads(2)
+    seen.append(torch.get_num_threads())
+summarize(model, losses=losses, seen=seen)

@@ -1,0 +1,33 @@
+"""A gradient gets a mark at step 40, another one is weakly referred to."""
+
+import random
+import weakref
+
+import numpy as np
+import torch
+from summary import summarize
+from torch import nn
+from torch.nn import functional as F
+
+random.seed(0)
+np.random.seed(0)
+torch.manual_seed(0)
+x, y = torch.randn(4, 8), torch.arange(4)
+model = nn.Sequential(nn.Linear(8, 9000), nn.Tanh(), nn.Linear(9000, 8))
+weight = model[0].weight
+losses = []
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+marks, weak = [], None
+for step in range(60):
+    loss = F.cross_entropy(model(x), y)
+    optimizer.zero_grad(set_to_none=False)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+    if step == 40:
+        weight.grad.since = step
+        weak = weakref.ref(model[2].weight.grad)
+    if step > 40:
+        marks.append((getattr(weight.grad, "since", None), weak() is not None))
+
+summarize(model, losses=losses, marks=marks)

@@ -1,0 +1,36 @@
+"""A checkpoint's groups and states are listed with their types."""
+
+import copy
+import random
+
+import numpy as np
+import torch
+from summary import summarize
+from torch import nn
+from torch.nn import functional as F
+
+random.seed(0)
+np.random.seed(0)
+torch.manual_seed(0)
+x, y = torch.randn(32, 8), torch.arange(32) % 3
+model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+losses = []
+optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+for step in range(70):
+    loss = F.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+
+    optimizer.step()
+    losses.append(loss.item())
+    if step == 60:
+        saved = copy.deepcopy(optimizer.state_dict())
+        optimizer.load_state_dict(saved)
+summarize(
+    model,
+    losses=losses,
+    groups=[
+        sorted((k, repr(v)) for k, v in g.items() if k != "params") for g in saved["param_groups"]
+    ],
+    states=[sorted((k, v.dtype, v.shape) for k, v in s.items()) for s in saved["state"].values()],
+)

@@ -1,0 +1,50 @@
+"""Items raise in a worker; the loop catches what comes and goes on."""
+
+import random
+
+import numpy as np
+import torch
+from summary import summarize
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+
+def spectrum(i):
+    wave = np.sin(np.arange(16384.0) * (i + 1) / 80)
+    bands = np.abs(np.fft.rfft(wave))[:8192].reshape(8, 1024).max(1)
+    return torch.tensor(bands / 2000, dtype=torch.float32)
+
+
+class Waves(Dataset):
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, i):
+        if i % 13 == 5:
+            raise ValueError("broken")
+        return spectrum(i), i % 3
+
+
+random.seed(0)
+np.random.seed(0)
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+loader = DataLoader(Waves(), batch_size=4, shuffle=True, num_workers=2)
+losses, failures = [], 0
+for epoch in range(4):
+    batches = iter(loader)
+    while True:
+        try:
+            x, y = next(batches)
+        except StopIteration:
+            break
+        except ValueError:
+            failures += 1
+            continue
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+summarize(model, losses=losses, failures=failures)

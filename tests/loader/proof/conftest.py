@@ -1,0 +1,25 @@
+"""Scripts that ask for the proof of their own loader."""
+
+import os
+import subprocess
+
+import pytest
+
+
+@pytest.fixture
+def said(warm_python, tmp_path):
+    """Run a script and return what its loop was told of its loader, pass by pass."""
+
+    def run(text):
+        script = tmp_path / "train.py"
+        script.write_text(text)
+        done = subprocess.run(
+            [warm_python, str(script)], cwd=tmp_path, capture_output=True,
+            text=True, timeout=600, check=False,
+            env={**os.environ, "WARM_PYTHON_FROZEN": "1"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        return [line for line in lines if line.startswith(("whole", "PURE", "OWNED", "UNWRITTEN"))]
+
+    return run

@@ -1,0 +1,373 @@
+"""Ways on which what items read comes to code that writes it, once training has begun."""
+
+import pytest
+
+HEAD = """\
+import array, contextlib, heapq, inspect, logging, os, threading, weakref
+from multiprocessing import RawArray
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+from upshift.loader.proof import prove
+
+
+class Rows(Dataset):
+    def __init__(self, table=None):
+        self.table = np.arange(12, dtype=np.float32) if table is None else table
+        self.gain = 1.0
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        return float(self.table[i]) * self.gain
+
+
+def told(loader):
+    proof = prove(loader)
+    print("whole" if proof.is_whole else f"{proof.gaps[0].reason.name} {proof.message}")
+
+
+"""
+LOOP = """
+loader = DataLoader(rows, batch_size=4)
+def main():
+    for epoch in range(2):
+        told(loader)
+        for x in loader:
+            x = x * 2
+        advance()
+main()
+"""
+REGISTRY = """
+DATASETS = {"train": Rows()}
+class Registry:
+"""
+REGISTERED = """
+registry = Registry()
+rows = DATASETS["train"]
+def advance():
+    """
+FLOWS = {
+    "added to a list by +=": """
+rows = Rows()
+def advance():
+    todo = []
+    todo += [loader.dataset]
+    for one in todo: one.gain = 0.5
+""",
+    "matched": """
+rows = Rows()
+def advance():
+    match loader:
+        case DataLoader(dataset=found): found.gain = 0.5
+""",
+    "a list in a table": """
+rows, pools = Rows(), {}
+def advance():
+    pools.setdefault("train", []).append(loader.dataset)
+    for one in pools["train"]: one.gain = 0.5
+""",
+    "a heap": """
+rows, worst = Rows(), []
+def advance():
+    heapq.heappush(worst, (0, loader.dataset))
+    worst[0][1].gain = 0.5
+""",
+    "what another function fills": """
+rows = Rows()
+def fill(bag, one): bag.append(one)
+def advance():
+    bag = []
+    fill(bag, loader.dataset)
+    bag[0].gain = 0.5
+""",
+    "a generator that is sent it": """
+rows = Rows()
+def stepper():
+    while True:
+        one = yield
+        one.gain *= 0.5
+steps = stepper()
+next(steps)
+def advance(): steps.send(loader.dataset)
+""",
+    "an object that takes it up": """
+rows = Rows()
+class Callback:
+    def attach(self, loader): self.seen = loader.dataset
+    def soften(self): self.seen.gain *= 0.5
+callback = Callback()
+def advance():
+    callback.attach(loader)
+    callback.soften()
+""",
+    "an object that takes it up by name": """
+rows = Rows()
+class Callback:
+    def attach(self, one): setattr(self, "pool", one)
+    def soften(self): self.pool.gain *= 0.5
+callback = Callback()
+def advance():
+    callback.attach(loader.dataset)
+    callback.soften()
+""",
+    "a class with a small name": """
+rows = Rows()
+class pool:
+    def __init__(self, one): self.one = one
+    def show(self): print(self.one)
+def advance():
+    mine = pool(loader.dataset)
+    mine.one.gain = 0.5
+""",
+    "a variable of the class": """
+class Trainer:
+    shared = {}
+    def soften(self): self.shared["rows"].gain = 0.5
+Trainer.shared["rows"] = rows = Rows()
+trainer = Trainer()
+def advance(): trainer.soften()
+""",
+    "a proxy": """
+rows = Rows()
+proxy = weakref.proxy(rows)
+def advance(): proxy.gain = 0.5
+""",
+    "a registry that is indexed": REGISTRY
+    + "    def __getitem__(self, name): return DATASETS[name]"
+    + REGISTERED + "registry['train'].gain = 0.5",
+    "a registry that is asked for attributes": REGISTRY
+    + "    def __getattr__(self, name): return DATASETS[name]"
+    + REGISTERED + "registry.train.gain = 0.5",
+    "a registry that is called": REGISTRY
+    + "    def __call__(self, name): return DATASETS[name]"
+    + REGISTERED + "registry('train').gain = 0.5",
+    "a registry that is gone through": REGISTRY
+    + "    def __iter__(self): return iter(DATASETS.values())"
+    + REGISTERED + "for one in registry: one.gain = 0.5",
+    "a registry that is entered": REGISTRY
+    + "    def __enter__(self): return DATASETS['train']\n    def __exit__(self, *error): pass"
+    + REGISTERED + "\n    with registry as one: one.gain = 0.5",
+    "the class of another one": """
+class More(Rows):
+    scale = 1.0
+    def scaled(self, scale): self.__class__.scale = scale
+    def __getitem__(self, i): return self.table[i] * self.scale
+rows, others = More(), More()
+def advance(): others.scaled(0.5)
+""",
+    "the type of it": """
+class More(Rows):
+    scale = 1.0
+    def __getitem__(self, i): return self.table[i] * self.scale
+rows = More()
+def advance(): type(loader.dataset).scale = 0.5
+""",
+    "a function that items call, too": """
+class Record:
+    def __init__(self, value): self.value = value
+def doubled(record):
+    record.value = record.value * 2
+    return record
+class More(Rows):
+    def __init__(self): super().__init__(); self.template = Record(1.0)
+    def __getitem__(self, i): return doubled(Record(self.table[i])).value * self.template.value
+rows = More()
+def advance(): doubled(rows.template)
+""",
+    "a method of a network": """
+class Net(torch.nn.Module):
+    def __init__(self, rows): super().__init__(); self.rows = rows
+    def forward(self, x): self.rows.gain = 0.5
+rows = Rows()
+net = Net(rows)
+def advance(): net(1)
+""",
+    "a method of a thread": """
+class Worker(threading.Thread):
+    def __init__(self, rows): super().__init__(); self.rows = rows
+    def run(self): self.rows.gain = 0.5
+rows = Rows()
+def advance(): Worker(rows).start()
+""",
+    "a method of a handler": """
+class Meter(logging.Handler):
+    def __init__(self, rows): super().__init__(); self.rows = rows
+    def emit(self, record): self.rows.gain = 0.5
+rows = Rows()
+logging.getLogger().addHandler(Meter(rows))
+def advance(): logging.getLogger().error("now")
+""",
+    "a function that a pool applies": """
+rows, pool = Rows(), ThreadPool(1)
+def soften(one): one.gain = 0.5
+def advance(): pool.apply(soften, (loader.dataset,))
+""",
+    "functions that are listed": """
+rows = Rows()
+class Hooks:
+    @staticmethod
+    def on_end(one): one.gain = 0.5
+def advance():
+    for name, one in inspect.getmembers(Hooks, inspect.isfunction): one(loader.dataset)
+""",
+    "the frame below": """
+rows = Rows()
+def advance(): inspect.currentframe().f_back.f_globals["rows"].gain = 0.5
+""",
+    "a module under another name": """
+from importlib import import_module as load
+rows = Rows()
+def advance(): load("__main__").rows.gain = 0.5
+""",
+    "a method named as one of torch's": """
+class Lines(Rows):
+    def __init__(self, net): super().__init__(); self.net = net
+    def __getitem__(self, i): return float(self.net.weight)
+class Net(torch.nn.Module):
+    def __init__(self): super().__init__(); self.weight = torch.nn.Parameter(torch.ones(1))
+class Meter:
+    def parameters(self): return 3
+net = Net()
+rows = Lines(net)
+print(Meter().parameters())
+def advance():
+    for one in net.parameters(): one.data.mul_(0.5)
+""",
+    "bytes": """
+memory = bytearray(range(12))
+rows = Rows(np.frombuffer(memory, np.uint8))
+def advance(): memory[3] = 100
+""",
+    "an array of Python's": """
+memory = array.array("f", range(12))
+rows = Rows(torch.frombuffer(memory, dtype=torch.float32))
+def advance(): memory[3] = 100
+""",
+    "memory for processes": """
+memory = RawArray("f", 12)
+rows = Rows(np.frombuffer(memory, np.float32))
+def advance(): memory[3] = 100
+""",
+    "a masked array": """
+table = np.arange(12.0)
+masked = np.ma.masked_array(table, copy=False)
+rows = Rows(table)
+del table
+def advance(): masked[3] = 100
+""",
+    "the groups of an optimizer": """
+class Noisy(Rows):
+    def __init__(self, group): super().__init__(); self.group = group
+    def __getitem__(self, i): return self.table[i] * self.group["lr"]
+optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+rows = Noisy(optimizer.param_groups[0])
+def advance(): schedule.step()
+""",
+    "what a layer keeps": """
+layer = torch.nn.BatchNorm1d(1)
+rows = Rows(layer.running_mean.expand(12))
+def advance(): layer(torch.rand(4, 1))
+""",
+    "an archive beside the data": """
+import zipfile
+class Looking(Rows):
+    def __getitem__(self, i): return self.table[i] * os.path.exists(f"{i}.zip")
+rows = Looking()
+def advance(): zipfile.ZipFile("1.zip", "w").close()
+""",
+}  # fmt: skip
+RUNNING = {
+    "the rest of a context": """
+@contextlib.contextmanager
+def stage():
+    rows = Rows()
+    yield DataLoader(rows, batch_size=4)
+    rows.gain = 0.5
+def epoch(loader):
+    told(loader)
+    for x in loader: pass
+with stage() as loader: epoch(loader)
+epoch(loader)
+""",
+    "what a call is given after a pass": """
+class More(Rows):
+    def soften(self, gain): self.gain = gain
+def epoch(loader):
+    told(loader)
+    return sum(float(x.sum()) for x in loader)
+rows = More()
+loader = DataLoader(rows, batch_size=4)
+print(str)
+def report(*losses): pass
+report(epoch(loader), rows.soften(0.5), epoch(loader))
+""",
+}
+EFFECTS = {
+    "a mapped file": """
+np.save("seen.npy", np.zeros(12, np.float32))
+class Counting(Rows):
+    def __getitem__(self, i):
+        seen = np.load("seen.npy", mmap_mode="r+")
+        seen[i] += 1
+        return float(seen[i])
+""",
+    "the name of a file": """
+class Moving(Rows):
+    def __getitem__(self, i):
+        Path(f"{i}.new").rename(f"{i}.old")
+        return 1.0
+""",
+    "a picture in an array": """
+import PIL.Image
+class Moving(Rows):
+    def __getitem__(self, i): return float(self.table[i].getpixel((0, 0)))
+table = [PIL.Image.fromarray(np.zeros((4, 4), np.uint8)) for _ in range(12)]
+""",
+}
+
+
+@pytest.mark.parametrize("text", FLOWS.values(), ids=FLOWS)
+def test_code_that_gets_at_what_items_read_while_the_script_runs_is_found(said, text) -> None:
+    assert said(HEAD + text + LOOP)[0].split()[0] in ("OWNED", "UNWRITTEN")
+
+
+@pytest.mark.parametrize("text", RUNNING.values(), ids=RUNNING)
+def test_code_that_has_begun_and_is_not_on_the_stack_is_found(said, text) -> None:
+    assert said(HEAD + text)[0].split()[0] == "UNWRITTEN"
+
+
+@pytest.mark.parametrize("text", EFFECTS.values(), ids=EFFECTS)
+def test_items_that_change_files_or_share_memory_are_refused(said, text) -> None:
+    kind = "Moving" if "Moving" in text else "Counting"
+    more = f"rows = {kind}({'table' if 'table =' in text else ''})\n"
+    loop = "def advance(): pass\n" + LOOP.replace("for x in loader:", "for x in []:")
+    assert said(HEAD + text + more + loop)[0].split()[0] == "PURE"
+
+
+def test_ordinary_objects_around_a_loader_leave_the_proof_whole(said) -> None:
+    text = """
+class Net(torch.nn.Module):
+    def __init__(self): super().__init__(); self.line = torch.nn.Linear(1, 1)
+    def forward(self, x):
+        y = self.line(x)
+        y += x
+        self.last = y
+        return y
+class Trainer:
+    best = {}
+    def __init__(self, loader): self.loader, self.seen = loader, 0
+    def fit(self, net):
+        for x in self.loader:
+            y = net(x[:, None].float())
+            self.seen += len(x)
+            self.best.setdefault("loss", []).append(float(y.sum()))
+rows, net = Rows(), Net()
+trainer = Trainer(DataLoader(rows, batch_size=4))
+def advance(): trainer.fit(net)
+"""
+    assert said(HEAD + text + LOOP) == ["whole", "whole"]

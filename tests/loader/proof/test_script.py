@@ -1,0 +1,587 @@
+"""What the script itself may do to the data, seen from its own loop."""
+
+import pytest
+
+HEAD = """\
+import sys
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+from upshift.loader.proof import prove
+
+
+class Rows(Dataset):
+    def __init__(self, count=12):
+        self.rows = [float(i) for i in range(count)]
+        self.table = np.arange(count, dtype=np.float32)
+        self.records = [{"weight": 1.0} for _ in range(count)]
+        self.gain = 1.0
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, i):
+        return self.gain * self.rows[i] + self.table[i] * self.records[i]["weight"] * SCALE
+
+
+def told(loader):
+    proof = prove(loader)
+    print("whole" if proof.is_whole else f"{proof.gaps[0].reason.name} {proof.message}")
+
+
+SCALE = 1.0
+rows = Rows()
+"""
+LOOP = """\
+loader = DataLoader(rows, batch_size=4)
+model = torch.nn.Linear(1, 1)
+for epoch in range(2):
+    told(loader)
+    for number, batch in enumerate(loader):
+        batch = batch * 2
+        {body}
+"""
+READ = {
+    "nothing": "pass",
+    "lengths": "print(len(loader.dataset.rows), len(rows.table), rows.table.shape)",
+    "a figure": "print(rows.gain, rows.table.mean(), rows.rows[0], max(rows.rows))",
+    "its own batch": "batch[0] = 3.0",
+    "its model": "model.weight.data.mul_(0.5)",
+    "its model, evaluated": "model.eval(); model.train()",
+    "its own list": "kept = []; kept.append(rows); kept += [1]; kept[0] = 2",
+    "a copy of an array": "mine = rows.table.copy(); mine[0] = 2.0",
+    "another object": "model.gain = 2.0",
+    "other rows": "other = Rows(); other_gain = other.gain",
+    "a comparison": "print(rows.gain > 2, [row for row in rows.rows if row > 3])",
+}
+WRITTEN = {
+    "an attribute": "rows.gain = 2.0",
+    "through the loader": "loader.dataset.gain = 2.0",
+    "by name": "setattr(rows, 'gain', 2.0)",
+    "by a made name": "setattr(rows, 'ga' + 'in', 2.0)",
+    "its dictionary": "rows.__dict__['gain'] = 2.0",
+    "all of its variables": "vars(rows).update(gain=2.0)",
+    "a variable of the module": "SCALE = 2.0",
+    "the class": "Rows.__getitem__ = lambda self, i: 0.0",
+    "its class": "rows.__class__ = type('Other', (Rows,), {})",
+    "an executed text": "exec('rows.gain = 2.0')",
+    "a text that a module executes": "__import__('builtins').exec('rows.gain = 2.0')",
+    "a list": "rows.rows[0] = 2.0",
+    "a list by a method": "rows.rows.append(2.0)",
+    "an array": "rows.table[0] = 2.0",
+    "a view": "view = rows.table[:4]; view *= 2",
+    "an array in place": "np.add(rows.table, 1, out=rows.table)",
+    "a record": "rows.records[0]['weight'] = 2.0",
+    "each record": "for record in rows.records: record['weight'] = 2.0",
+    "by another name": "mine = rows; mine.gain = 2.0",
+    "each number of an array": "for number in rows.table[:, None]: number *= 2",
+    "modules": "sys.modules['__main__'].SCALE = 2.0",
+    "part of what getattr gives": "getattr(rows, 'table')[:4] = 2.0",
+    "what is one of two": "one = rows.table if number else None; one[0] = 2.0",
+    "the worst record": "worst = max(rows.records, key=len); worst['weight'] = 2.0",
+    "a list of the same records": "same = rows.records + []; same[0]['weight'] = 2.0",
+    "a copied list of the same records": "same = rows.records.copy(); same[0]['weight'] = 2.0",
+    "what an item may be": "rows[0].mul_(2)",
+    "it anew": "rows.__init__(24)",
+    "a function that items read": "from math import floor as SCALE",
+    "code that is not loaded yet": "import nobody_knows_this; nobody_knows_this.run(rows)",
+    "by a patch": "mock.patch.object(rows, 'gain', 2.0).start()",
+    "a setting of the process": "np.seterrcall(print)",
+}
+
+
+@pytest.mark.parametrize("body", READ.values(), ids=READ)
+def test_a_loop_that_only_looks_leaves_the_proof_whole(said, body) -> None:
+    assert said(HEAD + LOOP.format(body=body)) == ["whole", "whole"]
+
+
+@pytest.mark.parametrize("body", WRITTEN.values(), ids=WRITTEN)
+def test_a_loop_that_may_write_is_told_with_its_line(said, body) -> None:
+    text = HEAD + LOOP.format(body=f"if number > 90:\n            {body}")
+    first = said(text)[0]
+    line = next(n for n, one in enumerate(text.splitlines(), 1) if one.strip() == body)
+    assert first.startswith(("OWNED", "UNWRITTEN"))
+    assert f"train.py:{line})" in first
+
+
+OPTIONS = """
+from argparse import Namespace
+class More(Rows):
+    def __getitem__(self, i):
+        return self.rows[i] * self.args.size + self.args.sizes[0]
+args = Namespace(size=2, sizes=[3, 4], lr=0.1)
+rows = More()
+rows.args = args
+"""
+TABLE = """
+import pandas
+class More(Rows):
+    def __getitem__(self, i):
+        return self.frame.iloc[i, 0]
+rows = More()
+rows.frame = pandas.DataFrame({"a": [1.0] * 12})
+"""
+HELPERS = """
+from pathlib import Path
+Path(__file__).with_name("helpers.py").write_text('''
+def harder(data): data.gain = 2.0
+class Sampler:
+    def __init__(self, data): self.data = data
+    def __iter__(self):
+        self.data.gain = 2.0
+        yield 1
+''')
+"""
+ELSEWHERE = {
+    "a function that is called": (
+        "def harder(data): data.gain = 2.0\n", "if number > 90: harder(rows)", "UNWRITTEN",
+    ),
+    "a function that is handed over": (
+        "def harder(*_): rows.gain = 2.0\nhooks = [harder]\n", "hooks[0] if 0 else None",
+        "UNWRITTEN",
+    ),
+    "a function of its own named like Python's": (
+        "def eval(data): return len(data)\n", "if number > 90: eval(rows)", "whole",
+    ),
+    "what a model applies": (
+        "def start(m): m.gain.data.rows.fill_(0.0)\ntorch.nn.Linear(1, 1).apply\n"
+        "if 0: torch.nn.Linear(1, 1).apply(start)\n",
+        "if number > 90: model.apply(start)", "whole",
+    ),
+    "a class that looks into its parents": (
+        "class More(Rows):\n    def __init__(self):\n        super(More, self).__init__()\n"
+        "        self.fill()\n    def fill(self): self.gain = 2.0\nrows = More()\n",
+        "pass", "whole",
+    ),
+    "what is applied to it": (
+        "def start(m): m.gain = 2.0\n", "if number > 90: rows.apply(start)", "UNWRITTEN",
+    ),
+    "what is applied with it": (
+        "def start(m, data): data.gain = 2.0\n", "if number > 90: model.apply(start, rows)",
+        "UNWRITTEN",
+    ),
+    "a meter that writes itself": (
+        "class Meter:\n    def __init__(self): self.gain = 1.0\n    def __str__(self):\n"
+        "        return '{gain}'.format(**self.__dict__)\nmeter = Meter()\n",
+        "print(meter)", "whole",
+    ),
+    "an object whose dictionary is kept": (
+        "class Meter:\n    def __str__(self):\n        self.__dict__['gain'] = 2.0\n"
+        "        return ''\nmeter = Meter()\n",
+        "print(meter)", "OWNED",
+    ),
+    "a special method of a class without objects": (
+        "class Sampler:\n    def __iter__(self):\n        rows.gain = 2.0\n        yield 1\n",
+        "pass", "whole",
+    ),
+    "a special method of a class that has an object": (
+        "class Sampler:\n    def __iter__(self):\n        rows.gain = 2.0\n        yield 1\n"
+        "kept = {'a': [Sampler()]}\n", "pass", "UNWRITTEN",
+    ),
+    "a special method of the parent of a class that has one": (
+        "class Sampler:\n    def __iter__(self):\n        rows.gain = 2.0\n        yield 1\n"
+        "kept = type('Other', (Sampler,), {})()\n", "pass", "UNWRITTEN",
+    ),
+    "a special method of a class that is renamed": (
+        "class Sampler:\n    def __iter__(self):\n        rows.gain = 2.0\n        yield 1\n"
+        "Sampler.__name__ = 'Other'\nkept = [Sampler()]\n", "pass", "UNWRITTEN",
+    ),
+    "a special method of a class that the loop may make an object of": (
+        "class Sampler:\n    def __iter__(self):\n        rows.gain = 2.0\n        yield 1\n",
+        "if number > 90: list(Sampler())", "UNWRITTEN",
+    ),
+    "a method of its own named as if Python called it": (
+        "class More(Rows):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.__read_data__()\n    def __read_data__(self): self.gain = 2.0\n"
+        "rows = More()\n", "pass", "whole",
+    ),
+    "a method of its own that the loop calls": (
+        "class More(Rows):\n    def __read_data__(self): self.gain = 2.0\nrows = More()\n",
+        "if number > 90: rows.__read_data__()", "UNWRITTEN",
+    ),
+    "a protocol of a library": (
+        "class More(Rows):\n    def __array_of__(self): self.gain = 2.0\nrows = More()\n",
+        "pass", "UNWRITTEN",
+    ),
+    "options that are read": (
+        OPTIONS, "if number > 90: print(args.lr, rows.args.size)", "whole",
+    ),
+    "options that are set": (OPTIONS, "if number > 90: args.size = 3", "UNWRITTEN"),
+    "a list among options": (OPTIONS, "if number > 90: args.sizes.append(3)", "OWNED"),
+    "options that are handed over": (OPTIONS, "if number > 90: list(map(print, [args]))", "OWNED"),
+    "a table that is counted": (
+        TABLE, "print(len(rows.frame.index), rows.frame.index[0])", "whole",
+    ),
+    "what a table lies on": (TABLE, "if number > 90: rows.frame.index.values[0] = 3", "OWNED"),
+    "a function under another name": (
+        HELPERS + "from helpers import harder as eased\n", "if number > 90: eased(rows)",
+        "UNWRITTEN",
+    ),
+    "a class under another name": (
+        HELPERS + "from helpers import Sampler as Other\n", "if number > 90: list(Other(rows))",
+        "UNWRITTEN",
+    ),
+    "a function of nobody": ("def harder(data): data.gain = 2.0\n", "pass", "whole"),
+    "a global of a function": (
+        "def harder():\n    global SCALE\n    SCALE = 2.0\n", "if number > 90: harder()",
+        "UNWRITTEN",
+    ),
+    "what came before the loop": ("rows.gain = 2.0\nrows.rows[0] = 1.0\n", "pass", "whole"),
+    "an array that the script keeps": (
+        "mine = rows.table\n", "if number > 90: mine[0] = 1.0", "OWNED",
+    ),
+    "memory that an array shares": (
+        "mine = torch.from_numpy(rows.table)\n", "if number > 90: mine.zero_()", "OWNED",
+    ),
+    "memory of a byte array": (
+        "RAW = bytearray(8)\nview = np.frombuffer(RAW, np.uint8)\n"
+        "class More(Rows):\n    def __getitem__(self, i): return RAW[0]\nrows = More()\n",
+        "if number > 90: view[0] = 1", "OWNED",
+    ),
+    "what a view is of": (
+        "gains = {'a': 1.0}\nVIEW = __import__('types').MappingProxyType(gains)\n"
+        "class More(Rows):\n    def __getitem__(self, i): return VIEW['a']\nrows = More()\n",
+        "if number > 90: gains['a'] = 2.0", "OWNED",
+    ),
+    "a function that a decorator keeps": (
+        "hooks = []\ndef hook(f):\n    hooks.append(f)\n@hook\ndef harder(): rows.gain = 2.0\n",
+        "if number > 90: hooks[0]()", "UNWRITTEN",
+    ),
+    "a method by its name": (
+        "class More(Rows):\n    def harder(self): self.gain = 2.0\nrows = More()\n",
+        "if number > 90: getattr(rows, 'hard' + 'er')()", "UNWRITTEN",
+    ),
+    "a function that returns it": (
+        "def data(): return rows\n", "if number > 90: data().gain = 2.0", "UNWRITTEN",
+    ),
+    "a helper of a class": (
+        "class Help:\n    @staticmethod\n    def harder(data): data.gain = 2.0\n",
+        "if number > 90: Help.harder(rows)", "UNWRITTEN",
+    ),
+    "any number of arguments": (
+        "def harder(*many):\n    for one in many: one.gain = 2.0\n",
+        "if number > 90: harder(1, 2, rows)", "UNWRITTEN",
+    ),
+    "arguments by name": (
+        "def harder(**many): many['data'].gain = 2.0\n", "if number > 90: harder(data=rows)",
+        "UNWRITTEN",
+    ),
+    "an argument left out": (
+        "def harder(data=rows): data.gain = 2.0\n", "if number > 90: harder()", "UNWRITTEN",
+    ),
+    "a box that it is put into": (
+        "box = []\n", "if number > 90: box.append(rows); box[0].gain = 2.0", "UNWRITTEN",
+    ),
+    "a setter that is handed over": (
+        "later = __import__('functools').partial(setattr, rows, 'gain', 2.0)\n",
+        "if number > 90: later()", "UNWRITTEN",
+    ),
+    "a class of which there is one": (
+        "class One:\n    made = None\n    def __new__(cls, *_):\n"
+        "        cls.made = cls.made or super().__new__(cls)\n        return cls.made\n"
+        "    def __init__(self, gain=1.0): self.gain = gain\nrows.gain = One()\n"
+        "class More(Rows):\n    def __getitem__(self, i): return self.gain.gain\n"
+        "mine, rows = rows, More()\nrows.gain = mine.gain\n",
+        "if number > 90: One(2.0)", "UNWRITTEN",
+    ),
+    "the class of a class": (
+        "class Meta(type):\n    def harder(cls): cls.gain = 2.0\n"
+        "class Level(metaclass=Meta):\n    gain = 1.0\n"
+        "class More(Rows):\n    def __getitem__(self, i): return Level.gain\nrows = More()\n",
+        "if number > 90: Level.harder()", "UNWRITTEN",
+    ),
+    "a parameter that an optimizer steps": (
+        "class Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.scale = torch.nn.Parameter(torch.ones(1))\n"
+        "class More(Rows):\n    def __getitem__(self, i): return self.net.scale.item()\n"
+        "rows = More()\nrows.net = Net()\n"
+        "optimizer = torch.optim.SGD(rows.net.parameters(), 0.1)\n",
+        "if number > 90: optimizer.step()", "UNWRITTEN",
+    ),
+    "files that items look for": (
+        "import os\nclass More(Rows):\n"
+        "    def __getitem__(self, i): return os.path.exists('label')\nrows = More()\n",
+        "if number > 90: open('label', 'w')", "UNWRITTEN",
+    ),
+    "a mapped file": (
+        "np.save('rows.npy', np.ones(12))\nclass More(Rows):\n"
+        "    def __getitem__(self, i): return float(self.mapped[i])\nrows = More()\n"
+        "rows.mapped = np.load('rows.npy', mmap_mode='r')\n",
+        "if number > 90: np.load('rows.npy', mmap_mode='r+')[0] = 2", "UNWRITTEN",
+    ),
+    "a mapped file beside checkpoints": (
+        "np.save('rows.npy', np.ones(12))\nclass More(Rows):\n"
+        "    def __getitem__(self, i): return float(self.mapped[i])\nrows = More()\n"
+        "rows.mapped = np.load('rows.npy', mmap_mode='r')\n",
+        "if number > 90: torch.save(model.state_dict(), 'best.pt')", "whole",
+    ),
+    "a file that is read once": (
+        "open('gain', 'w').write('1.0')\nimport functools\n@functools.lru_cache\n"
+        "def gain():\n    with open('gain') as file:\n"
+        "        return float(file.read())\nclass More(Rows):\n"
+        "    def __getitem__(self, i): return gain()\nrows = More()\n", "pass", "PURE",
+    ),
+    "statistics of a batch": (
+        "class More(Rows):\n    def __getitem__(self, i):\n"
+        "        x = torch.ones(2, 3)\n"
+        "        return torch.nn.functional.batch_norm(x, self.mean, self.mean, training=True)\n"
+        "rows = More()\nrows.mean = torch.ones(3)\n", "pass", "PURE",
+    ),
+    "holes that are filled": (
+        "class More(Rows):\n"
+        "    def __getitem__(self, i): return np.nan_to_num(self.table, copy=False).sum()\n"
+        "rows = More()\n", "pass", "PURE",
+    ),
+    "a list of warnings": (
+        "import warnings\nwarnings.showwarning = lambda *a, **k: None\n", "pass", "PURE",
+    ),
+    "an array that is kept and left alone": ("mine = rows.table\n", "pass", "whole"),
+    "a container that leads to it": (
+        "kept = {'a': [rows.records]}\n", "if number > 90: kept['a'][0][0].clear()", "OWNED",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "body", "reason"), ELSEWHERE.values(), ids=ELSEWHERE)
+def test_code_elsewhere_counts_where_it_can_still_run(said, before, body, reason) -> None:
+    assert said(HEAD + before + LOOP.format(body=body))[0].split()[0] == reason
+
+
+PARENT = """
+class Base(Dataset):
+    def __init__(self, data=None):
+        if data is not None:
+            data.gain = 2.0
+        self.data = data
+        self.rows = [1.0] * 12
+        self.most = max(map(float, self.rows))
+    def __len__(self): return 12
+    def __getitem__(self, i): return self.rows[i]
+"""
+TOLD = PARENT + "class More(Base):\n    def __init__(self, data): {told}\n"
+UNMADE = """
+class Other(Rows):
+    def fill(self, data): data.rows.append(2.0)
+    def look(self): return self.fill
+"""
+DICT = """
+class Easy(dict):
+    def __setattr__(self, name, value): self[name] = value
+easy = Easy(gain=1.0)
+"""
+NAMES = """
+import os
+class More(Rows):
+    def __getitem__(self, i): return len(self.names[i])
+rows = More()
+rows.names = ["a"] * 12
+"""
+CLASSES = {
+    "a parent whose parts its building uses": (
+        PARENT + "class More(Base): pass\nrows = Base()\n", "pass", "whole",
+    ),
+    "a parent that is told what it reads": (
+        TOLD.format(told="super().__init__(data)") + "rows = More(None)\n",
+        "if number > 90: More(rows)", "OWNED",
+    ),
+    "a parent that is told by its name": (
+        TOLD.format(told="Base.__init__(self, data)") + "rows = More(None)\n",
+        "if number > 90: More(rows)", "OWNED",
+    ),
+    "a parent that builds its heir": (
+        PARENT + "class More(Base): pass\nrows = More()\n", "if number > 90: More(rows)",
+        "OWNED",
+    ),
+    "a parent whose heir is handed over": (
+        PARENT + "class More(Base): pass\nrows, kinds = More(), [More]\n",
+        "if number > 90: kinds[0](rows)", "OWNED",
+    ),
+    "a method of the parent": (
+        "class Base(Rows):\n    def put(self): self.rows.append(1.0)\n"
+        "class More(Base):\n    def grow(self): super().put()\nrows = More()\n",
+        "if number > 90: rows.grow()", "OWNED",
+    ),
+    "a class that makes one of itself": (
+        "class Help:\n    def __init__(self, data): data.gain = 2.0\n    @classmethod\n"
+        "    def make(cls, data): return cls(data)\n", "if number > 90: Help.make(rows)",
+        "UNWRITTEN",
+    ),
+    "an object that makes another of its class": (
+        "class Help:\n    def __init__(self, data=None):\n        if data: data.gain = 2.0\n"
+        "    def make(self, data): return type(self)(data)\nhelp = Help()\n",
+        "if number > 90: help.make(rows)", "UNWRITTEN",
+    ),
+    "a method that is called by its class": (
+        "class Help:\n    def harder(self, data): data.gain = 2.0\n",
+        "if number > 90: Help.harder(1, rows)", "UNWRITTEN",
+    ),
+    "a method of a class without objects": (UNMADE, "model.fill = len", "whole"),
+    "a method of a class that has an object": (
+        UNMADE + "kept = {'a': [Other()]}\n", "model.fill = len", "OWNED",
+    ),
+    "a method of a class that is unpickled": (
+        UNMADE + "import pickle\n", "if number > 90: pickle.loads(b'').fill(rows)", "OWNED",
+    ),
+    "a method of a class that is found by its parent": (
+        UNMADE, "if number > 90: Rows.__subclasses__()[0]().fill(rows)", "OWNED",
+    ),
+    "a lambda of a function that nobody calls": (
+        "def start():\n    return lambda data: data.rows.append(1.0)\n", "pass", "whole",
+    ),
+    "a lambda that is kept": (
+        "def start():\n    return lambda data: data.rows.append(1.0)\nkept = [start()]\n", "pass",
+        "OWNED",
+    ),
+    "a lambda of a function that the loop calls": (
+        "def start():\n    return lambda data: data.rows.append(1.0)\n",
+        "if number > 90: start()(rows)", "OWNED",
+    ),
+    "a lambda of a module": ("kept = [lambda: rows.rows.append(1.0)]\n", "pass", "OWNED"),
+    "a lambda of the loop": ("", "kept = lambda: rows.rows.append(1.0)", "OWNED"),
+    "a text whose method has the name of one of its own": (
+        "class Words:\n    def encode(self): return rows\nmark = __import__('hashlib').sha256()\n",
+        "if number > 90: data = repr(batch).encode(); data += b'.'; Words", "whole",
+    ),
+    "a method of its own that has the name of a text's": (
+        "class Words:\n    def encode(self): return rows\n",
+        "if number > 90: data = Words().encode(); data.gain = 2.0", "UNWRITTEN",
+    ),
+    "a path that is made of what it reads": (
+        NAMES, "name = os.path.join('a', rows.names[0]); name += '.pt'", "whole",
+    ),
+    "a function of its own that has the name of a path's": (
+        NAMES + "def join(one, other): return other\n",
+        "if number > 90: mine = join('a', rows); mine.names = []", "UNWRITTEN",
+    ),
+    "a method of its own class that does nothing": (
+        "class More(Rows):\n    def __del__(self): self.close()\n    def close(self): pass\n"
+        "rows = More()\n", "pass", "whole",
+    ),
+    "a method of its own class that writes": (
+        "class More(Rows):\n    def __del__(self): self.close()\n"
+        "    def close(self): self.rows.clear()\nrows = More()\n", "pass", "OWNED",
+    ),
+    "a dictionary of its own that items do not read": (DICT, "easy.gain = 2.0", "whole"),
+    "a dictionary of its own that items read": (
+        DICT + "class More(Rows):\n    def __getitem__(self, i): return self.easy['gain']\n"
+        "rows = More()\nrows.easy = easy\n", "if number > 90: easy.level = 2.0", "OWNED",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "body", "reason"), CLASSES.values(), ids=CLASSES)
+def test_classes_are_followed_to_their_parents_and_their_objects(
+    said, before, body, reason
+) -> None:
+    assert said(HEAD + before + LOOP.format(body=body))[0].split()[0] == reason
+
+
+def test_a_loop_in_functions_is_followed_through_its_calls(said) -> None:
+    train = (
+        "def train(model, loader, epoch):\n"
+        "    for x in loader:\n"
+        "        x.data = x.data * 2\n"
+        "def main():\n"
+        "    loader = DataLoader(Rows(), batch_size=4)\n"
+        "    for epoch in range(2):\n"
+        "        told(loader)\n"
+        "        train(None, loader, epoch)\n"
+        "        {after}\n"
+        "main()\n"
+    )
+    assert said(HEAD + train.format(after="pass")) == ["whole", "whole"]
+    assert said(HEAD + train.format(after="loader.dataset.gain = epoch"))[0].startswith("UNWRITTEN")
+
+
+def test_a_local_that_a_transform_encloses_is_set_where_it_is_bound(said) -> None:
+    text = (
+        "def main():\n"
+        "    gain = 1.0\n"
+        "    rows = [1.0, 2.0, 3.0]\n"
+        "    def collate(many): return torch.tensor(many) * gain\n"
+        "    loader = DataLoader(rows, batch_size=2, collate_fn=collate)\n"
+        "    for epoch in range(2):\n"
+        "        told(loader)\n"
+        "        {after}\n"
+        "main()\n"
+    )
+    assert said(HEAD + text.format(after="other = 2.0")) == ["whole", "whole"]
+    assert said(HEAD + text.format(after="gain = 2.0"))[0].startswith("UNWRITTEN")
+
+
+def test_a_batch_that_a_trainer_writes_into_is_its_own(said) -> None:
+    text = (
+        "class Trainer:\n"
+        "    def __init__(self, loader):\n"
+        "        self.loader, self.history = loader, []\n"
+        "    def fit(self):\n"
+        "        for x in self.loader:\n"
+        "            told(self.loader)\n"
+        "            x += 1.0\n"
+        "            self.history.append(x.sum())\n"
+        "trainer = Trainer(DataLoader(rows, batch_size=6))\n"
+        "trainer.fit()\n"
+    )
+    assert said(HEAD + text) == ["whole", "whole"]
+
+
+MAIN = """\
+def main():
+    rows = Rows()
+    rows.gain = 2.0
+    loader = DataLoader(rows, batch_size=4)
+    for epoch in range(2):
+        told(loader)
+        for batch in loader:
+            batch * 2
+{after}
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"), [("", "whole"), ("        rows.gain = 3.0", "UNWRITTEN")]
+)
+def test_a_main_function_that_is_running_is_not_called_again(said, after, reason) -> None:
+    assert said(HEAD + MAIN.format(after=after))[0].split()[0] == reason
+
+
+BAR = """
+from torchvision.transforms import v2
+class More(Rows):
+    def __init__(self):
+        super().__init__()
+        self.change = v2.Identity()
+    def __getitem__(self, i): return self.change(torch.ones(1)) * self.rows[i]
+def epoch(loader):
+    bar = {bar}
+    for batch in bar:
+        told(loader)
+        batch = batch.to("cpu")
+        {after}
+epoch(DataLoader(More(), batch_size=6))
+"""
+BARS = {
+    "tqdm": ("__import__('tqdm').tqdm(loader, disable=True)", "pass", "whole"),
+    "an iterator": ("iter(loader)", "pass", "whole"),
+    "what is read": ("loader", "loader.dataset.change.to('cpu')", "UNWRITTEN"),
+    "a bar over what is read": (
+        "__import__('tqdm').tqdm([loader.dataset.change], disable=True)", "pass", "UNWRITTEN",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("bar", "after", "reason"), BARS.values(), ids=BARS)
+def test_batches_that_come_through_a_bar_are_batches(said, bar, after, reason) -> None:
+    pytest.importorskip("tqdm")
+    pytest.importorskip("torchvision")
+    assert said(HEAD + BAR.format(bar=bar, after=after))[0].split()[0] == reason
+
+
+def test_what_python_starts_with_is_no_part_of_the_script(tmp_path) -> None:
+    from upshift.loader.proof.source import is_user_file
+
+    assert is_user_file(str(tmp_path / "customize.py"))
+    assert not is_user_file(str(tmp_path / "sitecustomize.py"))

@@ -1,0 +1,112 @@
+"""What the user granted reaches every process that upshift starts."""
+
+import json
+import os
+from contextlib import contextmanager
+
+import pytest
+
+from upshift import session
+from upshift.launch import arm, verification
+from upshift.launch.bench import Bench
+from upshift.launch.compiled_code import CompiledCode
+from upshift.launch.process import Isolation
+from upshift.lever import Lever
+from upshift.records import Effect, Entry, Phase, Plan, Proof, Switch, Workload
+from upshift.session import Options, open_bench, run, tuner
+from upshift.session.proof import Prover
+from upshift.testing import LAPTOP, FakeScript, Listener, plant, steady
+
+GRANTED = frozenset({"dataset-unchanged"})
+PLAN = Plan().pull("intra_op_threads", 1)
+
+
+class Started(Exception):
+    pass
+
+
+@pytest.fixture
+def workload(tmp_path):
+    return Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd=str(tmp_path), python="python")
+
+
+def starts(monkeypatch, module):
+    def environment(plan, **told):
+        raise Started(told["assumed"])
+
+    monkeypatch.setattr(module, "environment", environment)
+    return pytest.raises(Started, match="dataset-unchanged")
+
+
+def test_trials_and_profiles_are_started_under_it(workload, monkeypatch):
+    with (
+        starts(monkeypatch, arm),
+        open_bench(workload, Options(assumed=GRANTED), LAPTOP) as bench,
+    ):
+        bench.arm(PLAN)
+
+
+def test_recorded_runs_are_started_under_it(workload, monkeypatch):
+    with (
+        starts(monkeypatch, verification),
+        CompiledCode() as code,
+        Prover(
+            workload, isolation=Isolation.NONE, step_s=0.01, start_s=0.1, patience_s=1.0,
+            parameter_count=1, code=code, assumed=GRANTED,
+        ) as prover,
+    ):  # fmt: skip
+        prover.prove(PLAN)
+
+
+def test_a_real_run_is_started_under_it(workload, monkeypatch):
+    started = []
+    monkeypatch.setattr(os, "execvpe", lambda name, command, env: started.append(env))
+    run(workload, PLAN, assumed=GRANTED)
+    assert json.loads(started[0]["UPSHIFT_CHILD"])["assumed"] == ["dataset-unchanged"]
+
+
+@pytest.mark.parametrize("granted", [GRANTED, frozenset()])
+def test_a_tuning_offers_it_to_levers_and_to_the_proof(workload, monkeypatch, tmp_path, granted):
+    proved_under = []
+
+    class Prover:
+        band, launch_count = None, 0
+
+        def __init__(self, workload, *, assumed, **rest) -> None:
+            proved_under.append(assumed)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *raised) -> None: ...
+
+        def prove(self, plan) -> Proof:
+            return Proof(effect=Effect.EXACT)
+
+    @contextmanager
+    def opened(workload, options, facts, code, deadline):
+        with Bench(
+            workload, isolation=Isolation.NONE, patience_s=60.0, make_arm=script.arm,
+            clock=script.clock,
+        ) as bench:  # fmt: skip
+            yield bench
+
+    daring = Lever(
+        name="daring", phases=frozenset({Phase.FORWARD}), effect=Effect.EXACT, switch=Switch.STEP,
+        settings=lambda scene: (True,) if scene.assumed else (), gain_ratio=2.0,
+        why_not=lambda scene: "nothing is granted", lines=lambda setting: "",
+    )  # fmt: skip
+    plant(monkeypatch, {"daring": daring})
+    script = FakeScript(
+        cost=lambda plan: 0.05 if plan.settings else 0.1, start_s=1.0, noise=steady(0.02)
+    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("upshift.launch.process.best_isolation", lambda cwd: Isolation.NONE)
+    monkeypatch.setattr(session, "doctor", lambda python, patience_s: LAPTOP)
+    monkeypatch.setattr(session, "open_bench", opened)
+    monkeypatch.setattr(tuner, "Prover", Prover)
+    options = Options(budget_s=300.0, assumed=granted)
+    tuning = tuner.Tuner(workload, options, Listener(), clock=script.clock).tune()
+    assert tuning.assumed == tuple(granted)
+    assert dict(tuning.plan.settings) == ({"daring": True} if granted else {})
+    assert proved_under == [granted] * bool(granted)

@@ -1,0 +1,236 @@
+"""What is published: two rounds of fresh launches that both show the gain, or nothing."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from upshift import session
+from upshift.compare import Confirmation
+from upshift.launch.bench import Bench
+from upshift.launch.process import Isolation
+from upshift.lever import Lever
+from upshift.records import (
+    Effect,
+    Entry,
+    Interval,
+    Pair,
+    Phase,
+    Plan,
+    Switch,
+    Verdict,
+    Workload,
+)
+from upshift.session.races import Races, confirmed_race
+from upshift.testing import FakeScript, Listener, plant, steady
+
+# The simulated tunings of test_budget.py.
+_spec = importlib.util.spec_from_file_location(
+    "budget", Path(__file__).with_name("test_budget.py")
+)  # fmt: skip
+budget = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(budget)
+tuned = budget.tuned
+
+WORKLOAD = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd="/nowhere", python="python")
+FASTER, PULLED = Plan().pull("brisk", True), Plan().pull("calm", True)
+NOTHING, STEP_S = Plan(), 0.01
+
+
+class Notebook(Listener):
+    """Keeps the races of a confirmation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.grown, self.rounds, self.children = [], [], [], []
+
+    def race_begins(self, baseline, candidate) -> None:
+        self.begun.append((baseline, candidate))
+
+    def race_grows(self, pairs, speedup) -> None:
+        self.grown += pairs
+
+    def race_ends(self, seen) -> None:
+        self.rounds.append(seen)
+
+
+@pytest.fixture
+def confirmed(monkeypatch):
+    """Confirm a plan on a script whose gain may differ from launch to launch."""
+    levers = {
+        name: Lever(
+            name=name, phases=frozenset({Phase.FORWARD}), effect=Effect.EXACT, switch=switch,
+            settings=lambda scene: (True,), gain_ratio=2.0, lines=str,
+            why_not=lambda scene: "",
+        )
+        for name, switch in (("brisk", Switch.STEP), ("calm", Switch.LAUNCH))
+    }  # fmt: skip
+    plant(monkeypatch, levers)
+
+    def run(
+        gain, *, pulled=NOTHING, until_s=30.0, sd_ratio=0.01, seed=0, start_s=1.0, step_s=STEP_S
+    ):
+        def cost(plan):
+            taken_s = step_s if "calm" not in dict(plan.settings) else 0.8 * step_s
+            return taken_s / (gain(script.launch_count) if plan.settings == fast else 1.0)
+
+        script = FakeScript(cost=cost, start_s=start_s, noise=steady(sd_ratio), seed=seed)
+        fast = FASTER.settings if not pulled.settings else pulled.pull("brisk", True).settings
+        view = Notebook()
+
+        def begun(*args, **details):
+            view.children.append(script.arm(*args, **details))
+            return view.children[-1]
+
+        with Bench(
+            WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_arm=begun,
+            clock=script.clock,
+        ) as bench:  # fmt: skip
+            bench.steps(pulled, 50)
+            options = session.Options(budget_s=60.0, pulled=pulled)
+            races = Races(bench, options, view, clock=script.clock)
+            races.measure_noise()
+            view.rounds.clear()
+            view.grown.clear()
+            view.begun.clear()
+            view.children.clear()
+            before, begun_s = script.launch_count, script.spent_s
+            seen = races.confirm(FASTER, until_s=script.spent_s + until_s)
+            return seen, view, script.launch_count - before, script.spent_s - begun_s
+
+    return run
+
+
+def test_each_round_of_a_confirmation_has_children_of_its_own(confirmed) -> None:
+    _, view, launch_count, _ = confirmed(lambda launch: 1.1)
+    assert len(view.rounds) == 2
+    assert launch_count == len(view.children) == 4
+    assert [child.plan for child in view.children] == [Plan(), FASTER] * 2
+    steps = [child.step_count for child in view.children]
+    assert min(steps) > 0.9 * max(steps)  # each of them has taken its turns
+
+
+def test_a_gain_that_one_launch_of_two_shows_is_not_confirmed(confirmed) -> None:
+    """Far fewer pairs of the second would drown among those of the first."""
+    seen, view, _, _ = confirmed(lambda launch: 1.2 if launch <= 4 else 0.99)
+    lucky, plain = view.rounds
+    assert lucky.speedup.is_gain
+    assert not plain.speedup.is_gain
+    assert seen.verdict is Verdict.UNDECIDED
+    assert seen.speedup.low_ratio <= plain.speedup.low_ratio < 1.0
+
+
+@pytest.mark.parametrize("later", [1.05, 1.4])
+def test_the_published_interval_holds_those_of_both_rounds(confirmed, later) -> None:
+    seen, view, _, _ = confirmed(lambda launch: 1.2 if launch <= 4 else later)
+    assert seen.verdict is Verdict.WIN
+    assert seen.speedup.low_ratio <= min(one.speedup.low_ratio for one in view.rounds)
+    assert seen.speedup.high_ratio >= max(one.speedup.high_ratio for one in view.rounds)
+    assert len(seen.pairs) == sum(len(one.pairs) for one in view.rounds) == len(view.grown)
+
+
+def test_a_confirmation_shows_the_gain_of_the_candidate_over_the_script(confirmed) -> None:
+    seen, view, _, _ = confirmed(lambda launch: 1.25)
+    assert view.begun == [(Plan(), FASTER)] * 2
+    assert seen.speedup.mid_ratio == pytest.approx(1.25, rel=0.01)
+    assert seen.means_ratio == pytest.approx(1.25, rel=0.01)
+    assert all(len(one.pairs) >= 10 for one in view.rounds)
+    slower, *_ = confirmed(lambda launch: 0.8)
+    assert slower.verdict is Verdict.DROP
+    nothing, *_ = confirmed(lambda launch: 1.0)
+    assert nothing.verdict is not Verdict.WIN
+
+
+def test_what_the_user_pulled_is_in_both_arms_of_the_confirmation(confirmed) -> None:
+    seen, *_ = confirmed(lambda launch: 1.25, pulled=PULLED)
+    assert seen.speedup.mid_ratio == pytest.approx(1.25, rel=0.01)
+
+
+def test_a_confirmation_takes_the_time_it_is_given_and_no_more(confirmed) -> None:
+    for until_s in (20.0, 40.0):
+        *_, spent_s = confirmed(lambda launch: 1.1, until_s=until_s, sd_ratio=0.2)
+        assert 0.75 * until_s <= spent_s <= 1.1 * until_s
+    *_, spent_s = confirmed(lambda launch: 1.1, until_s=40.0, sd_ratio=0.2, start_s=5.0)
+    assert 0.75 * 40.0 <= spent_s <= 1.1 * 40.0  # four launches are in it
+    *_, spent_s = confirmed(lambda launch: 1.1, until_s=80.0, sd_ratio=0.2, step_s=1.0)
+    assert spent_s <= 80.0  # and the pairs that tell their length
+    *_, late_s = confirmed(lambda launch: 1.1, until_s=-50.0)
+    assert late_s < 15.0
+    *_, long_s = confirmed(lambda launch: 1.1, until_s=10_000.0, sd_ratio=0.2)
+    assert 50.0 < long_s < 75.0
+
+
+def made(low, mid, high, *, means=None, best=None) -> Confirmation:
+    means = mid if means is None else means
+    return Confirmation(
+        speedup=Interval(low_ratio=low, mid_ratio=mid, high_ratio=high), means_ratio=means,
+        best_means_ratio=means if best is None else best, wall_s=1.0,
+        pairs=(Pair(baseline_s=mid, candidate_s=1.0, baseline_first=True),) * 20,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict"),
+    [
+        (made(0.99, 1.05, 1.11), Verdict.UNDECIDED),
+        (made(1.0, 1.05, 1.11), Verdict.UNDECIDED),
+        (made(0.80, 0.85, 0.90), Verdict.DROP),
+    ],
+)
+def test_only_a_gain_is_published(tuned, monkeypatch, seen, verdict) -> None:
+    assert seen.verdict is verdict
+    monkeypatch.setattr(Races, "confirm", lambda self, plan, *, until_s: seen)
+    found = tuned(600.0, step_s=0.1, start_s=2.0).tuning
+    assert (found.plan, found.speedup, found.confirmed) == (Plan(), None, None)
+    assert any("no gain that can be told from noise" in note for note in found.notes)
+    assert not any(row.outcome == "kept" for row in found.levers)
+
+
+def test_steps_that_stall_are_not_published_whatever_the_median_says(tuned, monkeypatch) -> None:
+    stalling = made(1.1, 1.2, 1.3, means=0.8, best=0.9)
+    monkeypatch.setattr(Races, "confirm", lambda self, plan, *, until_s: stalling)
+    found = tuned(600.0, step_s=0.1, start_s=2.0).tuning
+    assert (found.plan, found.speedup) == (Plan(), None)
+    assert any("some stall" in note for note in found.notes)
+
+
+def test_what_is_published_is_what_was_confirmed(tuned, monkeypatch) -> None:
+    plans, seen = [], made(1.1, 1.2, 1.3, means=1.15)
+
+    def confirm(self, plan, *, until_s):
+        plans.append(plan)
+        return seen
+
+    monkeypatch.setattr(Races, "confirm", confirm)
+    found = tuned(600.0, step_s=0.1, start_s=2.0).tuning
+    assert [found.plan] == plans
+    assert (found.speedup, found.means_ratio) == (seen.speedup, seen.means_ratio)
+    assert found.confirmed == confirmed_race(found.plan, seen)
+    assert found.confirmed.baseline == Plan()
+
+
+@pytest.mark.parametrize("seed", [3, 4, 5, 6])  # of noise in which some of the guesses stay
+def test_where_a_plan_is_not_confirmed_the_part_that_won_alone_has_its_chance(
+    tuned, monkeypatch, seed
+) -> None:
+    asked = []
+
+    def confirm(self, plan, *, until_s):
+        asked.append(plan)
+        return made(0.9, 1.0, 1.1) if len(asked) == 1 else made(1.1, 1.2, 1.3)
+
+    monkeypatch.setattr(Races, "confirm", confirm)
+    gains = {**budget.FASTER, "early": 1.015, "dawdle": 1.015}  # too little to win a race
+    found = tuned(600.0, step_s=0.1, start_s=2.0, gains=gains, seed=seed).tuning
+    whole, part = asked
+    assert found.plan == part == whole.only(frozenset({"brisk", "crowd"}))
+    lost = whole.differing(part)
+    assert lost
+    whys = {row.why for row in found.levers if row.lever in lost}
+    assert whys == {"the gain was not seen on fresh launches"}
+
+
+def test_a_plan_in_noise_has_as_many_pairs_as_half_of_its_gain_needs(confirmed) -> None:
+    loud, view, *_ = confirmed(lambda launch: 1.1, until_s=-50.0, sd_ratio=0.05)
+    assert all(len(one.pairs) >= 10 for one in view.rounds)
+    assert loud.wall_s == pytest.approx(sum(one.wall_s for one in view.rounds))

@@ -1,0 +1,109 @@
+"""What is published is the gain of the training: its first pass, its pauses and its length."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from upshift.lever import Lever
+from upshift.records import Effect, Phase, Plan, Switch
+from upshift.testing import plant
+
+# The simulated tunings of test_budget.py.
+_spec = importlib.util.spec_from_file_location(
+    "budget", Path(__file__).with_name("test_budget.py")
+)  # fmt: skip
+budget = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(budget)
+tuned = budget.tuned
+
+KEEPS = Lever(
+    name="keeps", phases=frozenset({Phase.FORWARD}), effect=Effect.EXACT, switch=Switch.CHILD,
+    settings=lambda scene: (True,), gain_ratio=9.0, lines=str, why_not=lambda scene: "",
+    fills=True,
+)  # fmt: skip
+
+
+@pytest.fixture
+def kept(tuned, monkeypatch):
+    """Tune a script of passes of 50 steps of 20 ms, under a lever that keeps samples."""
+    levers = {"brisk": budget.LEVERS["brisk"], "keeps": KEEPS}
+
+    def run(*, longer_s, **details):
+        plant(monkeypatch, levers)
+        monkeypatch.setattr(budget, "LEVERS", levers)
+        return tuned(
+            300.0, step_s=0.02, start_s=2.0, gains={"brisk": 1.15, "keeps": 2.0},
+            traits={"loader.batch_count": 50},
+            first_pass_s=lambda plan: longer_s if dict(plan.settings).get("keeps") else 0.0,
+            **details,
+        ).tuning  # fmt: skip
+
+    return run
+
+
+def test_the_headline_counts_as_many_passes_as_a_trial_has_seen(kept) -> None:
+    seen = kept(longer_s=0.3, life_count=250).passes
+    assert (seen.pass_count, seen.is_assumed) == (5, False)
+    seen = kept(longer_s=0.3).passes
+    assert (seen.pass_count, seen.is_assumed) == (10, True)
+
+
+@pytest.mark.parametrize(("life_count", "is_kept"), [(200, False), (2000, True)])
+def test_what_the_passes_of_a_training_do_not_repay_is_left_out(kept, life_count, is_kept) -> None:
+    """Kept samples save half a second in each pass of one."""
+    seen = kept(longer_s=2.6, life_count=life_count)
+    assert ("keeps" in dict(seen.plan.settings)) is is_kept
+    assert "brisk" in dict(seen.plan.settings)
+    assert seen.speedup.is_gain
+    if is_kept:
+        assert seen.passes.whole.is_gain
+    else:
+        (row,) = [row for row in seen.levers if row.lever == "keeps"]
+        assert row.outcome == "dropped"
+        assert "longer, and 4 passes are too few to repay that" in row.why
+
+
+STAYS = Lever(
+    name="stays", phases=frozenset({Phase.DATA}), effect=Effect.EXACT, switch=Switch.CHILD,
+    settings=lambda scene: (True,), gain_ratio=50.0, lines=str, why_not=lambda scene: "",
+)  # fmt: skip
+
+
+@pytest.fixture
+def paused(tuned, monkeypatch):
+    """Tune a script that waits at the head of each pass, under a lever that takes that away."""
+
+    def run(*, budget_s, pass_count, pause_s, step_s, **details):
+        levers = {"brisk": budget.LEVERS["brisk"], "stays": STAYS}
+        plant(monkeypatch, levers)
+        monkeypatch.setattr(budget, "LEVERS", levers)
+        return tuned(
+            budget_s, step_s=step_s, start_s=3.0, gains={"brisk": 1.0, "stays": 1.0},
+            traits={"loader.batch_count": pass_count}, pass_count=pass_count,
+            pause_s=lambda plan: 0.0 if dict(plan.settings).get("stays") else pause_s,
+            findings=(budget.names("stays", 0.4, name="worker-respawn"),), **details,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "pass_count", "pause_s", "step_s", "gain"),
+    [(75.0, 10, 0.1, 0.005, 3.0), (75.0, 40, 0.15, 0.005, 1.75), (120.0, 250, 0.4, 0.002, 1.8)],
+)
+def test_what_a_pause_between_short_passes_costs_is_found(
+    paused, *, budget_s, pass_count, pause_s, step_s, gain
+) -> None:
+    """In blocks of some steps most hold no pause, and a median hides those that do."""
+    seen = paused(budget_s=budget_s, pass_count=pass_count, pause_s=pause_s, step_s=step_s)
+    assert seen.late_ratio <= 1.0
+    assert seen.tuning.plan == Plan().pull("stays", True)
+    assert seen.tuning.races[0].speedup.mid_ratio == pytest.approx(gain, rel=0.05)
+    assert seen.tuning.speedup.mid_ratio == pytest.approx(gain, rel=0.05)
+
+
+def test_passes_that_a_budget_does_not_hold_are_no_blocks(paused) -> None:
+    seen = paused(budget_s=75.0, pass_count=250, pause_s=0.4, step_s=0.02)
+    assert seen.late_ratio <= 1.0
+    assert not seen.tuning.plan.settings
