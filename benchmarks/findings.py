@@ -3,7 +3,7 @@
     python benchmarks/make_data.py CHECKOUTS
     python benchmarks/findings.py CHECKOUTS
 
-Each script of `rivals.json` is profiled as it is. What somebody who read the source says of each
+Each script of `public.json` is profiled as it is. What somebody who read the source says of each
 finding (true or false), and what was missed, stands in `findings-judged.json`; the page puts both
 side by side. A finding that nobody judged yet shows as such.
 """
@@ -105,7 +105,7 @@ def main() -> None:
     judged = json.loads(JUDGED.read_text()) if JUDGED.exists() else {}
     kept = asked.out / "findings.json"
     seen = json.loads(kept.read_text()) if kept.exists() else {}
-    entries = json.loads((HERE / "rivals.json").read_text())
+    entries = json.loads((HERE / "public.json").read_text())
     for entry in entries:
         if asked.only and not any(part in entry["name"] for part in asked.only):
             continue

@@ -2,8 +2,9 @@
 
     python benchmarks/make_data.py CHECKOUTS
 
-`CHECKOUTS` holds clones of pytorch/examples (as `pytorch-examples`) and karpathy/nanoGPT (as
-`nanoGPT`); that of karpathy/makemore (as `makemore`) brings its own data. Losses on made data mean
+`CHECKOUTS` holds clones of pytorch/examples (as `pytorch-examples`), karpathy/nanoGPT (as
+`nanoGPT`) and karpathy/minGPT (as `minGPT`), at the commits of `public.json`; that of
+karpathy/makemore (as `makemore`) brings its own data. Losses on made data mean
 nothing; sizes, types and file formats are the real ones, so steps take what they take. What is
 there already is left alone.
 """
@@ -66,6 +67,12 @@ def make_letters(first: Path, drawn: np.random.Generator) -> None:
     (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
 
 
+def make_text(path: Path, drawn: np.random.Generator) -> None:
+    """Write the text that minGPT's chargpt reads; it must hold the letters of its prompt."""
+    letters = list("\n !',.:;?ABCDGHIJLMNORSTWYabcdefghiklmnoprstuvwy")
+    path.write_text("O God, O God!" + "".join(drawn.choice(letters, size=200_000)))
+
+
 def write_picture(path: Path, drawn: np.random.Generator) -> None:
     """Write a JPEG of smooth shapes with a little grain."""
     from PIL import Image
@@ -112,6 +119,7 @@ def main() -> None:
         (examples / "data" / "MNIST" / "raw", make_mnist),
         (examples / "word_language_model" / "data" / "wikitext-2" / "train.txt", make_words),
         (checkouts / "nanoGPT" / "data" / "shakespeare_char" / "train.bin", make_letters),
+        (checkouts / "minGPT" / "projects" / "chargpt" / "input.txt", make_text),
         (checkouts / "data_imagenet", make_classes),
         (examples / "super_resolution" / "dataset" / "BSDS300" / "images", make_pictures),
         (examples / "time_sequence_prediction" / "traindata.pt", make_waves),

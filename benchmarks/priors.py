@@ -1,13 +1,17 @@
 """Make `src/upshift/search/priors.toml` from the records that are committed here.
 
-    python benchmarks/priors.py
+    python benchmarks/priors.py             # from the records
+    python benchmarks/priors.py --measure   # tunes the scripts of `examples/` anew first
 
 The search orders its trials by what each lever did to other scripts. Two kinds of record count:
 figures of whole steps and figures of the time in the phases that a lever acts on. Read are
 
-- `loader.json`: cases of the data engine, "end to end" or "time in the loader";
-- `first-light.md`: the rows of its table that have a plan;
-- every other `*.json` here that holds documents of `upshift tune --json`, by their rows of levers.
+- `priors-loader.json`: cases of the data engine, "end to end" or "time in the loader";
+- `priors.json`: documents of `upshift tune --json` of the examples, by their rows of levers, those
+  that were dropped too.
+
+No script that another benchmark reports is among them: what a search gains on those must not come
+from having seen them.
 
 Where several levers were pulled together, each gets an even share of the log of the speed-up. A
 lever helped where the lower end of the interval is above 1. The result depends on nothing but
@@ -16,8 +20,11 @@ these files.
 
 from __future__ import annotations
 
+import argparse
 import json
-import re
+import subprocess
+import sys
+import tempfile
 from dataclasses import dataclass
 from math import log
 from pathlib import Path
@@ -31,7 +38,6 @@ HERE = Path(__file__).parent
 TARGET = HERE.parent / "src" / "upshift" / "search" / "priors.toml"
 WHOLE = "end to end"
 TUNE_KEYS = {"schema", "workload", "plan", "levers", "baseline"}
-CELL = re.compile(r"^([\d.]+)x \[([\d.]+), ([\d.]+)\]$")
 HEAD = """\
 # What levers did to other scripts. Made by `python benchmarks/priors.py`: do not edit.
 #
@@ -83,20 +89,6 @@ def from_loader(path: Path) -> Iterator[Record]:
         )
 
 
-def from_table(path: Path) -> Iterator[Record]:
-    """Read the rows of a table whose columns begin with script, plan, speed-up."""
-    for line in path.read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        found = CELL.match(cells[2]) if line.startswith("|") and len(cells) > 2 else None
-        if found is None:
-            continue
-        levers = [text.split("=")[0] for text in cells[1].split(", ")]
-        script = cells[0].split(" (")[0]
-        mid_ratio, low_ratio, _ = map(float, found.groups())
-        source = f"{path.name}: {script}"
-        yield from shared(levers, source, mid_ratio=mid_ratio, low_ratio=low_ratio, whole=True)
-
-
 def from_tunings(path: Path) -> Iterator[Record]:
     """Read the rows of levers of every tuning in a document, wherever it stands in it."""
     for index, document in enumerate(tunings(json.loads(path.read_text()))):
@@ -130,11 +122,12 @@ def tunings(value: Any) -> Iterator[dict[str, Any]]:
 
 def read_records(folder: Path) -> list[Record]:
     """Read every record in a folder, in a fixed order."""
-    records = [*from_loader(folder / "loader.json"), *from_table(folder / "first-light.md")]
-    for path in sorted(folder.glob("*.json")):
-        if path.name != "loader.json":
-            records += from_tunings(path)
-    return records
+    return [
+        record
+        for name, read in (("priors-loader.json", from_loader), ("priors.json", from_tunings))
+        if (path := folder / name).exists()
+        for record in read(path)
+    ]
 
 
 def entry(lever: str, records: list[Record]) -> str:
@@ -164,6 +157,31 @@ def render(folder: Path) -> str:
     return "\n".join([HEAD, *(entry(lever, levers[lever]) for lever in sorted(levers))])
 
 
+def measure(folder: Path, budget: str) -> None:
+    """Tune each example with the priors that there are, and keep the documents."""
+    documents = {}
+    for path in sorted((HERE.parent / "examples").glob("*.py")):
+        with tempfile.TemporaryDirectory() as scratch:
+            out = Path(scratch, "out.json")
+            subprocess.run(
+                [
+                    sys.executable, "-m", "upshift", "tune", "--plain", "--budget", budget,
+                    "--plan", str(Path(scratch, "upshift.toml")), "--json", str(out), path.name,
+                ], cwd=path.parent, check=True,
+            )  # fmt: skip
+            found = json.loads(out.read_text())
+        documents[path.name] = {key: found[key] for key in TUNE_KEYS} | {
+            "workload": {"argv": [path.name]}, "baseline": {},
+        }  # fmt: skip
+    (folder / "priors.json").write_text(json.dumps(documents, indent=1) + "\n")
+
+
 if __name__ == "__main__":
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--measure", action="store_true")
+    asked.add_argument("--budget", default="5m")
+    words = asked.parse_args()
+    if words.measure:
+        measure(HERE, words.budget)
     TARGET.write_text(render(HERE))
     print(f"wrote {TARGET}")

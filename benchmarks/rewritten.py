@@ -5,7 +5,7 @@
     loadtune tune BENCHMARKS/rewritten.py         # asks `get_workload` for the parts
 
 The parts are imported from the `main.py` of the folder that this is started in; `rivals.py` starts
-it for the scripts that say so in `rivals.json`.
+it for the scripts that say so in `public.json`.
 """
 
 from __future__ import annotations

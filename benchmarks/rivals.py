@@ -3,10 +3,11 @@
     python benchmarks/make_data.py CHECKOUTS
     python benchmarks/rivals.py CHECKOUTS --budget 2m --rounds 5
 
-Each script of `rivals.json` is tuned first. Then it runs by plain python twice, by `upshift run`
+Each script of `public.json` is tuned first. Then it runs by plain python twice, by `upshift run`
 and by each rival, in a shuffled order, `--rounds` times. A ratio is the wall time of plain python
-over that of the other, within one round; imports, evaluation and compiling count. `torch.compile`
-needs an edit of the script, which `rivals.json` names; loadtune needs its parts and Lightning the
+over that of the other, within one round; imports, evaluation and compiling count. Beside it stands
+the ratio of the steps alone, by the ruler of `claims.py`. `torch.compile`
+needs an edit of the script, which `public.json` names; loadtune needs its parts and Lightning the
 whole script rewritten (`rewritten.py`), which three of them are; the others take it as it is. One
 that needs half as long again in each of its first rounds is not raced any further.
 """
@@ -18,23 +19,24 @@ import importlib.util
 import json
 import math
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
+from claims import commit, timed, tree_hash
 from figures import machine_line, ratio, ratio_cell
-from first_light import tree_hash
 
 from upshift.compare import hodges_lehmann
 from upshift.units import parse_duration
 
 HERE = Path(__file__).parent
-LIMIT_S = 600.0
 HOPELESS_ROUNDS, HOPELESS_RATIO = 3, 1 / 1.5
 COMPILED, LOADTUNED = "upshift_bench_compiled.py", "upshift_bench_loadtuned.py"
+DOCTORED = "upshift_bench_doctored.py"
+MADE = (COMPILED, LOADTUNED, DOCTORED)
 REWRITTEN = HERE / "rewritten.py"
 AGAIN = "plain python, again"
 RIVALS = {
@@ -48,11 +50,12 @@ RIVALS = {
     "torch.compile (edited)": None,
     "loadtune (edited)": None,
     "Lightning (rewritten)": None,
+    "train-doctor fix": None,
 }  # fmt: skip
 HEAD = """\
 # Beside what a user would pick instead
 
-{machine}
+{machine}, build {commit}
 
 Wall time of plain python over that of the other, of the same command, whole runs: imports, reading
 data, evaluation and compiling count. Rounds in a shuffled order, {rounds} of them; the
@@ -66,8 +69,9 @@ edited into the script; Lightning has it rewritten, with all its defaults
 Data is made, in the format of each script.
 
 Reproduce with `python benchmarks/make_data.py CHECKOUTS` and `python benchmarks/rivals.py
-CHECKOUTS --budget {budget} --rounds {rounds}`; the commands stand in [rivals.json](rivals.json),
-all rounds in [rivals-rounds.json](rivals-rounds.json).
+CHECKOUTS --budget {budget} --rounds {rounds}`; the commands stand in [public.json](public.json),
+all rounds in [rivals-rounds.json](rivals-rounds.json). [PROTOCOL.md](PROTOCOL.md) says how scripts
+and sizes were chosen.
 
 """
 
@@ -128,6 +132,17 @@ def loadtuned(entry: dict[str, Any], folder: Path, raw: Path) -> list[str]:
     return edited(entry, folder, LOADTUNED, edits + [entry["compile"]] * knobs["compile"])
 
 
+def doctored(entry: dict[str, Any], folder: Path) -> list[str] | None:
+    """Return the command of a copy that train-doctor has mended, None where it fails."""
+    shutil.copy(folder / entry["file"], folder / DOCTORED)
+    done = subprocess.run(
+        ["train-doctor", "fix", DOCTORED], cwd=folder, check=False, stdin=subprocess.DEVNULL
+    )
+    same = (folder / DOCTORED).read_text() == (folder / entry["file"]).read_text()
+    print(f"  train-doctor: exit {done.returncode}, {'nothing' if same else 'edited'}", flush=True)
+    return [DOCTORED, *entry["short"]]
+
+
 def commands(entry: dict[str, Any], folder: Path, plan: Path | None) -> dict[str, list[str]]:
     """Return what is run, by name; plain python first."""
     own = [entry["file"], *entry["short"]]
@@ -145,6 +160,8 @@ def commands(entry: dict[str, Any], folder: Path, plan: Path | None) -> dict[str
         found["loadtune (edited)"] = loadtuned(entry, folder, plan.with_name("loadtune.json"))
     if "loadtune" in entry and present("pytorch_lightning"):
         found["Lightning (rewritten)"] = [str(REWRITTEN), *entry["short"]]
+    if shutil.which("train-doctor"):
+        found["train-doctor fix"] = doctored(entry, folder)
     return found
 
 
@@ -156,40 +173,27 @@ def present(module: str) -> bool:
         return False
 
 
-def wall_s(words: list[str], folder: Path) -> float | None:
-    """Return the seconds of a whole run, None where it failed."""
-    started_s = time.perf_counter()
-    try:
-        done = subprocess.run(
-            [sys.executable, *words], cwd=folder, check=False, timeout=LIMIT_S,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return None
-    if done.returncode:
-        print(f"  failed: {' '.join(words[:6])}: {done.stderr.strip()[-300:]}", flush=True)
-        return None
-    return time.perf_counter() - started_s
-
-
-def race(found: dict[str, list[str]], folder: Path, rounds: int) -> dict[str, list[float]]:
-    """Return the ratios of each rival, round by round; one that fails is not tried again."""
-    coin, ratios = random.Random(3), {name: [] for name in found}
+def race(
+    entry: dict[str, Any], found: dict[str, list[str]], folder: Path, rounds: int
+) -> dict[str, dict[str, list[float]]]:
+    """Return ratios of whole runs and of loops, round by round; one that fails is left out."""
+    coin = random.Random(3)
+    ratios: dict[str, dict[str, list[float]]] = {name: {"wall": [], "loop": []} for name in found}
     alive = list(found)
     for _ in range(rounds):
-        walls = {}
-        for name in coin.sample(alive, len(alive)):
-            walls[name] = wall_s(found[name], folder)
-        plain = walls["plain python"]
+        seen = {name: timed(entry, found[name], folder) for name in coin.sample(alive, len(alive))}
+        plain = seen["plain python"]
         if plain is None:
             raise SystemExit(f"the script itself fails in {folder}")
-        for name, wall in walls.items():
-            if wall is None:
+        for name, parts in seen.items():
+            if parts is None:
                 alive.remove(name)
-                ratios[name] = []
+                ratios[name] = {"wall": [], "loop": []}
                 continue
-            ratios[name].append(plain / wall)
-            if len(ratios[name]) == HOPELESS_ROUNDS and max(ratios[name]) < HOPELESS_RATIO:
+            for part in plain.keys() & parts.keys() & ratios[name].keys():
+                ratios[name][part].append(plain[part] / parts[part])
+            walls = ratios[name]["wall"]
+            if len(walls) == HOPELESS_ROUNDS and max(walls) < HOPELESS_RATIO:
                 alive.remove(name)
     return ratios
 
@@ -200,23 +204,30 @@ def told(ratios: list[float]) -> str:
 
 
 def page(rows: dict[str, dict[str, Any]], machine: str, rounds: int, budget: str) -> str:
-    """Return the tables."""
-    names = [*RIVALS]
-    lines = ["| script | " + " | ".join(names)]
-    lines[0] += " | plan | confirmed | effect | launches | time to plan |"
-    lines.append("|" + "---|" * (len(names) + 6))
+    """Return the tables: whole runs, the steps alone, and what `tune` found."""
+    facts = HEAD.format(machine=machine, rounds=rounds, budget=budget, commit=commit())
+    facts += "## Whole runs\n\n" + table(rows, "wall") + "\n## Steps alone\n\n"
+    facts += "From the end of the first optimizer step to that of the last.\n\n"
+    facts += table(rows, "loop") + "\n## What `tune` found\n\n"
+    facts += "| script | plan | confirmed | effect | launches | time to plan |\n"
+    facts += "|---|---|---|---|---|---|\n"
     for script, row in rows.items():
-        cells = [told(row["ratios"][name]) if name in row["ratios"] else "" for name in names]
-        lines.append(
-            f"| {script} | " + " | ".join(cells)
-            + f" | {row['plan']} | {confirmed(row)} | {row['effect']} | {row['launches']}"
-            + f" | {share_of_budget(row, budget)} |"
-        )  # fmt: skip
-    steps = [math.log(row["speedup"]["mid"]) if row["speedup"] else 0.0 for row in rows.values()]
-    mean = f"**{math.exp(sum(steps) / len(steps)):.2f}x**"
-    lines.append(f"| **geometric mean** | {' | '.join(means(rows, names))} | | {mean} | | | |")
-    facts = HEAD.format(machine=machine_line(), rounds=rounds, budget=budget)
-    return facts + "\n".join(lines) + "\n"
+        facts += (
+            f"| {script} | {row['plan']} | {confirmed(row)} | {row['effect']} | {row['launches']} "
+            f"| {share_of_budget(row, budget)} |\n"
+        )
+    return facts
+
+
+def table(rows: dict[str, dict[str, Any]], part: str) -> str:
+    """Return the ratios of one part of the runs, with the mean of each rival."""
+    names = [*RIVALS]
+    lines = ["| script | " + " | ".join(names) + " |", "|" + "---|" * (len(names) + 1)]
+    for script, row in rows.items():
+        cells = [told(row["ratios"][n][part]) if n in row["ratios"] else "" for n in names]
+        lines.append(f"| {script} | " + " | ".join(cells) + " |")
+    lines.append(f"| **geometric mean** | {' | '.join(means(rows, names, part))} |")
+    return "\n".join(lines) + "\n"
 
 
 def share_of_budget(row: dict[str, Any], budget: str) -> str:
@@ -230,7 +241,7 @@ def confirmed(row: dict[str, Any]) -> str:
     return f"{seen['mid']:.2f}x [{seen['low']:.2f}, {seen['high']:.2f}]" if seen else ""
 
 
-def means(rows: dict[str, dict[str, Any]], names: list[str]) -> list[str]:
+def means(rows: dict[str, dict[str, Any]], names: list[str], part: str) -> list[str]:
     """Return the geometric mean of each rival, where a failed run counts as plain python.
 
     A rival that takes some of the scripts only has upshift's mean over these beside its own.
@@ -238,18 +249,21 @@ def means(rows: dict[str, dict[str, Any]], names: list[str]) -> list[str]:
     found = []
     for name in names:
         own = [row for row in rows.values() if name in row["ratios"]]
-        failed = sum(not row["ratios"][name] for row in own)
-        told = f"**{geometric_mean(own, name):.2f}x**" if own else ""
+        failed = sum(not row["ratios"][name][part] for row in own)
+        told = f"**{geometric_mean(own, name, part):.2f}x**" if own else ""
         told += f" ({failed} failed, as 1.00x)" if failed else ""
         if own and len(own) < len(rows):
-            told += f" ({len(own)} scripts; upshift {geometric_mean(own, 'upshift run'):.2f}x)"
+            told += (
+                f" ({len(own)} scripts; upshift {geometric_mean(own, 'upshift run', part):.2f}x)"
+            )
         found.append(told)
     return found
 
 
-def geometric_mean(rows: list[dict[str, Any]], name: str) -> float:
+def geometric_mean(rows: list[dict[str, Any]], name: str, part: str) -> float:
     """Return the mean ratio of one command over scripts."""
-    logs = [hodges_lehmann([math.log(r) for r in row["ratios"].get(name) or [1.0]]) for row in rows]
+    seen = [row["ratios"].get(name, {}).get(part) or [1.0] for row in rows]
+    logs = [hodges_lehmann([math.log(r) for r in ratios]) for ratios in seen]
     return math.exp(sum(logs) / len(logs))
 
 
@@ -262,9 +276,9 @@ def measure(entry: dict[str, Any], folder: Path, asked: argparse.Namespace) -> d
             raise SystemExit(f"{entry['name']}: tune changed the folder")
         try:
             todo = commands(entry, folder, plan if plan.exists() else None)
-            ratios = race(todo, folder, asked.rounds)
+            ratios = race(entry, todo, folder, asked.rounds)
         finally:
-            for name in (COMPILED, LOADTUNED):
+            for name in MADE:
                 (folder / name).unlink(missing_ok=True)
     return {
         "ratios": ratios,
@@ -291,7 +305,7 @@ def main() -> None:
     asked = parser.parse_args()
     done = asked.out / "rivals-rounds.json"
     rows = json.loads(done.read_text()) if asked.resume and done.exists() else {}
-    entries = json.loads((HERE / "rivals.json").read_text())
+    entries = json.loads((HERE / "public.json").read_text())
     for entry in entries:
         named = any(part in entry["name"] for part in asked.only)
         if not named if asked.only else entry["name"] in rows:
@@ -301,7 +315,7 @@ def main() -> None:
         asked.out.mkdir(exist_ok=True)
         done.write_text(json.dumps(rows, indent=1) + "\n")
         (asked.out / "rivals.md").write_text(page(rows, machine_line(), asked.rounds, asked.budget))
-        print(page(rows, machine_line(), asked.rounds, asked.budget).splitlines()[-2], flush=True)
+        print(f"{entry['name']}: done", flush=True)
 
 
 if __name__ == "__main__":
