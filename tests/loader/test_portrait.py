@@ -208,3 +208,23 @@ def test_what_it_saw_may_go() -> None:
     gc.collect()
     assert gone() is None
     assert portrait.is_whole
+
+
+images = [1]
+
+
+class Pictures:
+    def __init__(self):
+        self.images = [0]
+
+    def __getitem__(self, index):
+        return self.images[index] * SIZE
+
+
+def test_a_global_with_the_name_of_an_attribute_is_not_meant(monkeypatch) -> None:
+    dataset = Pictures()
+    before = look(dataset)
+    monkeypatch.setitem(globals(), "images", [2])  # the loop's batch
+    assert look(dataset) == before
+    monkeypatch.setitem(globals(), "SIZE", SIZE + 1)
+    assert look(dataset) != before

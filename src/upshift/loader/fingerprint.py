@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from functools import partial
+from dis import get_instructions
+from functools import lru_cache, partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,6 +18,8 @@ _CONTAINERS = {dict, list, tuple, set}
 _FILLED = {*_CONTAINERS, OrderedDict}
 _PLAIN = (int, float, str, bytes, bool, type(None))
 _DYNAMIC = {"getattr", "vars", "__dict__"}
+_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+_KNOWN_COUNT = 4096
 _Names = frozenset[str] | None
 _NAMES: WeakKeyDictionary[type, dict[CodeType, _Names]] = WeakKeyDictionary()
 
@@ -118,6 +121,18 @@ def names_in(code: CodeType) -> set[str]:
         if isinstance(constant, CodeType):
             names |= names_in(constant)
     return names
+
+
+@lru_cache(maxsize=_KNOWN_COUNT)
+def globals_in(code: CodeType) -> frozenset[str]:
+    """Return the names of globals among `names_in`: an attribute of the same name is none.
+
+    >>> sorted(globals_in(compile("lambda self: self.images - MEAN", "", "eval")))
+    ['MEAN']
+    """
+    names = {one.argval for one in get_instructions(code) if one.opname in _GLOBAL}
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return frozenset(names).union(*map(globals_in, inner))
 
 
 def _members(value: Any) -> int:

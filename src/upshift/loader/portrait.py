@@ -21,7 +21,7 @@ from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from upshift.loader.cache.suspects import is_followed, is_own_file
-from upshift.loader.fingerprint import bound_to, names_in
+from upshift.loader.fingerprint import bound_to, globals_in, names_in
 from upshift.loader.states import is_generator
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class _Painter:
         if not is_own_file(code.co_filename):
             return below
         names = sorted(names_in(code))
-        found = [(name, space[name]) for name in names if name in space]
+        found = [(name, space[name]) for name in sorted(globals_in(code)) if name in space]
         for module in [value for _, value in found if isinstance(value, ModuleType)]:
             inside = vars(module)
             found += [(name, inside[name]) for name in names if name in inside]

@@ -12,7 +12,7 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from upshift.loader.fingerprint import names_in
+from upshift.loader.fingerprint import globals_in, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,12 +144,13 @@ class Code:
                 below.append(cell.cell_contents)
             except ValueError:  # not filled yet
                 continue
-        names = names_in(function.__code__)
-        modules = [space[name] for name in names if isinstance(space.get(name), ModuleType)]
+        names, own = names_in(function.__code__), globals_in(function.__code__)
+        modules = [space[name] for name in own if isinstance(space.get(name), ModuleType)]
         for name in names:
-            found = space.get(name, getattr(builtins, name, None))
+            found = space.get(name, getattr(builtins, name, None)) if name in own else None
             self._judge_name(name, found, names)
-            if name in space and not isinstance(found, (ModuleType, FunctionType, type)):
+            is_set = name in own and name in space
+            if is_set and not isinstance(found, (ModuleType, FunctionType, type)):
                 self.globals.append((space, name))
             below.append(found)
             below += [vars(module)[name] for module in modules if name in vars(module)]
