@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from upshift.diagnose import Case, Symptom, diagnose
-from upshift.diagnose.families import compiling, loops, outside, parallel
+from upshift.diagnose.families import compiling, loops, outside, parallel, pauses
 from upshift.records import Finding, HotLine, Phase, Place, Profile, Step
 
 STEP_S = 0.1
@@ -42,6 +42,13 @@ def test_copies_to_several_devices_are_found_by_their_time(case) -> None:
 SEARCH = {
     "parallel__searches": True, "parallel__unused_count": 0, "parallel__search_s": [0.004] * 8,
 }  # fmt: skip
+
+
+def test_one_collection_may_be_chance_and_several_are_none(case) -> None:
+    once = with_found(case, pauses__collections_s=[0.04, *[0.0] * 7])
+    assert find(once, pauses, "gc-pauses") is None
+    often = with_found(case, pauses__collections_s=[0.01, 0.0] * 4)
+    assert find(often, pauses, "gc-pauses").share.mid_ratio == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ NORMAL_95 = 1.96
 
 
 def is_worth_telling(share: Interval | None) -> TypeGuard[Interval]:
-    """Return whether a share is known and not too small."""
-    return share is not None and share.mid_ratio >= LEAST_RATIO
+    """Return whether a share is known, not too small, and more than a chance event."""
+    return share is not None and share.mid_ratio >= LEAST_RATIO and share.low_ratio > 0
 
 
 def ratio_of(parts: Sequence[float], wholes: Sequence[float]) -> Interval:
