@@ -271,11 +271,12 @@ class FakeArm:
     deadline: Deadline = NEVER
     step_count: int = 0
     first_step_s: float = 0.0
+    start_s: float = 0.0
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._plans: Sequence[Plan] = (self.plan,)
-        self._now_s = 0.0
+        self._born_s, self._now_s = self.script.spent_s, 0.0
         self._free_s = [0.0] * self.script.worker_count
         self._done_s = [self._fetched_s() for _ in range(self._ahead_count)]
 
@@ -313,10 +314,11 @@ class FakeArm:
         return Step(phase_ns=phase_ns)
 
     def begin(self) -> None:
-        """Go to the end of the first step."""
+        """Go to the end of the first step; others that were started meanwhile did so, too."""
         start_s = self.script.start_s + self.script.later_s(self.plan)
-        self.script.spend(start_s, self.deadline)
+        self.script.spend(max(0.0, self._born_s + start_s - self.script.spent_s), self.deadline)
         self.first_step_s = self._step(self.plan).wall_s
+        self.start_s = start_s + self.first_step_s
 
     def ask(self, message: Mapping[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
         """Answer with facts, whatever was asked."""

@@ -19,9 +19,7 @@ WORKLOAD = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd="/", python="pyt
 
 
 def bench(script):
-    return Bench(
-        WORKLOAD, isolation=Isolation.NONE, patience_s=1.0, make_arm=script.arm, clock=script.clock
-    )
+    return Bench(WORKLOAD, isolation=Isolation.NONE, patience_s=1.0, make_arm=script.arm)
 
 
 def computing(**details):
@@ -166,10 +164,51 @@ def test_bringing_children_to_life_takes_as_long_as_was_said() -> None:
         own.steps(Plan(), 40)
         own.facts(Plan())
         own.clear()
+        own.prepare(Plan(), Plan())
+        own.arm(FAST.pull("allocator", "jemalloc"), seat=1)  # one of two, so that one is left
         said_s, before_s = own.prepare_s(Plan(), Plan()), script.spent_s
         own.prepare(Plan(), Plan())
         assert script.spent_s - before_s == pytest.approx(said_s, rel=0.02)
         assert own.prepare_s(Plan(), Plan()) == 0
+
+
+@pytest.mark.parametrize(("lonely", "starts_count"), [(False, 1), (True, 2)])
+def test_two_children_start_at_once_where_memory_holds_both(lonely, starts_count) -> None:
+    script = computing(start_s=3.0)
+    with bench(script) as own:
+        own.steps(Plan(), 4)
+        own.clear()
+        own.lonely = lonely
+        said_s, before_s = own.prepare_s(Plan(), Plan()), script.spent_s
+        own.prepare(Plan(), Plan())
+        assert script.spent_s - before_s == pytest.approx(3.0 * starts_count, rel=0.05)
+        assert said_s == pytest.approx(4.5 if starts_count == 1 else 6.0, rel=0.05)
+        assert own.start_s == pytest.approx(3.0, rel=0.01)
+
+
+def test_blocks_of_two_children_begin_when_both_are_warm_again() -> None:
+    script = computing()
+    with bench(script) as own:
+        own.steps(Plan(), 4)
+        shape = own.shape(Plan(), Plan())
+        assert (shape.relay, shape.skip_counts, shape.block_count) == (True, (0, 0), 3)
+        own.step_s = 0.002
+        shape = own.shape(Plan(), Plan().pull("loader_workers", 3))
+        assert (shape.skip_counts, shape.block_count) == ((2, 6), 11)
+
+
+def test_a_lever_of_the_loader_is_raced_in_whole_passes_where_these_are_short() -> None:
+    script = computing(fetch_s=0.002, traits={"loader.batch_count": 30})
+    with bench(script) as own:
+        own.facts(Plan())
+        own.steps(Plan(), 40)
+        assert own.shape(Plan(), Plan().pull("loader_workers", 1)).block_count == 30
+        assert own.shape(Plan(), Plan().pull("allocator", "jemalloc")).block_count == 2
+    long = computing(fetch_s=0.002, traits={"loader.batch_count": 300})
+    with bench(long) as own:
+        own.facts(Plan())
+        own.steps(Plan(), 40)
+        assert own.shape(Plan(), Plan().pull("loader_workers", 1)).block_count == 2
 
 
 def test_a_pair_that_one_life_cannot_hold_is_shared_by_two_children() -> None:

@@ -87,7 +87,6 @@ def test_a_tuning_offers_it_to_levers_and_to_the_proof(workload, monkeypatch, tm
     def opened(workload, options, facts, code, deadline):
         with Bench(
             workload, isolation=Isolation.NONE, patience_s=60.0, make_arm=script.arm,
-            clock=script.clock,
         ) as bench:  # fmt: skip
             yield bench
 

@@ -146,7 +146,7 @@ def tuned(monkeypatch, tmp_path):
         def open_bench(workload, options, facts, code, *, deadline):
             with Bench(
                 workload, isolation=Isolation.NONE, patience_s=60.0,
-                make_arm=partial(script.arm, deadline=deadline), clock=script.clock,
+                make_arm=partial(script.arm, deadline=deadline),
             ) as bench:  # fmt: skip
                 yield bench
 

@@ -84,7 +84,6 @@ def confirmed(monkeypatch):
 
         with Bench(
             WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_arm=begun,
-            clock=script.clock,
         ) as bench:  # fmt: skip
             bench.steps(pulled, 50)
             options = session.Options(budget_s=60.0, pulled=pulled)

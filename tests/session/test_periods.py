@@ -42,7 +42,6 @@ def raced(monkeypatch):
         )
         with Bench(
             WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_arm=script.arm,
-            clock=script.clock,
         ) as bench:  # fmt: skip
             observe(bench, Plan())
             races = Races(bench, session.Options(budget_s=120.0), Listener(), clock=script.clock)

@@ -213,7 +213,6 @@ def search_on(monkeypatch):
         options = session.Options(budget_s=min(budget_s, 1e6))
         with Bench(
             WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_arm=script.arm,
-            clock=script.clock,
         ) as bench:  # fmt: skip
             baseline = observe(bench, Plan(), step_count=40)
             races = Races(bench, session.Options(), Listener(), clock=script.clock)

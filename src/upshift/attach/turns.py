@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from upshift.attach import examine
@@ -50,7 +51,7 @@ class Turns:
         """Take in a finished step; switch plans or wait for a command when a turn is over."""
         self.traits.stepped(phases_ns)
         if self._answer["kind"] == "training":
-            self._answer["step_ns"] = sum(phases_ns)
+            self._answer |= {"step_ns": sum(phases_ns), "at_s": time.monotonic()}
         if self._skip_count:
             self._skip_count -= 1
         elif self._left_count:

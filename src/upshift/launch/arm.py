@@ -37,6 +37,9 @@ MORE_WORK = "Give the script more work, for example more epochs or more data."
 class Arm:
     """A child that trains under a plan and obeys the baton.
 
+    Attributes:
+        start_s: seconds from its start to the end of its first step, after `begin`.
+
     Args:
         workload: the user's command.
         plan: levers pulled from the start.
@@ -54,7 +57,7 @@ class Arm:
     ) -> None:  # fmt: skip
         self.plan = plan
         self.step_count = 0
-        self.first_step_s = 0.0
+        self.first_step_s = self.start_s = 0.0
         self._counted = False
         self._compile_s = more_patience_s(plan)
         self._parked = False
@@ -75,6 +78,7 @@ class Arm:
                 plan, mode="trial", assumed=assumed, socket=str(socket), mark=str(self._mark)
             )
             env |= code.lend(self._scratch, plan) if code else {}
+            started_s = time.monotonic()
             self._process = Process.start(
                 workload.command,
                 env=env,
@@ -82,6 +86,7 @@ class Arm:
                 scratch=self._scratch,
                 isolation=isolation,
             )
+            self._started_s = started_s
             undo.pop_all()
 
     def begin(self) -> None:
@@ -109,6 +114,7 @@ class Arm:
             self._channel, message = found
             self._process.follow(self._channel.peer_pid)
             self.first_step_s = message["step_ns"] * 1e-9
+            self.start_s = message["at_s"] - self._started_s
             self.step_count = 1
 
     def ask(self, message: Message, timeout_s: float | None = None) -> Message:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import random
 import sys
-import time
-from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from upshift.errors import TooFewSteps
 from upshift.launch.arm import Arm, too_short
-from upshift.launch.blocks import Waiting, can_take, cost_s, pair, settle_count, shape_of
+from upshift.launch.blocks import (
+    TOGETHER_RATIO,
+    Waiting,
+    can_take,
+    cost_s,
+    pair,
+    settle_count,
+    shape_of,
+)
 from upshift.launch.tally import Tally
 from upshift.records import Pair, Plan, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import TracebackType
+    from collections.abc import Callable, Mapping, Sequence
 
     from upshift.launch.blocks import Shape
     from upshift.launch.process import Isolation
@@ -24,8 +29,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 WARM_COUNT = 3
-_LEAST_BLOCK_S = 0.02
-_LONE_BLOCK_S = 3.0
 _TIMEOUT_FACTOR = 20.0
 _MEMORY_MARGIN_RATIO = 1.2
 _LEAST_ROOM_COUNT = 8
@@ -45,7 +48,6 @@ class Bench:
         available_bytes: free memory before the first child, None if unknown; two children that
             do not fit take turns at living.
         make_arm: makes a child; tests give one of arithmetic.
-        clock: seconds.
     """
 
     def __init__(
@@ -56,10 +58,8 @@ class Bench:
         patience_s: float,
         available_bytes: int | None = None,
         make_arm: Callable[..., Arm] = Arm,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.launch_count = 0
-        self.step_s = 0.0
+        self.launch_count, self.step_s = 0, 0.0
         self.life_count: int | None = None
         self.cycle_count = 1
         self.lonely = False
@@ -68,7 +68,6 @@ class Bench:
         self._patience_s = patience_s
         self._available_bytes = available_bytes
         self._make_arm = make_arm
-        self._clock = clock
         self.tally = Tally()
         self.notes: tuple[str, ...] = ()  # what the isolation could not do in full
         self._seats: list[Arm | None] = [None, None]
@@ -77,10 +76,7 @@ class Bench:
     def __enter__(self) -> Bench:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *ended: object) -> None:
         self.clear()
 
     def clear(self) -> None:
@@ -106,8 +102,7 @@ class Bench:
             self._vacate(seat)
             arm = None
         self._set_aside(1 - seat)
-        if arm is None:
-            arm = self._start(plans[0], seat)
+        arm = arm or self._start({seat: plans[0]})[seat]
         arm.resume()
         current = self._current[seat]
         if current != plans:
@@ -116,25 +111,29 @@ class Bench:
             self._settle(arm, max(settle_count(old, plans[0], self.cycle_count) for old in current))
         return arm
 
-    def _start(self, plan: Plan, seat: int) -> Arm:
-        started_s = self._clock()
-        arm = self._make_arm(
-            self._workload, plan, isolation=self._isolation, patience_s=self._patience_s
-        )
-        self.launch_count += 1
-        self._seats[seat] = arm
+    def _start(self, plans: Mapping[int, Plan]) -> Mapping[int, Arm]:
+        """Start a child in each seat, all at once: to import takes each of them one core."""
+        arms: dict[int, Arm] = {}
         try:
-            arm.begin()
-            self.notes = tuple(dict.fromkeys((*self.notes, *arm.notes)))
-            self.tally.started(plan, self._clock() - started_s)
-            self.step_s = self.step_s or arm.first_step_s
-            arm.switch((plan,))
-            self._settle(arm, WARM_COUNT + self.cycle_count + settle_count(Plan(), plan))
+            for seat, plan in plans.items():
+                self._seats[seat] = arms[seat] = self._make_arm(
+                    self._workload, plan, isolation=self._isolation, patience_s=self._patience_s
+                )
+                self.launch_count += 1
+            for seat, arm in arms.items():
+                arm.begin()
+                self.notes = tuple(dict.fromkeys((*self.notes, *arm.notes)))
+                self.tally.started(plans[seat], arm.start_s)
+                self.step_s = self.step_s or arm.first_step_s
+            for (seat, plan), arm in zip(plans.items(), arms.values(), strict=True):
+                arm.switch((plan,))
+                self._settle(arm, WARM_COUNT + self.cycle_count + settle_count(Plan(), plan))
+                self._current[seat] = (plan,)
         except BaseException:
-            self._vacate(seat)
+            for seat in arms:
+                self._vacate(seat)
             raise
-        self._current[seat] = (plan,)
-        return arm
+        return arms
 
     def _settle(self, arm: Arm, count: int) -> None:
         if count:
@@ -180,17 +179,18 @@ class Bench:
 
     def prepare_s(self, baseline: Plan, candidate: Plan) -> float:
         """Return about how long `prepare` takes with the children that live now."""
-        return sum(
+        seats = self._seating(baseline, candidate)
+        at_once = len(seats) == 2 and self._seats == [None, None] and not self.lonely
+        return (TOGETHER_RATIO / 2 if at_once else 1.0) * sum(
             self.launch_s(plan)
             if self._fits(plan, seat) <= 0
             else settle_count(Plan(), plan, self.cycle_count) * self.step_s
-            for seat, plan in self._seating(baseline, candidate).items()
+            for seat, plan in seats.items()
         )
 
     def launches(self, baseline: Plan, candidate: Plan) -> int:
         """Return how many children `prepare` has to start, with those that live now."""
-        seats = self._seating(baseline, candidate)
-        return sum(self._fits(plan, seat) <= 0 for seat, plan in seats.items())
+        return sum(self._fits(p, s) <= 0 for s, p in self._seating(baseline, candidate).items())
 
     def _seating(self, baseline: Plan, candidate: Plan) -> dict[int, Plan]:
         if self.shape(baseline, candidate).relay:
@@ -260,19 +260,21 @@ class Bench:
             if not self.shape(baseline, candidate, apart=apart).relay:
                 self.arm(baseline, candidate, seat=self._seat_for(baseline))
                 return
-            for seat, plan in self._seats_for(baseline, candidate).items():
+            seats = self._seats_for(baseline, candidate)
+            if self._seats == [None, None] and not self.lonely:
+                self._start(seats)
+            for seat, plan in seats.items():
                 self.arm(plan, seat=seat)
 
         self.repeat(sit)
 
     def shape(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> Shape:
         """Return how the pairs of two plans are run."""
-        least_s = _LONE_BLOCK_S if self.lonely else _LEAST_BLOCK_S
         return shape_of(
             baseline, candidate, apart=apart,
             cycle_count=self.tally.cycle_count(self.cycle_count, baseline, candidate),
             ahead_count=self.cycle_count, period_count=self.tally.period_count,
-            least_count=1 + int(least_s / (self.step_s or inf)),
+            pass_count=self.tally.short_pass_count, step_s=self.step_s, lonely=self.lonely,
             left_count=self._left_count(),
         )  # fmt: skip
 

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from upshift.lever import Lever
     from upshift.records import Setting
 
+TOGETHER_RATIO = 1.5
+"""How much longer two launches at once take than one: they read the disk together."""
 _PRESSURE = "/proc/pressure/cpu"
+_LEAST_BLOCK_S, _LONE_BLOCK_S = 0.02, 3.0  # what is worth a signal to stop, or a launch
+_COLD_S = 0.005  # a process that was stopped is slower for so long: its caches, its threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +51,9 @@ def shape_of(
     cycle_count: int,
     ahead_count: int,
     period_count: int,
-    least_count: int,
+    pass_count: int,
+    step_s: float,
+    lonely: bool,
     left_count: int,
 ) -> Shape:
     """Return how pairs are run: inside one child where all that differs switches there.
@@ -63,7 +69,9 @@ def shape_of(
         ahead_count: batches that its workers have on their way: a lever that changes how they are
             made shows only after these.
         period_count: steps after which the times of its loop repeat.
-        least_count: the shortest block that is worth a signal to stop.
+        pass_count: steps of a pass over the data where it is short, else 0.
+        step_s: seconds of a step; 0 where nobody has seen one.
+        lonely: two children take turns at living, so a turn must be worth a launch.
         left_count: steps that a warm child has before it.
     """
     differing = baseline.differing(candidate)
@@ -79,9 +87,15 @@ def shape_of(
         shape = Shape(relay=False, skip_counts=(skip, skip), block_count=block)
         if block == 1 or shape.step_count <= left_count:
             return shape
+    if pass_count and any(_feeds(lever) for lever in levers):  # what begins a pass may differ
+        period_count = pass_count
+    least_count, warm_count = 1, 0
+    if step_s:
+        least_s = _LONE_BLOCK_S if lonely else _LEAST_BLOCK_S
+        least_count, warm_count = 1 + int(least_s / step_s), int(_COLD_S / step_s)
     block = max(1, min(_whole(max(least_count, cycle), period_count), left_count))
-    skips = (_ahead_count(cycle_count, baseline), _ahead_count(cycle_count, candidate))
-    return Shape(relay=True, skip_counts=skips, block_count=block)
+    skips = [max(warm_count, _ahead_count(cycle_count, plan)) for plan in (baseline, candidate)]
+    return Shape(relay=True, skip_counts=(skips[0], skips[1]), block_count=block)
 
 
 def _whole(count: int, period_count: int) -> int:

@@ -21,7 +21,7 @@ _WAITING_SHARE, _BURSTY_SHARE = 0.1, 0.05
 _LONGEST_PERIOD, _LEAST_PERIODS, _LEAST_COUNT = 64, 4, 24
 _PERIODIC_RATIO, _EQUAL_RATIO = 0.7, 0.95
 _MOST_TIMES = 20.0
-_PAUSE_SHARE, _LONGEST_PASS_S = 0.05, 2.0
+_PAUSE_SHARE, _LONGEST_PASS_S, _SHORT_PASS_S = 0.05, 2.0, 0.5
 
 
 class Tally:
@@ -31,6 +31,8 @@ class Tally:
         period_count: steps after which the times of the script as it is were seen to repeat,
             without what it waits for its loader, but for pauses between short passes.
         pass_count: steps of a pass over the data; 0 where that is unknown.
+        short_pass_count: the same where a pass is so short that a pause at its beginning, which
+            a lever may bring, would matter; else 0.
     """
 
     def __init__(self) -> None:
@@ -44,7 +46,7 @@ class Tally:
         self._watched: Sequence[Step] = ()
         self._watched_under: Plan | None = None
         self.period_count = 1
-        self.pass_count = 0
+        self.pass_count = self.short_pass_count = 0
         self._late: set[Plan] = set()
 
     def started(self, plan: Plan, wall_s: float) -> None:
@@ -98,6 +100,8 @@ class Tally:
         self.period_count = period(
             [step.wall_s - step.phase_ns.get(Phase.DATA, 0) * 1e-9 for step in steps]
         )
+        pass_s = sum(step.wall_s for step in steps) * self.pass_count / len(steps)
+        self.short_pass_count = self.pass_count if pass_s <= _SHORT_PASS_S else 0
         if pauses(steps, self.pass_count):
             self.period_count = self.pass_count
 

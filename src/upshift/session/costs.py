@@ -12,6 +12,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from upshift.errors import UsageError
+from upshift.launch.blocks import TOGETHER_RATIO
 from upshift.records import Effect
 from upshift.units import duration
 
@@ -29,8 +30,7 @@ LOOK_S = 2.0
 WATCH_LEAST_COUNT, WATCH_MOST_COUNT, WATCH_S = 8, 400, 6.0
 RECORDED_COUNT, SLOW_RECORDED_COUNT = 32, 16
 _SLOW_STEP_S = 5.0
-# Runs of a proof go two at a time: they read the disk together, and hash every step.
-_TOGETHER_RATIO, _HASHED_RATIO = 1.5, 1.25
+_HASHED_RATIO = 1.25  # a recorded run hashes every step
 _BUSY_RATIO = 1.5
 _SEED_PAIRS_COUNT = 5
 _ROUGHLY_RATIO = 1.1  # of an estimate that was made before the profile
@@ -96,6 +96,7 @@ class Costs:
         cycle_count: steps after which the times repeat: loader workers x prefetch.
         busy_ratio: how much longer two runs of a proof take than one, 1 to 2.
         pass_count: steps of a pass over the data, 0 where that is unknown.
+        is_lonely: memory holds one child at a time.
     """
 
     step_s: float
@@ -105,6 +106,7 @@ class Costs:
     cycle_count: int = 1
     busy_ratio: float = _BUSY_RATIO
     pass_count: int = 0
+    is_lonely: bool = False
 
     @property
     def noise_s(self) -> float:
@@ -132,7 +134,12 @@ class Costs:
     @property
     def confirm_s(self) -> float:
         """Seconds of the shortest confirmation: two rounds of two launches each."""
-        return CONFIRM_ROUNDS * 2 * self.launch_s + self.confirm_pairs_s
+        return CONFIRM_ROUNDS * self.launches_s + self.confirm_pairs_s
+
+    @property
+    def launches_s(self) -> float:
+        """Seconds until two children are warm; they start at once where memory holds two."""
+        return self.launch_s * (2.0 if self.is_lonely else TOGETHER_RATIO)
 
     def proof_s(self, effects: Collection[Effect]) -> float:
         """Return the seconds of a proof that needs no second attempt.
@@ -152,7 +159,7 @@ class Costs:
         if Effect.LEARNING in asked:
             waves += _SEED_PAIRS_COUNT
         steps_s = recorded_count(self.step_s) * self.step_s * _HASHED_RATIO * self.busy_ratio
-        return waves * (_TOGETHER_RATIO * self.start_s + steps_s)
+        return waves * (TOGETHER_RATIO * self.start_s + steps_s)
 
     def answer_s(self, effects: Collection[Effect]) -> float:
         """Return what comes after the search at least: proof and confirmation.
@@ -215,4 +222,5 @@ def costs_of(
         cycle_count=bench.cycle_count,
         busy_ratio=busy_ratio,
         pass_count=bench.tally.pass_count,
+        is_lonely=bench.lonely,
     )

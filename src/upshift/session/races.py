@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from upshift import compare
 from upshift.errors import TRIAL_FAILURES
+from upshift.launch.blocks import TOGETHER_RATIO
 from upshift.launch.deadline import OutOfTime
 from upshift.lever import lookup
 from upshift.records import Comparison, Noise, Plan, Verdict
@@ -216,6 +217,7 @@ class Races:
         rounds = []
         launches_s = self._bench.launch_s(self._options.pulled)
         launches_s += self._bench.launch_s(self.with_pulled(plan))
+        launches_s *= 1.0 if self._bench.lonely else TOGETHER_RATIO / 2
         for left_count in range(CONFIRM_ROUNDS, 0, -1):
             left_s = (until_s - self._clock()) / left_count - launches_s
             seconds = max(CONFIRM_LEAST_S, min(left_s, _CONFIRM_MOST_S / CONFIRM_ROUNDS))
