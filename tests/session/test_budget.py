@@ -447,8 +447,8 @@ def test_each_lever_that_the_budget_left_out_says_what_its_race_needs(tuned) -> 
     assert left_out
     for row in left_out:
         assert re.fullmatch(
-            r"not tried: its race needs about .+, and "
-            r"(.+ were left of the budget|what is left of the budget is kept for proofs); "
+            r"not tried: (its race needs about .+, and .+ were left of the budget|"
+            r"what is left of the budget is kept for the proof and the confirmation); "
             r"it could give at most 2\.00x",
             row.why,
         )

@@ -87,9 +87,10 @@ def refuse(asked: Proposal, terms: Terms) -> Refusal | None:
         return Refusal(asked=asked, reason=Reason.LAUNCHES, says=says)
     left_s = terms.left_s(asked)
     if price.wall_s > left_s:
-        kept = "what is left of the budget is kept for proofs"
-        left = f"{duration(left_s)} were left of the budget" if left_s > 0 else kept
-        says = f"its race needs about {duration(price.wall_s)}, and {left}"
+        says = "what is left of the budget is kept for the proof and the confirmation"
+        if left_s > 0:
+            needed, left = duration(price.wall_s), duration(left_s)
+            says = f"its race needs about {needed}, and {left} were left of the budget"
         return Refusal(asked=asked, reason=Reason.TIME, says=says)
     if asked.kind in _FOR_SPEED and terms.weighed_s < inf:
         saved_s = terms.weighed_s * (1.0 - 1.0 / asked.expected_ratio)
