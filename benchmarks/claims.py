@@ -298,7 +298,7 @@ def main() -> None:
     asked = parser.parse_args()
     asked.checkouts.mkdir(parents=True, exist_ok=True)
     asked.out.mkdir(parents=True, exist_ok=True)
-    settings = {"machine": machine_line(), "commit": commit(), "budget": asked.budget,
+    settings = {"machine": machine_line(), "build": build(), "budget": asked.budget,
                 "rounds": asked.rounds}  # fmt: skip
     done = asked.out / "claims.json"
     kept = json.loads(done.read_text()) if done.exists() else settings | {"rows": {}}
@@ -314,8 +314,8 @@ def main() -> None:
     print((asked.out / "claims.md").read_text())
 
 
-def commit() -> str:
-    """Return the last commit that changed the product or what is measured."""
+def build() -> str:
+    """Return a hash of the product and of what is measured, as they were committed."""
     measured = ["src", "benchmarks/made", "benchmarks/made.json", "benchmarks/public.json"]
 
     def git(*words: str) -> str:
@@ -323,8 +323,8 @@ def commit() -> str:
         done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=False)
         return done.stdout.strip()
 
-    last = git("log", "-1", "--format=%h", "--abbrev=12") or "unknown"
-    return f"{last}-dirty" if git("status", "--porcelain") else last
+    content = hashlib.sha256(git("ls-tree", "HEAD").encode()).hexdigest()[:12]
+    return f"{content}-dirty" if git("status", "--porcelain") else content
 
 
 if __name__ == "__main__":

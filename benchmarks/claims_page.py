@@ -16,7 +16,7 @@ LEAST_RATIO = 0.99  # no confirmed plan may be below
 HEAD = """\
 # What `tune` says, beside what `run` gives
 
-{machine}, build {commit}
+{machine}, build {build}
 
 Each script was tuned once with a budget of {budget}; then it ran by plain python and by
 `upshift run` in turn, {rounds} rounds. *published* is what `tune` says, for as many passes over
@@ -33,7 +33,7 @@ An interval is of 95 %; fewer than six rounds show their lowest and highest (mar
 def render(found: Mapping[str, Any]) -> str:
     """Return the page.
 
-    >>> "0 of 0" in render({"machine": "", "commit": "", "budget": "", "rounds": 6, "rows": {}})
+    >>> "0 of 0" in render({"machine": "", "build": "", "budget": "", "rounds": 6, "rows": {}})
     True
     """
     kinds: dict[str, dict[str, Any]] = defaultdict(dict)

@@ -99,16 +99,6 @@ def make_pictures(folder: Path, drawn: np.random.Generator) -> None:
             write_picture(folder / part / f"{place:05d}.jpg", drawn)
 
 
-def make_waves(path: Path, drawn: np.random.Generator) -> None:
-    """Write the file that generate_sine_wave.py makes."""
-    import torch
-
-    start = drawn.integers(-80, 80, size=(100, 1))
-    waves = np.sin((np.arange(1_000) + start) / 20.0).astype(np.float64)
-    with path.open("wb") as file:
-        torch.save(waves, file)
-
-
 def main() -> None:
     """Write what is not there yet."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -122,7 +112,7 @@ def main() -> None:
         (checkouts / "minGPT" / "projects" / "chargpt" / "input.txt", make_text),
         (checkouts / "data_imagenet", make_classes),
         (examples / "super_resolution" / "dataset" / "BSDS300" / "images", make_pictures),
-        (examples / "time_sequence_prediction" / "traindata.pt", make_waves),
+        (examples / "mnist_forward_forward" / "data" / "MNIST" / "raw", make_mnist),
     )
     for place, make in todo:
         if place.exists():
