@@ -56,6 +56,12 @@ def test_and_under_the_plan_that_tune_accepts(running, script) -> None:
     assert running.tuned(existing(script)).difference == ""
 
 
+def test_the_table_has_each_script_and_none_that_differs() -> None:
+    table = (corpus.HERE / "README.md").read_text()
+    assert [one.name for one in corpus.scripts() if f"]({one.name}.py) |" not in table] == []
+    assert "**differs**" not in table
+
+
 def test_the_corpus_is_large_and_each_script_says_what_it_does() -> None:
     found = corpus.scripts()
     assert len(found) >= 60
