@@ -72,7 +72,7 @@ bench-claims bench-findings bench-proofs bench-rivals: $(READY)
 	PYTHONPATH=$(CURDIR)/tests/torchvision_ops $(BIN)/python benchmarks/$(subst -,_,$(@:bench-%=%)).py $(CHECKOUTS) $(ARGUMENTS)
 
 bench-edits bench-loader bench-overhead bench-priors bench-sweep: $(READY)
-	$(BIN)/python benchmarks/$(@:bench-%=%).py $(ARGUMENTS)
+	PYTHONPATH=$(CURDIR)/tests/torchvision_ops $(BIN)/python benchmarks/$(@:bench-%=%).py $(ARGUMENTS)
 
 format: $(READY)
 	$(BIN)/ruff format .

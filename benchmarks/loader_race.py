@@ -21,6 +21,11 @@ SRC = Path(__file__).parents[1] / "src"
 BLOCK_LIMIT_S = 120.0
 
 
+def _path() -> str:
+    """Return our source before what stands there already."""
+    return os.pathsep.join(filter(None, [str(SRC), os.environ.get("PYTHONPATH")]))
+
+
 class Failed(Exception):
     """A process ended, hung or was left out; the message says what it said last."""
 
@@ -47,7 +52,7 @@ class Living:
             self._process = subprocess.Popen(
                 arm.command,
                 cwd=folder,
-                env={**os.environ, "PYTHONPATH": str(SRC)},
+                env={**os.environ, "PYTHONPATH": _path()},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
