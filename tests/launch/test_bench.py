@@ -198,12 +198,16 @@ def test_blocks_of_two_children_begin_when_both_are_warm_again() -> None:
         assert (shape.skip_counts, shape.block_count) == ((2, 6), 11)
 
 
-def test_a_lever_of_the_loader_is_raced_in_whole_passes_where_these_are_short() -> None:
-    script = computing(fetch_s=0.002, traits={"loader.batch_count": 30})
+def test_workers_are_raced_in_whole_passes_where_these_are_short() -> None:
+    script = computing(fetch_s=0.002, traits={"loader.batch_count": 20})
     with bench(script) as own:
         own.facts(Plan())
         own.steps(Plan(), 40)
-        assert own.shape(Plan(), Plan().pull("loader_workers", 1)).block_count == 30
+        workers = Plan().pull("loader_workers", 1)
+        assert own.shape(Plan(), workers).block_count == 20
+        fetching = Plan().pull("batched_fetch", True)
+        assert own.shape(Plan(), fetching, apart=True).block_count == 2
+        assert own.shape(workers, workers.pull("allocator", "jemalloc")).block_count == 2
         assert own.shape(Plan(), Plan().pull("allocator", "jemalloc")).block_count == 2
     long = computing(fetch_s=0.002, traits={"loader.batch_count": 300})
     with bench(long) as own:

@@ -87,7 +87,7 @@ def shape_of(
         shape = Shape(relay=False, skip_counts=(skip, skip), block_count=block)
         if block == 1 or shape.step_count <= left_count:
             return shape
-    if pass_count and any(_feeds(lever) for lever in levers):  # what begins a pass may differ
+    if pass_count and _adds_workers(baseline, candidate):  # these may begin a pass with a pause
         period_count = pass_count
     least_count, warm_count = 1, 0
     if step_s:
@@ -118,6 +118,15 @@ def _ahead_count(cycle_count: int, *plans: Plan) -> int:
     """
     longest = _longest_cycle(cycle_count, *plans)
     return longest if longest > 1 else 0
+
+
+def _adds_workers(baseline: Plan, candidate: Plan) -> bool:
+    """Return whether a lever that is in one plan alone fetches ahead, by workers."""
+    differing = baseline.differing(candidate)
+    return any(
+        lever.name in differing and lever.cycle_count(setting) > 1
+        for lever, setting in both(baseline, candidate)
+    )
 
 
 def _longest_cycle(cycle_count: int, *plans: Plan) -> int:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 VERSION = 1
 _CREDENTIALS = struct.Struct("3i")  # pid, user and group (unix(7))
+_CHUNK_BYTES = 1 << 16
 _REMEDY = "Run the same upshift in parent and child."
 
 
@@ -37,7 +38,7 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.pid: int | None = None
-        self._file = connection.makefile("rb")
+        self._rest = b""
 
     @classmethod
     def connect(cls, path: str) -> Channel:
@@ -66,20 +67,31 @@ class Channel:
             TimeoutError: nothing came in `timeout_s` seconds.
         """
         self.connection.settimeout(timeout_s)
-        try:
-            line = self._file.readline()
-        except TimeoutError:
-            raise
-        except OSError:
-            line = b""
-        if not line.endswith(b"\n"):
-            raise ChildLost("The child closed the conversation.", remedy="See its output.")
+        while not self.has_message:
+            self._rest += self._more()
+        line, _, self._rest = self._rest.partition(b"\n")
         message: Message = json.loads(line)
         if message.get("v") != VERSION:
             raise ChildLost(f"The child speaks protocol {message.get('v')!r}.", remedy=_REMEDY)
         if "pid" in message:  # as the child knows itself; it may have a name space of its own
             self.pid = self.peer_pid or message["pid"]
         return message
+
+    @property
+    def has_message(self) -> bool:
+        """A message has come that nobody has received."""
+        return b"\n" in self._rest
+
+    def _more(self) -> bytes:
+        try:
+            found = self.connection.recv(_CHUNK_BYTES)
+        except TimeoutError:
+            raise
+        except OSError:
+            found = b""
+        if not found:
+            raise ChildLost("The child closed the conversation.", remedy="See its output.")
+        return found
 
     def ask(self, message: Message, timeout_s: float | None = None) -> Message:
         """Send `message` and return the answer."""
@@ -96,7 +108,6 @@ class Channel:
 
     def close(self) -> None:
         """End the conversation."""
-        self._file.close()
         self.connection.close()
 
 
@@ -144,17 +155,20 @@ class Listener:
                 return None
 
     def _read(self, channel: Channel, kind: str) -> Message | None:
-        try:
-            message = channel.receive(5.0)
-        except (ChildLost, TimeoutError):
-            self._selector.unregister(channel.connection)
-            channel.close()
-            return None
-        if message["kind"] == kind:
-            self._selector.unregister(channel.connection)
-            return message
-        self.attached.append(message)
-        return None
+        """Read all that a process has said: what came at once is not announced again."""
+        while True:
+            try:
+                message = channel.receive(5.0)
+            except (ChildLost, TimeoutError):
+                self._selector.unregister(channel.connection)
+                channel.close()
+                return None
+            if message["kind"] == kind:
+                self._selector.unregister(channel.connection)
+                return message
+            self.attached.append(message)
+            if not channel.has_message:
+                return None
 
     def close(self) -> None:
         """Stop listening; conversations that were adopted go on."""

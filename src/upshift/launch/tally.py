@@ -21,7 +21,7 @@ _WAITING_SHARE, _BURSTY_SHARE = 0.1, 0.05
 _LONGEST_PERIOD, _LEAST_PERIODS, _LEAST_COUNT = 64, 4, 24
 _PERIODIC_RATIO, _EQUAL_RATIO = 0.7, 0.95
 _MOST_TIMES = 20.0
-_PAUSE_SHARE, _LONGEST_PASS_S, _SHORT_PASS_S = 0.05, 2.0, 0.5
+_PAUSE_SHARE, _LONGEST_PASS_S, _SHORT_PASS_S = 0.05, 2.0, 0.25
 
 
 class Tally:
@@ -32,7 +32,7 @@ class Tally:
             without what it waits for its loader, but for pauses between short passes.
         pass_count: steps of a pass over the data; 0 where that is unknown.
         short_pass_count: the same where a pass is so short that a pause at its beginning, which
-            a lever may bring, would matter; else 0.
+            workers may bring, would matter; else 0.
     """
 
     def __init__(self) -> None:
