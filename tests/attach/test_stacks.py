@@ -105,6 +105,7 @@ def line_of(mark):
     return next(at for at, text in enumerate(SCRIPT.splitlines(), 1) if text.endswith(f"# {mark}"))
 
 
+@pytest.mark.measures
 @pytest.mark.child
 def test_hot_lines_are_found_with_their_share_and_phase(looked_at) -> None:
     found, told = looked_at("sick")
@@ -145,6 +146,7 @@ def test_after_the_look_nothing_of_it_is_left(looked_at) -> None:
         assert told["handler"] == handler
 
 
+@pytest.mark.measures
 @pytest.mark.child
 def test_a_loop_that_only_trains_has_no_hot_lines(looked_at) -> None:
     found, _ = looked_at("clean")
