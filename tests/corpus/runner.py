@@ -309,8 +309,8 @@ class Runner:
                 command = [*self.upshift, *words, "--", *start]
             done = _finish(command, folder, env)
             return Ended(
-                code=done.returncode, out=done.stdout, err=done.stderr, files=_digests(folder),
-                items=_items(Path(top) / "items"),
+                code=done.returncode, out=done.stdout, err=done.stderr.replace(f"{folder}/", ""),
+                files=_digests(folder), items=_items(Path(top) / "items"),
             )  # fmt: skip
 
 

@@ -190,6 +190,15 @@ def _feeds(lever: Lever[Any]) -> bool:
     return lever.phases == {Phase.DATA}
 
 
+def both_start_s(first_s: float, second_s: float, *, lonely: bool) -> float:
+    """Return how long two launches take: at once, where memory holds both children.
+
+    >>> both_start_s(4.0, 4.0, lonely=True), both_start_s(4.0, 4.0, lonely=False)
+    (8.0, 6.0)
+    """
+    return (first_s + second_s) * (1.0 if lonely else TOGETHER_RATIO / 2)
+
+
 def compiling(plan: Plan) -> Plan:
     """Return the levers of a plan that compile: the first steps under them need patience."""
     return plan.only(frozenset(lever.name for lever, _ in lookup(plan) if lever.patience_s))

@@ -12,7 +12,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from upshift.errors import UsageError
-from upshift.launch.blocks import TOGETHER_RATIO
+from upshift.launch.blocks import TOGETHER_RATIO, both_start_s
 from upshift.records import Effect
 from upshift.units import duration
 
@@ -139,7 +139,7 @@ class Costs:
     @property
     def launches_s(self) -> float:
         """Seconds until two children are warm; they start at once where memory holds two."""
-        return self.launch_s * (2.0 if self.is_lonely else TOGETHER_RATIO)
+        return both_start_s(self.launch_s, self.launch_s, lonely=self.is_lonely)
 
     def proof_s(self, effects: Collection[Effect]) -> float:
         """Return the seconds of a proof that needs no second attempt.

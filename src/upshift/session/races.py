@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from upshift import compare
 from upshift.errors import TRIAL_FAILURES
-from upshift.launch.blocks import TOGETHER_RATIO
+from upshift.launch.blocks import both_start_s
 from upshift.launch.deadline import OutOfTime
 from upshift.lever import lookup
 from upshift.records import Comparison, Noise, Plan, Verdict
@@ -215,9 +215,8 @@ class Races:
         """
         self._bench.tally.forget_steps()
         rounds = []
-        launches_s = self._bench.launch_s(self._options.pulled)
-        launches_s += self._bench.launch_s(self.with_pulled(plan))
-        launches_s *= 1.0 if self._bench.lonely else TOGETHER_RATIO / 2
+        own_s, other_s = map(self._bench.launch_s, (self._options.pulled, self.with_pulled(plan)))
+        launches_s = both_start_s(own_s, other_s, lonely=self._bench.lonely)
         for left_count in range(CONFIRM_ROUNDS, 0, -1):
             left_s = (until_s - self._clock()) / left_count - launches_s
             seconds = max(CONFIRM_LEAST_S, min(left_s, _CONFIRM_MOST_S / CONFIRM_ROUNDS))
