@@ -16,7 +16,7 @@ $(READY): pyproject.toml
 	touch $@
 
 demo: $(READY)
-	$(BIN)/upshift tune --budget 4m --plan .demo/upshift.toml examples/image_pipeline.py --batch-size 16
+	$(BIN)/hasten tune --budget 4m --plan .demo/hasten.toml examples/image_pipeline.py --batch-size 16
 
 test: $(READY) system
 	$(TESTS) -m "not measures and not slow"
@@ -61,8 +61,8 @@ bench:
 	@echo "make bench-proofs CHECKOUTS=folder       what may be done with datasets of public repositories; in any company"
 	@echo "make bench-loader                        the data engine on made data"
 	@echo "make bench-sweep                         the search beside all combinations"
-	@echo "make bench-overhead                      upshift run beside settings written by hand"
-	@echo "make bench-edits                         upshift run beside the edits that the report prints"
+	@echo "make bench-overhead                      hasten run beside settings written by hand"
+	@echo "make bench-edits                         hasten run beside the edits that the report prints"
 	@echo "make bench-priors                        the priors of the search, from the figures above"
 	@echo 'All but the last take ARGUMENTS="...", such as ARGUMENTS="--help".'
 

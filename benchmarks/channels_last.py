@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from upshift.attach import Watch
-from upshift.child import Pulled
+from hasten.attach import Watch
+from hasten.child import Pulled
 
 ROUNDS, WARM = 14, 3
 FORMS = ("plain", "by hand", "lever")

@@ -1,4 +1,4 @@
-"""Hold what `upshift tune` publishes against what `upshift run` gives, by a ruler of its own.
+"""Hold what `hasten tune` publishes against what `hasten run` gives, by a ruler of its own.
 
     python benchmarks/make_data.py CHECKOUTS
     python benchmarks/claims.py CHECKOUTS                 # every script, then the page
@@ -8,7 +8,7 @@
     python benchmarks/claims.py CHECKOUTS --same 10       # ten tunings of each of four scripts
     python benchmarks/claims.py CHECKOUTS --neighbour busy --neighbour bursty
 
-Each script is tuned, its folder compared, and then it runs by plain python and by `upshift run` in
+Each script is tuned, its folder compared, and then it runs by plain python and by `hasten run` in
 turn. The ruler (`ruler/sitecustomize.py`) is torch's own hook on optimizer steps; the wall clock is
 read from outside. What is done stands in `claims.json` and is not done again: a run that was
 stopped goes on. PROTOCOL.md says what is a success.
@@ -115,7 +115,7 @@ def tune(entry: dict[str, Any], folder: Path, plan: Path, budget: str) -> dict[s
     """Tune a script; return its document, or why there is none."""
     document = plan.with_suffix(".json")
     command = [
-        sys.executable, "-m", "upshift", "tune", "--plain", "--budget", budget, "--plan", str(plan),
+        sys.executable, "-m", "hasten", "tune", "--plain", "--budget", budget, "--plan", str(plan),
         "--json", str(document), entry["file"], *entry["argv"],
     ]  # fmt: skip
     begun_s = time.monotonic()
@@ -185,7 +185,7 @@ def race(
 ) -> dict[str, dict[str, Any]]:
     """Run plainly and under each plan in turn; return ratios of each part, round by round."""
     own = [entry["file"], *entry["short"]]
-    under = ["-m", "upshift", "run", "--quiet", "--force", "--plan"]
+    under = ["-m", "hasten", "run", "--quiet", "--force", "--plan"]
     commands = {"": own} | {name: [*under, str(plan), *own] for name, plan in plans.items()}
     logs: dict[str, dict[str, list[float]]] = {name: {} for name in plans}
     failed, plain = set(), {}
@@ -220,7 +220,7 @@ def measure(
     """Tune one script and, where `runs`, hold the claim against real runs."""
     folder = (asked.checkouts / entry["folder"]).resolve()
     with tempfile.TemporaryDirectory() as scratch:
-        plan, before = Path(scratch, "upshift.toml"), tree_hash(folder)
+        plan, before = Path(scratch, "hasten.toml"), tree_hash(folder)
         with beside(neighbour):
             found = tune(entry, folder, plan, asked.budget)
         row = {

@@ -19,7 +19,7 @@ HEAD = """\
 {machine}, build {build}
 
 Each script was tuned once with a budget of {budget}; then it ran by plain python and by
-`upshift run` in turn, {rounds} rounds. *published* is what `tune` says, for as many passes over
+`hasten run` in turn, {rounds} rounds. *published* is what `tune` says, for as many passes over
 the data as are run. The other ratios are of real runs, timed from outside: *loop* from the end of
 the first optimizer step to that of the last, *first pass* and *later passes* the parts of it,
 *whole run* the wall time, imports included.

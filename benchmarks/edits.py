@@ -1,11 +1,11 @@
-"""Race a plan under `upshift run` against the same plan written into the source.
+"""Race a plan under `hasten run` against the same plan written into the source.
 
     python benchmarks/edits.py --rounds 8
 
-For each example: the script is copied, the diff of `upshift report --edits` is applied to the copy,
+For each example: the script is copied, the diff of `hasten report --edits` is applied to the copy,
 and whole runs of both are timed in turn (ABBA), imports and evaluation included. The ratio is the
-time under `upshift run` over that of the edited copy: above 1, the edited copy is faster. Its
-interval should hold 1, but for what the first seconds of `upshift run` cost.
+time under `hasten run` over that of the edited copy: above 1, the edited copy is faster. Its
+interval should hold 1, but for what the first seconds of `hasten run` cost.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from figures import machine_line, ratio, ratio_cell
 
-from upshift.records import Entry, Plan, Workload
-from upshift.report.edits import write_edits
+from hasten.records import Entry, Plan, Workload
+from hasten.report.edits import write_edits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from upshift.records import Setting
+    from hasten.records import Setting
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"
@@ -66,12 +66,12 @@ CASES = (
     ),
 )
 PAGE = """\
-# A plan under `upshift run` beside the plan in the source
+# A plan under `hasten run` beside the plan in the source
 
 {machine}
 
-Whole runs, imports and evaluation included, in turn: the time under `upshift run` over that of the
-script to which the diff of `upshift report --edits` was applied. Above 1, the edited script is
+Whole runs, imports and evaluation included, in turn: the time under `hasten run` over that of the
+script to which the diff of `hasten report --edits` was applied. Above 1, the edited script is
 faster.
 
 | script | plan | ratio |
@@ -98,7 +98,7 @@ def prepare(case: Case, folder: Path) -> dict[str, list[str]]:
     )  # fmt: skip
     levers = [word for name, setting in plan.settings for word in ("--lever", f"{name}={setting}")]
     return {
-        "plan": [sys.executable, "-m", "upshift", "run", *levers, case.name, *case.argv],
+        "plan": [sys.executable, "-m", "hasten", "run", *levers, case.name, *case.argv],
         "edited": [sys.executable, case.name, *case.argv],
     }
 

@@ -28,7 +28,7 @@ def machine_line(packages: Sequence[str] = ("torch",)) -> str:
 
 def ratio(logs: Sequence[float]) -> dict[str, Any] | None:
     """Return the ratio with its interval; the lowest and highest round below six of them."""
-    from upshift.compare import hodges_lehmann, signed_rank_interval
+    from hasten.compare import hodges_lehmann, signed_rank_interval
 
     if not logs:
         return None

@@ -42,7 +42,7 @@ def profile(entry: dict[str, Any], folder: Path) -> list[dict[str, Any]] | str:
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "profile.json")
         command = [
-            sys.executable, "-m", "upshift", "profile", "--plain", "--json", str(path),
+            sys.executable, "-m", "hasten", "profile", "--plain", "--json", str(path),
             entry["file"], *entry["argv"],
         ]  # fmt: skip
         done = subprocess.run(

@@ -4,7 +4,7 @@
     python benchmarks/loader.py --only rows         one case, or several
     python benchmarks/loader.py --quick             whether all runs; the figures mean nothing
 
-For each case one unmodified script runs as `python script.py` and as `upshift run --lever ...
+For each case one unmodified script runs as `python script.py` and as `hasten run --lever ...
 script.py`, in turn and in random order, in this one run. Only ratios are written, with paired
 intervals, to `loader.md` and `loader.json`. In runs of their own both also hash all batches, the
 random states after each epoch and the final weights.
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "src"))
 
-import loader_choice  # noqa: E402  after the path to upshift
+import loader_choice  # noqa: E402  after the path to hasten
 from figures import machine_line, ratio  # noqa: E402
 from loader_cases import CASES, Case  # noqa: E402
 from loader_page import case_line, choice_line, page_of, peer_line  # noqa: E402
@@ -44,7 +44,7 @@ CHOICE = "choice"
 
 def missing(case: Case, levers: Mapping[str, Any]) -> str:
     """Say why a case cannot run here, "" where it can."""
-    from upshift.lever import discover
+    from hasten.lever import discover
 
     if absent := [name for name in case.needs if find_spec(name) is None]:
         return f"skipped: {', '.join(absent)} not installed"
@@ -53,11 +53,11 @@ def missing(case: Case, levers: Mapping[str, Any]) -> str:
     return ""
 
 
-def upshift_arm(script: Path, levers: Mapping[str, Any]) -> Arm:
-    """Return the arm of `upshift run`."""
+def hasten_arm(script: Path, levers: Mapping[str, Any]) -> Arm:
+    """Return the arm of `hasten run`."""
     pulled = [word for pair in words_of(levers) for word in ("--lever", pair)]
-    command = (sys.executable, "-m", "upshift", "run", "--quiet", *pulled, str(script))
-    return Arm(name="upshift", command=command)
+    command = (sys.executable, "-m", "hasten", "run", "--quiet", *pulled, str(script))
+    return Arm(name="hasten", command=command)
 
 
 def words_of(levers: Mapping[str, Any]) -> list[str]:
@@ -95,7 +95,7 @@ class Bench:
         """Measure the case; return its row and those of its peers."""
         if self.case.make is not None:
             self.case.make(self.folder / "data", self.numbers)
-        ours = upshift_arm(Path(self.stock.command[1]), self.levers)
+        ours = hasten_arm(Path(self.stock.command[1]), self.levers)
         with Race(self.folder, stays=self.case.is_living) as race:
             peers = self._settle(race) if self.case.has_peers else []
             arms = [arm for _, arm, _ in peers if arm is not None]
@@ -107,7 +107,7 @@ class Bench:
         row = self._row(race, ours, bits)
         beside = [self._peer_row(race, bits, *found) for found in peers]
         if self.case.has_peers:
-            first = {"case": self.case.name, "engine": "upshift", "workers": "unchanged"}
+            first = {"case": self.case.name, "engine": "hasten", "workers": "unchanged"}
             beside.insert(0, {**first, **{k: row[k] for k in ("ratio", "bits", "failed")}})
         return row, beside
 
@@ -198,7 +198,7 @@ def measure(
     row |= {"levers": words_of(levers)}
     if reason := missing(case, levers):
         return row | {"failed": reason}, []
-    with tempfile.TemporaryDirectory(prefix="upshift-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hasten-bench-") as folder:
         try:
             return Bench(case, Path(folder), levers, quick=quick).run()
         except Failed as failure:
@@ -245,7 +245,7 @@ def main() -> None:
         print("\n".join([case_line(row), *map(peer_line, peers)]), flush=True)
         write(found, asked.out)
     if not asked.only or CHOICE in asked.only:
-        with tempfile.TemporaryDirectory(prefix="upshift-bench-") as folder:
+        with tempfile.TemporaryDirectory(prefix="hasten-bench-") as folder:
             found["choice"] = loader_choice.measure(Path(folder), quick=asked.quick)
         print("\n".join(map(choice_line, found["choice"])), flush=True)
         write(found, asked.out)

@@ -37,7 +37,7 @@ class Case:
         body: the script, less what all have in common.
         numbers: what stands for its names with a dollar sign.
         quick: numbers for a trial of the benchmark itself.
-        levers: what `upshift run` pulls.
+        levers: what `hasten run` pulls.
         target_ratio: the ratio that it must reach, None where it is only reported.
         is_living: both processes stay, and their blocks alternate; else each block is a fresh
             process, because it is the start or the first epoch that costs.

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from loader_race import Arm, Failed, Living, living
 
-from upshift import machine, search
-from upshift.lever import Scene, discover
-from upshift.loader import choice
-from upshift.records import Comparison, Interval, Phase, Plan, Profile, Verdict
-from upshift.search import LEAST_RATIO
+from hasten import machine, search
+from hasten.lever import Scene, discover
+from hasten.loader import choice
+from hasten.records import Comparison, Interval, Phase, Plan, Profile, Verdict
+from hasten.search import LEAST_RATIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -143,7 +143,7 @@ class LoopFacts:
 
 
 def chosen_count(facts: LoopFacts, probe: Callable[[int], float], *, pair_count: int) -> list[int]:
-    """Return the number of workers that upshift chooses, and before it all that it tried.
+    """Return the number of workers that hasten chooses, and before it all that it tried.
 
     The counts and the order of the races are those of the product; only the races are shorter.
 

@@ -15,7 +15,7 @@ HEAD = """\
 
 {machine}
 
-{warning}`ratio` is the time of plain `python script.py` over that of `upshift run --lever ...
+{warning}`ratio` is the time of plain `python script.py` over that of `hasten run --lever ...
 script.py`, both unmodified, in turn in one run: the Hodges-Lehmann estimate with its 95 %
 interval. `same bits` compares hashes of all batches (types, strides and pin flags too), of the
 random states of torch, Python and numpy after each epoch, and of the weights after training on

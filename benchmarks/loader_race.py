@@ -75,7 +75,7 @@ class Living:
         finally:
             watchdog.cancel()
         self._signal(signal.SIGSTOP)
-        if "upshift: left out" in self._said.read_text(errors="replace"):
+        if "hasten: left out" in self._said.read_text(errors="replace"):
             raise Failed(self._last_words())
         return answer
 

@@ -1,13 +1,13 @@
-"""What `upshift run` costs beside a script whose author wrote the same settings into it.
+"""What `hasten run` costs beside a script whose author wrote the same settings into it.
 
     python benchmarks/overhead.py --launches 6
 
 Two processes of one and the same script differ by up to 30 % for their whole life, in memory that
 only chance lays out, so nothing as small as what is looked for can be seen between two. Therefore
-both stand in one process: a script under `upshift run --lever ...` trains in blocks. For some, all
-that upshift put into the process acts. For the others it is taken out, seams and hooks of
+both stand in one process: a script under `hasten run --lever ...` trains in blocks. For some, all
+that hasten put into the process acts. For the others it is taken out, seams and hooks of
 optimizers, and the script itself converts its batches, as its author would have written; weights,
-the fused optimizer and threads are the same. What upshift adds to a step is instructions, it waits
+the fused optimizer and threads are the same. What hasten adds to a step is instructions, it waits
 for nothing; so the CPU time of the process is compared, which other work on a shared machine
 disturbs less than it does the clock. The blocks are short, since such a machine changes its pace
 within seconds, and go in a random order; a launch gives the median ratio of its rounds, and the
@@ -93,8 +93,8 @@ ALTERNATING = """\
 import gc
 import random
 
-from upshift.attach import Watch
-from upshift.attach.examine.stacks import Stacks
+from hasten.attach import Watch
+from hasten.attach.examine.stacks import Stacks
 
 (watch,) = (found for found in gc.get_objects() if type(found) is Watch)
 assert watch.live.callers, "channels_last"
@@ -179,25 +179,25 @@ for _ in range({rounds}):
     print(meter.own_s, time.perf_counter() - began_s)
 """
 PAGE = """\
-# What `upshift run` costs beside settings written by hand
+# What `hasten run` costs beside settings written by hand
 
 {machine}
 
-The training of a small convolutional network under `upshift run` with {levers}. Blocks of {block}
-steps, loading included, in one process: with all that upshift put there, and with nothing of it and
+The training of a small convolutional network under `hasten run` with {levers}. Blocks of {block}
+steps, loading included, in one process: with all that hasten put there, and with nothing of it and
 the batches converted by the script itself. {rounds} rounds in a random order in each of {launches}
 launches; the median ratio of each launch, and their interval.
 
 | | ratio of the CPU time of a step |
 |---|---|
-| `upshift run` over the settings by hand | {run} |
+| `hasten run` over the settings by hand | {run} |
 | the settings by hand over themselves | {again} |
-| `upshift run` with the look at source lines of a profile, over without | {looked} |
+| `hasten run` with the look at source lines of a profile, over without | {looked} |
 
-Timed in place, what the seams and hooks of `upshift run` do besides what they stand for takes
+Timed in place, what the seams and hooks of `hasten run` do besides what they stand for takes
 {place} of a step; reading the clocks counts as theirs.
 
-Until the first step has ended, `upshift run` takes {start:.2f} times as long as plain python with
+Until the first step has ended, `hasten run` takes {start:.2f} times as long as plain python with
 the settings in the source, imports included (medians of the launches, in turn).
 
 Reproduce with `make bench-overhead ARGUMENTS="--launches {launches} --rounds {rounds}"`.
@@ -244,7 +244,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE)
     asked = parser.parse_args()
     pulled = [word for lever in LEVERS for word in ("--lever", lever)]
-    run = ["-m", "upshift", "run", "--quiet", *pulled]
+    run = ["-m", "hasten", "run", "--quiet", *pulled]
     coin = random.Random(3)
     logs: dict[str, list[float]] = {"run": [], "again": [], "looked": []}
     shares: list[float] = []

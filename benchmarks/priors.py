@@ -1,4 +1,4 @@
-"""Make `src/upshift/search/priors.toml` from the records that are committed here.
+"""Make `src/hasten/search/priors.toml` from the records that are committed here.
 
     python benchmarks/priors.py             # from the records
     python benchmarks/priors.py --measure   # tunes the scripts of `examples/` anew first
@@ -7,7 +7,7 @@ The search orders its trials by what each lever did to other scripts. Two kinds 
 figures of whole steps and figures of the time in the phases that a lever acts on. Read are
 
 - `priors-loader.json`: cases of the data engine, "end to end" or "time in the loader";
-- `priors.json`: documents of `upshift tune --json` of the examples, by their rows of levers, those
+- `priors.json`: documents of `hasten tune --json` of the examples, by their rows of levers, those
   that were dropped too.
 
 No script that another benchmark reports is among them: what a search gains on those must not come
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HERE = Path(__file__).parent
-TARGET = HERE.parent / "src" / "upshift" / "search" / "priors.toml"
+TARGET = HERE.parent / "src" / "hasten" / "search" / "priors.toml"
 WHOLE = "end to end"
 TUNE_KEYS = {"schema", "workload", "plan", "levers", "baseline"}
 HEAD = """\
@@ -109,7 +109,7 @@ def from_tunings(path: Path) -> Iterator[Record]:
 
 
 def tunings(value: Any) -> Iterator[dict[str, Any]]:
-    """Find the documents of `upshift tune` in a value."""
+    """Find the documents of `hasten tune` in a value."""
     if isinstance(value, dict):
         if value.keys() >= TUNE_KEYS and isinstance(value["levers"], list):
             yield value
@@ -165,8 +165,8 @@ def measure(folder: Path, budget: str) -> None:
             out = Path(scratch, "out.json")
             subprocess.run(
                 [
-                    sys.executable, "-m", "upshift", "tune", "--plain", "--budget", budget,
-                    "--plan", str(Path(scratch, "upshift.toml")), "--json", str(out), path.name,
+                    sys.executable, "-m", "hasten", "tune", "--plain", "--budget", budget,
+                    "--plan", str(Path(scratch, "hasten.toml")), "--json", str(out), path.name,
                 ], cwd=path.parent, check=True,
             )  # fmt: skip
             found = json.loads(out.read_text())

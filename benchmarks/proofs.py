@@ -4,7 +4,7 @@
 
 `proofs.json` names the classes; `CHECKOUTS/OWNER/NAME` holds each repository at its commit. Each
 is copied into a scratch folder beside made data, unmodified, and a plain training script is
-written there: a DataLoader without workers, two passes. The script runs plain, and under `upshift
+written there: a DataLoader without workers, two passes. The script runs plain, and under `hasten
 run` with the data levers, where a witness writes down what the engine's proof says; batches and
 random states of both are compared.
 """
@@ -121,14 +121,14 @@ def judge(entry: dict[str, Any], checkouts: Path, scratch: Path, python: str) ->
     shutil.copytree(checkouts / entry["repo"], home, ignore=shutil.ignore_patterns(".git"))
     folder = (home / entry["file"]).parent if entry.get("beside") else home
     head = ["import sys", f"sys.path.append({str(HERE)!r})", "from proofs_data import *"]
-    (folder / "upshift_data.py").write_text("\n".join([*head, *entry["data"]]))
-    (folder / "upshift_train.py").write_text(script_of(entry))
-    made = run([python, "upshift_data.py"], folder)
+    (folder / "hasten_data.py").write_text("\n".join([*head, *entry["data"]]))
+    (folder / "hasten_train.py").write_text(script_of(entry))
+    made = run([python, "hasten_data.py"], folder)
     if made.returncode:
         return {"error": f"the data could not be made: {last_line(made)}"}
     witness = scratch / "witness.jsonl"
     levers = run(
-        [sys.executable, "-m", "upshift", "run", *LEVERS, "--", python, "upshift_train.py"],
+        [sys.executable, "-m", "hasten", "run", *LEVERS, "--", python, "hasten_train.py"],
         folder, PYTHONPATH=str(WITNESS), WITNESS_OUT=str(witness),
     )  # fmt: skip
     proofs = (
@@ -141,9 +141,9 @@ def judge(entry: dict[str, Any], checkouts: Path, scratch: Path, python: str) ->
     for gap in first["gaps"]:
         gap[2] = gap[2].replace(f"{home}/", "").rpartition("site-packages/")[2]
     if first["whole"]:
-        plain = run([python, "upshift_train.py"], folder, PYTHONPATH=str(WITNESS))
+        plain = run([python, "hasten_train.py"], folder, PYTHONPATH=str(WITNESS))
         first["same"] = not plain.returncode and hashes(plain) == hashes(levers)
-    said = [line for line in levers.stderr.splitlines() if line.startswith("upshift")]
+    said = [line for line in levers.stderr.splitlines() if line.startswith("hasten")]
     return {**first, "said": [one.replace(f"{home}/", "") for one in said]}
 
 

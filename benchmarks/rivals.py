@@ -3,7 +3,7 @@
     python benchmarks/make_data.py CHECKOUTS
     python benchmarks/rivals.py CHECKOUTS --budget 2m --rounds 5
 
-Each script of `public.json` is tuned first. Then it runs by plain python twice, by `upshift run`
+Each script of `public.json` is tuned first. Then it runs by plain python twice, by `hasten run`
 and by each rival, in a shuffled order, `--rounds` times. A ratio is the wall time of plain python
 over that of the other, within one round; imports, evaluation and compiling count. Beside it stands
 the ratio of the steps alone, by the ruler of `claims.py`. `torch.compile`
@@ -29,18 +29,18 @@ from typing import Any
 from claims import commit, timed, tree_hash
 from figures import machine_line, ratio, ratio_cell
 
-from upshift.compare import hodges_lehmann
-from upshift.units import parse_duration
+from hasten.compare import hodges_lehmann
+from hasten.units import parse_duration
 
 HERE = Path(__file__).parent
 HOPELESS_ROUNDS, HOPELESS_RATIO = 3, 1 / 1.5
-COMPILED, LOADTUNED = "upshift_bench_compiled.py", "upshift_bench_loadtuned.py"
-DOCTORED = "upshift_bench_doctored.py"
+COMPILED, LOADTUNED = "hasten_bench_compiled.py", "hasten_bench_loadtuned.py"
+DOCTORED = "hasten_bench_doctored.py"
 MADE = (COMPILED, LOADTUNED, DOCTORED)
 REWRITTEN = HERE / "rewritten.py"
 AGAIN = "plain python, again"
 RIVALS = {
-    "upshift run": None,
+    "hasten run": None,
     AGAIN: None,
     "torch.backends.xeon.run_cpu": ["-m", "torch.backends.xeon.run_cpu"],
     "accelerate launch": [
@@ -80,7 +80,7 @@ def tune(entry: dict[str, Any], folder: Path, plan: Path, budget: str) -> dict[s
     """Tune a script; return what was found, None where it failed."""
     document = plan.with_suffix(".json")
     command = [
-        sys.executable, "-m", "upshift", "tune", "--plain", "--budget", budget, "--plan", str(plan),
+        sys.executable, "-m", "hasten", "tune", "--plain", "--budget", budget, "--plan", str(plan),
         "--json", str(document), entry["file"], *entry["argv"],
     ]  # fmt: skip
     done = subprocess.run(command, cwd=folder, check=False)
@@ -151,8 +151,8 @@ def commands(entry: dict[str, Any], folder: Path, plan: Path | None) -> dict[str
         if words is not None and present(words[1]):
             found[name] = [*words, *own]
     if plan is not None:
-        found["upshift run"] = [
-            "-m", "upshift", "run", "--quiet", "--force", "--plan", str(plan), *own
+        found["hasten run"] = [
+            "-m", "hasten", "run", "--quiet", "--force", "--plan", str(plan), *own
         ]  # fmt: skip
     if words := compiled(entry, folder):
         found["torch.compile (edited)"] = words
@@ -244,7 +244,7 @@ def confirmed(row: dict[str, Any]) -> str:
 def means(rows: dict[str, dict[str, Any]], names: list[str], part: str) -> list[str]:
     """Return the geometric mean of each rival, where a failed run counts as plain python.
 
-    A rival that takes some of the scripts only has upshift's mean over these beside its own.
+    A rival that takes some of the scripts only has hasten's mean over these beside its own.
     """
     found = []
     for name in names:
@@ -253,9 +253,7 @@ def means(rows: dict[str, dict[str, Any]], names: list[str], part: str) -> list[
         told = f"**{geometric_mean(own, name, part):.2f}x**" if own else ""
         told += f" ({failed} failed, as 1.00x)" if failed else ""
         if own and len(own) < len(rows):
-            told += (
-                f" ({len(own)} scripts; upshift {geometric_mean(own, 'upshift run', part):.2f}x)"
-            )
+            told += f" ({len(own)} scripts; hasten {geometric_mean(own, 'hasten run', part):.2f}x)"
         found.append(told)
     return found
 
@@ -270,7 +268,7 @@ def geometric_mean(rows: list[dict[str, Any]], name: str, part: str) -> float:
 def measure(entry: dict[str, Any], folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     """Tune a script and race it."""
     with tempfile.TemporaryDirectory() as scratch:
-        plan, before = Path(scratch, "upshift.toml"), tree_hash(folder)
+        plan, before = Path(scratch, "hasten.toml"), tree_hash(folder)
         found = tune(entry, folder, plan, asked.budget)
         if tree_hash(folder) != before:
             raise SystemExit(f"{entry['name']}: tune changed the folder")

@@ -19,14 +19,14 @@ from typing import Any
 
 from figures import machine_line
 
-from upshift import search, session
-from upshift.lever import Scene
-from upshift.records import Entry, Plan, Switch, Workload
-from upshift.search.proposal import Kind
-from upshift.session.knobs import find_knobs
-from upshift.session.observe import observe
-from upshift.session.races import LEAST_RATIO, Races
-from upshift.units import parse_duration
+from hasten import search, session
+from hasten.lever import Scene
+from hasten.records import Entry, Plan, Switch, Workload
+from hasten.search.proposal import Kind
+from hasten.session.knobs import find_knobs
+from hasten.session.observe import observe
+from hasten.session.races import LEAST_RATIO, Races
+from hasten.units import parse_duration
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"

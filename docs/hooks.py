@@ -1,7 +1,7 @@
 """What MkDocs adds to these pages: the levers, the index of findings, and the files linked to.
 
 Nothing of it is written down twice. A lever's page is the docstring of its file, the index of
-findings is that of `upshift.diagnose`, and a link that leads out of this folder gets a page which
+findings is that of `hasten.diagnose`, and a link that leads out of this folder gets a page which
 shows the file as it is.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-    from upshift.lever import Lever
+    from hasten.lever import Lever
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -47,7 +47,7 @@ NAMED = {
 
 def lever_page(lever: Lever[Any]) -> str:
     """Return the page of one lever: its card, what it declares, and the lines to write by hand."""
-    from upshift.report.levers import SWITCHES, paragraphs
+    from hasten.report.levers import SWITCHES, paragraphs
 
     says, rest = summary(lever), paragraphs(lever.card)[1:]
     lines = lever.lines(example(lever))
@@ -62,8 +62,8 @@ def lever_page(lever: Lever[Any]) -> str:
             f"**Switches:** {lever.switch}: {SWITCHES[lever.switch]}.",
             "## By hand",
             f"```{kind}\n{lines}\n```",
-            "## By upshift",
-            f"```console\n$ upshift tune --only {lever.name} train.py\n```",
+            "## By hasten",
+            f"```console\n$ hasten tune --only {lever.name} train.py\n```",
             *named_by(lever.name),
         ]
     )
@@ -83,11 +83,11 @@ def named(part: str) -> str:
 
 def lever_index() -> str:
     """Return all levers, by their effect."""
-    from upshift.lever import discover
+    from hasten.lever import discover
 
     parts = [
         "# Levers",
-        "A lever is one setting that `upshift tune` may try. They are ordered by the most that "
+        "A lever is one setting that `hasten tune` may try. They are ordered by the most that "
         "each may do to the arithmetic.",
     ]
     for effect, says in effects().items():
@@ -101,14 +101,14 @@ def lever_index() -> str:
 
 def summary(lever: Lever[Any]) -> str:
     """Return the first line of a card, without the name."""
-    from upshift.report.levers import paragraphs
+    from hasten.report.levers import paragraphs
 
     return paragraphs(lever.card)[0].partition(": ")[2]
 
 
 def effects() -> dict[Any, str]:
     """Return what each effect means, weakest first."""
-    from upshift.report.wording import EFFECTS
+    from hasten.report.wording import EFFECTS
 
     return EFFECTS
 
@@ -118,7 +118,7 @@ def effects() -> dict[Any, str]:
 
 def finding_index() -> str:
     """Return all findings: what users say, and the levers that the page names."""
-    from upshift.diagnose import discover
+    from hasten.diagnose import discover
 
     rows = []
     for name, symptom in discover().items():
@@ -128,8 +128,8 @@ def finding_index() -> str:
     return "\n\n".join(
         [
             "# Findings",
-            "What `upshift profile` and `upshift tune` can find. Each is told only where its cost "
-            "was measured; `upshift findings NAME` shows its page on the terminal.",
+            "What `hasten profile` and `hasten tune` can find. Each is told only where its cost "
+            "was measured; `hasten findings NAME` shows its page on the terminal.",
             table(("finding", "what you notice", "levers", "needs"), rows),
         ]
     )
@@ -138,7 +138,7 @@ def finding_index() -> str:
 @cache
 def levers_of(finding: str) -> tuple[str, ...]:
     """Return the levers that the page of a finding names."""
-    from upshift.lever import names
+    from hasten.lever import names
 
     page = DOCS / "findings" / f"{finding}.md"
     said = set(re.findall(r"`(\w+)`", page.read_text("utf-8"))) if page.is_file() else set()
@@ -147,7 +147,7 @@ def levers_of(finding: str) -> tuple[str, ...]:
 
 def named_by(lever: str) -> list[str]:
     """Return the findings whose pages name a lever, as a section; nothing where there are none."""
-    from upshift.diagnose import discover
+    from hasten.diagnose import discover
 
     found = [
         f"- [{symptom.title}](../findings/{name}.md) (`{name}`)"
@@ -221,7 +221,7 @@ def relinked(markdown: str, source: Path, here: str) -> str:
 
 def pages() -> dict[str, str]:
     """Return every page that has no file in this folder, by its place on the site."""
-    from upshift.lever import discover
+    from hasten.lever import discover
 
     made = {f"levers/{name}.md": lever_page(lever) for name, lever in discover().items()}
     made["levers/index.md"] = lever_index()

@@ -12,9 +12,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-import upshift
+import hasten
 
-SRC = Path(upshift.__file__).parents[1]
+SRC = Path(hasten.__file__).parents[1]
 collect_ignore = ["corpus"]  # scripts to run, not to import
 OPERATORS = Path(__file__).with_name("torchvision_ops")
 ENVIRONMENT = {"PYTHONPATH": f"{SRC}{os.pathsep}{OPERATORS}", "PATH": os.environ["PATH"]}

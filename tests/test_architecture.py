@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import upshift.errors
-from upshift import records
+import hasten.errors
+from hasten import records
 
-SRC = Path(upshift.errors.__file__).parent
+SRC = Path(hasten.errors.__file__).parent
 STAGES = {
     "machine", "launch", "attach", "loader", "compile", "levers", "compare", "search", "verify",
     "diagnose", "report",
@@ -50,8 +50,8 @@ def imports(tree, *, top_only=False):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
-            if node.module == "upshift":
-                yield from (f"upshift.{alias.name}" for alias in node.names)
+            if node.module == "hasten":
+                yield from (f"hasten.{alias.name}" for alias in node.names)
 
 
 def home(path):
@@ -69,7 +69,7 @@ def test_stages_never_import_one_another() -> None:
             continue
         for name in imports(tree):
             parts = name.split(".")
-            if parts[0] == "upshift" and len(parts) > 1:
+            if parts[0] == "hasten" and len(parts) > 1:
                 allowed = SHARED | {home(path)} | (FOR_LEVERS if home(path) == "levers" else set())
                 assert path.parts[:2] == ("launch", "site") or parts[1] in allowed, (
                     f"{path} imports {name}: pass a record instead"
@@ -86,7 +86,7 @@ def test_shared_modules_know_no_stage() -> None:
 def test_levers_never_import_another_lever() -> None:
     for path, tree in modules():
         if home(path) == "levers":
-            assert not [n for n in imports(tree) if n.startswith("upshift.levers")], path
+            assert not [n for n in imports(tree) if n.startswith("hasten.levers")], path
 
 
 def test_importing_the_package_never_imports_torch() -> None:
@@ -104,7 +104,7 @@ def test_child_side_code_needs_only_the_standard_library_and_torch() -> None:
 
 def test_import_is_light() -> None:
     code = (
-        "import sys, upshift, upshift.records; "
+        "import sys, hasten, hasten.records; "
         f"print(sorted({HEAVY!r} & set(m.split('.')[0] for m in sys.modules)))"
     )
     done = subprocess.run(
@@ -143,10 +143,10 @@ def test_the_exception_tree_in_the_docstring_is_the_real_one() -> None:
         for child in cls.__subclasses__():
             yield from draw(child, depth + 1)
 
-    drawn = (upshift.errors.__doc__ or "").split("\n\n", 1)[1].strip().splitlines()
-    assert drawn == list(draw(upshift.errors.UpshiftError))
+    drawn = (hasten.errors.__doc__ or "").split("\n\n", 1)[1].strip().splitlines()
+    assert drawn == list(draw(hasten.errors.HastenError))
 
 
 @pytest.mark.parametrize("stage", sorted(STAGES))
 def test_every_stage_says_what_it_is_for(stage) -> None:
-    assert (importlib.import_module(f"upshift.{stage}").__doc__ or "").strip()
+    assert (importlib.import_module(f"hasten.{stage}").__doc__ or "").strip()

@@ -1,4 +1,4 @@
-"""The child: how upshift comes into the user's process, and what it must not leave there."""
+"""The child: how hasten comes into the user's process, and what it must not leave there."""
 
 import json
 import os
@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-import upshift.errors
-from upshift.child import AfterImport, Excusing, Pulled, prepare
-from upshift.errors import PlanError
-from upshift.launch.channel import Listener
-from upshift.launch.order import environment
-from upshift.launch.verification import Take
-from upshift.records import Plan
+import hasten.errors
+from hasten.child import AfterImport, Excusing, Pulled, prepare
+from hasten.errors import PlanError
+from hasten.launch.channel import Listener
+from hasten.launch.order import environment
+from hasten.launch.verification import Take
+from hasten.records import Plan
 
-SRC = Path(upshift.errors.__file__).parents[1]
+SRC = Path(hasten.errors.__file__).parents[1]
 TRAINING = """
 import torch
 torch.set_num_threads(1)
@@ -34,14 +34,14 @@ print(model.weight.tolist())
 BOARDS = """
 import gc
 import torch
-from upshift.loader import Switchboard
+from hasten.loader import Switchboard
 boards = [board for board in gc.get_objects() if type(board) is Switchboard]
 print([(board.wish.count, len(board.setups), len(board.offers)) for board in boards])
 """
 
 
 def python(code, plan=None, *, mode="run", cwd=None, path="", **details):
-    """Run code in a process that upshift comes into; without a plan, plainly."""
+    """Run code in a process that hasten comes into; without a plan, plainly."""
     env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
     if path:
         env["PYTHONPATH"] = path
@@ -144,7 +144,7 @@ def test_an_unknown_lever_is_named_with_those_that_there_are() -> None:
 def test_switching_undoes_what_differs_and_keeps_what_stays(monkeypatch) -> None:
     from types import SimpleNamespace
 
-    from upshift import child
+    from hasten import child
 
     done = []
 
@@ -214,7 +214,7 @@ def test_no_torch_no_trace() -> None:
 
 def test_the_users_own_sitecustomize_still_runs_first(tmp_path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\nprint('own', 'upshift.child' in sys.modules)\n"
+        "import os, sys\nprint('own', 'hasten.child' in sys.modules)\n"
     )
     done = python("import sitecustomize; print(sitecustomize.__file__)", Plan(), path=str(tmp_path))
     assert done.stdout.splitlines() == ["own False", str(tmp_path / "sitecustomize.py")]
@@ -222,7 +222,7 @@ def test_the_users_own_sitecustomize_still_runs_first(tmp_path) -> None:
 
 def test_a_sitecustomize_that_raises_does_not_keep_us_out(tmp_path) -> None:
     (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('own fault')\n")
-    code = "import sys; print('upshift.child' in sys.modules)"
+    code = "import sys; print('hasten.child' in sys.modules)"
     done = python(code, Plan(), path=str(tmp_path))
     assert done.stdout == "True\n"
     assert "own fault" in done.stderr
@@ -238,8 +238,8 @@ def test_an_empty_plan_gives_the_output_of_plain_python() -> None:
 @pytest.mark.child
 def test_a_lever_that_raises_in_a_real_run_is_left_out_with_one_line(tmp_path) -> None:
     broken = (
-        "import upshift.levers.fused_optimizer as fused\n"
-        "import upshift.levers.intra_op_threads as threads\n"
+        "import hasten.levers.fused_optimizer as fused\n"
+        "import hasten.levers.intra_op_threads as threads\n"
         "import dataclasses\n"
         "def at_once(training, setting): raise ArithmeticError('at once')\n"
         "def later(optimizer): raise ArithmeticError('later')\n"
@@ -250,8 +250,8 @@ def test_a_lever_that_raises_in_a_real_run_is_left_out_with_one_line(tmp_path) -
     plan = Plan().pull("fused_optimizer", True).pull("intra_op_threads", 1)
     done = python(broken + TRAINING, plan)
     assert done.stderr.splitlines() == [
-        "upshift: left out intra_op_threads=1: at once",
-        "upshift: left out fused_optimizer=True: later",
+        "hasten: left out intra_op_threads=1: at once",
+        "hasten: left out fused_optimizer=True: later",
     ]
     assert done.returncode == 0
     assert done.stdout == python(TRAINING).stdout
@@ -260,18 +260,18 @@ def test_a_lever_that_raises_in_a_real_run_is_left_out_with_one_line(tmp_path) -
 @pytest.mark.child
 def test_a_reason_of_several_lines_is_told_by_its_first(tmp_path) -> None:
     broken = (
-        "import upshift.levers.intra_op_threads as threads\n"
+        "import hasten.levers.intra_op_threads as threads\n"
         "import dataclasses\n"
         "def at_once(training, setting): raise ArithmeticError('first\\n  second\\n')\n"
         "threads.LEVER = dataclasses.replace(threads.LEVER, pull=at_once)\n"
     )
     done = python(broken + TRAINING, Plan().pull("intra_op_threads", 1))
-    assert done.stderr == "upshift: left out intra_op_threads=1: first\n"
+    assert done.stderr == "hasten: left out intra_op_threads=1: first\n"
 
 
 TELLS_WHAT_IS_ASSUMED = """
 import dataclasses
-import upshift.levers.intra_op_threads as threads
+import hasten.levers.intra_op_threads as threads
 def pull(training, setting):
     print(training.assumed, flush=True)
     return lambda: None
@@ -304,7 +304,7 @@ def test_all_levers_of_a_real_run_act_on_the_same_loaders() -> None:
 @pytest.mark.child
 def test_a_lever_that_is_not_installed_is_left_out_of_a_real_run() -> None:
     order = json.dumps({"mode": "run", "plan": {"no_such_lever": 1}})
-    env = {**environment(Plan(), mode="run", env=os.environ), "UPSHIFT_CHILD": order}
+    env = {**environment(Plan(), mode="run", env=os.environ), "HASTEN_CHILD": order}
     done = subprocess.run(
         [sys.executable, "-c", TRAINING], env=env, capture_output=True, text=True, check=True,
         timeout=60,
@@ -335,8 +335,8 @@ def test_a_process_beside_the_one_that_is_followed_goes_on_by_itself(tmp_path) -
 @pytest.mark.child
 def test_a_job_that_a_real_run_submits_does_not_get_its_plan() -> None:
     env = environment(Plan().pull("garbage_collector", "freeze"), mode="run", env=os.environ)
-    code = "import torch, os; print('UPSHIFT_CHILD' in os.environ)"
-    said = "upshift: left out the plan: this is another machine, or another job\n"
+    code = "import torch, os; print('HASTEN_CHILD' in os.environ)"
+    said = "hasten: left out the plan: this is another machine, or another job\n"
     for job, told in ((env.get("SLURM_JOB_ID"), ("True\n", "")), ("4711", ("False\n", said))):
         there = {**env, "SLURM_JOB_ID": job} if job else env
         done = subprocess.run(

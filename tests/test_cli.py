@@ -11,11 +11,11 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-import upshift
-from upshift.cli import app
-from upshift.errors import IsolationFailed, NeverTrains, ScriptFailed, UsageError
-from upshift.lever import at_least
-from upshift.records import (
+import hasten
+from hasten.cli import app
+from hasten.errors import IsolationFailed, NeverTrains, ScriptFailed, UsageError
+from hasten.lever import at_least
+from hasten.records import (
     Budget,
     Cost,
     Cpu,
@@ -32,7 +32,7 @@ from upshift.records import (
     Step,
     Tuning,
 )
-from upshift.testing import plant
+from hasten.testing import plant
 
 MACHINE = Machine(cpu=Cpu(model="A CPU"), budget=Budget(core_count=2, limited_by="cores"))
 PROFILE = Profile(
@@ -67,7 +67,7 @@ class Session(ModuleType):
     Options = Options
 
     def __init__(self):
-        super().__init__("upshift.session")
+        super().__init__("hasten.session")
         self.calls = []
         self.machine = MACHINE
         self.plan = THREADS
@@ -115,8 +115,8 @@ class Session(ModuleType):
 @pytest.fixture
 def session(monkeypatch):
     fake = Session()
-    monkeypatch.setitem(sys.modules, "upshift.session", fake)
-    monkeypatch.setattr(upshift, "session", fake, raising=False)
+    monkeypatch.setitem(sys.modules, "hasten.session", fake)
+    monkeypatch.setattr(hasten, "session", fake, raising=False)
     return fake
 
 
@@ -136,8 +136,8 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def upshift_with(*args):
-    return CliRunner().invoke(app, list(args), prog_name="upshift")
+def hasten_with(*args):
+    return CliRunner().invoke(app, list(args), prog_name="hasten")
 
 
 def workload(session):
@@ -149,7 +149,7 @@ def options(session):
 
 
 def test_everything_after_the_script_belongs_to_the_script(session):
-    done = upshift_with("tune", "--budget", "5m", "train.py", "--budget", "9", "-m", "--", "x")
+    done = hasten_with("tune", "--budget", "5m", "train.py", "--budget", "9", "-m", "--", "x")
     assert done.exit_code == 0, done.output
     assert workload(session).argv == ("train.py", "--budget", "9", "-m", "--", "x")
     assert workload(session).entry is Entry.SCRIPT
@@ -176,24 +176,24 @@ def test_everything_after_the_script_belongs_to_the_script(session):
 )
 def test_a_module_a_program_or_a_notebook_stands_where_a_script_does(session, args, entry, argv):
     Path("a.ipynb").write_text("{}")
-    done = upshift_with("tune", *args)
+    done = hasten_with("tune", *args)
     assert done.exit_code == 0, done.output
     assert workload(session).entry is entry
     assert workload(session).argv == argv
 
 
 def test_options_have_true_defaults(session):
-    upshift_with("tune", "train.py")
+    hasten_with("tune", "train.py")
     assert options(session) == Options(
         budget_s=300.0, first_s=80.0, keep=Effect.REDRAW, allow=None, only=frozenset(),
         skip=frozenset(), pulled=Plan(), patience_s=60.0, training_s=None, force=False,
-        step_count=None, plan_path=Path("upshift.toml"), unprotected=False,
+        step_count=None, plan_path=Path("hasten.toml"), unprotected=False,
         assumed=frozenset(),
     )  # fmt: skip
 
 
 def test_every_option_arrives(session):
-    done = upshift_with(
+    done = hasten_with(
         "tune", "--keep", "exact", "--allow", "precision", "--for", "8h", "--plan", "p.toml",
         "--force", "--lever", "intra_op_threads=4", "--lever", "compile=max", "--only", "compile",
         "--skip", "intra_op_threads", "--patience", "2m", "--quiet", "--plain", "--unprotected",
@@ -207,7 +207,7 @@ def test_every_option_arrives(session):
     assert (found.only, found.skip) == ({"compile"}, {"intra_op_threads"})
     assert found.plan_path == Path("p.toml")
     assert found.unprotected
-    upshift_with("profile", "--unprotected", "train.py")
+    hasten_with("profile", "--unprotected", "train.py")
     assert options(session).unprotected
 
 
@@ -221,7 +221,7 @@ NOT_TAKEN = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --bu
     [
         (f"{MISSING}'torch'", (), 2, "The Python that runs the script has no torch."),
         (f"{MISSING}'torchdata'", (), 3, "Make it run under plain python first."),
-        ("upshift: A notebook needs IPython.\n", (), 2, "A notebook needs IPython"),
+        ("hasten: A notebook needs IPython.\n", (), 2, "A notebook needs IPython"),
         (HIDDEN, (), 3, "selectors.py hides the module selectors of Python's standard library."),
         (HIDDEN.replace("selectors", "socket"), (), 3, "Make it run under plain python first."),
         (NOT_TAKEN, ("--budget", "9"), 2, "--budget stands behind the script"),
@@ -234,36 +234,36 @@ def test_a_failure_is_told_as_what_it_is(session, output, words, code, says):
     Path("selectors.py").write_text("")
     remedy = "Make it run under plain python first."
     session.error = ScriptFailed("The script failed (exit code 1).", remedy=remedy, output=output)
-    done = upshift_with("tune", "train.py", *words)
+    done = hasten_with("tune", "train.py", *words)
     assert (done.exit_code, says in done.output) == (code, True), done.output
 
 
 def test_a_fault_of_ours_is_one_sentence_and_its_traceback_is_kept(session, project, monkeypatch):
     session.error = ZeroDivisionError("division by zero")
-    done = upshift_with("tune", "train.py")
+    done = hasten_with("tune", "train.py")
     assert done.exit_code == 1
-    assert "This is a fault of upshift: ZeroDivisionError: division by zero" in done.output
+    assert "This is a fault of hasten: ZeroDivisionError: division by zero" in done.output
     assert "Traceback" not in done.output
-    kept = project / "cache" / "upshift" / "traceback.txt"
+    kept = project / "cache" / "hasten" / "traceback.txt"
     assert str(kept) in done.output
     assert "ZeroDivisionError" in kept.read_text()
-    monkeypatch.setenv("UPSHIFT_DEBUG", "1")
-    assert "Traceback" in upshift_with("tune", "train.py").output
+    monkeypatch.setenv("HASTEN_DEBUG", "1")
+    assert "Traceback" in hasten_with("tune", "train.py").output
 
 
 def test_where_a_traceback_cannot_be_kept_it_is_printed(session, project, monkeypatch):
     (project / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(project / "file"))
     session.error = ZeroDivisionError("division by zero")
-    done = upshift_with("tune", "train.py")
+    done = hasten_with("tune", "train.py")
     assert done.exit_code == 1
     assert "Report it with the traceback above." in done.output
     assert "Traceback" in done.output
 
 
 def test_what_controls_a_terminal_is_spelt_out(session):
-    Path("upshift.toml").write_text('schema = 1\n[plan]\n"\\u001b[31mx\\u009b\\u0007" = true\n')
-    done = upshift_with("run", "train.py")
+    Path("hasten.toml").write_text('schema = 1\n[plan]\n"\\u001b[31mx\\u009b\\u0007" = true\n')
+    done = hasten_with("run", "train.py")
     assert done.exit_code == 2
     assert "These levers are not installed here: \\x1b[31mx\\x9b\\x07." in done.output
     assert done.output.isascii()
@@ -280,14 +280,14 @@ DEEP = {
 @pytest.mark.parametrize("kind", DEEP)
 def test_a_script_that_is_too_deep_for_the_compiler_is_left_to_python(session, verb, kind):
     Path("train.py").write_text(DEEP[kind])
-    done = upshift_with(verb, *(("--lever", "compile=max") if verb == "run" else ()), "train.py")
+    done = hasten_with(verb, *(("--lever", "compile=max") if verb == "run" else ()), "train.py")
     assert done.exit_code == 0, done.output
     assert workload(session).argv == ("train.py",)
 
 
 @pytest.mark.parametrize("verb", ["tune", "profile", "run"])
 def test_an_unknown_assumption_is_refused_with_the_known_names(session, verb):
-    done = upshift_with(verb, "--assume", "nothing-moves", "train.py")
+    done = hasten_with(verb, "--assume", "nothing-moves", "train.py")
     assert done.exit_code == 2
     assert "There is no assumption 'nothing-moves'." in done.output
     assert "Choose from: dataset-unchanged." in done.output
@@ -296,24 +296,24 @@ def test_an_unknown_assumption_is_refused_with_the_known_names(session, verb):
 
 def test_a_run_takes_the_assumptions_of_its_plan_and_of_its_own_command(session):
     granted = ("--assume", "dataset-unchanged")
-    upshift_with("profile", *granted, "train.py")
+    hasten_with("profile", *granted, "train.py")
     assert options(session).assumed == {"dataset-unchanged"}
-    upshift_with("run", "--lever", "intra_op_threads=2", "train.py")
+    hasten_with("run", "--lever", "intra_op_threads=2", "train.py")
     assert session.calls[-1][-1] == frozenset()
-    upshift_with("run", *granted, "--lever", "intra_op_threads=2", "train.py")
+    hasten_with("run", *granted, "--lever", "intra_op_threads=2", "train.py")
     assert session.calls[-1][-1] == {"dataset-unchanged"}
-    done = upshift_with("tune", *granted, "train.py")
+    done = hasten_with("tune", *granted, "train.py")
     assert options(session).assumed == {"dataset-unchanged"}
     assert "granted by --assume dataset-unchanged" in " ".join(done.output.split())
-    upshift_with("run", "train.py")
+    hasten_with("run", "train.py")
     assert session.calls[-1][-1] == {"dataset-unchanged"}
 
 
 def test_several_levers_may_stand_between_commas(session):
     chosen = ("--only", "compile, intra_op_threads", "--skip", "compile,", "--skip", "x")
-    refused = upshift_with("tune", *chosen, "train.py")
+    refused = hasten_with("tune", *chosen, "train.py")
     assert "These levers are not installed here: x." in refused.output
-    assert upshift_with("tune", *chosen[:-2], "train.py").exit_code == 0
+    assert hasten_with("tune", *chosen[:-2], "train.py").exit_code == 0
     found = options(session)
     assert (found.only, found.skip) == ({"compile", "intra_op_threads"}, {"compile"})
 
@@ -331,7 +331,7 @@ def test_several_levers_may_stand_between_commas(session):
 )
 def test_a_setting_is_read_as_what_it_looks_like(session, monkeypatch, kind, text, setting):
     plant(monkeypatch, {"a": SimpleNamespace(name="a", kind=kind, wants=lambda _: "")})
-    upshift_with("run", "--lever", f"a={text}", "train.py")
+    hasten_with("run", "--lever", f"a={text}", "train.py")
     ((_, found),) = session.calls[-1][2].settings
     assert found == setting
     assert type(found) is type(setting)
@@ -343,19 +343,19 @@ def test_a_setting_is_read_as_what_it_looks_like(session, monkeypatch, kind, tex
 )
 @pytest.mark.parametrize("verb", ["run", "tune"])
 def test_a_setting_of_another_kind_is_refused_before_anything_starts(session, verb, lever, text):
-    done = upshift_with(verb, "--lever", f"{lever}={text}", "train.py")
+    done = hasten_with(verb, "--lever", f"{lever}={text}", "train.py")
     assert done.exit_code == 2
     assert f"The lever {lever} does not take {text}." in done.stderr
     assert not session.calls
 
 
 def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
-    upshift_with("tune", "train.py")
-    assert upshift_with("run", "--lever", "intra_op_threads=false", "train.py").exit_code == 0
+    hasten_with("tune", "train.py")
+    assert hasten_with("run", "--lever", "intra_op_threads=false", "train.py").exit_code == 0
     assert session.calls[-1][2] == Plan()
-    upshift_with("tune", "--force", "--lever", "compile=false", "train.py")
+    hasten_with("tune", "--force", "--lever", "compile=false", "train.py")
     assert options(session).pulled == Plan()
-    done = upshift_with("run", "--lever", "complie=false", "train.py")
+    done = hasten_with("run", "--lever", "complie=false", "train.py")
     assert "not installed here: complie." in done.stderr
 
 
@@ -375,7 +375,7 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         (["tune", "--json", ".", "train.py"], "Cannot write .: it is a folder."),
         (["tune", "--plan", "train.py", "train.py"], "train.py is there already"),
         (["profile", "gone.py"], "Cannot find the script gone.py."),
-        (["run", "train.py"], "There is no plan: upshift.toml is not in this folder."),
+        (["run", "train.py"], "There is no plan: hasten.toml is not in this folder."),
         (["run", "--plan", "gone.toml", "train.py"], "There is no plan at gone.toml."),
         (["report"], "Nothing was tuned yet."),
         (["tune", "--budget", "0", "train.py"], "There is no time in --budget 0."),
@@ -390,10 +390,10 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
     ],
 )
 def test_wrong_usage_is_one_sentence_and_a_remedy(session, args, problem):
-    done = upshift_with(*args)
+    done = hasten_with(*args)
     assert done.exit_code == 2, done.output
     first, second = done.stderr.splitlines()
-    assert first.startswith("upshift: ")
+    assert first.startswith("hasten: ")
     assert problem in first
     assert second.strip().endswith(".")
     assert not done.stdout
@@ -402,17 +402,17 @@ def test_wrong_usage_is_one_sentence_and_a_remedy(session, args, problem):
 
 @pytest.mark.parametrize("args", [["tune"], ["tune", "--bugdet", "5m", "train.py"], ["tunne"]])
 def test_what_cannot_be_parsed_ends_with_2(session, args):
-    assert upshift_with(*args).exit_code == 2
+    assert hasten_with(*args).exit_code == 2
 
 
 def test_a_program_in_the_place_of_a_script_gets_the_right_hint(session):
-    assert "upshift tune -- sh ..." in upshift_with("tune", "sh", "train.sh").stderr
+    assert "hasten tune -- sh ..." in hasten_with("tune", "sh", "train.sh").stderr
 
 
 @pytest.mark.parametrize("source", ["x = 1\nfor in y:\n", "\0", "# coding: no-such-coding\n"])
 def test_a_broken_script_is_found_before_any_launch(session, source):
     Path("train.py").write_text(source)
-    done = upshift_with("tune", "train.py")
+    done = hasten_with("tune", "train.py")
     assert done.exit_code == 3
     assert "Error" in done.stderr
     assert "Python cannot read the script train.py." in done.stderr
@@ -421,12 +421,12 @@ def test_a_broken_script_is_found_before_any_launch(session, source):
 
 def test_a_syntax_error_shows_its_place(session):
     Path("train.py").write_text("x = 1\nfor in y:\n")
-    assert 'File "train.py", line 2' in upshift_with("profile", "train.py").stderr
+    assert 'File "train.py", line 2' in hasten_with("profile", "train.py").stderr
 
 
 def test_a_warning_in_the_script_is_its_own_affair(session):
     Path("train.py").write_text("x = 'a' is 'a'\n")
-    assert upshift_with("tune", "train.py").exit_code == 0
+    assert hasten_with("tune", "train.py").exit_code == 0
 
 
 def test_what_python_runs_is_run(session):
@@ -436,7 +436,7 @@ def test_what_python_runs_is_run(session):
     py_compile.compile("train.py", "train.pyc")
     for name in ("pack", "pack.pyz", "train.pyc"):
         for verb in ("tune", "profile", "run"):
-            done = upshift_with(verb, *(["--force"] if verb == "run" else []), name)
+            done = hasten_with(verb, *(["--force"] if verb == "run" else []), name)
             assert done.exit_code == 0, done.stderr
             assert workload(session).argv == (name,)
 
@@ -448,9 +448,9 @@ def test_a_pipe_is_left_unread_and_can_only_be_run(session, verb):
         script.write(b"print('training')\n")
         script.flush()
         name = f"/dev/fd/{reading}"
-        done = upshift_with("run", "--lever", "intra_op_threads=2", name)
+        done = hasten_with("run", "--lever", "intra_op_threads=2", name)
         assert done.exit_code == 0, done.stderr
-        refused = upshift_with(verb, name)
+        refused = hasten_with(verb, name)
         assert refused.exit_code == 2
         assert f"{name} can be read once only" in refused.stderr
         assert pipe.peek(1) == b"print('training')\n"
@@ -459,8 +459,8 @@ def test_a_pipe_is_left_unread_and_can_only_be_run(session, verb):
 def test_standard_input_is_no_script_of_a_trial_even_from_a_file(session):
     with open("train.py") as file:
         place = f"/dev/fd/{file.fileno()}"
-        assert upshift_with("tune", place).exit_code == 2
-        assert upshift_with("run", "--lever", "compile=x", place).exit_code == 0
+        assert hasten_with("tune", place).exit_code == 2
+        assert hasten_with("run", "--lever", "compile=x", place).exit_code == 0
 
 
 def test_a_working_folder_that_was_removed_is_a_sentence(session, project, monkeypatch):
@@ -468,7 +468,7 @@ def test_a_working_folder_that_was_removed_is_a_sentence(session, project, monke
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    done = upshift_with("run", "--lever", "compile=x", str(project / "train.py"))
+    done = hasten_with("run", "--lever", "compile=x", str(project / "train.py"))
     assert done.exit_code == 2
     assert "The working folder was removed." in done.stderr
     monkeypatch.chdir(project)
@@ -484,34 +484,34 @@ def other_python(project, monkeypatch):
 
 
 def test_a_program_s_python_is_the_one_in_front(session, other_python, monkeypatch):
-    upshift_with("profile", "--", str(other_python), "train.py")
+    hasten_with("profile", "--", str(other_python), "train.py")
     assert workload(session).python == str(other_python)
-    upshift_with("profile", "--", "venv/bin/python3.12", "train.py")
+    hasten_with("profile", "--", "venv/bin/python3.12", "train.py")
     assert workload(session).python == str(other_python)
-    upshift_with("profile", "--", sys.executable, "train.py")
+    hasten_with("profile", "--", sys.executable, "train.py")
     assert workload(session).python == sys.executable
-    upshift_with("tune", "--", str(other_python), "train.py")
-    upshift_with("run", "--", str(other_python), "train.py")
+    hasten_with("tune", "--", str(other_python), "train.py")
+    hasten_with("run", "--", str(other_python), "train.py")
     assert session.calls[-2] == ("glance", str(other_python))
     other_python.rename(other_python.with_name("python"))
     monkeypatch.setenv("PATH", str(other_python.parent), prepend=os.pathsep)
-    upshift_with("profile", "--", "sh", "train.sh")
+    hasten_with("profile", "--", "sh", "train.sh")
     assert workload(session).python == str(other_python.with_name("python"))
 
 
 def test_a_name_that_is_no_utf8_is_tuned_told_and_run(session, monkeypatch):
-    monkeypatch.setattr("upshift.cli.reports.print_page", lambda page, aside=False: None)
+    monkeypatch.setattr("hasten.cli.reports.print_page", lambda page, aside=False: None)
     session.diagnosis = EXAMINED
     name = "caf\udce9.py"
     Path(name).write_text("print('training')\n")
     out = ["--json", "r.json", "--events", "e.jsonl"]
-    done = upshift_with("tune", *out, name)
+    done = hasten_with("tune", *out, name)
     assert done.exit_code == 0, done.output
     assert json.loads(Path("r.json").read_text())["workload"]["argv"] == ["caf\\udce9.py"]
     for line in Path("e.jsonl").read_text().splitlines():
         json.loads(line)
-    assert upshift_with("profile", "--trace", "t.json", name).exit_code == 0
-    assert upshift_with("run", name).exit_code == 0
+    assert hasten_with("profile", "--trace", "t.json", name).exit_code == 0
+    assert hasten_with("run", name).exit_code == 0
     assert session.calls[-1][1].argv == (name,)
 
 
@@ -519,62 +519,62 @@ def test_a_name_that_is_no_utf8_is_tuned_told_and_run(session, monkeypatch):
     ("error", "code", "words"),
     [
         (NeverTrains("It never trains.", remedy="Train.", output="Traceback!\n"), 3, "Traceback!"),
-        (IsolationFailed("It writes.", remedy="Stop it."), 4, "upshift: It writes."),
-        (KeyboardInterrupt(), 130, "upshift: Interrupted."),
+        (IsolationFailed("It writes.", remedy="Stop it."), 4, "hasten: It writes."),
+        (KeyboardInterrupt(), 130, "hasten: Interrupted."),
     ],
 )
 def test_an_error_becomes_its_exit_code(session, error, code, words):
     session.error = error
-    done = upshift_with("tune", "train.py")
+    done = hasten_with("tune", "train.py")
     assert done.exit_code == code
     assert words in done.stderr
     assert not done.stdout
-    assert not Path("upshift.toml").exists()
+    assert not Path("hasten.toml").exists()
 
 
 def test_tune_leaves_plan_report_record_and_document(session, project):
-    done = upshift_with("tune", "--plan", "new/p.toml", "--json", "out.json", "train.py", "-x")
+    done = hasten_with("tune", "--plan", "new/p.toml", "--json", "out.json", "train.py", "-x")
     assert done.exit_code == 0, done.output
     assert "This script can run 1.20x as fast." in done.stdout
     assert "# set to 2" in done.stdout
-    assert "Wrote new/p.toml, new/upshift-report.txt, out.json." in done.stderr
+    assert "Wrote new/p.toml, new/hasten-report.txt, out.json." in done.stderr
     assert "Racing: one of many" in done.stderr
     assert "intra_op_threads = 2" in Path("new/p.toml").read_text()
-    saved = Path("new/upshift-report.txt").read_text()
+    saved = Path("new/hasten-report.txt").read_text()
     assert "This script can run 1.20x as fast." in saved
     assert max(map(len, saved.splitlines())) <= 80
     assert json.loads(Path("out.json").read_text())["plan"] == {"intra_op_threads": 2}
 
-    again = upshift_with("report", "--json", "again.json", "new/p.toml")
+    again = hasten_with("report", "--json", "again.json", "new/p.toml")
     assert again.exit_code == 0, again.output
     assert again.stdout == done.stdout
     assert Path("again.json").read_text() == Path("out.json").read_text()
-    assert upshift_with("report").stdout == done.stdout
+    assert hasten_with("report").stdout == done.stdout
 
 
 def test_a_report_without_a_plan_is_that_of_this_folder_as_the_help_says(session):
-    own = upshift_with("tune", "train.py").stdout
+    own = hasten_with("tune", "train.py").stdout
     session.plan = Plan()
-    newer = upshift_with("tune", "--plan", "new/upshift.toml", "train.py").stdout
-    assert upshift_with("report").stdout == own != newer
-    page = " ".join(upshift_with("report", "--help").stdout.split())
-    assert "without it, upshift.toml in this folder, or, where that was never tuned" in page
+    newer = hasten_with("tune", "--plan", "new/hasten.toml", "train.py").stdout
+    assert hasten_with("report").stdout == own != newer
+    page = " ".join(hasten_with("report", "--help").stdout.split())
+    assert "without it, hasten.toml in this folder, or, where that was never tuned" in page
 
 
 def test_the_report_is_also_an_html_page(session):
-    assert upshift_with("tune", "--html", "new/t.html", "train.py").exit_code == 0
+    assert hasten_with("tune", "--html", "new/t.html", "train.py").exit_code == 0
     page = Path("new/t.html").read_text()
     assert "<h1>This script can run 1.20x as fast.</h1>" in page
     assert "# set to 2" in page
-    assert upshift_with("report", "--html", "again.html").exit_code == 0
+    assert hasten_with("report", "--html", "again.html").exit_code == 0
     assert Path("again.html").read_text() == page
-    assert upshift_with("profile", "--html", "p.html", "train.py").exit_code == 0
+    assert hasten_with("profile", "--html", "p.html", "train.py").exit_code == 0
     assert "60 % of the step is spent waiting for its data." in Path("p.html").read_text()
 
 
 @pytest.mark.parametrize("command", ["tune", "profile"])
 def test_a_page_that_cannot_be_written_is_told_before_anything_runs(session, command):
-    done = upshift_with(command, "--html", ".", "train.py")
+    done = hasten_with(command, "--html", ".", "train.py")
     assert done.exit_code == 2
     assert "Cannot write .: it is a folder." in done.stderr
     assert not session.calls
@@ -582,63 +582,63 @@ def test_a_page_that_cannot_be_written_is_told_before_anything_runs(session, com
 
 def test_an_empty_plan_is_left_too(session):
     session.plan = Plan()
-    done = upshift_with("tune", "train.py")
+    done = hasten_with("tune", "train.py")
     assert done.exit_code == 0
     assert "Nothing here makes this script faster." in done.stdout
-    assert "[plan]" in Path("upshift.toml").read_text()
+    assert "[plan]" in Path("hasten.toml").read_text()
 
 
 def test_quiet_prints_the_result_alone(session):
-    done = upshift_with("tune", "--quiet", "train.py")
+    done = hasten_with("tune", "--quiet", "train.py")
     assert "1.20x" in done.stdout
     assert not done.stderr
 
 
 def test_an_interrupted_search_leaves_what_it_has(session):
     session.interrupted = True
-    done = upshift_with("tune", "train.py")
+    done = hasten_with("tune", "train.py")
     assert done.exit_code == 130
     assert "You interrupted the search" in done.stdout
-    assert Path("upshift.toml").exists()
+    assert Path("hasten.toml").exists()
 
 
 def test_an_interrupted_search_writes_beside_a_confirmed_plan(session):
-    upshift_with("tune", "train.py")
-    kept = [Path(name).read_text() for name in ("upshift.toml", "upshift-report.txt")]
-    report = upshift_with("report").stdout
+    hasten_with("tune", "train.py")
+    kept = [Path(name).read_text() for name in ("hasten.toml", "hasten-report.txt")]
+    report = hasten_with("report").stdout
     session.interrupted, session.plan, session.speedup = True, Plan(), None
-    done = upshift_with("tune", "--quiet", "train.py")
+    done = hasten_with("tune", "--quiet", "train.py")
     assert done.exit_code == 130
-    assert "upshift.toml stays as it is" in done.stderr
-    assert kept == [Path(name).read_text() for name in ("upshift.toml", "upshift-report.txt")]
-    assert upshift_with("report").stdout == report
-    assert 'state = "unproved"' in Path("upshift-unconfirmed.toml").read_text()
-    assert "You interrupted" in Path("upshift-unconfirmed-report.txt").read_text()
-    assert "You interrupted" in upshift_with("report", "upshift-unconfirmed.toml").stdout
-    assert not upshift_with("run", "train.py").stderr
+    assert "hasten.toml stays as it is" in done.stderr
+    assert kept == [Path(name).read_text() for name in ("hasten.toml", "hasten-report.txt")]
+    assert hasten_with("report").stdout == report
+    assert 'state = "unproved"' in Path("hasten-unconfirmed.toml").read_text()
+    assert "You interrupted" in Path("hasten-unconfirmed-report.txt").read_text()
+    assert "You interrupted" in hasten_with("report", "hasten-unconfirmed.toml").stdout
+    assert not hasten_with("run", "train.py").stderr
 
 
 @pytest.mark.parametrize(("plan", "says"), [(THREADS, "is not proved"), (Plan(), "is empty")])
 def test_run_says_that_its_plan_is_not_proved(session, plan, says):
     session.interrupted, session.plan, session.speedup = True, plan, None
-    upshift_with("tune", "train.py")
-    done = upshift_with("run", "train.py")
+    hasten_with("tune", "train.py")
+    done = hasten_with("run", "train.py")
     assert done.exit_code == 0
     assert session.calls[-1][2] == plan
     (line,) = done.stderr.splitlines()
     assert says in line
-    assert not upshift_with("run", "--quiet", "train.py").stderr
+    assert not hasten_with("run", "--quiet", "train.py").stderr
 
 
 def test_run_refuses_a_plan_that_has_failed_unless_forced(session):
-    upshift_with("tune", "train.py")
-    written = Path("upshift.toml").read_text().replace("gates = []", 'gates = ["failed: G1: no"]')
-    Path("upshift.toml").write_text(written)
-    refused = upshift_with("run", "train.py")
+    hasten_with("tune", "train.py")
+    written = Path("hasten.toml").read_text().replace("gates = []", 'gates = ["failed: G1: no"]')
+    Path("hasten.toml").write_text(written)
+    refused = hasten_with("run", "train.py")
     assert refused.exit_code == 2
     assert "A gate of the maths failed under this plan." in refused.stderr
     assert "--force" in refused.stderr
-    assert upshift_with("run", "--force", "train.py").exit_code == 0
+    assert hasten_with("run", "--force", "train.py").exit_code == 0
     assert session.calls[-1][2] == THREADS
 
 
@@ -646,11 +646,11 @@ def test_an_interruption_while_it_prints_costs_no_file(session, monkeypatch):
     def interrupt(page, *, aside):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("upshift.cli.reports.print_page", interrupt)
-    assert upshift_with("tune", "train.py").exit_code == 130
-    assert "intra_op_threads = 2" in Path("upshift.toml").read_text()
-    assert "1.20x" in Path("upshift-report.txt").read_text()
-    assert upshift_with("profile", "--json", "p.json", "train.py").exit_code == 130
+    monkeypatch.setattr("hasten.cli.reports.print_page", interrupt)
+    assert hasten_with("tune", "train.py").exit_code == 130
+    assert "intra_op_threads = 2" in Path("hasten.toml").read_text()
+    assert "1.20x" in Path("hasten-report.txt").read_text()
+    assert hasten_with("profile", "--json", "p.json", "train.py").exit_code == 130
     assert json.loads(Path("p.json").read_text())["baseline"]["step_s"] == 0.01
 
 
@@ -658,8 +658,8 @@ def test_a_plan_that_cannot_be_written_costs_no_answer(session, monkeypatch):
     def refuse(*args, **kwargs):
         raise UsageError("Cannot write it.", remedy="Make room.")
 
-    monkeypatch.setattr("upshift.report.plan_file.write_plan", refuse)
-    done = upshift_with("tune", "train.py")
+    monkeypatch.setattr("hasten.report.plan_file.write_plan", refuse)
+    done = hasten_with("tune", "train.py")
     assert done.exit_code == 2
     assert "This script can run 1.20x as fast." in done.stdout
     assert "Cannot write it." in done.stderr
@@ -667,13 +667,13 @@ def test_a_plan_that_cannot_be_written_costs_no_answer(session, monkeypatch):
 
 def test_a_cache_that_cannot_be_written_costs_nothing(session, project):
     (project / "cache").write_text("in the way")
-    done = upshift_with("tune", "train.py")
+    done = hasten_with("tune", "train.py")
     assert done.exit_code == 0, done.output
-    assert "`upshift report` will not know this tuning." in done.stderr
+    assert "`hasten report` will not know this tuning." in done.stderr
 
 
 def test_profile_prints_and_writes(session):
-    done = upshift_with("profile", "--steps", "9", "--json", "p.json", "train.py")
+    done = hasten_with("profile", "--steps", "9", "--json", "p.json", "train.py")
     assert done.exit_code == 0, done.output
     assert "60 % of the step is spent waiting for its data." in done.stdout
     assert "A note." in done.stdout
@@ -682,7 +682,7 @@ def test_profile_prints_and_writes(session):
 
 
 def test_one_step_is_too_few_to_profile(session):
-    done = upshift_with("profile", "--steps", "1", "train.py")
+    done = hasten_with("profile", "--steps", "1", "train.py")
     assert done.exit_code == 2
     assert "'--steps'" in done.stderr
     assert not session.calls
@@ -690,7 +690,7 @@ def test_one_step_is_too_few_to_profile(session):
 
 @pytest.mark.parametrize("command", ["profile", "tune"])
 def test_events_go_to_a_file_and_end_with_the_result(session, command):
-    done = upshift_with(command, "--json", "r.json", "--events", "e.jsonl", "train.py")
+    done = hasten_with(command, "--json", "r.json", "--events", "e.jsonl", "train.py")
     assert done.exit_code == 0, done.output
     lines = [json.loads(line) for line in Path("e.jsonl").read_text().splitlines()]
     names = [line["event"] for line in lines]
@@ -703,14 +703,14 @@ def test_events_go_to_a_file_and_end_with_the_result(session, command):
 
 def test_an_error_is_the_last_event(session):
     session.error = NeverTrains("It never trains.", remedy="Train.", output="")
-    assert upshift_with("tune", "--events", "e.jsonl", "train.py").exit_code == 3
+    assert hasten_with("tune", "--events", "e.jsonl", "train.py").exit_code == 3
     last = json.loads(Path("e.jsonl").read_text().splitlines()[-1])
     assert (last["event"], last["problem"], last["exit_code"]) == ("error", "It never trains.", 3)
 
 
 def test_events_on_stdout_leave_it_to_them(session, capfd):
     with pytest.raises(SystemExit):
-        app(["profile", "--quiet", "--events", "-", "train.py"], prog_name="upshift")
+        app(["profile", "--quiet", "--events", "-", "train.py"], prog_name="hasten")
     out, err = capfd.readouterr()
     assert [json.loads(line)["event"] for line in out.splitlines()][-1] == "result"
     assert "60 % of the step is spent" in err
@@ -718,76 +718,76 @@ def test_events_on_stdout_leave_it_to_them(session, capfd):
 
 def test_a_report_is_written_in_other_forms(session, project):
     session.diagnosis = EXAMINED
-    upshift_with("tune", "train.py")
-    done = upshift_with("report", "--trace", "t.json", "--markdown", "m.md")
+    hasten_with("tune", "train.py")
+    done = hasten_with("report", "--trace", "t.json", "--markdown", "m.md")
     assert done.exit_code == 0, done.output
     assert "This script can run 1.20x as fast." in done.stdout
     assert json.loads(Path("t.json").read_text())["traceEvents"]
     page = Path("m.md").read_text()
     assert page.startswith("## This script can run 1.20x as fast.")
-    assert upshift_with("report", "--markdown", "-").stdout == page
+    assert hasten_with("report", "--markdown", "-").stdout == page
 
 
 def test_scalars_of_a_report_are_written_into_a_folder(session):
     pytest.importorskip("tensorboard")
-    upshift_with("tune", "train.py")
-    done = upshift_with("report", "--tensorboard", "runs")
+    hasten_with("tune", "train.py")
+    done = hasten_with("report", "--tensorboard", "runs")
     assert done.exit_code == 0, done.output
     assert len(list(Path("runs").glob("events.out.tfevents.*"))) == 1
 
 
 def test_profile_writes_a_trace(session):
     session.diagnosis = EXAMINED
-    done = upshift_with("profile", "--trace", "t.json", "train.py")
+    done = hasten_with("profile", "--trace", "t.json", "train.py")
     assert done.exit_code == 0, done.output
     assert json.loads(Path("t.json").read_text())["traceEvents"]
 
 
 def test_a_tuning_whose_steps_were_not_kept_has_no_trace(session):
-    upshift_with("tune", "train.py")
-    done = upshift_with("report", "--trace", "t.json")
+    hasten_with("tune", "train.py")
+    done = hasten_with("report", "--trace", "t.json")
     assert done.exit_code == 2
     assert "There are no steps to trace" in done.stderr
 
 
 def test_doctor_prints_and_writes(session):
-    done = upshift_with("doctor", "--json", "d.json")
+    done = hasten_with("doctor", "--json", "d.json")
     assert done.exit_code == 0, done.output
     assert "A CPU" in done.stdout
     assert json.loads(Path("d.json").read_text())["machine"]["cpu"]["model"] == "A CPU"
 
 
 def test_run_applies_the_plan_and_the_levers(session):
-    upshift_with("tune", "train.py")
-    done = upshift_with("run", "--lever", "compile=max", "train.py")
+    hasten_with("tune", "train.py")
+    done = hasten_with("run", "--lever", "compile=max", "train.py")
     assert done.exit_code == 0, done.output
     assert session.calls[-1][2] == THREADS.pull("compile", "max")
     assert not done.stderr
 
 
 def test_run_needs_no_plan_file_for_a_lever(session):
-    assert upshift_with("run", "--lever", "intra_op_threads=2", "train.py").exit_code == 0
+    assert hasten_with("run", "--lever", "intra_op_threads=2", "train.py").exit_code == 0
     assert [call[0] for call in session.calls] == ["run"]
     assert session.calls[-1][2] == THREADS
 
 
 def test_run_warns_of_other_arguments(session):
-    upshift_with("tune", "train.py")
-    done = upshift_with("run", "train.py", "--epochs", "9")
+    hasten_with("tune", "train.py")
+    done = hasten_with("run", "train.py", "--epochs", "9")
     assert done.exit_code == 0
     assert "tuned with the arguments (none)" in done.stderr
-    assert not upshift_with("run", "--quiet", "train.py", "--epochs", "9").stderr
+    assert not hasten_with("run", "--quiet", "train.py", "--epochs", "9").stderr
 
 
 def test_run_refuses_another_machine_unless_forced(session):
-    upshift_with("tune", "train.py")
+    hasten_with("tune", "train.py")
     session.machine = replace(MACHINE, budget=Budget(core_count=8, limited_by="cores"))
-    refused = upshift_with("run", "train.py")
+    refused = hasten_with("run", "train.py")
     assert refused.exit_code == 2
     assert "for 2 cores, and this job may use 8" in refused.stderr
     assert "--force" in refused.stderr
     assert session.calls[-1][0] == "glance"
-    forced = upshift_with("run", "--force", "train.py")
+    forced = hasten_with("run", "--force", "train.py")
     assert forced.exit_code == 0
     assert "for 2 cores" in forced.stderr
     assert session.calls[-1][2] == THREADS
@@ -795,8 +795,8 @@ def test_run_refuses_another_machine_unless_forced(session):
 
 def test_run_with_an_empty_plan_asks_the_machine_nothing(session):
     session.plan = Plan()
-    upshift_with("tune", "train.py")
-    assert upshift_with("run", "train.py").exit_code == 0
+    hasten_with("tune", "train.py")
+    assert hasten_with("run", "train.py").exit_code == 0
     assert [call[0] for call in session.calls] == ["tune", "run"]
 
 
@@ -804,7 +804,7 @@ def test_run_with_an_empty_plan_asks_the_machine_nothing(session):
     "command", ["doctor", "profile", "tune", "run", "report", "levers", "findings"]
 )
 def test_help_is_made_of_sentences(command):
-    page = upshift_with(command, "--help")
+    page = hasten_with(command, "--help")
     assert page.exit_code == 0
     for line in page.stdout.split("Options:")[0].splitlines()[2:4]:
         assert not line.strip() or line.strip()[0].isupper()
@@ -812,14 +812,14 @@ def test_help_is_made_of_sentences(command):
 
 
 def test_version():
-    assert upshift_with("--version").stdout == f"upshift {upshift.__version__}\n"
+    assert hasten_with("--version").stdout == f"hasten {hasten.__version__}\n"
 
 
-def test_python_m_upshift_is_the_same_program(project):
+def test_python_m_hasten_is_the_same_program(project):
     done = subprocess.run(
-        [sys.executable, "-m", "upshift", "levers", "no_such_lever"],
+        [sys.executable, "-m", "hasten", "levers", "no_such_lever"],
         capture_output=True, text=True, check=False,
-        env={"PYTHONPATH": str(Path(upshift.__file__).parents[1])},
+        env={"PYTHONPATH": str(Path(hasten.__file__).parents[1])},
     )  # fmt: skip
     assert done.returncode == 2
     assert "There is no lever called no_such_lever." in done.stderr
@@ -827,11 +827,11 @@ def test_python_m_upshift_is_the_same_program(project):
 
 def test_the_command_line_starts_light():
     code = (
-        "import sys, upshift.cli; "
+        "import sys, hasten.cli; "
         "print(sorted({'torch', 'numpy', 'msgspec', 'tomlkit', 'psutil'} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-        env={"PYTHONPATH": str(Path(upshift.__file__).parents[1])},
+        env={"PYTHONPATH": str(Path(hasten.__file__).parents[1])},
     )  # fmt: skip
     assert done.stdout.strip() == "[]"

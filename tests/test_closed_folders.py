@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from upshift.cli import app
-from upshift.cli.workload import read_workload
-from upshift.errors import UsageError
-from upshift.report import archive, files, plan_file
+from hasten.cli import app
+from hasten.cli.workload import read_workload
+from hasten.errors import UsageError
+from hasten.report import archive, files, plan_file
 
 
 @pytest.fixture
@@ -51,18 +51,18 @@ def test_a_plan_in_it_is_none_of_ours(closed, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(UsageError, match="is not a plan of upshift"):
-        plan_file.guard_plan(closed / "upshift.toml")
+    with pytest.raises(UsageError, match="is not a plan of hasten"):
+        plan_file.guard_plan(closed / "hasten.toml")
 
 
 def test_a_plan_in_it_cannot_be_run(closed):
     Path("train.py").write_text("print('training')\n")
-    words = ["run", "--plan", str(closed / "upshift.toml"), "train.py"]
-    done = CliRunner().invoke(app, words, prog_name="upshift")
+    words = ["run", "--plan", str(closed / "hasten.toml"), "train.py"]
+    done = CliRunner().invoke(app, words, prog_name="hasten")
     assert done.exit_code == 2
     assert "plan" in done.stderr
 
 
 def test_a_cache_in_it_keeps_nothing(closed):
     with pytest.raises(UsageError, match="Nothing was tuned yet"):
-        archive.recall(None, Path("upshift.toml"))
+        archive.recall(None, Path("hasten.toml"))

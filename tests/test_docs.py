@@ -14,20 +14,20 @@ from urllib.parse import unquote
 import pytest
 import typer
 
-from upshift import cli, errors, lever, search
-from upshift.errors import UpshiftError
-from upshift.lever import Lever, Scene
-from upshift.records import Phase
-from upshift.report import document, plan_file
-from upshift.testing import LAPTOP, SERVER, sample_profile
+from hasten import cli, errors, lever, search
+from hasten.errors import HastenError
+from hasten.lever import Lever, Scene
+from hasten.records import Phase
+from hasten.report import document, plan_file
+from hasten.testing import LAPTOP, SERVER, sample_profile
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 REFERENCE = ROOT / "docs" / "reference.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NOT_RUN = "# not run"
-PROGRAM = ("upshift",)
-MODULE = ("python", "-m", "upshift")
+PROGRAM = ("hasten",)
+MODULE = ("python", "-m", "hasten")
 # These start the command that ends their line.
 LAUNCHERS = ("srun", "docker")
 RUN_OR_READ = {"python", "sh", "console", "toml"}
@@ -67,8 +67,8 @@ def commands(block):
         if block.kind == "console" and not line.startswith("$ "):
             continue
         words = tuple(shlex.split(line.removeprefix("$ "), comments=True))
-        if words[:1] and words[0] in LAUNCHERS and "upshift" in words:
-            words = words[words.index("upshift") :]
+        if words[:1] and words[0] in LAUNCHERS and "hasten" in words:
+            words = words[words.index("hasten") :]
         for start in (PROGRAM, MODULE):
             if words[: len(start)] == start:
                 yield words[len(start) :]
@@ -128,7 +128,7 @@ def test_the_command_lines_parse(block, words):
     try:
         context = group.commands[verb].make_context(verb, list(rest))
     except Exception as error:
-        pytest.fail(f"{block}: upshift {shlex.join(words)}: {error}")
+        pytest.fail(f"{block}: hasten {shlex.join(words)}: {error}")
     named = [pair.partition("=")[0] for pair in context.params.get("lever") or ()]
     named += [*(context.params.get("only") or ()), *(context.params.get("skip") or ())]
     assert set(named) <= set(lever.discover()), f"{block}: no such lever in {named}"
@@ -205,14 +205,14 @@ def test_every_command_option_and_exit_code_is_told():
     reference = REFERENCE.read_text("utf-8")
     group = typer.main.get_command(cli.app)
     for verb, command in group.commands.items():
-        assert f"| `upshift {verb}" in reference, verb
+        assert f"| `hasten {verb}" in reference, verb
         for parameter in command.params:
             long = [option for option in parameter.opts if option.startswith("--")]
             assert all(f"`{option}" in reference for option in long if option != "--help"), long
     codes = {
         kind.exit_code
         for kind in vars(errors).values()
-        if isinstance(kind, type) and issubclass(kind, UpshiftError)
+        if isinstance(kind, type) and issubclass(kind, HastenError)
     }
     told = {int(code) for code in re.findall(r"^\| (\d+) \|", reference, re.MULTILINE)}
     assert codes <= told
@@ -220,7 +220,7 @@ def test_every_command_option_and_exit_code_is_told():
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
 def test_the_plans_that_are_shown_can_be_read(block, tmp_path):
-    path = tmp_path / "upshift.toml"
+    path = tmp_path / "hasten.toml"
     path.write_text(block.text, "utf-8")
     assert plan_file.read_plan(path).plan.settings
 
@@ -264,7 +264,7 @@ def test_the_example_lever_is_a_lever(example):
     found = example.LEVER
     assert isinstance(found, Lever)
     text = (ROOT / "docs" / "add-a-lever.md").read_text("utf-8")
-    assert f"`src/upshift/levers/{found.name}.py`" in text
+    assert f"`src/hasten/levers/{found.name}.py`" in text
     assert found.name not in lever.discover()
     card = inspect.cleandoc(example.__doc__)
     assert card.startswith(f"{found.name}: ")

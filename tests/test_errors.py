@@ -1,6 +1,6 @@
 """What an error of the script says in one line."""
 
-from upshift.errors import ScriptFailed
+from hasten.errors import ScriptFailed
 
 TRACE = """step 12
 Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""`%%upshift profile` in IPython's shell, as a notebook has it."""
+"""`%%hasten profile` in IPython's shell, as a notebook has it."""
 
 import gc
 import io
@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import upshift.errors
-from upshift import notebook
-from upshift.notebook import Report, as_notebook
+import hasten.errors
+from hasten import notebook
+from hasten.notebook import Report, as_notebook
 
-SRC = str(Path(upshift.errors.__file__).parents[1])
+SRC = str(Path(hasten.errors.__file__).parents[1])
 TRAINING = (
     "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
     "for step in range(100000):\n"
@@ -76,8 +76,8 @@ def profiled(monkeypatch):
 
 
 def test_the_cells_that_ran_come_before_the_one_that_is_profiled(session, profiled, tmp_path):
-    session.run("%load_ext upshift\nx = 1", "!true", "  ", "y = x + 1")
-    result, _ = session.run("%%upshift profile --steps 20\nfor i in y:\n    pass\n")
+    session.run("%load_ext hasten\nx = 1", "!true", "  ", "y = x + 1")
+    result, _ = session.run("%%hasten profile --steps 20\nfor i in y:\n    pass\n")
     assert result.success
     ((cells, options, cwd),) = profiled
     assert cells == ["x = 1", "!true", "y = x + 1", "for i in y:\n    pass\n"]
@@ -87,28 +87,26 @@ def test_the_cells_that_ran_come_before_the_one_that_is_profiled(session, profil
 
 
 def test_cells_that_failed_are_left_out(session, profiled):
-    session.run("1 / 0", "x = 1", "%load_ext upshift", "undefined", "y = = 2", "z = 3")
-    session.run("%%upshift profile\npass")
+    session.run("1 / 0", "x = 1", "%load_ext hasten", "undefined", "y = = 2", "z = 3")
+    session.run("%%hasten profile\npass")
     assert profiled[0][0] == ["x = 1", "z = 3", "pass\n"]
 
 
 def test_the_same_cell_and_earlier_profiles_are_not_run_again(session, profiled):
-    session.run("%load_ext upshift", "train = 1", "other = 2", "%%upshift profile\nother = 2")
-    session.run("%%upshift profile\ntrain = 1")
+    session.run("%load_ext hasten", "train = 1", "other = 2", "%%hasten profile\nother = 2")
+    session.run("%%hasten profile\ntrain = 1")
     assert profiled[0][0] == ["train = 1", "other = 2\n"]
     assert profiled[1][0] == ["other = 2", "train = 1\n"]
 
 
 def test_cells_can_be_chosen(session, profiled):
-    session.run(
-        "%load_ext upshift", "a = 2", "b = 3", "c = 4", "%%upshift profile --cells '2 4'\nd"
-    )
+    session.run("%load_ext hasten", "a = 2", "b = 3", "c = 4", "%%hasten profile --cells '2 4'\nd")
     assert profiled[0][:2] == (["a = 2", "c = 4", "d\n"], [])
 
 
 def test_the_report_is_a_page_in_a_notebook_and_text_elsewhere(session, profiled):
-    session.run("%load_ext upshift")
-    result, _ = session.run("%%upshift profile\npass")
+    session.run("%load_ext hasten")
+    result, _ = session.run("%%hasten profile\npass")
     data, _ = session.shell.display_formatter.format(result.result)
     assert data["text/plain"] == "the text"
     assert 'srcdoc="&lt;p&gt;the page&lt;/p&gt;"' in data["text/html"]
@@ -118,19 +116,19 @@ def test_the_report_is_a_page_in_a_notebook_and_text_elsewhere(session, profiled
 
 @pytest.mark.parametrize("line", ["", "tune", "run --steps 3"])
 def test_another_verb_is_refused_with_the_remedy(session, profiled, line):
-    session.run("%load_ext upshift")
-    result, told = session.run(f"%%upshift {line}\npass")
+    session.run("%load_ext hasten")
+    result, told = session.run(f"%%hasten {line}\npass")
     assert not result.success
-    assert "Write %%upshift profile" in told
+    assert "Write %%hasten profile" in told
     assert "Traceback" not in told
     assert not profiled
 
 
 def test_loading_twice_and_unloading_leave_one_listener_and_none(session):
     before = len(session.shell.events.callbacks["post_run_cell"])
-    session.run("%load_ext upshift", "%reload_ext upshift", "%load_ext upshift")
+    session.run("%load_ext hasten", "%reload_ext hasten", "%load_ext hasten")
     assert len(session.shell.events.callbacks["post_run_cell"]) == before + 1
-    session.run("%unload_ext upshift")
+    session.run("%unload_ext hasten")
     assert len(session.shell.events.callbacks["post_run_cell"]) == before
 
 
@@ -141,9 +139,9 @@ def test_a_cell_is_profiled_in_a_fresh_process(session, monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     monkeypatch.setenv("FORCE_COLOR", "1")  # as a kernel does
     Path("made.py").write_text("import torch\nmodel = torch.nn.Linear(4, 2)\n")
-    session.run("%load_ext upshift", "import os", "1 / 0", "!echo shell")
+    session.run("%load_ext hasten", "import os", "1 / 0", "!echo shell")
     result, told = session.run(
-        f"%%upshift profile --steps 30\nfrom made import model, torch\n{TRAINING}"
+        f"%%hasten profile --steps 30\nfrom made import model, torch\n{TRAINING}"
     )
     assert result.success, told
     assert "Where a step goes" in result.result.text
@@ -155,10 +153,10 @@ def test_a_cell_is_profiled_in_a_fresh_process(session, monkeypatch):
 
 def test_a_cell_that_cannot_be_profiled_fails_in_a_sentence(session, monkeypatch):
     monkeypatch.setattr(notebook, "_run", lambda command, **details: 3)
-    session.run("%load_ext upshift")
-    result, told = session.run("%%upshift profile\nprint('no training')")
+    session.run("%load_ext hasten")
+    result, told = session.run("%%hasten profile\nprint('no training')")
     assert not result.success
-    assert "The cell was not profiled: upshift ended with exit code 3." in told
+    assert "The cell was not profiled: hasten ended with exit code 3." in told
     assert "Traceback" not in told
 
 
@@ -183,7 +181,7 @@ def test_an_interrupted_cell_ends_its_process(tmp_path):
 
 
 def test_a_notebook_of_cells_is_one_that_can_be_run(tmp_path):
-    from upshift.launch.notebook import code_cells
+    from hasten.launch.notebook import code_cells
 
     path = tmp_path / "n.ipynb"
     path.write_text(json.dumps(as_notebook(["a = 1\nb", "c"])))

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from upshift import diagnose, lever
-from upshift.diagnose import families
+from hasten import diagnose, lever
+from hasten.diagnose import families
 
 ROOT = Path(__file__).parents[1]
 FINDINGS = ROOT / "docs" / "findings"
 HEADINGS = [
-    "What you notice", "What upshift measures", "Why", "What to do", "When it does not help",
+    "What you notice", "What hasten measures", "Why", "What to do", "When it does not help",
     "Evidence",
 ]  # fmt: skip
 FETCHED = re.compile(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["']?(?:https?:)?//""")
@@ -81,7 +81,7 @@ def test_every_lever_has_a_page_made_of_its_card(pages):
         for word in " ".join(inspect.cleandoc(found.card).split()[1:]).split():
             assert word.removeprefix("(").rstrip(".,:)").lower() in page.lower(), (name, word)
         assert f"**Effect:** {found.effect}: " in page
-        assert f"upshift tune --only {name} " in page
+        assert f"hasten tune --only {name} " in page
 
 
 def test_every_lever_is_in_the_index_under_its_effect(pages):
@@ -107,11 +107,11 @@ def test_a_part_of_a_card_gets_a_bold_name_and_links(hooks):
 
 def test_links_out_of_the_documents_lead_to_pages_that_show_the_file(hooks):
     text = (
-        "[a](tour.md#x) [`b`](../src/upshift/lever.py) [c](decisions) [d](#e) [f](https://g.org)\n"
+        "[a](tour.md#x) [`b`](../src/hasten/lever.py) [c](decisions) [d](#e) [f](https://g.org)\n"
         "```text\n[h](../README.md)\n```\n"
     )
     assert hooks.relinked(text, ROOT / "docs" / "README.md", "README.md") == (
-        "[a](tour.md#x) [`b`](repository/src/upshift/lever.py.md) c [d](README.md#e) "
+        "[a](tour.md#x) [`b`](repository/src/hasten/lever.py.md) c [d](README.md#e) "
         "[f](https://g.org)\n```text\n[h](../README.md)\n```\n"
     )
     shown = hooks.relinked("[a](docs/tour.md)", ROOT / "README.md", "repository/README.md.md")

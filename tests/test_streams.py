@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-import upshift
-from upshift.cli import streams
+import hasten
+from hasten.cli import streams
 
-ENV = {**os.environ, "PYTHONPATH": str(Path(upshift.__file__).parents[1])}
+ENV = {**os.environ, "PYTHONPATH": str(Path(hasten.__file__).parents[1])}
 # The program itself, with the session of test_cli, which measures nothing.
 PROGRAM = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-import test_cli, upshift
+import test_cli, hasten
 session = test_cli.Session()
 session.interrupted = "--interrupted" in sys.argv
-sys.modules["upshift.session"] = upshift.session = session
-from upshift.cli import main
+sys.modules["hasten.session"] = hasten.session = session
+from hasten.cli import main
 main()
 """
 
@@ -73,10 +73,10 @@ def ended(tmp_path):
 
 
 def nothing_is_lost(folder):
-    assert "intra_op_threads = 2" in (folder / "upshift.toml").read_text()
-    assert "can run 1.20x as fast" in (folder / "upshift-report.txt").read_text()
+    assert "intra_op_threads = 2" in (folder / "hasten.toml").read_text()
+    assert "can run 1.20x as fast" in (folder / "hasten-report.txt").read_text()
     assert json.loads((folder / "r.json").read_text())["plan"] == {"intra_op_threads": 2}
-    assert len(list((folder / "cache" / "upshift" / "tunings").iterdir())) == 1
+    assert len(list((folder / "cache" / "hasten" / "tunings").iterdir())) == 1
     return True
 
 
@@ -88,7 +88,7 @@ def test_a_reader_that_leaves_early_costs_no_plan(ended, tmp_path):
         done = ended(PROGRAM, *TUNE, stdout=pipe)
     assert done.returncode == 0
     assert nothing_is_lost(tmp_path)
-    assert done.stderr.endswith(b"Wrote upshift.toml, upshift-report.txt, r.json.\n")
+    assert done.stderr.endswith(b"Wrote hasten.toml, hasten-report.txt, r.json.\n")
 
 
 @pytest.mark.parametrize("place", [unread, hung_up])
@@ -104,7 +104,7 @@ def test_a_full_disk_under_stdout_costs_no_plan_and_is_told(ended, tmp_path):
         done = ended(PROGRAM, *TUNE, stdout=disk)
     assert done.returncode == 2
     assert nothing_is_lost(tmp_path)
-    assert b"upshift: Cannot print it all: no space left on device.\n" in done.stderr
+    assert b"hasten: Cannot print it all: no space left on device.\n" in done.stderr
     assert b"Traceback" not in done.stderr
 
 
@@ -117,7 +117,7 @@ def test_a_profile_is_written_where_nobody_reads_it(ended, tmp_path):
 
 ECHO = """
 import typer
-from upshift.cli import streams
+from hasten.cli import streams
 streams.keep("stdout")
 typer.echo(b"bytes, as those of a diff")
 typer.echo("a word: \\u2026")
@@ -143,13 +143,13 @@ def test_a_stream_that_is_no_file_stays_as_it_is(monkeypatch, stream):
 
 
 def test_a_shell_under_run_has_the_signals_that_it_has_by_itself(tmp_path):
-    (tmp_path / "upshift.toml").write_text("schema = 1\n[plan]\n")
+    (tmp_path / "hasten.toml").write_text("schema = 1\n[plan]\n")
     lines = 'yes | head -1\necho "${PIPESTATUS[0]}"\ngrep SigIgn /proc/$$/status\n'
     (tmp_path / "train.sh").write_text(lines)
     plain, run = (
         subprocess.run(
             [*lead, "bash", "train.sh"], cwd=tmp_path, env=ENV, capture_output=True, check=False
         )
-        for lead in ((), (sys.executable, "-m", "upshift", "run", "--"))
+        for lead in ((), (sys.executable, "-m", "hasten", "run", "--"))
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, plain.stdout, b"")

@@ -55,10 +55,10 @@ def _become(order, streams):
     os.environ.update(order["env"])
     folders = filter(None, order["env"].get("PYTHONPATH", "").split(os.pathsep))
     starts = [Path(folder, "sitecustomize.py") for folder in folders]
-    for start in starts[1:] if "UPSHIFT_CHILD" in os.environ else starts:  # ours stands first
+    for start in starts[1:] if "HASTEN_CHILD" in os.environ else starts:  # ours stands first
         if start.exists():
             runpy.run_path(start)
-    if "UPSHIFT_CHILD" in os.environ:
+    if "HASTEN_CHILD" in os.environ:
         _prepare()
     sys.argv = order["argv"]
     if sys.argv[0] == "-c":
@@ -69,12 +69,12 @@ def _become(order, streams):
 
 
 def _prepare():
-    """Come in as upshift does where Python starts, and see that torch is there."""
-    from upshift import child
+    """Come in as hasten does where Python starts, and see that torch is there."""
+    from hasten import child
 
-    if (view := sys.modules.get("upshift.loader.view")) is not None:
+    if (view := sys.modules.get("hasten.loader.view")) is not None:
         view._FORKED.clear()  # the script begins here: this is no fork of it
-    child.prepare(os.environ["UPSHIFT_CHILD"])
+    child.prepare(os.environ["HASTEN_CHILD"])
     for finder in list(sys.meta_path):
         if isinstance(finder, child.AfterImport) and finder._name in sys.modules:
             finder._follow()

@@ -1,4 +1,4 @@
-"""A ruler that knows nothing of upshift: the end of every step, written when Python ends.
+"""A ruler that knows nothing of hasten: the end of every step, written when Python ends.
 
 With this folder on PYTHONPATH and a folder named by `RULER_OUT`, each process that trains leaves
 `PID.json` there: nanoseconds of the monotonic clock. A step ends with that of the optimizer; where

@@ -1,6 +1,6 @@
 """A witness of the engine's own proofs, written down as each is made.
 
-With this folder on PYTHONPATH and a file named by `WITNESS_OUT`, each proof that `upshift run`
+With this folder on PYTHONPATH and a file named by `WITNESS_OUT`, each proof that `hasten run`
 asks for adds a line of JSON there: its time, what may be done, and why not.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 # lets torchvision's build on PyPI be imported beside a torch without CUDA
 OPERATORS = Path(__file__).parents[2] / "tests" / "torchvision_ops" / "sitecustomize.py"
-_MODULE = "upshift.loader.proofs"
+_MODULE = "hasten.loader.proofs"
 
 
 class _AfterProofs:

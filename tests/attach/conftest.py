@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from upshift.errors import TooFewSteps
-from upshift.launch.arm import Arm
-from upshift.launch.process import Isolation
-from upshift.records import Entry, Plan, Workload
+from hasten.errors import TooFewSteps
+from hasten.launch.arm import Arm
+from hasten.launch.process import Isolation
+from hasten.records import Entry, Plan, Workload
 
 # Runs each script as plain Python would, in a fork: torch is imported once.
 PLAIN = r"""

@@ -304,7 +304,7 @@ for number, (x, y) in enumerate(loader()):
             for _ in range(3):
                 train(x, y)
             seams = (nn.Module.__call__, torch.save, torch.autograd.backward)
-            os._exit(int(any("upshift" in seam.__code__.co_filename for seam in seams)))
+            os._exit(int(any("hasten" in seam.__code__.co_filename for seam in seams)))
         print("child", os.waitpid(pid, 0)[1])
 finish()
 """

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from upshift.attach.arrivals import stand_in_later
-from upshift.attach.live import LiveTraining
+from hasten.attach.arrivals import stand_in_later
+from hasten.attach.live import LiveTraining
 
 SOURCE = """
 runs = []

@@ -1,6 +1,6 @@
 """Where a training step ends when there is more than one optimizer."""
 
-from upshift.attach.cycle import Cycle
+from hasten.attach.cycle import Cycle
 
 
 def ends(cycle, sequence, alive_count):

@@ -9,18 +9,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from upshift.attach import processes
-from upshift.attach.examine.bookkeeping import Bookkeeping
-from upshift.attach.examine.faults import fault_s
-from upshift.attach.examine.loops import Loops
-from upshift.attach.examine.shapes import count_padding, padding
-from upshift.attach.kept_graph import node_count
-from upshift.attach.layouts import Shape, speed_ratio
-from upshift.attach.operations import OperationMode
-from upshift.attach.places import line_of
-from upshift.attach.rerun import Rerun
-from upshift.attach.tally import Tally, is_light
-from upshift.attach.watch import Watch
+from hasten.attach import processes
+from hasten.attach.examine.bookkeeping import Bookkeeping
+from hasten.attach.examine.faults import fault_s
+from hasten.attach.examine.loops import Loops
+from hasten.attach.examine.shapes import count_padding, padding
+from hasten.attach.kept_graph import node_count
+from hasten.attach.layouts import Shape, speed_ratio
+from hasten.attach.operations import OperationMode
+from hasten.attach.places import line_of
+from hasten.attach.rerun import Rerun
+from hasten.attach.tally import Tally, is_light
+from hasten.attach.watch import Watch
 
 
 def test_padding_is_the_run_of_one_value_at_the_end() -> None:
@@ -97,8 +97,8 @@ def test_a_product_is_light_by_its_multiplications() -> None:
 
 
 def test_a_list_of_tensors_is_no_loop() -> None:
-    from upshift.attach.ledger import INDEX
-    from upshift.records import Phase
+    from hasten.attach.ledger import INDEX
+    from hasten.records import Phase
 
     tally, phase = Tally(floor_ns=1000.0), INDEX[Phase.OPTIMIZER]
     parts = [torch.ones(4) for _ in range(30)]
@@ -135,8 +135,8 @@ def test_a_convolution_is_run_in_both_layouts() -> None:
 
 
 def test_lines_are_told_what_their_operations_cost_but_not_in_the_backward_pass() -> None:
-    from upshift.attach.ledger import INDEX
-    from upshift.records import Phase
+    from hasten.attach.ledger import INDEX
+    from hasten.records import Phase
 
     tally = Tally(floor_ns=1000.0)
     tally.note_costs(700, 0, INDEX[Phase.FORWARD])

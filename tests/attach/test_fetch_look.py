@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from upshift.attach.fetches import FetchClock
-from upshift.attach.item_work import Work, computes
-from upshift.attach.pulse import Beside
-from upshift.attach.repeats import Repeats, digest_of, merge
-from upshift.attach.starts import StartClock
+from hasten.attach.fetches import FetchClock
+from hasten.attach.item_work import Work, computes
+from hasten.attach.pulse import Beside
+from hasten.attach.repeats import Repeats, digest_of, merge
+from hasten.attach.starts import StartClock
 
 
 def frame_here():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from upshift.attach.fetches import FetchClock
+from hasten.attach.fetches import FetchClock
 
 
 class Fetcher:

@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from upshift.attach import kept_graph  # noqa: E402
-from upshift.attach.examine import growth, stacks  # noqa: E402
-from upshift.attach.examine.growth import Growth  # noqa: E402
-from upshift.attach.ledger import Ledger  # noqa: E402
+from hasten.attach import kept_graph  # noqa: E402
+from hasten.attach.examine import growth, stacks  # noqa: E402
+from hasten.attach.examine.growth import Growth  # noqa: E402
+from hasten.attach.ledger import Ledger  # noqa: E402
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from upshift.attach.guard import STEP_COUNT, Guard, astray_said, judge, slow_said, stuck  # noqa: E402
-from upshift.attach.live import LiveTraining  # noqa: E402
-from upshift.attach.vitals import WINDOW_COUNT, Vitals  # noqa: E402
-from upshift.records import Band  # noqa: E402
-from upshift.verify.band import band_of  # noqa: E402
+from hasten.attach.guard import STEP_COUNT, Guard, astray_said, judge, slow_said, stuck  # noqa: E402
+from hasten.attach.live import LiveTraining  # noqa: E402
+from hasten.attach.vitals import WINDOW_COUNT, Vitals  # noqa: E402
+from hasten.records import Band  # noqa: E402
+from hasten.verify.band import band_of  # noqa: E402
 
 RECORDED_COUNT, SEEDS = 32, range(8)
 INPUTS = torch.randn(256, 16, generator=torch.Generator().manual_seed(0))
@@ -302,7 +302,7 @@ def test_a_band_is_of_all_runs_as_far_as_all_went_and_holds_their_tails() -> Non
 
 def test_the_sentence_names_the_step_the_figure_and_the_levers() -> None:
     text = astray_said(16, "the loss is nan", ["a=True"], ["b=2"])
-    assert text.startswith("upshift: step 16: the loss is nan. Put back: a=True.")
+    assert text.startswith("hasten: step 16: the loss is nan. Put back: a=True.")
     assert "b=2" in text
     assert text.endswith("\n")
     assert "Put back" not in astray_said(16, "the loss is nan", [], ["b=2"]).split("Only")[0]
@@ -384,7 +384,7 @@ def told_slow(monkeypatch):
 
     def run(band_, step_s):
         watch, heard, now_ns = watched(), [], [5 * 10**9]
-        monkeypatch.setattr("upshift.attach.vitals.time.perf_counter_ns", lambda: now_ns[0])
+        monkeypatch.setattr("hasten.attach.vitals.time.perf_counter_ns", lambda: now_ns[0])
         Guard(watch, band_, astray=lambda *w: None, slow=lambda *s: heard.append(s))
 
         def passes(step, loss):

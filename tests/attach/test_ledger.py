@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.attach.ledger import INDEX, PHASES, Ledger
-from upshift.records import Phase
+from hasten.attach.ledger import INDEX, PHASES, Ledger
+from hasten.records import Phase
 
 
 class Clock:

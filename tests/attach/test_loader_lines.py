@@ -3,7 +3,7 @@ import linecache
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from upshift.attach.loader_lines import LoaderLines
+from hasten.attach.loader_lines import LoaderLines
 
 
 class Mine(DataLoader):

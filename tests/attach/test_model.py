@@ -6,8 +6,8 @@ PROGRAM = r"""
 import json
 import torch
 from torch import nn
-from upshift.attach.bits import fewer_bits
-from upshift.attach.model import ModelFacts
+from hasten.attach.bits import fewer_bits
+from hasten.attach.model import ModelFacts
 
 facts = {}
 

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from upshift.attach.examine.operations import forms_of  # noqa: E402
+from hasten.attach.examine.operations import forms_of  # noqa: E402
 
 
 def weights():

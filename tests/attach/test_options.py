@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from upshift.attach.live import LiveTraining
+from hasten.attach.live import LiveTraining
 
 
 def weights(*sizes):

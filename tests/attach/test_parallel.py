@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from upshift.attach.examine.parallel import Parallel
+from hasten.attach.examine.parallel import Parallel
 
 torch = pytest.importorskip("torch")
 dist = torch.distributed

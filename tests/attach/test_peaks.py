@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from upshift.attach import facts  # noqa: E402
-from upshift.attach.layouts import Shape, speed_ratio  # noqa: E402
-from upshift.attach.operations import price_ns  # noqa: E402
+from hasten.attach import facts  # noqa: E402
+from hasten.attach.layouts import Shape, speed_ratio  # noqa: E402
+from hasten.attach.operations import price_ns  # noqa: E402
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ PROGRAM = r"""
 import json, time
 import torch
 from torch import nn
-from upshift.attach import Watch
-from upshift.attach.ledger import PHASES
+from hasten.attach import Watch
+from hasten.attach.ledger import PHASES
 
 facts = {}
 stock = torch.autograd.backward, torch.autograd.grad

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from upshift.attach import pulse
+from hasten.attach import pulse
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from upshift.attach.samples import (  # noqa: E402
+from hasten.attach.samples import (  # noqa: E402
     SampleCounter,
     element_count,
     sample_count,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from upshift.records import Phase
+from hasten.records import Phase
 
 pytestmark = pytest.mark.child
 

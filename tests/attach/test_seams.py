@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from upshift.attach.seams import Seam, differentiated
+from hasten.attach.seams import Seam, differentiated
 
 ONE, TWO = torch.ones(1), torch.ones(2)
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from upshift.attach.facts import Traits
-from upshift.attach.signs import CollectorClock, denormal_ratio
+from hasten.attach.facts import Traits
+from hasten.attach.signs import CollectorClock, denormal_ratio
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from math import sqrt
 
 import pytest
 
-from upshift.attach.examine.stacks import summarised
-from upshift.errors import TooFewSteps
-from upshift.launch.arm import Arm
-from upshift.launch.process import Isolation
-from upshift.records import Entry, Plan, Workload
+from hasten.attach.examine.stacks import summarised
+from hasten.errors import TooFewSteps
+from hasten.launch.arm import Arm
+from hasten.launch.process import Isolation
+from hasten.records import Entry, Plan, Workload
 
 # Beside what is looked at, the script measures its lines itself: short and long calls into C that
 # keep Python's lock, one that lets go of it, and plain Python.
@@ -141,7 +141,7 @@ def test_a_script_that_has_an_alarm_of_its_own_is_looked_at_from_a_thread(looked
 def test_after_the_look_nothing_of_it_is_left(looked_at) -> None:
     for words, handler in ((("clean",), "none"), (("clean", "taken"), "<lambda>")):
         _, told = looked_at(*words)
-        assert not [name for name in told["threads"] if name.startswith("upshift-pulse")]
+        assert not [name for name in told["threads"] if name.startswith("hasten-pulse")]
         assert told["alarm"] == 0.0
         assert told["handler"] == handler
 

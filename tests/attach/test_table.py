@@ -2,7 +2,7 @@
 
 import gc
 
-from upshift.attach.table import Table
+from hasten.attach.table import Table
 
 
 class Same:

@@ -5,9 +5,9 @@ import pytest
 PROGRAM = r"""
 import json, threading
 import torch
-from upshift.attach import Watch
-from upshift.attach.ledger import INDEX
-from upshift.records import Phase
+from hasten.attach import Watch
+from hasten.attach.ledger import INDEX
+from hasten.records import Phase
 
 facts = {}
 own = torch.Tensor.to

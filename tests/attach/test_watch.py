@@ -7,10 +7,10 @@ import gc, json, os, sys, threading
 from dataclasses import dataclass
 import torch
 from torch import nn
-from upshift.attach import Watch
-from upshift.attach.facts import Traits
-from upshift.attach.ledger import INDEX
-from upshift.records import Phase
+from hasten.attach import Watch
+from hasten.attach.facts import Traits
+from hasten.attach.ledger import INDEX
+from hasten.records import Phase
 
 facts = {}
 x = torch.ones(4, 2)

@@ -7,8 +7,8 @@ from math import exp
 
 import pytest
 
-from upshift import compare
-from upshift.records import Interval, Pair, Verdict
+from hasten import compare
+from hasten.records import Interval, Pair, Verdict
 
 
 def a_round(log_gain, count=40, seed=1):

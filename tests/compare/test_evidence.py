@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.compare import confidence_sequence, grid, hodges_lehmann, log_e, log_e_path
-from upshift.compare.evidence import GRID
+from hasten.compare import confidence_sequence, grid, hodges_lehmann, log_e, log_e_path
+from hasten.compare.evidence import GRID
 
 logs = st.lists(st.floats(-3.0, 3.0), min_size=1, max_size=30)
 

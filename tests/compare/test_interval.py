@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.compare import hodges_lehmann, inverse, signed_rank_interval
-from upshift.compare.interval import _critical_rank, _walsh, around
+from hasten.compare import hodges_lehmann, inverse, signed_rank_interval
+from hasten.compare.interval import _critical_rank, _walsh, around
 
 logs = st.floats(-2.0, 2.0, allow_subnormal=False)
 

@@ -5,8 +5,8 @@ from math import exp, expm1, log1p, sqrt
 import numpy as np
 import pytest
 
-from upshift.compare import confirming_pairs, measure_noise, plan_pairs, resolution, spread
-from upshift.records import Interval, Noise, Pair
+from hasten.compare import confirming_pairs, measure_noise, plan_pairs, resolution, spread
+from hasten.records import Interval, Noise, Pair
 
 
 def paired(log_ratios):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.compare import (
+from hasten.compare import (
     Rule,
     compare,
     confidence_sequence,
@@ -20,9 +20,9 @@ from upshift.compare import (
     rule_for,
     settle,
 )
-from upshift.compare.race import means_ratio
-from upshift.records import Interval, Noise, Pair, Plan, Verdict
-from upshift.testing import FakeBench, drifting, periodic, spiky, steady
+from hasten.compare.race import means_ratio
+from hasten.records import Interval, Noise, Pair, Plan, Verdict
+from hasten.testing import FakeBench, drifting, periodic, spiky, steady
 
 FAST = Plan().pull("turbo", True)
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from upshift.compile.calls import loosen, made_by_autograd, signature
+from hasten.compile.calls import loosen, made_by_autograd, signature
 
 
 def test_sizes_types_layouts_and_values_tell_calls_apart() -> None:

@@ -2,7 +2,7 @@
 
 import warnings
 
-from upshift.compile.quiet import quiet
+from hasten.compile.quiet import quiet
 
 
 def warn_once():

@@ -6,9 +6,9 @@ PROGRAM = r"""
 import copy, gc, io, json, weakref
 import torch
 from torch import nn
-from upshift.attach import Watch
-from upshift.child import Excusing
-from upshift.compile.twins import Twins
+from hasten.attach import Watch
+from hasten.child import Excusing
+from hasten.compile.twins import Twins
 
 facts = {}
 

@@ -1,4 +1,4 @@
-"""Every script of the corpus: plain python against `upshift run` under levers.
+"""Every script of the corpus: plain python against `hasten run` under levers.
 
     python tests/corpus/runner.py                       # all scripts, each with its levers
     python tests/corpus/runner.py loop_state layout/ema # those whose names hold one of these words
@@ -35,15 +35,15 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import upshift
-from upshift.lever import load, names
-from upshift.records import Effect
+import hasten
+from hasten.lever import load, names
+from hasten.records import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 HERE = Path(__file__).parent
-SRC = Path(upshift.__file__).parents[1]
+SRC = Path(hasten.__file__).parents[1]
 _OPERATORS = HERE.parent / "torchvision_ops" / "sitecustomize.py"
 Levers = tuple[str, ...]
 
@@ -107,11 +107,11 @@ ACTING: dict[str, Sequence[Levers]] = {
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
 _LIMIT_S = 180.0
 _LOADING = {"batched_fetch", "loader_workers", "sample_cache", "worker_threads"}
-_LEVERS = tuple(f"upshift.levers.{name}" for name in names())
+_LEVERS = tuple(f"hasten.levers.{name}" for name in names())
 _COMMAND_LINE = (
-    "upshift.cli", "upshift.session", "upshift.launch.order", "upshift.report.plan_file", *_LEVERS,
+    "hasten.cli", "hasten.session", "hasten.launch.order", "hasten.report.plan_file", *_LEVERS,
 )  # fmt: skip
-_CHILD = ("upshift.child", "upshift.attach.watch", "upshift.loader.switchboard", *_LEVERS)
+_CHILD = ("hasten.child", "hasten.attach.watch", "hasten.loader.switchboard", *_LEVERS)
 _WITNESS = """
 import os, sys, threading
 def note(frame, event, _):
@@ -152,7 +152,7 @@ class Outcome:
     Attributes:
         levers: what it ran under.
         difference: where it first left what plain python does; empty where it is the same.
-        said: what upshift said of it.
+        said: what hasten said of it.
         items: samples made in the first process and in others, plain and under the levers.
     """
 
@@ -237,13 +237,13 @@ class Runner:
     Attributes:
         python: what stands for `python` where its start does not matter; see `warm_python.py`.
         loading: what stands for it under levers that import the data engine anyway.
-        upshift: the command line there, and where it does.
+        hasten: the command line there, and where it does.
         assume: what the user grants.
     """
 
     python: str
     loading: str
-    upshift: Sequence[str] = (sys.executable, "-m", "upshift")
+    hasten: Sequence[str] = (sys.executable, "-m", "hasten")
     assume: Sequence[str] = ()
     _plain: dict[Path, Ended] = field(default_factory=dict)
 
@@ -263,7 +263,7 @@ class Runner:
     def tuned(self, script: Script, budget: str = "30s") -> Outcome:
         """Tune, run under the plan that is accepted, and compare."""
         with tempfile.TemporaryDirectory(prefix="corpus-") as folder:
-            plan = str(Path(folder) / "upshift.toml")
+            plan = str(Path(folder) / "hasten.toml")
             words = ["tune", "--budget", budget, "--keep", "rounding", "--plan", plan, "--quiet"]
             tuned = self._run(script, words, fresh=True)
             if not Path(plan).exists():
@@ -274,7 +274,7 @@ class Runner:
 
     def _judge(self, script: Script, levers: Levers, now: Ended) -> Outcome:
         before = self.plain(script)
-        said = tuple(line for line in now.err.splitlines() if "upshift" in line)
+        said = tuple(line for line in now.err.splitlines() if "hasten" in line)
         items = None
         if before.items is not None and now.items is not None:
             items = before.items, now.items
@@ -304,9 +304,9 @@ class Runner:
             start = [sys.executable if fresh else warm, "train.py"]
             command = start
             if words and fresh:
-                command = [sys.executable, "-m", "upshift", *words, "train.py"]
+                command = [sys.executable, "-m", "hasten", *words, "train.py"]
             elif words:
-                command = [*self.upshift, *words, "--", *start]
+                command = [*self.hasten, *words, "--", *start]
             done = _finish(command, folder, env)
             return Ended(
                 code=done.returncode, out=done.stdout, err=done.stderr.replace(f"{folder}/", ""),
@@ -416,7 +416,7 @@ def _cell(outcome: Outcome) -> str:
         parts.append(f"items made here {here} -> {here_now}, elsewhere {there} -> {there_now}")
     if outcome.assumptions:
         parts.append(f"needs {', '.join(outcome.assumptions)}")
-    parts += [line.removeprefix("upshift: ") for line in outcome.said]
+    parts += [line.removeprefix("hasten: ") for line in outcome.said]
     return "; ".join(parts).replace("|", "\\|")
 
 
@@ -486,9 +486,9 @@ def runner(assume: Sequence[str] = ()) -> Iterator[Runner]:
         module.served(warm, "torch", "torch._dynamo", *late, *_CHILD) as loading,
         module.served(env, *_COMMAND_LINE) as other,
     ):
-        upshift = [other, "-c", "from upshift.cli import main; main()"]
+        hasten = [other, "-c", "from hasten.cli import main; main()"]
         try:
-            yield Runner(python=python, loading=loading, upshift=upshift, assume=assume)
+            yield Runner(python=python, loading=loading, hasten=hasten, assume=assume)
         finally:
             shutil.rmtree(env["TORCHINDUCTOR_CACHE_DIR"], ignore_errors=True)
 

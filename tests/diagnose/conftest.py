@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from upshift import machine, session
-from upshift.records import Entry, Plan, Workload
-from upshift.session.examine import examine
-from upshift.session.observe import observe
+from hasten import machine, session
+from hasten.records import Entry, Plan, Workload
+from hasten.session.examine import examine
+from hasten.session.observe import observe
 
 LOOK_S = 1.0
 

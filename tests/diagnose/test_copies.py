@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from upshift.attach import processes
-from upshift.attach.examine.copies import Copies
-from upshift.diagnose import Case, discover
-from upshift.records import Phase, Step
-from upshift.testing import sample_profile
+from hasten.attach import processes
+from hasten.attach.examine.copies import Copies
+from hasten.diagnose import Case, discover
+from hasten.records import Phase, Step
+from hasten.testing import sample_profile
 
 STEPS_COUNT, STEP_S = 10, 0.1
 MIB = 1 << 20

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from upshift.diagnose import Case, discover
-from upshift.records import Phase, Profile, Step
+from hasten.diagnose import Case, discover
+from hasten.records import Phase, Profile, Step
 
 ITEMS = """
 import io, os, sys, threading, time, types

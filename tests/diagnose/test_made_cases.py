@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from upshift.diagnose import Case, Symptom, diagnose
-from upshift.diagnose.families import compiling, loops, outside, parallel, pauses
-from upshift.records import Finding, HotLine, Phase, Place, Profile, Step
+from hasten.diagnose import Case, Symptom, diagnose
+from hasten.diagnose.families import compiling, loops, outside, parallel, pauses
+from hasten.records import Finding, HotLine, Phase, Place, Profile, Step
 
 STEP_S = 0.1
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from upshift import machine
-from upshift.diagnose import Case, discover
-from upshift.diagnose.families.growth import sen_slope
-from upshift.records import Phase, Profile, Step
+from hasten import machine
+from hasten.diagnose import Case, discover
+from hasten.diagnose.families.growth import sen_slope
+from hasten.records import Phase, Profile, Step
 
 STEP_S = 0.1
 PHASES = {Phase.FORWARD: 0.04, Phase.BACKWARD: 0.04, Phase.OPTIMIZER: 0.02}

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from upshift.attach import openmp
-from upshift.attach.examine.processors import Clocks
-from upshift.attach.processes import throttle_files, throttled_s
-from upshift.diagnose import Case, discover
-from upshift.records import Phase, Step
-from upshift.testing import sample_profile
+from hasten.attach import openmp
+from hasten.attach.examine.processors import Clocks
+from hasten.attach.processes import throttle_files, throttled_s
+from hasten.diagnose import Case, discover
+from hasten.records import Phase, Step
+from hasten.testing import sample_profile
 
 STEPS_COUNT, STEP_S = 20, 0.1
 PROFILE = sample_profile({Phase.FORWARD: STEP_S}, step_count=STEPS_COUNT)

@@ -2,12 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from upshift import machine
-from upshift.attach.examine.workers import busy_ratio, copied, spent
-from upshift.attach.processes import Mapped, Turn
-from upshift.diagnose import Case, discover
-from upshift.records import Phase, Step
-from upshift.testing import sample_profile
+from hasten import machine
+from hasten.attach.examine.workers import busy_ratio, copied, spent
+from hasten.attach.processes import Mapped, Turn
+from hasten.diagnose import Case, discover
+from hasten.records import Phase, Step
+from hasten.testing import sample_profile
 
 STEPS_COUNT, STEP_S = 20, 0.1
 PROFILE = sample_profile({Phase.DATA: STEP_S}, step_count=STEPS_COUNT)

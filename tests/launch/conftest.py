@@ -12,11 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
-import upshift.errors
-from upshift.launch.kin import descendants, pid_within
-from upshift.launch.process import Isolation, Process, best_isolation
+import hasten.errors
+from hasten.launch.kin import descendants, pid_within
+from hasten.launch.process import Isolation, Process, best_isolation
 
-SRC = Path(upshift.errors.__file__).parents[1]
+SRC = Path(hasten.errors.__file__).parents[1]
 
 # What a training script does to its folder; every step checks that it sees its own writes.
 SCRIPT = r"""
@@ -120,9 +120,9 @@ def environment(home: Path, site: Path) -> dict[str, str]:
     site.mkdir(exist_ok=True)
     (site / "sitecustomize.py").write_text(
         "import os\n"
-        "if os.environ.get('UPSHIFT_REDIRECT'):\n"
-        "    from upshift.launch import redirect\n"
-        "    redirect.install(os.environ['UPSHIFT_REDIRECT'])\n"
+        "if os.environ.get('HASTEN_REDIRECT'):\n"
+        "    from hasten.launch import redirect\n"
+        "    redirect.install(os.environ['HASTEN_REDIRECT'])\n"
     )
     path = os.pathsep.join([str(site), str(SRC), os.environ.get("PYTHONPATH", "")]).rstrip(":")
     kept = {name: os.environ[name] for name in ("PATH", "TEST_SESSION_MARK")}
@@ -131,7 +131,7 @@ def environment(home: Path, site: Path) -> dict[str, str]:
 
 def unique() -> str:
     """Return a name that no other run uses."""
-    return f"upshift-test-{uuid.uuid4().hex}"
+    return f"hasten-test-{uuid.uuid4().hex}"
 
 
 def alive(pid: int) -> bool:
@@ -162,7 +162,7 @@ def begin(tmp_path):
     def start(argv, isolation=Isolation.NONE, *, cwd=None) -> Process:
         # Short, as the sockets of multiprocessing lie beneath and have 108 bytes for their path.
         scratch = tmp_path / f"scratch{len(begun)}"
-        scratch.symlink_to(tempfile.mkdtemp(prefix="upshift-"))
+        scratch.symlink_to(tempfile.mkdtemp(prefix="hasten-"))
         cwd = cwd or tmp_path
         env = environment(Path(cwd) / "home", tmp_path / "site")
         argv = [sys.executable, "-c", argv] if isinstance(argv, str) else argv

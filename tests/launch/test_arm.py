@@ -1,4 +1,4 @@
-"""How a trial that never trains is told: by its own words, or by what keeps upshift out."""
+"""How a trial that never trains is told: by its own words, or by what keeps hasten out."""
 
 import os
 import signal
@@ -8,11 +8,11 @@ from threading import Timer
 
 import pytest
 
-from upshift.errors import IsolationFailed, NeverTrains, ScriptFailed
-from upshift.launch.arm import Arm
-from upshift.launch.deadline import NEVER, Deadline, OutOfTime
-from upshift.launch.process import Isolation
-from upshift.records import Entry, Plan, Workload
+from hasten.errors import IsolationFailed, NeverTrains, ScriptFailed
+from hasten.launch.arm import Arm
+from hasten.launch.deadline import NEVER, Deadline, OutOfTime
+from hasten.launch.process import Isolation
+from hasten.records import Entry, Plan, Workload
 
 pytestmark = pytest.mark.child
 

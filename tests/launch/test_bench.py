@@ -4,13 +4,13 @@ from itertools import cycle, islice
 
 import pytest
 
-from upshift.compare import signed_rank_interval
-from upshift.launch.bench import Bench
-from upshift.launch.blocks import settle_count
-from upshift.launch.process import Isolation
-from upshift.lever import discover
-from upshift.records import Entry, Plan, Switch, Workload
-from upshift.testing import FakeScript, steady
+from hasten.compare import signed_rank_interval
+from hasten.launch.bench import Bench
+from hasten.launch.blocks import settle_count
+from hasten.launch.process import Isolation
+from hasten.lever import discover
+from hasten.records import Entry, Plan, Switch, Workload
+from hasten.testing import FakeScript, steady
 
 STEPPED = next(lever for lever in discover().values() if lever.switch is Switch.STEP)
 FAST = Plan().pull(STEPPED.name, True)

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from upshift.errors import ChildLost
-from upshift.launch.channel import Channel, Listener
+from hasten.errors import ChildLost
+from hasten.launch.channel import Channel, Listener
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from upshift.launch import compiled_code
-from upshift.launch.bench import Bench
-from upshift.launch.compiled_code import CompiledCode
-from upshift.lever import COMPILED_KEY
-from upshift.records import Entry, Plan, Workload
-from upshift.session import Options, doctor, open_bench
+from hasten.launch import compiled_code
+from hasten.launch.bench import Bench
+from hasten.launch.compiled_code import CompiledCode
+from hasten.lever import COMPILED_KEY
+from hasten.records import Entry, Plan, Workload
+from hasten.session import Options, doctor, open_bench
 
 COMPILED = Plan().pull("torch_compile", "default")
 SCRIPT = """

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from upshift.errors import IsolationFailed
-from upshift.launch import descent
-from upshift.launch.arm import Arm
-from upshift.launch.compiled_code import CompiledCode
-from upshift.launch.process import Exit, Isolation
-from upshift.launch.verification import Take, recorded
-from upshift.records import Entry, Plan, Workload
+from hasten.errors import IsolationFailed
+from hasten.launch import descent
+from hasten.launch.arm import Arm
+from hasten.launch.compiled_code import CompiledCode
+from hasten.launch.process import Exit, Isolation
+from hasten.launch.verification import Take, recorded
+from hasten.records import Entry, Plan, Workload
 
 pytestmark = pytest.mark.child
 
@@ -44,7 +44,7 @@ for _ in range(50):
 """
 INSIDE = """
 import os, sys, time
-from upshift.launch.descent import SEAL_KEY, is_outside
+from hasten.launch.descent import SEAL_KEY, is_outside
 read_end, write_end = os.pipe()
 if os.fork() == 0:
     os.setsid()
@@ -106,7 +106,7 @@ def _recording(workload, isolation):
 def test_a_training_that_a_daemon_starts_ends_before_its_first_line(begin, sent, isolation) -> None:
     with pytest.raises(IsolationFailed, match="outside of the trial") as failed:
         begin(sent, isolation)
-    assert "`srun upshift tune train.py`" in failed.value.remedy
+    assert "`srun hasten tune train.py`" in failed.value.remedy
     assert not Path(sent.cwd, "trained").exists()
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from upshift.errors import IsolationFailed, ScriptFailed
-from upshift.launch.ending import error_of
-from upshift.launch.process import Exit
+from hasten.errors import IsolationFailed, ScriptFailed
+from hasten.launch.ending import error_of
+from hasten.launch.process import Exit
 
 
 def told(ended, tail="", refused=()):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from upshift.errors import IsolationFailed
-from upshift.launch.kin import descendants
-from upshift.launch.process import Exit, Isolation
-from upshift.launch.wiping import wipe
+from hasten.errors import IsolationFailed
+from hasten.launch.kin import descendants
+from hasten.launch.process import Exit, Isolation
+from hasten.launch.wiping import wipe
 
 DAEMON = """
 import os, sys, time
@@ -46,9 +46,9 @@ time.sleep(60)
 PARENT = """
 import os, sys, time
 from pathlib import Path
-from upshift.errors import IsolationFailed
-from upshift.launch.kin import descendants
-from upshift.launch.process import Isolation, Process
+from hasten.errors import IsolationFailed
+from hasten.launch.kin import descendants
+from hasten.launch.process import Isolation, Process
 scratch = Path(sys.argv[1]); scratch.mkdir()
 argv = [sys.executable, "-c", sys.argv[3], "60"]
 way = Isolation(sys.argv[2])

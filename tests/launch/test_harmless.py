@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from upshift.launch import landlock
-from upshift.launch.process import best_isolation
-from upshift.launch.wiping import wipe
+from hasten.launch import landlock
+from hasten.launch.process import best_isolation
+from hasten.launch.wiping import wipe
 
 pytestmark = pytest.mark.child
 
@@ -28,8 +28,8 @@ ORDINARY = ["setpriv", "--reuid", "4320", "--regid", "4320", "--clear-groups"]
 DRIVER = """
 import os, sys, tempfile, time
 from pathlib import Path
-from upshift.launch.kin import descendants
-from upshift.launch.process import Process, best_isolation
+from hasten.launch.kin import descendants
+from hasten.launch.process import Process, best_isolation
 script, how, *words = sys.argv[1:]
 process = Process.start([sys.executable, "-B", script, *words, str(os.getpid())], env=os.environ,
                         cwd=os.getcwd(), scratch=Path(tempfile.mkdtemp(dir=Path.cwd().parent)),
@@ -181,14 +181,14 @@ def drive(user, level, place, trials):
         site.mkdir()
         (site / "sitecustomize.py").write_text(
             "import os\n"
-            "if os.environ.get('UPSHIFT_REDIRECT'):\n"
-            "    from upshift.launch import redirect\n"
-            "    redirect.install(os.environ['UPSHIFT_REDIRECT'])\n"
+            "if os.environ.get('HASTEN_REDIRECT'):\n"
+            "    from hasten.launch import redirect\n"
+            "    redirect.install(os.environ['HASTEN_REDIRECT'])\n"
         )
         (site / "script.py").write_text(code)
         env = {
             "PATH": os.environ["PATH"], "HOME": str(place / "home"), **more,
-            "PYTHONPATH": f"{site}:{trials.src}", "UPSHIFT_WITHOUT": LEVELS[level],
+            "PYTHONPATH": f"{site}:{trials.src}", "HASTEN_WITHOUT": LEVELS[level],
         }  # fmt: skip
         words = [*user[0], user[1], "-B", "-c", DRIVER, str(site / "script.py"), how, *words]
         begun.append(
@@ -203,7 +203,7 @@ def drive(user, level, place, trials):
         driver.kill()
         driver.communicate()
     # As the user's next session does, where guard and parent are gone.
-    code = "from upshift.launch.scratch import sweep; sweep()"
+    code = "from hasten.launch.scratch import sweep; sweep()"
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(trials.src)}
     subprocess.run([*user[0], user[1], "-B", "-c", code], env=env, cwd="/", check=True)
 

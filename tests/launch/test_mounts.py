@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from upshift.launch.mounts import Mount, stays_real, visible_mounts, wake
+from hasten.launch.mounts import Mount, stays_real, visible_mounts, wake
 
 KINDS = {
     "/": "btrfs", "/run": "tmpfs", "/run/lock": "tmpfs", "/run/netns/a": "nsfs",

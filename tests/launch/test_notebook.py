@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import upshift.errors
-from upshift.launch.notebook import code_cells
+import hasten.errors
+from hasten.launch.notebook import code_cells
 
-SRC = Path(upshift.errors.__file__).parents[1]
+SRC = Path(hasten.errors.__file__).parents[1]
 TRAINING = [
     "%matplotlib inline\nimport os, sys\nprint(__name__, sys.argv, os.path.basename(os.getcwd()))",
     "!echo two is $((1+1))\nimport torch\ntorch.set_num_threads(1)\ntorch.manual_seed(0)",
@@ -41,7 +41,7 @@ def write(folder, cells) -> Path:
     return path
 
 
-def start(folder, *words, module="upshift.launch.notebook", **env):
+def start(folder, *words, module="hasten.launch.notebook", **env):
     """Run a module of ours in a folder."""
     return subprocess.run(
         [sys.executable, "-m", module, *words], cwd=folder, capture_output=True, text=True,
@@ -61,9 +61,7 @@ def test_without_ipython_the_remedy_is_said(tmp_path) -> None:
     write(tmp_path, ["1"])
     done = start(tmp_path, "train.ipynb", PYTHONPATH=f"{tmp_path}{os.pathsep}{SRC}")
     assert done.returncode == 2
-    assert done.stderr == (
-        "upshift: A notebook needs IPython.\n         Run: pip install ipython\n"
-    )
+    assert done.stderr == ("hasten: A notebook needs IPython.\n         Run: pip install ipython\n")
 
 
 @pytest.mark.child
@@ -72,7 +70,7 @@ def test_a_file_that_is_no_notebook_is_refused_in_a_sentence(tmp_path, text) -> 
     (tmp_path / "train.ipynb").write_text(text)
     done = start(tmp_path, "train.ipynb")
     assert done.returncode == 2
-    assert done.stderr.startswith("upshift: train.ipynb is not a notebook.")
+    assert done.stderr.startswith("hasten: train.ipynb is not a notebook.")
 
 
 @pytest.mark.child
@@ -161,11 +159,11 @@ def test_the_exit_code_of_a_cell_is_that_of_the_run(tmp_path, ending, code) -> N
 def test_a_training_notebook_is_profiled_and_run(tmp_path) -> None:
     pytest.importorskip("IPython")
     write(tmp_path, TRAINING[1:])
-    profiled = start(tmp_path, "profile", "--plain", "train.ipynb", module="upshift")
+    profiled = start(tmp_path, "profile", "--plain", "train.ipynb", module="hasten")
     assert profiled.returncode == 0, profiled.stderr
     plain = start(tmp_path, "train.ipynb")
     run = start(tmp_path, "run", "--lever", "malloc_retention=true", "train.ipynb",
-                module="upshift")  # fmt: skip
+                module="hasten")  # fmt: skip
     assert run.returncode == 0, run.stderr
     losses = [line for line in plain.stdout.splitlines() if "loss" in line]
     assert losses

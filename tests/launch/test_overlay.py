@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from upshift.launch.process import Exit, Isolation, best_isolation
+from hasten.launch.process import Exit, Isolation, best_isolation
 
 pytestmark = pytest.mark.child
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.child
 HEAD = """
 import os, sys, tempfile
 from pathlib import Path
-from upshift.launch.process import Isolation, Process
+from hasten.launch.process import Isolation, Process
 
 def trial(what, cwd):
     argv = ["sh", "-c", what] if isinstance(what, str) else what
@@ -215,7 +215,7 @@ def test_a_disk_that_no_overlay_can_lie_over_is_refused_and_told_before(mounted,
         f"mount -t tmpfs none {at}; cd {at}; mkdir l u1 w1 a u2 w2 b; cd /; "
         f"mount -t overlay none -o lowerdir={at}/l,upperdir={at}/u1,workdir={at}/w1 {at}/a; "
         f"mount -t overlay none -o lowerdir={at}/a,upperdir={at}/u2,workdir={at}/w2 {at}/b",
-        "from upshift.launch.process import best_isolation\n"
+        "from hasten.launch.process import best_isolation\n"
         f"print(best_isolation('/'), best_isolation('{at}/b'))\n"
         f"trial('echo x > file', '{at}/b')",
     )
@@ -226,7 +226,7 @@ def test_a_disk_that_no_overlay_can_lie_over_is_refused_and_told_before(mounted,
 # Runs a line as the trial of a user without rights.
 TRIAL = """
 import os, sys, tempfile; from pathlib import Path
-from upshift.launch.process import Isolation, Process, best_isolation
+from hasten.launch.process import Isolation, Process, best_isolation
 assert best_isolation() is Isolation.OVERLAY, 'SKIP'
 p = Process.start(['sh', '-c', sys.argv[1]], env=os.environ, cwd=os.getcwd(),
     scratch=Path(tempfile.mkdtemp()), isolation=Isolation.OVERLAY)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from upshift.launch.output import Bounded
-from upshift.launch.process import Exit, Isolation
+from hasten.launch.output import Bounded
+from hasten.launch.process import Exit, Isolation
 
 pytestmark = pytest.mark.child
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from upshift.errors import IsolationFailed
-from upshift.launch import landlock
-from upshift.launch.process import Exit, Isolation
-from upshift.launch.shadow import Shadow
+from hasten.errors import IsolationFailed
+from hasten.launch import landlock
+from hasten.launch.process import Exit, Isolation
+from hasten.launch.shadow import Shadow
 
 needs_landlock = pytest.mark.skipif(
     landlock.version() < 2, reason="this kernel has no Landlock that knows renames"
@@ -18,8 +18,8 @@ needs_landlock = pytest.mark.skipif(
 TRAINING = """
 import os, sys
 import numpy as np, torch
-if os.environ.get("UPSHIFT_REDIRECT"):
-    from upshift.launch import redirect
+if os.environ.get("HASTEN_REDIRECT"):
+    from hasten.launch import redirect
     redirect.after_torch()
 from torch.utils.data import DataLoader
 from torch.utils.tensorboard import SummaryWriter
@@ -239,7 +239,7 @@ def test_a_loop_of_links_is_an_error(tmp_path) -> None:
 def test_landlock_lets_write_only_beneath_its_folders(tmp_path, trials) -> None:
     (tmp_path / "free").mkdir()
     code = (
-        "import os, sys; from upshift.launch import landlock\n"
+        "import os, sys; from hasten.launch import landlock\n"
         "print(repr(landlock.restrict([sys.argv[1] + '/free'])))\n"
         "os.chdir(sys.argv[1]); open('free/x', 'w'); os.rename('free/x', 'free/y')\n"
         "open('y', 'w')"

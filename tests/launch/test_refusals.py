@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from upshift.launch.refusals import guessed
+from hasten.launch.refusals import guessed
 
 HDF5 = (
     "PermissionError: [Errno 13] Unable to synchronously create file (unable to open file: "

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from upshift.errors import IsolationFailed, UsageError
-from upshift.launch import arm, scratch, verification
-from upshift.launch.arm import Arm
-from upshift.launch.process import Isolation, best_isolation
-from upshift.launch.scratch import make_folder, make_layers, make_scratch, sweep
-from upshift.launch.verification import Take, recorded
-from upshift.records import Entry, Plan, Workload
+from hasten.errors import IsolationFailed, UsageError
+from hasten.launch import arm, scratch, verification
+from hasten.launch.arm import Arm
+from hasten.launch.process import Isolation, best_isolation
+from hasten.launch.scratch import make_folder, make_layers, make_scratch, sweep
+from hasten.launch.verification import Take, recorded
+from hasten.records import Entry, Plan, Workload
 
 FULL = OSError(28, "No space left on device")
 
@@ -96,7 +96,7 @@ def test_the_last_resort_of_tempfile_is_no_place_for_trials(full, tmp_path, monk
 @pytest.mark.child
 def test_what_a_killed_session_left_is_swept_and_nothing_else(monkeypatch) -> None:
     code = (
-        "import os, signal; from upshift.launch.scratch import make_folder, make_scratch\n"
+        "import os, signal; from hasten.launch.scratch import make_folder, make_scratch\n"
         "for folder in (make_folder(), make_scratch()):\n"
         "    (folder / 'inside').mkdir(); (folder / 'inside' / 'file').touch()\n"
         "    print(folder, flush=True)\n"
@@ -105,7 +105,7 @@ def test_what_a_killed_session_left_is_swept_and_nothing_else(monkeypatch) -> No
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="ut-") as place:
         monkeypatch.setattr(tempfile, "tempdir", place)
         monkeypatch.setenv("TMPDIR", place)
-        users = [Path(place, name) for name in ("upshift-projects", "upshift-x")]
+        users = [Path(place, name) for name in ("hasten-projects", "hasten-x")]
         for folder in users:
             folder.mkdir(mode=0o700)
         used = make_scratch()
@@ -176,8 +176,8 @@ def test_the_overlay_is_chosen_where_it_works(monkeypatch, tmp_path, works, chos
             raise IsolationFailed("It does not.", remedy="Go elsewhere.")
         return "x\n" if works else ""
 
-    monkeypatch.setattr("upshift.launch.process.sys.platform", "linux")
-    monkeypatch.setattr("upshift.launch.process._try", tries)
+    monkeypatch.setattr("hasten.launch.process.sys.platform", "linux")
+    monkeypatch.setattr("hasten.launch.process._try", tries)
     assert best_isolation.__wrapped__(str(tmp_path)) is chosen
     ((folder, cwd),) = tried
     assert cwd == str(tmp_path)

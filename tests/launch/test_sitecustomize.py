@@ -1,4 +1,4 @@
-"""The door by which upshift comes in, in Pythons of every age."""
+"""The door by which hasten comes in, in Pythons of every age."""
 
 import os
 import subprocess
@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from upshift.launch.order import SITE
+from hasten.launch.order import SITE
 
 CODE = """
 import runpy, sys
 sys.version_info = {version}
 runpy.run_path({path!r})
-print("in" if any(type(finder).__name__ == "_Upshift" for finder in sys.meta_path) else "out")
+print("in" if any(type(finder).__name__ == "_Hasten" for finder in sys.meta_path) else "out")
 """
 
 
@@ -21,7 +21,7 @@ def started(version):
     code = CODE.format(version=tuple(version), path=str(SITE / "sitecustomize.py"))
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False,
-        env={"PATH": os.environ["PATH"], "UPSHIFT_CHILD": "no order"},
+        env={"PATH": os.environ["PATH"], "HASTEN_CHILD": "no order"},
     )  # fmt: skip
 
 

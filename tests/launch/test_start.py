@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from upshift.errors import IsolationFailed
-from upshift.launch.process import Isolation, Process
+from hasten.errors import IsolationFailed
+from hasten.launch.process import Isolation, Process
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from upshift import compare
-from upshift.launch.tally import Tally, pauses
-from upshift.records import Phase, Plan, Step
+from hasten import compare
+from hasten.launch.tally import Tally, pauses
+from hasten.records import Phase, Plan, Step
 
 
 def step(seconds):

@@ -5,13 +5,13 @@ from threading import Thread
 
 import pytest
 
-from upshift.errors import ScriptFailed
-from upshift.launch import verification
-from upshift.launch.compiled_code import CompiledCode
-from upshift.launch.process import Isolation
-from upshift.launch.scratch import make_scratch
-from upshift.launch.verification import Running, Take, recorded
-from upshift.records import Entry, Plan, Workload
+from hasten.errors import ScriptFailed
+from hasten.launch import verification
+from hasten.launch.compiled_code import CompiledCode
+from hasten.launch.process import Isolation
+from hasten.launch.scratch import make_scratch
+from hasten.launch.verification import Running, Take, recorded
+from hasten.records import Entry, Plan, Workload
 
 pytestmark = pytest.mark.child
 PATIENCE_S = 600.0

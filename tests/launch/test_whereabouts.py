@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from upshift.launch.whereabouts import place_in, where
+from hasten.launch.whereabouts import place_in, where
 
 STACKS = """\
 Thread 0x00007f0000000002 (most recent call first):
@@ -21,7 +21,7 @@ Thread 0x00007f0000000001 (most recent call first):
 """
 STUCK = """\
 import sys
-from upshift.launch import whereabouts
+from hasten.launch import whereabouts
 
 def fetch():
     print("there", flush=True)

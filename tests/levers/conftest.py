@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from upshift.lever import Scene, discover
-from upshift.testing import LAPTOP, SERVER, sample_profile
+from hasten.lever import Scene, discover
+from hasten.testing import LAPTOP, SERVER, sample_profile
 
 TRAITS = {
     "nothing": {},
@@ -54,8 +54,8 @@ import hashlib, json
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from upshift.attach import Watch
-from upshift.child import Pulled
+from hasten.attach import Watch
+from hasten.child import Pulled
 
 torch.set_num_threads(1)
 facts = {}

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from upshift.launch.order import environment
-from upshift.lever import Scene
-from upshift.levers.allocator import LEVER, find
-from upshift.records import Plan
-from upshift.testing import LAPTOP
+from hasten.launch.order import environment
+from hasten.lever import Scene
+from hasten.levers.allocator import LEVER, find
+from hasten.records import Plan
+from hasten.testing import LAPTOP
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="preloading is tested on Linux")
 HERE = Scene(machine=LAPTOP, traits={"preloaded": ""})
@@ -40,7 +40,7 @@ def test_offers_what_is_installed(prefix) -> None:
 
 def test_a_file_for_another_processor_is_no_library(prefix, monkeypatch) -> None:
     (prefix / "lib/libjemalloc.so.2").write_bytes(b"\x7fELF\x01\x01" + bytes(60))
-    monkeypatch.setattr("upshift.levers.allocator._folders", lambda env: [prefix / "lib"])
+    monkeypatch.setattr("hasten.levers.allocator._folders", lambda env: [prefix / "lib"])
     assert find("jemalloc", os.environ) is None
     assert find("tcmalloc", os.environ) == str(prefix / "lib/libtcmalloc.so.4")
 
@@ -52,7 +52,7 @@ def test_leaves_an_allocator_of_the_users_own(prefix) -> None:
 
 
 def test_says_what_could_be_installed(monkeypatch) -> None:
-    monkeypatch.setattr("upshift.levers.allocator._folders", lambda env: [])
+    monkeypatch.setattr("hasten.levers.allocator._folders", lambda env: [])
     assert LEVER.settings(HERE) == ()
     assert LEVER.why_not(HERE).startswith("neither jemalloc nor tcmalloc is installed")
 
@@ -81,7 +81,7 @@ def test_is_loaded_into_the_script_after_what_the_user_preloads(prefix) -> None:
 
 @pytest.mark.child
 def test_is_left_out_with_one_line_where_the_library_is_gone(monkeypatch) -> None:
-    monkeypatch.setattr("upshift.levers.allocator._folders", lambda env: [])
+    monkeypatch.setattr("hasten.levers.allocator._folders", lambda env: [])
     env = environment(Plan().pull("allocator", "jemalloc"), mode="run", env=os.environ)
     assert env.get("LD_PRELOAD") == os.environ.get("LD_PRELOAD")
     done = subprocess.run(
@@ -90,5 +90,5 @@ def test_is_left_out_with_one_line_where_the_library_is_gone(monkeypatch) -> Non
     )  # fmt: skip
     assert done.stdout == "[]\n"
     assert done.stderr == (
-        "upshift: left out allocator=jemalloc: jemalloc is not installed here any more\n"
+        "hasten: left out allocator=jemalloc: jemalloc is not installed here any more\n"
     )

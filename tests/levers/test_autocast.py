@@ -2,9 +2,9 @@
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.autocast import LEVER
-from upshift.testing import LAPTOP, SERVER
+from hasten.lever import Scene
+from hasten.levers.autocast import LEVER
+from hasten.testing import LAPTOP, SERVER
 
 FAST = {
     "model.dtype": "float32", "model.device": "cpu", "bf16.matmul_ratio": 1.9,

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
-from upshift.attach.facts import Traits
-from upshift.lever import Scene
-from upshift.levers.batched_fetch import LEVER, OFFERS, pull
-from upshift.testing import LAPTOP
+from hasten.attach.facts import Traits
+from hasten.lever import Scene
+from hasten.levers.batched_fetch import LEVER, OFFERS, pull
+from hasten.testing import LAPTOP
 
 
 def scene(**traits):
@@ -58,7 +58,7 @@ class Board:
 
 def test_offers_its_sources_until_it_is_undone(monkeypatch) -> None:
     board = Board()
-    monkeypatch.setattr("upshift.levers.batched_fetch.board_of", lambda training: board)
+    monkeypatch.setattr("hasten.levers.batched_fetch.board_of", lambda training: board)
     undo = pull(board, True)
     assert board.offers == list(OFFERS)
     undo()

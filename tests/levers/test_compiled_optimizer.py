@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.compiled_optimizer import LEVER
-from upshift.records import Plan
-from upshift.testing import LAPTOP
+from hasten.lever import Scene
+from hasten.levers.compiled_optimizer import LEVER
+from hasten.records import Plan
+from hasten.testing import LAPTOP
 
 FIT = {
     "optimizer.name": "RMSprop",
@@ -59,8 +59,8 @@ def test_says_what_stands_against_it(traits, why) -> None:
 
 PROGRAM = r"""
 import copy, sys
-from upshift.compile import updates
-from upshift.compile.updates import Updates
+from hasten.compile import updates
+from hasten.compile.updates import Updates
 updates.LARGE_COUNT = 1 << 14
 PLAN = {"compiled_optimizer": True}
 CASES = [("RMSprop", {}), ("RMSprop", {"momentum": 0.9, "centered": True, "weight_decay": 0.01}),

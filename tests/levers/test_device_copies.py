@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.device_copies import LEVER
-from upshift.records import Phase, Torch
-from upshift.testing import LAPTOP, SERVER, sample_profile
+from hasten.lever import Scene
+from hasten.levers.device_copies import LEVER
+from hasten.records import Phase, Torch
+from hasten.testing import LAPTOP, SERVER, sample_profile
 
 
 def moving(transfer_s):
@@ -32,8 +32,8 @@ def test_says_why_it_is_not() -> None:
 
 
 PROGRAM = r"""
-from upshift.levers import device_copies
-from upshift.loader.device.staging import Staging
+from hasten.levers import device_copies
+from hasten.loader.device.staging import Staging
 
 
 class Board:

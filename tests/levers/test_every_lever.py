@@ -7,16 +7,16 @@ from types import MappingProxyType
 
 import pytest
 
-from upshift.errors import PlanError
-from upshift.lever import check_plan, discover
-from upshift.records import Effect, Plan, Switch
+from hasten.errors import PlanError
+from hasten.lever import check_plan, discover
+from hasten.records import Effect, Plan, Switch
 
 NAMES = sorted(discover())
 PULLABLE = [name for name in NAMES if discover()[name].switch is not Switch.LAUNCH]
 
 
 def test_is_named_after_its_file_and_has_a_test_of_its_own(lever) -> None:
-    assert import_module(f"upshift.levers.{lever.name}").LEVER is lever
+    assert import_module(f"hasten.levers.{lever.name}").LEVER is lever
     assert Path(__file__).with_name(f"test_{lever.name}.py").exists()
 
 
@@ -97,8 +97,8 @@ def test_the_users_environment_is_never_written(lever, scenes) -> None:
 
 
 PROGRAM = r"""
-from upshift.lever import lookup
-from upshift.records import Plan
+from hasten.lever import lookup
+from hasten.records import Plan
 
 own = Run().train().close()
 facts["own"], facts["same"] = own.bits(), Run().train().close().bits()

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import upshift
-from upshift.lever import Scene, discover
-from upshift.records import Effect
-from upshift.testing import LAPTOP, sample_profile
+import hasten
+from hasten.lever import Scene, discover
+from hasten.records import Effect
+from hasten.testing import LAPTOP, sample_profile
 
 pytestmark = [pytest.mark.child, pytest.mark.slow]
 NAMES = [name for name, lever in discover().items() if lever.effect is Effect.EXACT]
-SRC = Path(upshift.__file__).parents[1]
+SRC = Path(hasten.__file__).parents[1]
 # Passes with a short last batch, evaluations between them, all kinds of learned state, and habits
 # that levers are made for: gradients filled with zeros, a norm that is hardly ever too large.
 SCRIPT = """
@@ -53,8 +53,8 @@ print(hashlib.sha256(b"".join(s.numpy().tobytes() for s in states)).hexdigest())
 TRAITS = """
 import json, runpy, sys
 import torch
-from upshift.attach import Watch
-from upshift.attach.facts import Traits
+from hasten.attach import Watch
+from hasten.attach.facts import Traits
 watch = Watch(measuring=True)
 traits = Traits(watch.fetches)
 watch.observers.append(traits)
@@ -101,7 +101,7 @@ def ends(run, scene):
         for setting in discover()[name].settings(scene)[:1]:
             said = str(setting).lower() if isinstance(setting, bool) else setting
             pulled = ("--lever", f"{name}={said}", "train.py")
-            words[name] = ("-m", "upshift", "run", *pulled)
+            words[name] = ("-m", "hasten", "run", *pulled)
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(words, pool.map(lambda line: run(*line), words.values()), strict=True))
 

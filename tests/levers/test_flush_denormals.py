@@ -4,10 +4,10 @@ import platform
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.flush_denormals import LEVER
-from upshift.records import Effect
-from upshift.testing import LAPTOP
+from hasten.lever import Scene
+from hasten.levers.flush_denormals import LEVER
+from hasten.records import Effect
+from hasten.testing import LAPTOP
 
 
 def scene(ratio):

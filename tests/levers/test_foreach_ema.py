@@ -2,9 +2,9 @@
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.foreach_ema import LEVER
-from upshift.testing import LAPTOP
+from hasten.lever import Scene
+from hasten.levers.foreach_ema import LEVER
+from hasten.testing import LAPTOP
 
 
 def test_proposes_itself_where_torchs_loop_averages_the_weights() -> None:
@@ -16,7 +16,7 @@ def test_proposes_itself_where_torchs_loop_averages_the_weights() -> None:
 PROGRAM = r"""
 from torch.optim import swa_utils
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_swa_avg_fn
-from upshift.attach.facts import Traits
+from hasten.attach.facts import Traits
 
 
 @torch.no_grad()

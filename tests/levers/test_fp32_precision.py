@@ -2,9 +2,9 @@
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.fp32_precision import LEVER
-from upshift.testing import LAPTOP
+from hasten.lever import Scene
+from hasten.levers.fp32_precision import LEVER
+from hasten.testing import LAPTOP
 
 CPU = {
     "model.dtype": "float32", "model.device": "cpu", "bf16_inside.matmul_ratio": 1.6,
@@ -41,7 +41,7 @@ def test_says_why_not(traits, why) -> None:
 
 
 PROGRAM = r"""
-from upshift.attach.live import LiveTraining
+from hasten.attach.live import LiveTraining
 
 PLAN = {"fp32_precision": "bf16"}
 onednn = torch.backends.mkldnn

@@ -2,9 +2,9 @@
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.fused_optimizer import LEVER
-from upshift.testing import LAPTOP
+from hasten.lever import Scene
+from hasten.levers.fused_optimizer import LEVER
+from hasten.testing import LAPTOP
 
 
 def scene(**traits):

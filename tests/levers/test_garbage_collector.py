@@ -2,9 +2,9 @@
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.garbage_collector import LEVER
-from upshift.testing import LAPTOP, sample_profile
+from hasten.lever import Scene
+from hasten.levers.garbage_collector import LEVER
+from hasten.testing import LAPTOP, sample_profile
 
 
 def scene(**traits):
@@ -103,7 +103,7 @@ def test_who_looks_for_objects_finds_the_frozen_ones(training) -> None:
 
 
 PENALTY = r"""
-from upshift.compile.derivatives import second_derivatives
+from hasten.compile.derivatives import second_derivatives
 
 import sys, tempfile
 folder = tempfile.mkdtemp()

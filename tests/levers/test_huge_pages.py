@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.huge_pages import LEVER
-from upshift.testing import LAPTOP, sample_profile
+from hasten.lever import Scene
+from hasten.levers.huge_pages import LEVER
+from hasten.testing import LAPTOP, sample_profile
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a matter of Linux")
 MODE = Path("/sys/kernel/mm/transparent_hugepage/enabled")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.idle_clip import LEVER, _clip
-from upshift.testing import LAPTOP
+from hasten.lever import Scene
+from hasten.levers.idle_clip import LEVER, _clip
+from hasten.testing import LAPTOP
 
 
 def scene(ratio=None):
@@ -26,7 +26,7 @@ def test_says_with_the_figure_how_often_clipping_acts() -> None:
 
 PROGRAM = r"""
 from torch.nn.utils import clip_grad, clip_grad_norm_, clip_grad_value_  # by name, before the pull
-from upshift.attach.facts import Traits
+from hasten.attach.facts import Traits
 
 SEAM = getattr(clip_grad, "_clip_grads_with_norm_", None)
 facts["has seam"] = SEAM is not None

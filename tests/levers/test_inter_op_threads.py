@@ -2,9 +2,9 @@
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.inter_op_threads import LEVER
-from upshift.testing import SERVER
+from hasten.lever import Scene
+from hasten.levers.inter_op_threads import LEVER
+from hasten.testing import SERVER
 
 
 def scene(**traits):
@@ -38,9 +38,9 @@ def test_says_why_it_is_not(traits, why) -> None:
 HEAD = r"""
 import json, linecache, os, time, warnings
 import torch
-from upshift.attach import Watch
-from upshift.attach.threads import read_threads
-from upshift.child import Pulled
+from hasten.attach import Watch
+from hasten.attach.threads import read_threads
+from hasten.child import Pulled
 
 facts, watch = {}, Watch(measuring=False)
 pulled = Pulled(watch.live)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import upshift
-from upshift.lever import Scene
-from upshift.levers.intra_op_threads import LEVER
-from upshift.records import Phase
-from upshift.testing import LAPTOP, SERVER, sample_profile
+import hasten
+from hasten.lever import Scene
+from hasten.levers.intra_op_threads import LEVER
+from hasten.records import Phase
+from hasten.testing import LAPTOP, SERVER, sample_profile
 
 
 def test_proposes_the_budget_first_and_never_what_is_set_already() -> None:
@@ -172,9 +172,9 @@ if __name__ == "__main__":
 @pytest.mark.child
 def test_a_worker_that_is_started_by_spawn_keeps_its_one_thread_and_what_it_sets(tmp_path) -> None:
     (tmp_path / "train.py").write_text(SPAWNED)
-    command = [sys.executable, "-m", "upshift", "run", "--lever", "intra_op_threads=3", "train.py"]
+    command = [sys.executable, "-m", "hasten", "run", "--lever", "intra_op_threads=3", "train.py"]
     env = {
-        "PYTHONPATH": str(Path(upshift.__file__).parents[1]), "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(Path(hasten.__file__).parents[1]), "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
     }  # fmt: skip
     done = subprocess.run(
@@ -187,9 +187,9 @@ LATE = r"""
 import json, os
 os.environ["OMP_NUM_THREADS"] = "1"  # of a larger number MKL takes what it finds cores for
 import torch
-from upshift.attach import Watch
-from upshift.attach.threads import read_threads
-from upshift.child import Pulled
+from hasten.attach import Watch
+from hasten.attach.threads import read_threads
+from hasten.child import Pulled
 
 facts = {"traits": read_threads()["threads"]}
 watch = Watch(measuring=False)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.malloc_retention import LEVER
-from upshift.testing import LAPTOP, sample_profile
+from hasten.lever import Scene
+from hasten.levers.malloc_retention import LEVER
+from hasten.testing import LAPTOP, sample_profile
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc on Linux")
 

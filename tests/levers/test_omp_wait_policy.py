@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers import omp_wait_policy
-from upshift.levers.omp_wait_policy import LEVER
-from upshift.records import Pressure, Runtime
-from upshift.testing import LAPTOP, SERVER
+from hasten.lever import Scene
+from hasten.levers import omp_wait_policy
+from hasten.levers.omp_wait_policy import LEVER
+from hasten.records import Pressure, Runtime
+from hasten.testing import LAPTOP, SERVER
 
 
 def scene(machine=LAPTOP, **traits):

@@ -1,8 +1,8 @@
 """onednn_cache: room for what many shapes compile, and nothing where the stock size does."""
 
-from upshift.lever import Scene
-from upshift.levers.onednn_cache import LEVER
-from upshift.testing import LAPTOP
+from hasten.lever import Scene
+from hasten.levers.onednn_cache import LEVER
+from hasten.testing import LAPTOP
 
 
 def scene(shape_count, layer_count):

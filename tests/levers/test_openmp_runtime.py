@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.openmp_runtime import LEVER
-from upshift.records import Runtime, Torch
-from upshift.testing import LAPTOP
+from hasten.lever import Scene
+from hasten.levers.openmp_runtime import LEVER
+from hasten.records import Runtime, Torch
+from hasten.testing import LAPTOP
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="preloading is tested on Linux")
 HERE = Scene(machine=LAPTOP)
@@ -16,7 +16,7 @@ HERE = Scene(machine=LAPTOP)
 
 @pytest.fixture
 def absent(monkeypatch):
-    monkeypatch.setattr("upshift.levers.openmp_runtime.find", lambda env: None)
+    monkeypatch.setattr("hasten.levers.openmp_runtime.find", lambda env: None)
 
 
 def test_is_tried_where_the_library_is_installed() -> None:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from upshift.errors import PlanError
-from upshift.lever import Scene
-from upshift.levers.phase_threads import LEVER
-from upshift.records import Phase, Plan
-from upshift.testing import LAPTOP, SERVER, sample_profile
+from hasten.errors import PlanError
+from hasten.lever import Scene
+from hasten.levers.phase_threads import LEVER
+from hasten.records import Phase, Plan
+from hasten.testing import LAPTOP, SERVER, sample_profile
 
 
 def scene(machine=LAPTOP, shares=None, **traits):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.redrawing_workers import LEVER
-from upshift.records import Phase
-from upshift.testing import LAPTOP, SERVER, sample_profile
+from hasten.lever import Scene
+from hasten.levers.redrawing_workers import LEVER
+from hasten.records import Phase
+from hasten.testing import LAPTOP, SERVER, sample_profile
 
 
 def scene(**more):

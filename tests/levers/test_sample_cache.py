@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from upshift.errors import PlanError
-from upshift.lever import Scene
-from upshift.levers.sample_cache import LEVER, parse
-from upshift.records import Memory, Phase
-from upshift.testing import LAPTOP, SERVER, sample_profile
+from hasten.errors import PlanError
+from hasten.lever import Scene
+from hasten.levers.sample_cache import LEVER, parse
+from hasten.records import Memory, Phase
+from hasten.testing import LAPTOP, SERVER, sample_profile
 
 
 def scene(machine=LAPTOP, data_ratio=0.5, **memory):

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers import thread_binding
-from upshift.levers.thread_binding import LEVER
-from upshift.testing import LAPTOP, SERVER
+from hasten.lever import Scene
+from hasten.levers import thread_binding
+from hasten.levers.thread_binding import LEVER
+from hasten.testing import LAPTOP, SERVER
 
 
 def scene(machine=LAPTOP, **traits):
@@ -75,7 +75,7 @@ def test_ranks_that_share_a_mask_take_turns(rank, first, monkeypatch) -> None:
 
 PROGRAM = r"""
 import os, subprocess, sys
-from upshift.levers import thread_binding
+from hasten.levers import thread_binding
 
 thread_binding._cores = lambda mask: [frozenset({cpu}) for cpu in sorted(mask)]
 whole = os.sched_getaffinity(0)

@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.torch_compile import LEVER
-from upshift.testing import LAPTOP
+from hasten.lever import Scene
+from hasten.levers.torch_compile import LEVER
+from hasten.testing import LAPTOP
 
 FIT = {
     "model.parameter_count": 1000,

@@ -5,9 +5,9 @@ import importlib.util
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.turbojpeg import LEVER
-from upshift.testing import LAPTOP
+from hasten.lever import Scene
+from hasten.levers.turbojpeg import LEVER
+from hasten.testing import LAPTOP
 
 libraries = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("PIL", "simplejpeg"))),
@@ -44,7 +44,7 @@ PROGRAM = r"""
 import io, tempfile
 from pathlib import Path
 from PIL import Image, ImageFile
-from upshift.loader.sources import decode
+from hasten.loader.sources import decode
 
 original = ImageFile.ImageFile.load
 folder = tempfile.TemporaryDirectory()

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.worker_threads import LEVER
-from upshift.testing import LAPTOP, SERVER
+from hasten.lever import Scene
+from hasten.levers.worker_threads import LEVER
+from hasten.testing import LAPTOP, SERVER
 
 
 def scene(count, machine=LAPTOP):
@@ -29,7 +29,7 @@ def test_says_why_there_is_nothing_to_try() -> None:
 PROGRAM = r"""
 import os, random, tempfile
 import numpy as np
-from upshift.loader.workers import threads
+from hasten.loader.workers import threads
 
 folder = tempfile.TemporaryDirectory()
 notes = os.path.join(folder.name, "counts")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from upshift.lever import Scene
-from upshift.levers.zero_grad_to_none import LEVER
-from upshift.testing import LAPTOP
+from hasten.lever import Scene
+from hasten.levers.zero_grad_to_none import LEVER
+from hasten.testing import LAPTOP
 
 
 def test_proposes_itself_where_gradients_are_filled_with_zeros() -> None:
@@ -197,7 +197,7 @@ for plan in ({}, PLAN):
     script.pulled.switch({})
     script.watch._detach()
 
-from upshift.attach.facts import Traits
+from hasten.attach.facts import Traits
 
 facts["traits"] = []
 for set_to_none in (False, True):

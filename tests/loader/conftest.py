@@ -6,8 +6,8 @@ HEAD = r"""
 import gc, hashlib, json, os, random, signal, sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, get_worker_info
-from upshift.attach import Watch
-from upshift.loader import Switchboard
+from hasten.attach import Watch
+from hasten.loader import Switchboard
 
 torch.set_num_threads(1)
 watch, board = Watch(measuring=False), Switchboard(granted=True)

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 
-from upshift.loader import states
-from upshift.loader.same import difference
-from upshift.loader.sources import arrays
-from upshift.loader.sources.source import Stock
+from hasten.loader import states
+from hasten.loader.same import difference
+from hasten.loader.sources import arrays
+from hasten.loader.sources.source import Stock
 
 np = pytest.importorskip("numpy", reason="numpy is not installed")
 datasets = pytest.importorskip("torchvision.datasets", reason="torchvision is not installed")
@@ -293,7 +293,7 @@ def test_what_is_not_known_is_refused_with_the_reason() -> None:
 PROGRAM = r"""
 import numpy as np
 from torchvision import datasets, transforms as T
-from upshift.loader.sources import arrays
+from hasten.loader.sources import arrays
 
 
 def cifar():

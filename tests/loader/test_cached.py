@@ -17,12 +17,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from upshift.loader import states
-from upshift.loader.cache import cached, memo
-from upshift.loader.cache.cached import Cache
-from upshift.loader.same import difference
-from upshift.loader.sources.checked import Checked
-from upshift.loader.sources.source import Stock
+from hasten.loader import states
+from hasten.loader.cache import cached, memo
+from hasten.loader.cache.cached import Cache
+from hasten.loader.same import difference
+from hasten.loader.sources.checked import Checked
+from hasten.loader.sources.source import Stock
 
 Image = pytest.importorskip("PIL.Image", reason="needs Pillow")
 BUDGET = 1 << 26
@@ -793,8 +793,8 @@ def test_a_folder_with_a_getitem_of_its_own_is_treated_as_unknown(vision, images
 
 
 PROGRAM = r"""
-from upshift.loader.cache import memo
-from upshift.loader.cache.cached import Cache
+from hasten.loader.cache import memo
+from hasten.loader.cache.cached import Cache
 
 memo._OVERHEAD_NS, memo._LOOK_SHARE_RATIO = -(10**12), 1e9
 
@@ -848,8 +848,8 @@ def test_loaders_with_and_without_workers_give_torchs_batches_and_draws(loaders)
 
 
 KEPT = r"""
-from upshift.loader.cache import memo
-from upshift.loader.cache.cached import Cache
+from hasten.loader.cache import memo
+from hasten.loader.cache.cached import Cache
 
 memo._OVERHEAD_NS, memo._LOOK_SHARE_RATIO = -(10**12), 1e9
 

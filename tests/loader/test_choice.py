@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.lever import Scene
-from upshift.loader import choice
-from upshift.loader.choice import Load, around, counts, fitting_count, predict
-from upshift.records import Phase
-from upshift.testing import LAPTOP, SERVER, sample_profile
+from hasten.lever import Scene
+from hasten.loader import choice
+from hasten.loader.choice import Load, around, counts, fitting_count, predict
+from hasten.records import Phase
+from hasten.testing import LAPTOP, SERVER, sample_profile
 
 MS = 1e-3
 TIMES_S = st.floats(1e-5, 10.0)

@@ -14,7 +14,7 @@ Image = pytest.importorskip("PIL.Image")
 ImageFile = importlib.import_module("PIL.ImageFile")
 pytest.importorskip("simplejpeg", reason="the extra turbojpeg is not installed")
 
-from upshift.loader.sources import decode  # noqa: E402
+from hasten.loader.sources import decode  # noqa: E402
 
 BLOCK = 65536
 

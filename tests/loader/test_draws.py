@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from upshift.loader.sources import draws
+from hasten.loader.sources import draws
 
 KINDS = st.lists(st.none() | st.integers(1, 70000), max_size=5).map(tuple)
 

@@ -142,8 +142,8 @@ ENGINES = (
     DATASETS
     + r"""
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset, random_split
-from upshift.loader.cache.cached import Cache
-from upshift.loader.sources import gather
+from hasten.loader.cache.cached import Cache
+from hasten.loader.sources import gather
 
 def table(count):
     numbers = torch.Generator().manual_seed(0)

@@ -19,11 +19,11 @@ from torch.utils.data import (
     random_split,
 )
 
-from upshift.loader import states
-from upshift.loader.same import difference
-from upshift.loader.sources.gather import Gather, offer
-from upshift.loader.sources.source import Stock
-from upshift.loader.sources.subsets import leaves, positions_of
+from hasten.loader import states
+from hasten.loader.same import difference
+from hasten.loader.sources.gather import Gather, offer
+from hasten.loader.sources.source import Stock
+from hasten.loader.sources.subsets import leaves, positions_of
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8,

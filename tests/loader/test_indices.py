@@ -6,9 +6,9 @@ pytestmark = pytest.mark.child
 
 KINDS = r"""
 import numpy as np
-from upshift.loader.cache import memo
-from upshift.loader.cache.cached import Cache
-from upshift.loader.sources import arrays, gather
+from hasten.loader.cache import memo
+from hasten.loader.cache.cached import Cache
+from hasten.loader.sources import arrays, gather
 from torch.utils.data import SubsetRandomSampler, TensorDataset
 
 memo._OVERHEAD_NS = -10**12

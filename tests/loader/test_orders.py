@@ -14,8 +14,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from upshift.loader import orders
-from upshift.loader.orders import fast_indices
+from hasten.loader import orders
+from hasten.loader.orders import fast_indices
 
 
 @st.composite

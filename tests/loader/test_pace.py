@@ -2,7 +2,7 @@
 
 import pytest
 
-from upshift.loader.pace import Pace
+from hasten.loader.pace import Pace
 
 
 class Loop:

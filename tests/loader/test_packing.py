@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from upshift.loader.cache.packing import Packed, Strange, pack, unpack
-from upshift.loader.same import difference
+from hasten.loader.cache.packing import Packed, Strange, pack, unpack
+from hasten.loader.same import difference
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8,

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from upshift.loader.portrait import Portrait
-from upshift.loader.workers.observed import observe
+from hasten.loader.portrait import Portrait
+from hasten.loader.workers.observed import observe
 
 SIZE = 3
 SETTINGS = {"crop": [1, 2]}

@@ -6,9 +6,9 @@ pytestmark = pytest.mark.child
 
 BEGIN = r"""
 import time
-from upshift.loader.cache import memo
-from upshift.loader.cache.cached import Cache
-from upshift.loader.rehearsal import Rehearsals
+from hasten.loader.cache import memo
+from hasten.loader.cache.cached import Cache
+from hasten.loader.rehearsal import Rehearsals
 
 memo._OVERHEAD_NS, memo._LOOK_SHARE_RATIO = -10**12, 1e9  # none is too cheap to be kept
 """

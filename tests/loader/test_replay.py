@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from upshift.attach.live import LiveTraining
-from upshift.errors import PlanError
-from upshift.launch.order import REPLAY_KEY
-from upshift.lever import discover, lookup
-from upshift.loader.replay import REPLAYED_COUNT, Replay
-from upshift.records import Plan
+from hasten.attach.live import LiveTraining
+from hasten.errors import PlanError
+from hasten.launch.order import REPLAY_KEY
+from hasten.lever import discover, lookup
+from hasten.loader.replay import REPLAYED_COUNT, Replay
+from hasten.records import Plan
 
 
 class Source:

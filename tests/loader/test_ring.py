@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from upshift.loader.device.ring import Ring, holder_count, is_dense  # noqa: E402
+from hasten.loader.device.ring import Ring, holder_count, is_dense  # noqa: E402
 
 
 def bytes_of(count):

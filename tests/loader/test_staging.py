@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from upshift.loader.device.staging import Staging, is_plain, leaves, target_of  # noqa: E402
+from hasten.loader.device.staging import Staging, is_plain, leaves, target_of  # noqa: E402
 
 HERE = torch.device("cuda:0")
 RUBBISH = -77

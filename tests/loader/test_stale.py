@@ -8,8 +8,8 @@ pytestmark = pytest.mark.child
 
 FILES = r"""
 import multiprocessing, tempfile
-from upshift.loader import desk
-from upshift.loader.workers.pool import Pool
+from hasten.loader import desk
+from hasten.loader.workers.pool import Pool
 
 folder = tempfile.mkdtemp()
 adopted = [0]
@@ -308,7 +308,7 @@ for wanted in (0, 1, 2):
 """
 
 TURNED = r"""
-from upshift.loader import desk
+from hasten.loader import desk
 desk.due = lambda number: True
 
 class Late(Draws):

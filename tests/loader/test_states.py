@@ -4,7 +4,7 @@ import random
 
 import torch
 
-from upshift.loader import states
+from hasten.loader import states
 
 
 def listed(told):

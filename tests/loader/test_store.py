@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from upshift.loader.cache import store as module
-from upshift.loader.cache.store import Store
+from hasten.loader.cache import store as module
+from hasten.loader.cache.store import Store
 
 KEYS = st.one_of(st.integers(-(2**70), 2**70), st.binary(max_size=12))
 

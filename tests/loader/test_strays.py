@@ -6,9 +6,9 @@ pytestmark = pytest.mark.child
 
 STRAYS = r"""
 import queue, threading
-from upshift.loader.cache import memo
-from upshift.loader.cache.cached import Cache
-from upshift.loader.sources import gather
+from hasten.loader.cache import memo
+from hasten.loader.cache.cached import Cache
+from hasten.loader.sources import gather
 from torch.utils.data import TensorDataset
 
 memo._OVERHEAD_NS = -10**12
@@ -88,7 +88,7 @@ facts["notes"] = board.notes
 
 MEETING = r"""
 import threading
-from upshift.loader.sources.source import Stock
+from hasten.loader.sources.source import Stock
 
 asked, drawn = threading.Semaphore(0), threading.Semaphore(0)
 

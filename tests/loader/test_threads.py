@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from upshift.loader.workers.threads import WorkerThreads
+from hasten.loader.workers.threads import WorkerThreads
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
 several = pytest.mark.skipif(
@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data._utils import fetch as fetching
-from upshift.loader.workers import threads
-from upshift.loader.workers.threads import WorkerThreads
+from hasten.loader.workers import threads
+from hasten.loader.workers.threads import WorkerThreads
 
 facts = {}
 notes = "/dev/null"

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
-from upshift.loader.sources import palette, transforms
-from upshift.loader.sources.palette import Refused
+from hasten.loader.sources import palette, transforms
+from hasten.loader.sources.palette import Refused
 
 np = pytest.importorskip("numpy", reason="numpy is not installed")
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")

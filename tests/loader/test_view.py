@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from upshift.loader import view
+from hasten.loader import view
 
 DEVICES = r"""
 def run():
@@ -23,7 +23,7 @@ undo()
 
 REFUSED = r"""
 from torch.utils.data import dataloader
-from upshift.loader.view import LoaderView
+from hasten.loader.view import LoaderView
 
 class Torchs(dataloader._SingleProcessDataLoaderIter):
     def __init__(self, loader):

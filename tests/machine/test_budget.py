@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.machine import read
-from upshift.machine.budget import decide
-from upshift.machine.kernel_files import id_list
-from upshift.machine.slurm import per_node
+from hasten.machine import read
+from hasten.machine.budget import decide
+from hasten.machine.kernel_files import id_list
+from hasten.machine.slurm import per_node
 
 counts = st.none() | st.integers(1, 512)
 quotas = st.none() | st.floats(0.01, 512)

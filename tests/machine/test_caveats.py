@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from upshift.machine import read
-from upshift.machine.caveats import find
-from upshift.records import Budget, Cpu, Machine, Memory, Pressure, Runtime, Torch
+from hasten.machine import read
+from hasten.machine.caveats import find
+from hasten.records import Budget, Cpu, Machine, Memory, Pressure, Runtime, Torch
 
 GIB = 2**30
 HEALTHY = Machine(

@@ -1,5 +1,5 @@
-from upshift.machine import read
-from upshift.records import Cpu
+from hasten.machine import read
+from hasten.records import Cpu
 
 
 def test_counts_the_cores_of_a_laptop_by_its_siblings(laptop) -> None:

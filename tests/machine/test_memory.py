@@ -1,7 +1,7 @@
 import pytest
 
-from upshift.machine import read
-from upshift.records import Memory
+from hasten.machine import read
+from hasten.records import Memory
 
 GIB = 2**30
 UNLIMITED_V1 = "9223372036854771712"
@@ -72,7 +72,7 @@ def test_a_group_that_ends_as_one_is_a_caveat(server, place) -> None:
     server.cgroup2("/pod/job", {**files, f"{place}/memory.oom.group": "1"})
     (caveat,) = read(root=server.path, env={}).caveats
     assert caveat.name == "shared_end"
-    assert "upshift too" in caveat.problem
+    assert "hasten too" in caveat.problem
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
-from upshift.machine import read
-from upshift.records import Pressure
+from hasten.machine import read
+from hasten.records import Pressure
 
 
 def pressure(fake):

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-import upshift
-from upshift.machine import probe_torch, read
-from upshift.machine.elsewhere import read_cpu_elsewhere, read_memory_elsewhere
-from upshift.machine.probe import MARK, parse
-from upshift.machine.torch_facts import runtimes
-from upshift.records import Torch
+import hasten
+from hasten.machine import probe_torch, read
+from hasten.machine.elsewhere import read_cpu_elsewhere, read_memory_elsewhere
+from hasten.machine.probe import MARK, parse
+from hasten.machine.torch_facts import runtimes
+from hasten.records import Torch
 
 
 def test_reads_the_real_machine_without_a_traceback() -> None:
@@ -107,10 +107,10 @@ def test_a_probe_ends_with_its_parent(tmp_path, eventually) -> None:
     (tmp_path / "pid").touch()
     slow = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(60)"
     (tmp_path / "torch.py").write_text(slow.replace("'pid'", repr(str(tmp_path / "pid"))))
-    code = "import sys; from upshift.machine import probe_torch; probe_torch(sys.executable)"
+    code = "import sys; from hasten.machine import probe_torch; probe_torch(sys.executable)"
     env = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(upshift.__file__).parents[1])]),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(hasten.__file__).parents[1])]),
     }
     with subprocess.Popen([sys.executable, "-c", code], env=env) as parent:
         assert eventually((tmp_path / "pid").read_text)

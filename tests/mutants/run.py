@@ -198,7 +198,7 @@ def _wait(pid: int, limit_s: float) -> int:
 def servers(count: int, *, with_torch: bool) -> Iterator[SimpleQueue[Server]]:
     """Make copies of the tree to plant faults in, with a server for each."""
     queue: SimpleQueue[Server] = SimpleQueue()
-    with tempfile.TemporaryDirectory(prefix="upshift-mutants-") as folder, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="hasten-mutants-") as folder, ExitStack() as stack:
         for index in range(count):
             root = Path(folder, str(index))
             root.mkdir()

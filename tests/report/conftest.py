@@ -6,7 +6,7 @@ from math import exp
 
 import pytest
 
-from upshift.records import (
+from hasten.records import (
     Budget,
     Caveat,
     Comparison,

@@ -4,8 +4,8 @@ import subprocess
 from dataclasses import replace
 from textwrap import dedent
 
-from upshift.records import Entry, Plan
-from upshift.report.edits import write_edits
+from hasten.records import Entry, Plan
+from hasten.report.edits import write_edits
 
 
 class Desk:

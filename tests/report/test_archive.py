@@ -4,8 +4,8 @@ from types import MappingProxyType
 
 import pytest
 
-from upshift.errors import UsageError
-from upshift.report import archive
+from hasten.errors import UsageError
+from hasten.report import archive
 
 
 @pytest.fixture(autouse=True)
@@ -17,10 +17,10 @@ def cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["tuning", "nothing", "raced"])
 def test_a_tuning_comes_back_as_it_was(request, tmp_path, kind):
     tuning = request.getfixturevalue(kind)
-    place = archive.remember(tuning, tmp_path / "upshift.toml")
-    assert archive.recall(None, tmp_path / "upshift.toml") == (tuning, tmp_path / "upshift.toml")
-    assert archive.recall(place, tmp_path / "x") == (tuning, tmp_path / "upshift.toml")
-    assert archive.recall(tmp_path / "upshift.toml", tmp_path / "x")[0] == tuning
+    place = archive.remember(tuning, tmp_path / "hasten.toml")
+    assert archive.recall(None, tmp_path / "hasten.toml") == (tuning, tmp_path / "hasten.toml")
+    assert archive.recall(place, tmp_path / "x") == (tuning, tmp_path / "hasten.toml")
+    assert archive.recall(tmp_path / "hasten.toml", tmp_path / "x")[0] == tuning
 
 
 def test_odd_mappings_and_infinities_come_back(tmp_path, tuning):
@@ -39,29 +39,29 @@ def test_odd_mappings_and_infinities_come_back(tmp_path, tuning):
 
 
 def test_the_newest_is_shown_where_nothing_was_tuned(tmp_path, tuning, nothing):
-    old = archive.remember(tuning, tmp_path / "a" / "upshift.toml")
-    archive.remember(nothing, tmp_path / "b" / "upshift.toml")
+    old = archive.remember(tuning, tmp_path / "a" / "hasten.toml")
+    archive.remember(nothing, tmp_path / "b" / "hasten.toml")
     os.utime(old, (1, 1))
-    read, path = archive.recall(None, tmp_path / "c" / "upshift.toml")
+    read, path = archive.recall(None, tmp_path / "c" / "hasten.toml")
     assert read == nothing
-    assert path == tmp_path / "b" / "upshift.toml"
+    assert path == tmp_path / "b" / "hasten.toml"
 
 
 def test_the_plan_of_this_folder_is_shown_before_a_newer_one(tmp_path, tuning, nothing):
-    own = archive.remember(tuning, tmp_path / "upshift.toml")
-    archive.remember(nothing, tmp_path / "b" / "upshift.toml")
+    own = archive.remember(tuning, tmp_path / "hasten.toml")
+    archive.remember(nothing, tmp_path / "b" / "hasten.toml")
     os.utime(own, (1, 1))
-    assert archive.recall(None, tmp_path / "upshift.toml")[0] == tuning
+    assert archive.recall(None, tmp_path / "hasten.toml")[0] == tuning
 
 
 def test_nothing_tuned_yet_is_a_sentence(tmp_path):
     with pytest.raises(UsageError, match="Nothing was tuned yet"):
-        archive.recall(None, tmp_path / "upshift.toml")
+        archive.recall(None, tmp_path / "hasten.toml")
 
 
 def test_a_plan_that_nobody_remembers_is_a_sentence(tmp_path):
     with pytest.raises(UsageError, match="No tuning is kept"):
-        archive.recall(tmp_path / "upshift.toml", tmp_path / "x")
+        archive.recall(tmp_path / "hasten.toml", tmp_path / "x")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"tuning": {"machine": 3}}', '{"tuning": 1}'])
@@ -74,7 +74,7 @@ def test_a_broken_record_is_a_sentence(tmp_path, content):
 def test_a_relative_cache_home_is_ignored(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert archive.folder() == tmp_path / ".cache" / "upshift" / "tunings"
+    assert archive.folder() == tmp_path / ".cache" / "hasten" / "tunings"
 
 
 def test_without_a_home_it_is_said_where_a_tuning_could_be_kept(monkeypatch, tmp_path, tuning):
@@ -85,5 +85,5 @@ def test_without_a_home_it_is_said_where_a_tuning_could_be_kept(monkeypatch, tmp
     monkeypatch.setattr(archive.Path, "home", homeless)
     for ask, what in ((archive.remember, tuning), (archive.recall, None)):
         with pytest.raises(UsageError, match="no home folder") as caught:
-            ask(what, tmp_path / "upshift.toml")
+            ask(what, tmp_path / "hasten.toml")
         assert "XDG_CACHE_HOME" in caught.value.remedy

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from upshift.records import Budget, Caveat, Cpu, Machine, Memory, Pressure, Runtime, Torch
-from upshift.report.doctor import document, render
+from hasten.records import Budget, Caveat, Cpu, Machine, Memory, Pressure, Runtime, Torch
+from hasten.report.doctor import document, render
 
 GIB = 2**30
 UNKNOWN = Machine(cpu=Cpu(), budget=Budget(core_count=1, limited_by="unknown"))

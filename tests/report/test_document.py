@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from upshift.errors import UsageError
-from upshift.report import document, files
+from hasten.errors import UsageError
+from hasten.report import document, files
 
 TOP = {
     "schema", "machine", "workload", "baseline", "findings", "plan", "speedup", "levers", "assumed",

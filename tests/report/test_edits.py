@@ -10,17 +10,17 @@ from textwrap import dedent
 
 import pytest
 
-import upshift.errors
-from upshift.errors import PlanError, UsageError
-from upshift.records import Entry, Plan
-from upshift.report.edits import write_edits
+import hasten.errors
+from hasten.errors import PlanError, UsageError
+from hasten.records import Entry, Plan
+from hasten.report.edits import write_edits
 
 _spec = importlib.util.spec_from_file_location("desks", Path(__file__).with_name("desks.py"))
 desks = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(desks)
 changed = desks.changed
 
-ROOT = Path(upshift.errors.__file__).parents[2]
+ROOT = Path(hasten.errors.__file__).parents[2]
 QUIET = {"loader.workers": 0, "loader.draws": False}
 IMAGES = {"model.conv": True, "model.conv_input_rank": 4}
 HEAD = """
@@ -153,7 +153,7 @@ def test_a_precision_of_the_scripts_own_stays(desk) -> None:
         'import torch\ntorch.set_float32_matmul_precision("highest")\n', fp32_precision="tf32"
     )
     assert desk.diff == ""
-    assert "keep `upshift run`. The script sets a precision itself at train.py:2." in desk.said()
+    assert "keep `hasten run`. The script sets a precision itself at train.py:2." in desk.said()
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_workers_that_would_draw_otherwise_are_not_written(desk, traits, why) ->
         "from torch.utils.data import DataLoader\nDataLoader(data)\n", traits, loader_workers=2
     )
     assert desk.diff == ""
-    assert desk.said().startswith("loader_workers: no edit can do this: keep `upshift run`.")
+    assert desk.said().startswith("loader_workers: no edit can do this: keep `hasten run`.")
     assert why in desk.said()
 
 
@@ -647,7 +647,7 @@ def test_an_average_is_asked_for_in_its_own_place(desk, given, after) -> None:
 
 
 def test_an_edit_that_breaks_is_left_to_the_user_and_all_else_is_written(desk, monkeypatch) -> None:
-    from upshift.report.edits.table import EDITS
+    from hasten.report.edits.table import EDITS
 
     def broken(job):
         job.set_up("half = True")
@@ -674,9 +674,9 @@ def test_the_environment_becomes_the_line_to_type(desk) -> None:
     )
 
 
-def test_what_only_upshift_does_is_said(desk) -> None:
+def test_what_only_hasten_does_is_said(desk) -> None:
     desk.edit("import torch\n", batched_fetch=True, sample_cache="1GiB")
-    assert all("no edit can do this: keep `upshift run`. " in note for note in desk.notes)
+    assert all("no edit can do this: keep `hasten run`. " in note for note in desk.notes)
     assert len(desk.notes) == 2
 
 
@@ -843,8 +843,8 @@ def test_the_diff_in_the_documents_is_what_is_printed(desk) -> None:
 
 
 def test_every_edit_is_for_a_lever_that_there_is() -> None:
-    from upshift.lever import names
-    from upshift.report.edits.table import EDITS, LAST, NO_EDIT, PLACES
+    from hasten.lever import names
+    from hasten.report.edits.table import EDITS, LAST, NO_EDIT, PLACES
 
     assert {*EDITS, *NO_EDIT, *PLACES} <= set(names())
     assert set(LAST) <= set(EDITS)

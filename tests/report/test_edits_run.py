@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import upshift.errors
-from upshift.cli import app
-from upshift.records import Entry, Plan
-from upshift.report import archive
-from upshift.report.edits import write_edits
+import hasten.errors
+from hasten.cli import app
+from hasten.records import Entry, Plan
+from hasten.report import archive
+from hasten.report.edits import write_edits
 
-ROOT = Path(upshift.errors.__file__).parents[2]
+ROOT = Path(hasten.errors.__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "image_pipeline.py"
 SMALL = '''"""A small script in the shape of many."""
 import sys
@@ -84,7 +84,7 @@ def train(tmp_path, workload):
         made = write_edits(edited, pulled, traits=traits, env={})
         patched(tmp_path / "edited", made.diff)
         levers = [word for pair in plan.items() for word in ("--lever", "{}={}".format(*pair))]
-        under = ("-m", "upshift", "run", *levers, "train.py", *argv)
+        under = ("-m", "hasten", "run", *levers, "train.py", *argv)
         said = start(*under, cwd=tmp_path / "plan", path=str(ROOT / "src"))
         return made, said, start("train.py", *argv, cwd=tmp_path / "edited")
 
@@ -131,20 +131,20 @@ def test_exact_edits_leave_shuffles_and_draws_as_they_are(train, tmp_path) -> No
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch, tuning):
-    """A tuning that `upshift report` knows, of a script in the working folder."""
+    """A tuning that `hasten report` knows, of a script in the working folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "train.py").write_text("import torch\n\nopt = torch.optim.SGD(ps, 1)\n")
     plan = Plan().pull("fused_optimizer", True).pull("intra_op_threads", 2)
     workload = replace(tuning.workload, argv=("train.py",), cwd=str(tmp_path))
-    archive.remember(replace(tuning, plan=plan, workload=workload), Path("upshift.toml"))
+    archive.remember(replace(tuning, plan=plan, workload=workload), Path("hasten.toml"))
     return tmp_path
 
 
 def test_report_prints_the_diff_alone_and_the_notes_aside(kept) -> None:
     done = CliRunner().invoke(app, ["report", "--edits"])
     assert done.exit_code == 0, done.output
-    assert done.stderr.startswith("upshift: fused_optimizer: the first update")
+    assert done.stderr.startswith("hasten: fused_optimizer: the first update")
     patched(kept, done.stdout)
     assert (kept / "train.py").read_text() == (
         "import torch\n\ntorch.set_num_threads(2)\n\nopt = torch.optim.SGD(ps, 1, fused=True)\n"
@@ -154,8 +154,8 @@ def test_report_prints_the_diff_alone_and_the_notes_aside(kept) -> None:
 
 
 def test_a_lever_that_was_deleted_from_the_plan_file_is_not_written(kept) -> None:
-    (kept / "upshift.toml").write_text("schema = 1\n\n[plan]\nintra_op_threads = 2\n\n[evidence]\n")
-    done = CliRunner().invoke(app, ["report", "--edits", "upshift.toml"])
+    (kept / "hasten.toml").write_text("schema = 1\n\n[plan]\nintra_op_threads = 2\n\n[evidence]\n")
+    done = CliRunner().invoke(app, ["report", "--edits", "hasten.toml"])
     assert done.exit_code == 0, done.output
     assert "+torch.set_num_threads(2)" in done.stdout
     assert "fused" not in done.output
@@ -171,7 +171,7 @@ def test_a_broken_script_is_told_in_one_sentence(kept) -> None:
 
 def test_a_run_never_loads_the_library_for_edits() -> None:
     code = (
-        "import sys, upshift.cli, upshift.session, upshift.report.plan_file, upshift.lever as l; "
+        "import sys, hasten.cli, hasten.session, hasten.report.plan_file, hasten.lever as l; "
         "l.discover(); print('libcst' in sys.modules)"
     )
     assert start("-c", code, cwd=ROOT, path=str(ROOT / "src")) == "False\n"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from upshift.errors import UsageError
-from upshift.records import Comparison, Interval, Pair, Plan, Verdict, Workload
-from upshift.records.words import Entry
-from upshift.report.audience import Audience
-from upshift.report.document import profile_document
-from upshift.report.events import ALWAYS, KEYS, SCHEMA, Events, open_stream
+from hasten.errors import UsageError
+from hasten.records import Comparison, Interval, Pair, Plan, Verdict, Workload
+from hasten.records.words import Entry
+from hasten.report.audience import Audience
+from hasten.report.document import profile_document
+from hasten.report.events import ALWAYS, KEYS, SCHEMA, Events, open_stream
 
 PAGE = Path(__file__).parents[2] / "docs" / "events.md"
 PAIR = Pair(baseline_s=1.1, candidate_s=1.0, baseline_first=True)
@@ -71,7 +71,7 @@ def whole_story(events, profiled, profile, machine):
     events.leads(THREADS)
     events.known("A fact.")
     events.note("A note.")
-    events.result(profile_document(found), [Path("upshift.toml")])
+    events.result(profile_document(found), [Path("hasten.toml")])
 
 
 def test_every_event_has_its_keys_in_their_order(profiled, profile, machine):

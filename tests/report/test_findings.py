@@ -2,8 +2,8 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from upshift.records import Diagnosis, HotLine, Place
-from upshift.report import findings
+from hasten.records import Diagnosis, HotLine, Place
+from hasten.report import findings
 
 
 def shown(diagnosis, workload):

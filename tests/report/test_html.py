@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from upshift.records import Effect, Finding, Gate, HotLine, Phase, Place, Plan, Proof, Verdict
-from upshift.report import html
+from hasten.records import Effect, Finding, Gate, HotLine, Phase, Place, Plan, Proof, Verdict
+from hasten.report import html
 
 _spec = importlib.util.spec_from_file_location("browser", Path(__file__).with_name("browser.py"))
 browsers = importlib.util.module_from_spec(_spec)
@@ -75,7 +75,7 @@ def browser(tmp_path_factory):
 def page(raced, tmp_path, lines):
     path = tmp_path / "report.html"
     path.write_text(
-        html.render_tuning(raced, plan_path=tmp_path / "upshift.toml", lines=lines, edits=EDITS)
+        html.render_tuning(raced, plan_path=tmp_path / "hasten.toml", lines=lines, edits=EDITS)
     )
     return path
 
@@ -83,7 +83,7 @@ def page(raced, tmp_path, lines):
 @pytest.fixture
 def tell(tmp_path, lines):
     def tell(tuning, **more):
-        return html.render_tuning(tuning, plan_path=tmp_path / "upshift.toml", lines=lines, **more)
+        return html.render_tuning(tuning, plan_path=tmp_path / "hasten.toml", lines=lines, **more)
 
     return tell
 
@@ -174,7 +174,7 @@ def test_every_word_of_the_answer_is_on_the_page(raced, tell):
     text = tell(raced)
     for said in (
         "This script can run 1.43x as fast.", "95 % interval 1.38x to 1.49x", "few-workers",
-        "upshift findings few-workers", "No C compiler is installed.", "Pass --shm-size.",
+        "hasten findings few-workers", "No C compiler is installed.", "Pass --shm-size.",
         "It needs --allow precision.", "torch.set_num_threads(2)", "train.py:7",
         "images = slow(images)", "Gradients are 1.3 times the floor apart.",
         "AMD EPYC 9V74 80-Core Processor", "Set OMP_NUM_THREADS=2.", "The script sets no seed",

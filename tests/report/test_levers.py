@@ -4,9 +4,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from upshift.errors import UsageError
-from upshift.records import Effect, Phase, Switch
-from upshift.report.levers import render_cards
+from hasten.errors import UsageError
+from hasten.records import Effect, Phase, Switch
+from hasten.report.levers import render_cards
 
 LEVERS = {
     name: SimpleNamespace(
@@ -34,7 +34,7 @@ def test_every_card_is_shown():
     page = shown(LEVERS)
     for words in (
         "Do channels_last.", "Helps: [convolutions].", "backward, forward", "at best 1.80x as fast",
-        "rounding (the same maths, sums in another order)", "upshift run --lever gather_batches=",
+        "rounding (the same maths, sums in another order)", "hasten run --lever gather_batches=",
         "to nothing at best", "step (at any step",
     ):  # fmt: skip
         assert words in page, words

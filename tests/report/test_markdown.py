@@ -8,8 +8,8 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from upshift.records import Effect, Finding, Gate, Place, Plan, Proof
-from upshift.report import html, markdown, text
+from hasten.records import Effect, Finding, Gate, Place, Plan, Proof
+from hasten.report import html, markdown, text
 
 NASTY = "a | b `c` <script>x</script> **d** _e_ [f](g) @someone owner/repo#12\n| --- |"
 
@@ -17,7 +17,7 @@ NASTY = "a | b `c` <script>x</script> **d** _e_ [f](g) @someone owner/repo#12\n|
 @pytest.fixture
 def rendered(lines):
     def render(tuning, lines=lines):
-        plan_path = Path(tuning.workload.cwd, "upshift.toml")
+        plan_path = Path(tuning.workload.cwd, "hasten.toml")
         return markdown.render(tuning, plan_path=plan_path, lines=lines)
 
     return render
@@ -63,7 +63,7 @@ def test_the_answer_stands_first_and_all_parts_follow(rendered, tuning, diagnosi
         "What it does to the maths", "Machine", "How to reproduce",
     ]  # fmt: skip
     assert "**1.43x (1.38x to 1.49x)**" in page
-    assert "upshift run train.py --epochs 3 --name 'my run [a]'" in page
+    assert "hasten run train.py --epochs 3 --name 'my run [a]'" in page
     assert "torch.set_num_threads(2)" in page
     assert "AMD EPYC 9V74 80-Core Processor" in page
     assert "The script sets no seed; trials pinned one." in page
@@ -82,7 +82,7 @@ def test_the_plan_the_phases_and_the_gates_are_tables(rendered, tuning):
 def test_nothing_found_is_said_without_a_plan(rendered, nothing):
     page = rendered(nothing)
     assert headings(page)[0] == "Nothing here makes this script faster."
-    assert "upshift run" not in page
+    assert "hasten run" not in page
     assert ["phase", "before", "share"] in [rows[0] for rows in tables(page)]
     assert ["channels_last=True", "dropped"] in [
         row[:2] for rows in tables(page) for row in rows if rows[0][0] == "lever"
@@ -129,7 +129,7 @@ def test_a_lever_that_was_pulled_by_hand_has_a_row(rendered, tuning):
 
 def test_every_form_says_what_was_granted(rendered, tuning, profile, machine, profiled):
     granted, watched = ("dataset-unchanged",), profiled(profile, machine)
-    plan_path = Path(tuning.workload.cwd, "upshift.toml")
+    plan_path = Path(tuning.workload.cwd, "hasten.toml")
     for given in (granted, ()):
         tuned, seen = replace(tuning, assumed=given), replace(watched, assumed=given)
         pages = [

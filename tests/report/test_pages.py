@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from upshift.errors import UsageError
-from upshift.report import findings, pages
+from hasten.errors import UsageError
+from hasten.report import findings, pages
 
 SYMPTOMS = {"gc-pauses": SimpleNamespace(title="Steps [stall] now and then")}
 
@@ -21,7 +21,7 @@ def shown(page):
 def test_every_finding_is_listed_by_its_name_and_what_users_say():
     page = shown(pages.render_titles(SYMPTOMS))
     assert "gc-pauses  Steps [stall] now and then" in page
-    assert "upshift findings NAME" in page
+    assert "hasten findings NAME" in page
 
 
 def test_a_page_is_shown_whole(tmp_path, monkeypatch):
@@ -54,5 +54,5 @@ def test_the_report_names_the_page_of_the_dearest_finding(diagnosis):
     with console.capture() as capture:
         for part in findings.told(diagnosis):
             console.print(part)
-    assert f"upshift findings {diagnosis.findings[0].name}" in capture.get()
+    assert f"hasten findings {diagnosis.findings[0].name}" in capture.get()
     assert findings.told(None) == []

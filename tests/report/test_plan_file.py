@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from upshift import lever
-from upshift.errors import PlanError, UsageError
-from upshift.records import Band, Budget, Entry, Plan, Torch
-from upshift.report import plan_file, toml_file
+from hasten import lever
+from hasten.errors import PlanError, UsageError
+from hasten.records import Band, Budget, Entry, Plan, Torch
+from hasten.report import plan_file, toml_file
 
 TODAY = datetime.date(2026, 1, 2)
 
@@ -45,7 +45,7 @@ def installed(monkeypatch):
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "upshift.toml"
+    return tmp_path / "hasten.toml"
 
 
 @pytest.fixture
@@ -129,10 +129,10 @@ def test_nobody_waits_for_a_plan_from_a_pipe(path, monkeypatch, writes):
 
 
 def test_what_a_plan_says_forges_no_line_of_ours(path, here):
-    path.write_text('schema = 1\n[plan]\n"no_such_x\\nupshift: all is well" = 1\n')
+    path.write_text('schema = 1\n[plan]\n"no_such_x\\nhasten: all is well" = 1\n')
     with pytest.raises(PlanError) as refused:
         plan_file.read_plan(path)
-    assert "no_such_x\\nupshift: all is well." in str(refused.value)
+    assert "no_such_x\\nhasten: all is well." in str(refused.value)
     saved, machine, workload = here
     odd = replace(saved, command=("train.py", "\n" * 1000), machine={"cpu": "\n" * 1000})
     for found in plan_file.differences(odd, machine, workload):
@@ -191,7 +191,7 @@ def test_the_file_says_why(path, tuning, lines):
     plan_file.write_plan(path, tuning, lines=lines, today=TODAY)
     written = path.read_text()
     for words in (
-        "2026-01-02", "upshift run train.py --epochs 3 --name 'my run [a]'",
+        "2026-01-02", "hasten run train.py --epochs 3 --name 'my run [a]'",
         "gather_batches = true # 1.35x (1.31x to 1.40x); exact: the same bits",
         "#   by hand: torch.set_num_threads(2)", "95 % interval", "passed: same batches",
     ):  # fmt: skip
@@ -266,7 +266,7 @@ def test_a_lever_that_somebody_put_to_false_is_not_pulled(path):
 def test_a_missing_plan_says_how_to_make_one(path):
     with pytest.raises(PlanError, match="There is no plan at") as caught:
         plan_file.read_plan(path)
-    assert "upshift tune" in caught.value.remedy
+    assert "hasten tune" in caught.value.remedy
 
 
 def test_a_folder_is_no_plan(tmp_path):
@@ -406,13 +406,13 @@ def test_an_empty_plan_is_never_refused(saved, machine, workload):
 @pytest.mark.parametrize("content", ["[project]\nname = 'x'\n", "not toml", b"\xff"])
 def test_a_foreign_file_is_never_written_over(path, content):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(UsageError, match="is not a plan of upshift"):
+    with pytest.raises(UsageError, match="is not a plan of hasten"):
         plan_file.guard_plan(path)
 
 
 def test_our_own_plan_may_be_written_over(path, saved):
     plan_file.guard_plan(path)
-    plan_file.guard_plan(Path("/nonexistent/upshift.toml"))
+    plan_file.guard_plan(Path("/nonexistent/hasten.toml"))
     assert saved.plan
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from upshift import lever
-from upshift.errors import UsageError
-from upshift.records import Band, Entry, Plan, Proof, Torch
-from upshift.report import plan_file
-from upshift.report.evidence_table import State
+from hasten import lever
+from hasten.errors import UsageError
+from hasten.records import Band, Entry, Plan, Proof, Torch
+from hasten.report import plan_file
+from hasten.report.evidence_table import State
 
 TODAY = datetime.date(2026, 1, 2)
 
@@ -22,7 +22,7 @@ def any_lever(monkeypatch):
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "upshift.toml"
+    return tmp_path / "hasten.toml"
 
 
 def write(path, tuning):
@@ -84,7 +84,7 @@ def test_a_failed_plan_without_levers_is_never_refused(path, tuning):
 
 
 def test_what_is_better_proved_stays_where_it_is(path, tuning):
-    aside = path.with_name("upshift-unconfirmed.toml")
+    aside = path.with_name("hasten-unconfirmed.toml")
     unproved, proved = stopped(tuning), stopped(tuning, proved=True)
     assert plan_file.place_for(path, unproved) == path
     for there, now, place in (

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from upshift.records import Comparison, Interval, Pair, Plan, Verdict
-from upshift.report.bars import Whisker
-from upshift.report.progress import Style, View, choose
+from hasten.records import Comparison, Interval, Pair, Plan, Verdict
+from hasten.report.bars import Whisker
+from hasten.report.progress import Style, View, choose
 
 PAIR = Pair(baseline_s=1.1, candidate_s=1.0, baseline_first=True)
 GAIN = Interval(low_ratio=1.01, mid_ratio=1.123, high_ratio=1.24)

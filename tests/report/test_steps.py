@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from upshift.records import Interval
-from upshift.report.steps import loader_ceiling
+from hasten.records import Interval
+from hasten.report.steps import loader_ceiling
 
 
 def ceiling(middle):

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from upshift.errors import UsageError
-from upshift.records import Comparison, Pair, Phase, Plan, Step, Verdict
-from upshift.report.tensorboard import scalars, write_scalars
+from hasten.errors import UsageError
+from hasten.records import Comparison, Pair, Phase, Plan, Step, Verdict
+from hasten.report.tensorboard import scalars, write_scalars
 
 PAIRS = tuple(Pair(baseline_s=s, candidate_s=1.0, baseline_first=True) for s in (1.1, 1.2, 1.3))
 
@@ -45,8 +45,8 @@ def test_a_tuning_that_found_nothing_has_its_curves_too(nothing):
 @pytest.mark.filterwarnings("default")  # those of tensorboard's reader are its own
 def test_tensorboard_reads_what_was_written(examined, tmp_path):
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    path = write_scalars(tmp_path / "runs" / "upshift", examined)
-    assert path.parent == tmp_path / "runs" / "upshift"
+    path = write_scalars(tmp_path / "runs" / "hasten", examined)
+    assert path.parent == tmp_path / "runs" / "hasten"
     seen = reader.EventAccumulator(str(path.parent))
     seen.Reload()
     expected = list(scalars(examined))

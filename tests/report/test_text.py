@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from upshift.records import (
+from hasten.records import (
     Budget,
     Effect,
     Entry,
@@ -18,10 +18,10 @@ from upshift.records import (
     Proof,
     Workload,
 )  # fmt: skip
-from upshift.report import text
-from upshift.report.bars import Gauge, Stack
-from upshift.report.steps import bottleneck
-from upshift.report.wording import command_line
+from hasten.report import text
+from hasten.report.bars import Gauge, Stack
+from hasten.report.steps import bottleneck
+from hasten.report.wording import command_line
 
 
 def shown(page, *, encoding="utf-8", width=80):
@@ -33,7 +33,7 @@ def shown(page, *, encoding="utf-8", width=80):
 
 @pytest.fixture
 def plan_path(workload):
-    return Path(workload.cwd, "upshift.toml")
+    return Path(workload.cwd, "hasten.toml")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
@@ -97,7 +97,7 @@ def test_the_answer_comes_first_and_the_command_last(tuning, plan_path, lines):
     page = shown(text.render_tuning(tuning, plan_path=plan_path, lines=lines))
     rows = [line.rstrip() for line in page.splitlines()]
     assert rows[2] == "This script can run 1.43x as fast."
-    assert "    upshift run train.py --epochs 3 --name 'my run [a]'" in rows
+    assert "    hasten run train.py --epochs 3 --name 'my run [a]'" in rows
     assert "    torch.set_num_threads(2)" in rows
     for words in (
         "1.38x to 1.49x", "plain", "1.41x", "rounding", "gather_batches=True  kept",
@@ -123,7 +123,7 @@ def test_nothing_faster_is_said_plainly_with_reasons(nothing, plan_path):
     assert "Nothing here makes this script faster." in page
     assert "2 skipped, 1 dropped, 1 failed" in page
     assert "No faster than 2 % after 96 pairs." in page
-    assert "upshift run" not in page
+    assert "hasten run" not in page
 
 
 @pytest.mark.parametrize(
@@ -229,34 +229,34 @@ def test_launches_that_differ_are_told(tuning, plan_path):
 def test_names_are_never_taken_for_markup(tuning, plan_path):
     odd = replace(tuning.workload, argv=("[red]x[/red].py", ":smile:"))
     page = shown(text.render_tuning(replace(tuning, workload=odd), plan_path=plan_path, lines={}))
-    assert "upshift run '[red]x[/red].py' :smile:" in page
+    assert "hasten run '[red]x[/red].py' :smile:" in page
 
 
 @pytest.mark.parametrize(
     ("entry", "argv", "line"),
     [
-        (Entry.SCRIPT, ("train.py", "a b"), "upshift run train.py 'a b'"),
-        (Entry.MODULE, ("pkg.mod", "-x"), "upshift run -m pkg.mod -x"),
-        (Entry.COMMAND, ("bash", "t.sh"), "upshift run -- bash t.sh"),
-        (Entry.NOTEBOOK, ("a.ipynb",), "upshift run a.ipynb"),
+        (Entry.SCRIPT, ("train.py", "a b"), "hasten run train.py 'a b'"),
+        (Entry.MODULE, ("pkg.mod", "-x"), "hasten run -m pkg.mod -x"),
+        (Entry.COMMAND, ("bash", "t.sh"), "hasten run -- bash t.sh"),
+        (Entry.NOTEBOOK, ("a.ipynb",), "hasten run a.ipynb"),
     ],
 )
 def test_the_command_to_run_can_be_typed_again(tmp_path, entry, argv, line):
     workload = Workload(entry=entry, argv=argv, cwd=str(tmp_path), python="python")
-    assert command_line("run", workload, plan_path=tmp_path / "upshift.toml") == line
+    assert command_line("run", workload, plan_path=tmp_path / "hasten.toml") == line
 
 
 def test_another_plan_is_named_in_the_command(workload):
     line = command_line("run", workload, plan_path=Path("/elsewhere/p.toml"))
-    assert line.startswith("upshift run --plan /elsewhere/p.toml train.py")
+    assert line.startswith("hasten run --plan /elsewhere/p.toml train.py")
 
 
 def test_a_long_command_can_be_copied(tuning, plan_path):
     argv = ("train.py", *(f"--option-{i}=some value" for i in range(20)))
     long = replace(tuning, workload=replace(tuning.workload, argv=argv))
     page = shown(text.render_tuning(long, plan_path=plan_path, lines={}))
-    command = page[page.index("upshift run") :].strip()
-    assert shlex.split(re.sub(r" \\ *\n", " ", command)) == ["upshift", "run", *argv]
+    command = page[page.index("hasten run") :].strip()
+    assert shlex.split(re.sub(r" \\ *\n", " ", command)) == ["hasten", "run", *argv]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])

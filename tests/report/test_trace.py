@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from upshift.errors import UsageError
-from upshift.records import Diagnosis, Phase, Step
-from upshift.report.trace import write_trace
+from hasten.errors import UsageError
+from hasten.records import Diagnosis, Phase, Step
+from hasten.report.trace import write_trace
 
 STEPS = (
     Step(phase_ns={Phase.DATA: 4_000_000, Phase.FORWARD: 1_500_000}, sample_count=8),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from upshift.records import Comparison, Effect, Interval, Phase, Plan, Switch, Verdict
-from upshift.search import Knob, incumbent, propose, rows
+from hasten.records import Comparison, Effect, Interval, Phase, Plan, Switch, Verdict
+from hasten.search import Knob, incumbent, propose, rows
 
 SETTINGS = {"workers": (2, 1), "cache": (True,), "fetch": (True,)}
 # Seconds of a step by what is in; `fetch` decides alone where it is in.

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from upshift.records import Comparison, Interval, Pair, Phase, Plan, Verdict
-from upshift.search import Begun, Journal
+from hasten.records import Comparison, Interval, Pair, Phase, Plan, Verdict
+from hasten.search import Begun, Journal
 
 FINGERPRINT = {"script": "abc", "torch": "2.5.0", "cores": 4}
 

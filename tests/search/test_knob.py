@@ -1,8 +1,8 @@
 import pytest
 
-from upshift.records import Effect, Phase, Switch
-from upshift.search import Knob, bounds
-from upshift.testing import sample_profile
+from hasten.records import Effect, Phase, Switch
+from hasten.search import Knob, bounds
+from hasten.testing import sample_profile
 
 PROFILE = sample_profile({Phase.DATA: 0.003, Phase.FORWARD: 0.057, Phase.BACKWARD: 0.040})
 

@@ -1,7 +1,7 @@
 """What findings name is raced first, the largest share before smaller ones."""
 
-from upshift.records import Comparison, Effect, Interval, Phase, Plan, Switch, Verdict
-from upshift.search import Knob, propose
+from hasten.records import Comparison, Effect, Interval, Phase, Plan, Switch, Verdict
+from hasten.search import Knob, propose
 
 DATA, UPDATE, STEP = (
     frozenset({Phase.DATA}),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import upshift.search
+import hasten.search
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ def script(monkeypatch):
 
 
 def test_the_committed_file_is_made_of_the_committed_records(script) -> None:
-    committed = Path(upshift.search.__file__).with_name("priors.toml")
+    committed = Path(hasten.search.__file__).with_name("priors.toml")
     made = script.render(ROOT / "benchmarks")
     assert committed.read_text() == made, "run `python benchmarks/priors.py`"
     assert all(entry["from"] for entry in tomllib.loads(made)["lever"].values())

@@ -5,11 +5,11 @@ from math import inf, log, log2
 
 import pytest
 
-from upshift.compare import Rule
-from upshift.errors import ChildLost
-from upshift.records import Effect, Interval, Phase, Plan, Switch, Verdict
-from upshift.search import Journal, Kind, Knob, Terms, incumbent, propose, rows
-from upshift.testing import FakeBench, steady
+from hasten.compare import Rule
+from hasten.errors import ChildLost
+from hasten.records import Effect, Interval, Phase, Plan, Switch, Verdict
+from hasten.search import Journal, Kind, Knob, Terms, incumbent, propose, rows
+from hasten.testing import FakeBench, steady
 
 RULE = Rule(pair_count=40, sd_ratio=0.02)
 LAUNCHES = 25

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from upshift.records import Comparison, Effect, Interval, Pair, Phase, Plan, Switch, Verdict
-from upshift.search import (
+from hasten.records import Comparison, Effect, Interval, Pair, Phase, Plan, Switch, Verdict
+from hasten.search import (
     Knob,
     Price,
     Prior,
@@ -19,7 +19,7 @@ from upshift.search import (
     refusals,
     rows,
 )
-from upshift.testing import sample_profile
+from hasten.testing import sample_profile
 
 
 def knob(lever, *settings, switch=Switch.STEP, **details):

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-import upshift.errors
+import hasten.errors
 
-SRC = Path(upshift.errors.__file__).parents[1]
-MARK = "UPSHIFT_TEST_MARK"
+SRC = Path(hasten.errors.__file__).parents[1]
+MARK = "HASTEN_TEST_MARK"
 _MOMENT_S = 20.0
 
 # The least that trains. `at(step)` is where a test lets something happen.
@@ -43,11 +43,11 @@ for step in range(int(os.environ.get("STEPS", "100000"))):
 # Every temporary folder that the parent makes is noted, so that the test can look for it.
 NOTES_FOLDERS = """
 import os, tempfile
-if "UPSHIFT_CHILD" not in os.environ and "UPSHIFT_TEST_FOLDERS" in os.environ:
+if "HASTEN_CHILD" not in os.environ and "HASTEN_TEST_FOLDERS" in os.environ:
     stock = tempfile.mkdtemp
     def mkdtemp(*args, **kwargs):
         path = stock(*args, **kwargs)
-        with open(os.environ["UPSHIFT_TEST_FOLDERS"], "a") as file:
+        with open(os.environ["HASTEN_TEST_FOLDERS"], "a") as file:
             file.write(path + "\\n")
         return path
     tempfile.mkdtemp = mkdtemp
@@ -64,12 +64,12 @@ class Ended:
 
     @property
     def said(self) -> list[str]:
-        """What upshift itself said at the end: the problem, then the remedy."""
+        """What hasten itself said at the end: the problem, then the remedy."""
         lines = self.err.splitlines()
-        heads = [i for i, line in enumerate(lines) if line.startswith("upshift: ")]
+        heads = [i for i, line in enumerate(lines) if line.startswith("hasten: ")]
         if not heads:
             return []
-        return [lines[heads[-1]].removeprefix("upshift: "), *map(str.strip, lines[heads[-1] + 1 :])]
+        return [lines[heads[-1]].removeprefix("hasten: "), *map(str.strip, lines[heads[-1] + 1 :])]
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Project:
     home: Path
     env: dict[str, str]
     noted: Path
-    source: Path = SRC / "upshift"
+    source: Path = SRC / "hasten"
     leaked: list[int] = field(default_factory=list)
 
     def write(self, name: str, text: str) -> Path:
@@ -97,12 +97,12 @@ class Project:
         return self.write(name, f"{head}\n{HEAD}\n{given}\n{LOOP}\n{tail}\n")
 
     def command(self, *words: str) -> list[str]:
-        """Return the command line of upshift."""
-        return [sys.executable, "-m", "upshift", *words]
+        """Return the command line of hasten."""
+        return [sys.executable, "-m", "hasten", *words]
 
     @contextmanager
     def begun(self, *words: str, argv=None, env=None, **options):
-        """Start upshift in the folder; whatever happens, nothing of it is left."""
+        """Start hasten in the folder; whatever happens, nothing of it is left."""
         process = subprocess.Popen(
             argv or self.command(*words), cwd=self.root, env={**self.env, **(env or {})},
             stdin=options.pop("stdin", subprocess.DEVNULL), stdout=subprocess.PIPE,
@@ -125,8 +125,8 @@ class Project:
             self.leaked.append(pid)
             os.kill(pid, signal.SIGKILL)
 
-    def upshift(self, *words: str, limit_s: float = 120, stdin_text=None, **options) -> Ended:
-        """Run a command of upshift to its end."""
+    def hasten(self, *words: str, limit_s: float = 120, stdin_text=None, **options) -> Ended:
+        """Run a command of hasten to its end."""
         if stdin_text is not None:
             options["stdin"] = subprocess.PIPE
         with self.begun(*words, **options) as process:
@@ -135,7 +135,7 @@ class Project:
 
     def python(self, *words: str, **options) -> Ended:
         """Run plain python, for comparison."""
-        return self.upshift(argv=[sys.executable, *words], **options)
+        return self.hasten(argv=[sys.executable, *words], **options)
 
     def living(self) -> list[int]:
         """Return every process that a command in this folder has left, detached or not."""
@@ -144,11 +144,11 @@ class Project:
                 if mark in _environment(pid)]  # fmt: skip
 
     def trials(self) -> list[int]:
-        """Return the processes that upshift has started as trials."""
-        return [pid for pid in self.living() if b"UPSHIFT_CHILD=" in _environment(pid)]
+        """Return the processes that hasten has started as trials."""
+        return [pid for pid in self.living() if b"HASTEN_CHILD=" in _environment(pid)]
 
     def folders(self) -> list[str]:
-        """Return the temporary folders of upshift that are still there."""
+        """Return the temporary folders of hasten that are still there."""
         made = self.noted.read_text().splitlines() if self.noted.exists() else []
         return [path for path in made if os.path.lexists(path)] + os.listdir(self.env["TMPDIR"])
 
@@ -199,7 +199,7 @@ def project(tmp_path):
         "COLUMNS": "300",
         MARK: uuid.uuid4().hex,
         "TEST_SESSION_MARK": os.environ["TEST_SESSION_MARK"],
-        "UPSHIFT_TEST_FOLDERS": str(noted),
+        "HASTEN_TEST_FOLDERS": str(noted),
     }
     yield Project(root=root, home=home, env=env, noted=noted)
     shutil.rmtree(temporary, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What the user granted reaches every process that upshift starts."""
+"""What the user granted reaches every process that hasten starts."""
 
 import json
 import os
@@ -6,16 +6,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from upshift import session
-from upshift.launch import arm, verification
-from upshift.launch.bench import Bench
-from upshift.launch.compiled_code import CompiledCode
-from upshift.launch.process import Isolation
-from upshift.lever import Lever
-from upshift.records import Effect, Entry, Phase, Plan, Proof, Switch, Workload
-from upshift.session import Options, open_bench, run, tuner
-from upshift.session.proof import Prover
-from upshift.testing import LAPTOP, FakeScript, Listener, plant, steady
+from hasten import session
+from hasten.launch import arm, verification
+from hasten.launch.bench import Bench
+from hasten.launch.compiled_code import CompiledCode
+from hasten.launch.process import Isolation
+from hasten.lever import Lever
+from hasten.records import Effect, Entry, Phase, Plan, Proof, Switch, Workload
+from hasten.session import Options, open_bench, run, tuner
+from hasten.session.proof import Prover
+from hasten.testing import LAPTOP, FakeScript, Listener, plant, steady
 
 GRANTED = frozenset({"dataset-unchanged"})
 PLAN = Plan().pull("intra_op_threads", 1)
@@ -62,7 +62,7 @@ def test_a_real_run_is_started_under_it(workload, monkeypatch):
     started = []
     monkeypatch.setattr(os, "execvpe", lambda name, command, env: started.append(env))
     run(workload, PLAN, assumed=GRANTED)
-    assert json.loads(started[0]["UPSHIFT_CHILD"])["assumed"] == ["dataset-unchanged"]
+    assert json.loads(started[0]["HASTEN_CHILD"])["assumed"] == ["dataset-unchanged"]
 
 
 @pytest.mark.parametrize("granted", [GRANTED, frozenset()])
@@ -100,7 +100,7 @@ def test_a_tuning_offers_it_to_levers_and_to_the_proof(workload, monkeypatch, tm
         cost=lambda plan: 0.05 if plan.settings else 0.1, start_s=1.0, noise=steady(0.02)
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("upshift.launch.process.best_isolation", lambda cwd: Isolation.NONE)
+    monkeypatch.setattr("hasten.launch.process.best_isolation", lambda cwd: Isolation.NONE)
     monkeypatch.setattr(session, "doctor", lambda python, patience_s: LAPTOP)
     monkeypatch.setattr(session, "open_bench", opened)
     monkeypatch.setattr(tuner, "Prover", Prover)

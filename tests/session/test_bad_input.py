@@ -40,7 +40,7 @@ def refused(project, *words, **options):
     One problem and one remedy, no traceback of ours, nothing left behind.
     """
     before = project.tree()
-    ended = project.upshift(*words, **options)
+    ended = project.hasten(*words, **options)
     assert len(ended.said) == 2, ended.err
     assert str(project.source) not in ended.err.replace("launch/site", "")
     assert ended.err.count("Traceback") <= 1
@@ -118,7 +118,7 @@ def test_a_script_that_fails_says_it_in_its_own_words(project, at, words, says) 
 def test_input_is_refused_and_not_waited_for(project) -> None:
     project.script("if step == 0: input('How many epochs? ')")
     before = project.tree()
-    ended = project.upshift(*PROFILE, "train.py", stdin_text="3\n")
+    ended = project.hasten(*PROFILE, "train.py", stdin_text="3\n")
     assert ended.code == 3
     assert "The script asks for input" in ended.said[0]
     assert "How many epochs?" in ended.err
@@ -162,7 +162,7 @@ def test_forty_quick_steps_and_a_temporary_folder_with_a_long_name_are_no_obstac
     long = tmp_path / ("x" * 100)
     long.mkdir()
     project.script()
-    ended = project.upshift(*PROFILE, "train.py", env={"STEPS": "40", "TMPDIR": str(long)})
+    ended = project.hasten(*PROFILE, "train.py", env={"STEPS": "40", "TMPDIR": str(long)})
     assert ended.code == 0, ended.err
     assert project.nothing_left()
     assert not list(long.iterdir())
@@ -174,11 +174,11 @@ def test_a_folder_without_permission_to_write_is_measured_and_said_before_a_tuni
     lead = _as_bound() if os.geteuid() == 0 else []
     project.script()
     project.root.chmod(0o555)
-    tuned = project.upshift(argv=[*lead, *project.command("tune", "--plain", "train.py")])
+    tuned = project.hasten(argv=[*lead, *project.command("tune", "--plain", "train.py")])
     assert tuned.code == 2
     assert "no permission" in tuned.said[0]
     argv = [*lead, *project.command(*PROFILE, "train.py")]
-    assert project.upshift(argv=argv, env={"STEPS": "40"}).code == 0
+    assert project.hasten(argv=argv, env={"STEPS": "40"}).code == 0
     project.root.chmod(0o755)
 
 
@@ -196,16 +196,16 @@ def _as_bound() -> list[str]:
         (PLAN.format(cores=999, script="train.py", plan="fused_optimizer = true"), "999 cores"),
         (PLAN.format(cores=1, script="x.py", plan="fused_optimizer = true"), "tuned for x.py"),
         (PLAN.format(cores=1, script="train.py", plan="warp_drive = true"), "warp_drive"),
-        ("[plan\n", "upshift.toml"),
+        ("[plan\n", "hasten.toml"),
         ("schema = 99\n[plan]\n", "schema 99"),
-        ("[tool.black]\nline-length = 100\n", "upshift.toml"),
+        ("[tool.black]\nline-length = 100\n", "hasten.toml"),
     ],
     ids=["other cores", "other script", "unknown lever", "broken", "other schema", "not ours"],
 )
 def test_a_plan_that_does_not_fit_is_refused_before_the_script_starts(project, text, says) -> None:
     project.script("print('started')")
-    project.write("upshift.toml", text)
-    ended = project.upshift("run", "train.py")
+    project.write("hasten.toml", text)
+    ended = project.hasten("run", "train.py")
     assert ended.code == 2
     assert says in " ".join(ended.said)
     assert "Traceback" not in ended.err

@@ -10,15 +10,15 @@ from math import inf
 
 import pytest
 
-import upshift.lever
-from upshift import session
-from upshift.cli.arguments import FIRST_ANSWER_S
-from upshift.errors import ChildLost, UsageError
-from upshift.launch.bench import Bench
-from upshift.launch.deadline import OutOfTime
-from upshift.launch.process import Isolation
-from upshift.lever import Lever
-from upshift.records import (
+import hasten.lever
+from hasten import session
+from hasten.cli.arguments import FIRST_ANSWER_S
+from hasten.errors import ChildLost, UsageError
+from hasten.launch.bench import Bench
+from hasten.launch.deadline import OutOfTime
+from hasten.launch.process import Isolation
+from hasten.lever import Lever
+from hasten.records import (
     Diagnosis,
     Effect,
     Entry,
@@ -32,14 +32,14 @@ from upshift.records import (
     Tuning,
     Workload,
 )
-from upshift.report.events import Events
-from upshift.report.evidence_table import State, state_of
-from upshift.session import Options, tuner
-from upshift.session.costs import recorded_count
-from upshift.session.proof import Unprovable
-from upshift.session.races import Races
-from upshift.testing import LAPTOP, FakeScript, Listener, plant, steady
-from upshift.units import parse_duration
+from hasten.report.events import Events
+from hasten.report.evidence_table import State, state_of
+from hasten.session import Options, tuner
+from hasten.session.costs import recorded_count
+from hasten.session.proof import Unprovable
+from hasten.session.races import Races
+from hasten.testing import LAPTOP, FakeScript, Listener, plant, steady
+from hasten.units import parse_duration
 
 WORKLOAD = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd="/nowhere", python="python")
 DOCTOR_S = 3.0
@@ -120,9 +120,9 @@ class Tuned:
 def tuned(monkeypatch, tmp_path):
     """Tune a simulated script."""
     plant(monkeypatch, LEVERS)
-    monkeypatch.setattr("upshift.launch.process.best_isolation", lambda cwd: Isolation.NONE)
+    monkeypatch.setattr("hasten.launch.process.best_isolation", lambda cwd: Isolation.NONE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert upshift.lever.discover() == LEVERS
+    assert hasten.lever.discover() == LEVERS
 
     def run(
         budget_s, *, step_s, start_s, slower_ratio=1.3, rejected=frozenset(), gains=FASTER,

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from upshift import session
-from upshift.compare import Confirmation
-from upshift.launch.bench import Bench
-from upshift.launch.process import Isolation
-from upshift.lever import Lever
-from upshift.records import (
+from hasten import session
+from hasten.compare import Confirmation
+from hasten.launch.bench import Bench
+from hasten.launch.process import Isolation
+from hasten.lever import Lever
+from hasten.records import (
     Effect,
     Entry,
     Interval,
@@ -21,8 +21,8 @@ from upshift.records import (
     Verdict,
     Workload,
 )
-from upshift.session.races import Races, confirmed_race
-from upshift.testing import FakeScript, Listener, plant, steady
+from hasten.session.races import Races, confirmed_race
+from hasten.testing import FakeScript, Listener, plant, steady
 
 # The simulated tunings of test_budget.py.
 _spec = importlib.util.spec_from_file_location(

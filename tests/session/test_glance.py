@@ -3,7 +3,7 @@
 import importlib.metadata
 import sys
 
-from upshift import session
+from hasten import session
 
 
 def test_a_glance_starts_no_torch_and_knows_its_version() -> None:

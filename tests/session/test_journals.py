@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from upshift import search
-from upshift.records import Comparison, Effect, Entry, Plan, Verdict, Workload
-from upshift.session import Options
-from upshift.session.hunt import Hunt
-from upshift.session.journals import open_journal
-from upshift.testing import LAPTOP
+from hasten import search
+from hasten.records import Comparison, Effect, Entry, Plan, Verdict, Workload
+from hasten.session import Options
+from hasten.session.hunt import Hunt
+from hasten.session.journals import open_journal
+from hasten.testing import LAPTOP
 
 FAILED = Comparison(
     baseline=Plan(), candidate=Plan().pull("b", 2), verdict=Verdict.FAIL, failure="It died."
@@ -182,7 +182,7 @@ def test_races_on_another_machine_or_torch_are_not_taken_over(work, elsewhere):
 
 def test_another_set_of_levers_has_races_of_its_own(work, monkeypatch):
     opened(work, Entry.SCRIPT, "train.py").append(FAILED)
-    monkeypatch.setattr("upshift.session.journals.discover", lambda: {"sdpa": None})
+    monkeypatch.setattr("hasten.session.journals.discover", lambda: {"sdpa": None})
     assert opened(work, Entry.SCRIPT, "train.py").resumed_count == 0
 
 
@@ -193,8 +193,8 @@ def test_another_command_or_folder_has_races_of_its_own(work):
     assert opened(work, Entry.SCRIPT, "train.py").resumed_count == 1
 
 
-def test_races_of_another_build_of_upshift_are_not_taken_over(work, monkeypatch, tmp_path):
-    monkeypatch.setattr("upshift.session.journals._PRODUCT", tmp_path / "build")
+def test_races_of_another_build_of_hasten_are_not_taken_over(work, monkeypatch, tmp_path):
+    monkeypatch.setattr("hasten.session.journals._PRODUCT", tmp_path / "build")
     source = tmp_path / "build" / "levers" / "sdpa.py"
     source.parent.mkdir(parents=True)
     source.write_text("works = False\n")

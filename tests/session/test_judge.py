@@ -2,12 +2,12 @@
 
 import pytest
 
-from upshift.errors import ChildLost
-from upshift.lever import Lever
-from upshift.records import Effect, Gate, Phase, Plan, Proof, Switch
-from upshift.session.judge import Judge
-from upshift.session.proof import Unprovable
-from upshift.testing import plant
+from hasten.errors import ChildLost
+from hasten.lever import Lever
+from hasten.records import Effect, Gate, Phase, Plan, Proof, Switch
+from hasten.session.judge import Judge
+from hasten.session.proof import Unprovable
+from hasten.testing import plant
 
 EFFECTS = {
     "grave": Effect.LEARNING,

@@ -1,11 +1,11 @@
 """Which levers are offered to a search, and the sentence for each that is not."""
 
-from upshift.lever import Scene
-from upshift.records import Effect, Finding, Interval
-from upshift.search import Begun
-from upshift.session import Options
-from upshift.session.knobs import find_knobs
-from upshift.testing import SERVER, sample_profile
+from hasten.lever import Scene
+from hasten.records import Effect, Finding, Interval
+from hasten.search import Begun
+from hasten.session import Options
+from hasten.session.knobs import find_knobs
+from hasten.testing import SERVER, sample_profile
 
 FAST = {"model.dtype": "float32", "model.device": "cpu", "bf16.matmul_ratio": 2.0}
 

@@ -2,10 +2,10 @@
 
 from math import log
 
-from upshift.records import Effect, Interval, Noise, Phase, Plan, Switch
-from upshift.search import Kind, Knob, Stakes, incumbent, propose
-from upshift.session.races import LEAST_RATIO, rule_of
-from upshift.testing import FakeBench, steady
+from hasten.records import Effect, Interval, Noise, Phase, Plan, Switch
+from hasten.search import Kind, Knob, Stakes, incumbent, propose
+from hasten.session.races import LEAST_RATIO, rule_of
+from hasten.testing import FakeBench, steady
 
 GAINS = {"a": 1.08, "b": 1.06, "c": 1.05, "d": 1.0}
 SEEDS = range(40)

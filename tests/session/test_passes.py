@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from upshift.lever import Lever
-from upshift.records import Effect, Phase, Plan, Switch
-from upshift.testing import plant
+from hasten.lever import Lever
+from hasten.records import Effect, Phase, Plan, Switch
+from hasten.testing import plant
 
 # The simulated tunings of test_budget.py.
 _spec = importlib.util.spec_from_file_location(

@@ -2,8 +2,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from upshift.records import Comparison, Interval, Pair, Plan, Verdict
-from upshift.session.payback import (
+from hasten.records import Comparison, Interval, Pair, Plan, Verdict
+from hasten.session.payback import (
     Payback,
     blamed,
     passes_of,

@@ -5,16 +5,16 @@ from math import inf, log
 
 import pytest
 
-from upshift import session
-from upshift.launch.bench import Bench
-from upshift.launch.process import Isolation
-from upshift.launch.tally import period
-from upshift.lever import Lever
-from upshift.records import Effect, Entry, Phase, Plan, Switch, Verdict, Workload
-from upshift.search.proposal import Kind, propose_race
-from upshift.session.observe import observe
-from upshift.session.races import Races
-from upshift.testing import FakeScript, Listener, plant, steady
+from hasten import session
+from hasten.launch.bench import Bench
+from hasten.launch.process import Isolation
+from hasten.launch.tally import period
+from hasten.lever import Lever
+from hasten.records import Effect, Entry, Phase, Plan, Switch, Verdict, Workload
+from hasten.search.proposal import Kind, propose_race
+from hasten.session.observe import observe
+from hasten.session.races import Races
+from hasten.testing import FakeScript, Listener, plant, steady
 
 WORKLOAD = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd="/nowhere", python="python")
 FASTER = Plan().pull("brisk", True)

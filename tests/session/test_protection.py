@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from upshift import session
-from upshift.errors import IsolationFailed
-from upshift.launch import process
-from upshift.launch.process import Isolation
-from upshift.records import Entry, Workload
-from upshift.session.protection import protect
+from hasten import session
+from hasten.errors import IsolationFailed
+from hasten.launch import process
+from hasten.launch.process import Isolation
+from hasten.records import Entry, Workload
+from hasten.session.protection import protect
 
 
 @pytest.fixture

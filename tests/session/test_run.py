@@ -1,4 +1,4 @@
-"""`upshift run` is plain python, but for the speed."""
+"""`hasten run` is plain python, but for the speed."""
 
 import itertools
 import re
@@ -88,14 +88,14 @@ def test_an_empty_plan_gives_the_same_output_and_the_same_bits(project, name, wo
         pytest.importorskip("sklearn" if name == "digits.py" else "PIL")
     torch = pytest.importorskip("torch")
     project.write("saves.py", SAVES)
-    project.write("upshift.toml", EMPTY.format("saves.py"))
+    project.write("hasten.toml", EMPTY.format("saves.py"))
     given = ["saves.py", str(EXAMPLES / name), *words]
     if name == "image_pipeline.py":
         given += ["--data", str(project.root / "data"), "--out", str(project.root / "out")]
     plain = project.python(*given)
     expected = torch.load(project.root / "weights.pt")
     (project.root / "weights.pt").unlink()
-    run = project.upshift("run", *given)
+    run = project.hasten("run", *given)
     assert plain.code == run.code == 0, run.err
     assert without_seconds(run.out) == without_seconds(plain.out)
     found = torch.load(project.root / "weights.pt")
@@ -126,8 +126,8 @@ def test_exact_levers_leave_the_weights_and_a_fused_optimizer_the_keys_as_they_a
         "torch.save({'m': model.state_dict(), 'o': optimizer.state_dict()}, sys.argv[1])\n",
     )
     plain = project.python("train.py", "plain.pt")
-    exact = project.upshift("run", *EXACT, "train.py", "exact.pt")
-    fused = project.upshift("run", "--lever", "fused_optimizer=true", "train.py", "fused.pt")
+    exact = project.hasten("run", *EXACT, "train.py", "exact.pt")
+    fused = project.hasten("run", "--lever", "fused_optimizer=true", "train.py", "fused.pt")
     assert (plain.code, exact.code, fused.code) == (0, 0, 0), exact.err + fused.err
     assert exact.out == plain.out
     saved = {n: torch.load(project.root / f"{n}.pt") for n in ("plain", "exact", "fused")}
@@ -152,8 +152,8 @@ def test_the_script_starts_as_it_would_under_plain_python(project, way) -> None:
         "bash": ["--", "bash", "train.sh", "a b", "--force"],
     }[way]
     argv = words[1:] if way == "bash" else [sys.executable, *words]
-    plain = project.upshift(argv=argv, stdin_text="typed")
-    run = project.upshift("run", *PULLED, *words, stdin_text="typed")
+    plain = project.hasten(argv=argv, stdin_text="typed")
+    run = project.hasten("run", *PULLED, *words, stdin_text="typed")
     assert plain.code == run.code == 0, run.err
     assert run.out == plain.out
     assert "typed" in run.out
@@ -162,14 +162,14 @@ def test_the_script_starts_as_it_would_under_plain_python(project, way) -> None:
 @pytest.mark.child
 def test_the_exit_code_is_the_script_s(project) -> None:
     project.write("train.py", "import torch, sys\nsys.exit(7)\n")
-    assert project.upshift("run", *PULLED, "train.py").code == 7
+    assert project.hasten("run", *PULLED, "train.py").code == 7
 
 
 @pytest.mark.child
 def test_a_traceback_shows_the_script_s_frames_alone(project) -> None:
     project.write("train.py", CRASH)
     plain = project.python("train.py")
-    run = project.upshift("run", *PULLED, "train.py")
+    run = project.hasten("run", *PULLED, "train.py")
     assert plain.code == run.code == 1
     assert run.err == plain.err
 
@@ -202,7 +202,7 @@ def test_signals_reach_the_script(project, number, kind) -> None:
 def test_worker_processes_start_by_every_method(project) -> None:
     project.write("train.py", WORKERS)
     plain = project.python("train.py")
-    run = project.upshift("run", *PULLED, "train.py")
+    run = project.hasten("run", *PULLED, "train.py")
     assert plain.code == run.code == 0, run.err
     assert run.out == plain.out
     assert run.err == plain.err
@@ -247,8 +247,8 @@ sys.exit(7)
 @pytest.mark.child
 def test_a_run_that_goes_astray_goes_on_without_its_levers_and_says_so(project) -> None:
     project.write("train.py", TRAINS)
-    project.write("upshift.toml", GUARDED.format(word="spoiled"))
-    run = project.upshift("run", "train.py", "spoiled")
+    project.write("hasten.toml", GUARDED.format(word="spoiled"))
+    run = project.hasten("run", "train.py", "spoiled")
     assert run.code == 7
     assert run.out == "2 2 backward False\n"
     (said,) = [line for line in run.err.splitlines() if "step 12" in line]
@@ -260,16 +260,16 @@ def test_a_run_that_goes_astray_goes_on_without_its_levers_and_says_so(project) 
 @pytest.mark.child
 def test_a_run_that_trains_as_it_should_hears_nothing_of_the_guard(project) -> None:
     project.write("train.py", TRAINS)
-    project.write("upshift.toml", GUARDED.format(word="sound"))
-    run = project.upshift("run", "train.py", "sound")
+    project.write("hasten.toml", GUARDED.format(word="sound"))
+    run = project.hasten("run", "train.py", "sound")
     assert (run.code, run.out, run.err) == (7, "1 2 backward True\n", "")  # watched to the end
 
 
 @pytest.mark.child
 def test_a_plan_without_a_band_runs_unwatched(project) -> None:
     project.write("train.py", TRAINS)
-    project.write("upshift.toml", GUARDED.format(word="spoiled").partition("[guard]")[0])
-    run = project.upshift("run", "train.py", "spoiled")
+    project.write("hasten.toml", GUARDED.format(word="spoiled").partition("[guard]")[0])
+    run = project.hasten("run", "train.py", "spoiled")
     assert (run.code, run.out, run.err) == (7, "1 2 backward False\n", "")
 
 
@@ -306,7 +306,7 @@ def test_what_a_script_writes_late_through_flat_weights_is_there_under_channels_
     torch = pytest.importorskip("torch")
     project.write("train.py", LATE_PRUNING)
     plain = project.python("train.py", "plain.pt")
-    run = project.upshift("run", "--lever", "channels_last=true", "train.py", "last.pt")
+    run = project.hasten("run", "--lever", "channels_last=true", "train.py", "last.pt")
     assert plain.code == run.code == 0, run.err
     assert run.out == plain.out
     own, other = (torch.load(project.root / name) for name in ("plain.pt", "last.pt"))
@@ -321,4 +321,4 @@ def test_what_a_script_writes_late_through_flat_weights_is_there_under_channels_
 @pytest.mark.child
 def test_a_lever_may_wait_for_a_function_of_torch_while_torch_is_being_imported(project) -> None:
     project.write("late.py", "import torch; print(hasattr(torch.compile, '__wrapped__'))\n")
-    assert project.upshift("run", "--lever", "channels_last=true", "late.py").out == "True\n"
+    assert project.hasten("run", "--lever", "channels_last=true", "late.py").out == "True\n"

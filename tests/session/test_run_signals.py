@@ -1,4 +1,4 @@
-"""`upshift run` becomes the script with the signals that a shell would have given it."""
+"""`hasten run` becomes the script with the signals that a shell would have given it."""
 
 import os
 import signal
@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from upshift import session
-from upshift.records import Entry, Plan, Workload
+from hasten import session
+from hasten.records import Entry, Plan, Workload
 
 WORKLOAD = Workload(entry=Entry.COMMAND, argv=("true",), cwd="/", python=sys.executable)
 

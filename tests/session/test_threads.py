@@ -3,10 +3,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from upshift import machine
-from upshift.errors import ScriptFailed
-from upshift.records import Pair, Phase, Plan, Profile
-from upshift.session.threads import other_count, try_threads
+from hasten import machine
+from hasten.errors import ScriptFailed
+from hasten.records import Pair, Phase, Plan, Profile
+from hasten.session.threads import other_count, try_threads
 
 
 def profile(step_s=0.01, **phase_s):

@@ -41,7 +41,7 @@ KEYS = {
     "schema", "machine", "workload", "baseline", "findings", "plan", "speedup", "levers", "maths",
     "cost", "assumed", "passes",
 }  # fmt: skip
-OWN = {"upshift.toml", "upshift-report.txt", "out.json"}
+OWN = {"hasten.toml", "hasten-report.txt", "out.json"}
 QUICK = ("tune", "--plain", "--budget", "70s", "--only", "loader_workers")
 # On a crowded machine a gain is confirmed later.
 PATIENT = ("tune", "--plain", "--budget", "2m", "--only", "loader_workers")
@@ -73,7 +73,7 @@ def test_a_slow_dataset_is_healed_by_workers_and_nothing_else_is_touched(project
     project.write("train.py", SICK)
     project.write("log.txt", "before\n")
     before = project.tree()
-    ended = project.upshift(*PATIENT, "--json", "out.json", "train.py", "1000", limit_s=400)
+    ended = project.hasten(*PATIENT, "--json", "out.json", "train.py", "1000", limit_s=400)
     assert ended.code == 0, ended.err
     assert project.nothing_left()
     after = project.tree()
@@ -83,11 +83,11 @@ def test_a_slow_dataset_is_healed_by_workers_and_nothing_else_is_touched(project
     assert document.keys() == KEYS
     assert document["plan"]["loader_workers"] >= 1
     assert document["speedup"]["low"] > 1
-    assert "loader_workers" in (project.root / "upshift.toml").read_text()
+    assert "loader_workers" in (project.root / "hasten.toml").read_text()
     assert "loader_workers" in ended.out
     plain = project.python("train.py", "2")
     weights = (project.root / "weights.pt").read_bytes()
-    run = project.upshift("run", "train.py", "2")
+    run = project.hasten("run", "train.py", "2")
     assert run.code == 0, run.err
     assert run.out == plain.out
     assert (project.root / "weights.pt").read_bytes() == weights
@@ -97,7 +97,7 @@ def test_a_slow_dataset_is_healed_by_workers_and_nothing_else_is_touched(project
 @pytest.mark.child
 def test_where_nothing_can_help_the_plan_is_empty_and_it_is_said(project) -> None:
     project.script("time.sleep(0.01)")
-    ended = project.upshift(*QUICK, "--json", "out.json", "train.py", limit_s=400)
+    ended = project.hasten(*QUICK, "--json", "out.json", "train.py", limit_s=400)
     assert ended.code == 0, ended.err
     document = json.loads((project.root / "out.json").read_text())
     assert document["plan"] == {}
@@ -118,7 +118,7 @@ def test_ctrl_c_keeps_the_best_so_far_and_the_same_command_goes_on(project) -> N
     assert process.returncode == 130
     assert "Traceback" not in (err or "")
     assert "Interrupted" in out
-    assert "[plan]" in (project.root / "upshift.toml").read_text()
+    assert "[plan]" in (project.root / "hasten.toml").read_text()
     assert project.nothing_left()
     kept = journal(project)
     assert kept
@@ -136,7 +136,7 @@ def test_ctrl_c_keeps_the_best_so_far_and_the_same_command_goes_on(project) -> N
 
 @pytest.mark.child
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
-def test_the_end_of_upshift_is_the_end_of_its_trials(project, number) -> None:
+def test_the_end_of_hasten_is_the_end_of_its_trials(project, number) -> None:
     project.write("train.py", "print('here', file=open('x', 'w'))\n" + SICK)
     with project.begun("tune", "--plain", "train.py", "1000") as process:
         until = time.monotonic() + 120

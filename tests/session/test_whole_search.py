@@ -12,17 +12,17 @@ from math import inf, log
 
 import pytest
 
-from upshift import session
-from upshift.launch.bench import Bench
-from upshift.launch.process import Isolation
-from upshift.lever import Lever
-from upshift.records import Comparison, Effect, Entry, Phase, Plan, Switch, Workload
-from upshift.search import Knob, Prior, bounds
-from upshift.session.costs import Costs
-from upshift.session.hunt import MOST_LAUNCHES_COUNT, Hunt
-from upshift.session.observe import observe
-from upshift.session.races import Races
-from upshift.testing import FakeScript, Listener, plant, steady
+from hasten import session
+from hasten.launch.bench import Bench
+from hasten.launch.process import Isolation
+from hasten.lever import Lever
+from hasten.records import Comparison, Effect, Entry, Phase, Plan, Switch, Workload
+from hasten.search import Knob, Prior, bounds
+from hasten.session.costs import Costs
+from hasten.session.hunt import MOST_LAUNCHES_COUNT, Hunt
+from hasten.session.observe import observe
+from hasten.session.races import Races
+from hasten.testing import FakeScript, Listener, plant, steady
 
 WORKLOAD = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd="/nowhere", python="python")
 SCENARIOS = 25

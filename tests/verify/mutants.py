@@ -324,10 +324,10 @@ class Laboratory:
         self.first = self.record(teach=True, keep=True)
 
     def record(self, change=(), *, plan=None, teach=False, **order):
-        from upshift.attach import Watch
-        from upshift.child import Pulled
-        from upshift.verify.evidence import read_evidence
-        from upshift.verify.record import Recorder
+        from hasten.attach import Watch
+        from hasten.child import Pulled
+        from hasten.verify.evidence import read_evidence
+        from hasten.verify.record import Recorder
 
         folder = Path(tempfile.mkdtemp(dir=self.root))
         order = {"steps": STEPS, "forced": FORCED, "folder": str(folder), "teach": teach,
@@ -375,7 +375,7 @@ def of(table, kind):
 
 def judge_same_draws(lab):
     """Record all that keeps the draws, and tell what the gates say."""
-    from upshift.verify import gates, precision
+    from hasten.verify import gates, precision
 
     first, floors, wide = lab.first, [lab.floor()], [lab.floor(2.0**-8)]
 
@@ -410,7 +410,7 @@ def judge_same_draws(lab):
 
 def judge_model_draws(lab):
     """Record a model that draws otherwise, and tell what the gates say."""
-    from upshift.verify import draws, precision
+    from hasten.verify import draws, precision
 
     others = [lab.record(feed=True, reseed=seed) for seed in (1, 2)]
     floors = [lab.floor()]
@@ -426,7 +426,7 @@ def judge_model_draws(lab):
 
 def judge_sample_draws(lab):
     """Record samples that are drawn otherwise, and tell what the gates say."""
-    from upshift.verify import draws, gates
+    from hasten.verify import draws, gates
 
     floors = [lab.floor()]
     seen = {name: lab.record({name, "noise redrawn"}, feed=True) for name in SAMPLE_CHANGES}
@@ -442,7 +442,7 @@ def judge_sample_draws(lab):
 
 def judge_orders(lab):
     """Let other processes fetch, which draw otherwise, and tell what is said of the order."""
-    from upshift.verify import gates
+    from hasten.verify import gates
 
     plan = {"redrawing_workers": 2}
     return {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from upshift.verify.contents import perturb
+from hasten.verify.contents import perturb
 
 torch = pytest.importorskip("torch")
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from upshift.records import Effect
-from upshift.verify import gates
-from upshift.verify.evidence import Evidence, alike
+from hasten.records import Effect
+from hasten.verify import gates
+from hasten.verify.evidence import Evidence, alike
 
 STEPS, SIZES = 8, (160, 32, 8)
 SIZE = sum(SIZES)

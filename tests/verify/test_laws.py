@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from upshift.verify import draws, gates, learning, precision
-from upshift.verify.evidence import Evidence
+from hasten.verify import draws, gates, learning, precision
+from hasten.verify.evidence import Evidence
 
 STEPS, SIZE, KIND = 24, 200, "torch.float32 (8, 3)"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import upshift
+import hasten
 
 pytestmark = [pytest.mark.child, pytest.mark.slow]
-SRC = Path(upshift.__file__).parents[1]
+SRC = Path(hasten.__file__).parents[1]
 HERE = Path(__file__).with_name("mutants.py")
 _spec = spec_from_file_location("mutants", HERE)
 assert _spec is not None

@@ -9,19 +9,19 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from upshift import levers
-from upshift.errors import ScriptFailed
-from upshift.launch.compiled_code import CompiledCode
-from upshift.launch.process import Isolation, best_isolation
-from upshift.records import Effect, Entry, Plan, Workload
-from upshift.session import proof as proofs
-from upshift.session.proof import Prover, Unprovable
-from upshift.verify.evidence import Evidence
+from hasten import levers
+from hasten.errors import ScriptFailed
+from hasten.launch.compiled_code import CompiledCode
+from hasten.launch.process import Isolation, best_isolation
+from hasten.records import Effect, Entry, Plan, Workload
+from hasten.session import proof as proofs
+from hasten.session.proof import Prover, Unprovable
+from hasten.verify.evidence import Evidence
 
 # Sets no seed: weights, dropout, order and noise come from generators that are pinned.
 SCRIPT = """
-import upshift.levers
-upshift.levers.__path__.append({folder!r})
+import hasten.levers
+hasten.levers.__path__.append({folder!r})
 import numpy as np
 import torch
 from torch import nn
@@ -76,8 +76,8 @@ VARYING = (
 )
 # The same without a loader, as where an environment is played.
 PLAYED = """
-import upshift.levers
-upshift.levers.__path__.append({folder!r})
+import hasten.levers
+hasten.levers.__path__.append({folder!r})
 import torch
 from torch import nn
 
@@ -95,8 +95,8 @@ for step in range(200):
 """
 # A line search asks for as many losses as the values want.
 SEARCHING = """
-import upshift.levers
-upshift.levers.__path__.append({folder!r})
+import hasten.levers
+hasten.levers.__path__.append({folder!r})
 import torch
 from torch import nn
 
@@ -138,8 +138,8 @@ for step in range(200):
 # Levers of a kind that must be rejected, and of kinds that no installed lever has.
 LEVER = '''"""{name}: planted."""
 
-from upshift.lever import Lever
-from upshift.records import Effect, Phase, Switch
+from hasten.lever import Lever
+from hasten.records import Effect, Phase, Switch
 
 def lr(optimizer):
     for group in optimizer.param_groups:
@@ -213,7 +213,7 @@ def planted(tmp_path_factory):
         patch.setattr(levers, "__path__", [*levers.__path__, str(folder)])
         yield folder
     for name in PLANTED:
-        sys.modules.pop(f"upshift.levers.{name}", None)
+        sys.modules.pop(f"hasten.levers.{name}", None)
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +221,7 @@ def warm(planted, warm_python):
     """A Python that has started before, with the planted levers."""
     site = planted.parent / "site"
     site.mkdir()
-    start = f"import upshift.levers\nupshift.levers.__path__.append({str(planted)!r})\n"
+    start = f"import hasten.levers\nhasten.levers.__path__.append({str(planted)!r})\n"
     (site / "sitecustomize.py").write_text(start)
     python = site / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH=$PYTHONPATH:{site} exec {warm_python} "$@"\n')

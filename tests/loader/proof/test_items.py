@@ -28,7 +28,7 @@ from torch.utils.data import (
     random_split,
 )
 
-from upshift.loader.proof.items import read_items
+from hasten.loader.proof.items import read_items
 
 PASSING = {}
 

@@ -28,7 +28,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from upshift.loader.proof.items import read_items
+from hasten.loader.proof.items import read_items
 
 SEEN = []
 COUNTS = {}

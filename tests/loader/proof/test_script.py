@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
-from upshift.loader.proof import prove
+from hasten.loader.proof import prove
 
 
 class Rows(Dataset):
@@ -581,7 +581,7 @@ def test_batches_that_come_through_a_bar_are_batches(said, bar, after, reason) -
 
 
 def test_what_python_starts_with_is_no_part_of_the_script(tmp_path) -> None:
-    from upshift.loader.proof.source import is_user_file
+    from hasten.loader.proof.source import is_user_file
 
     assert is_user_file(str(tmp_path / "customize.py"))
     assert not is_user_file(str(tmp_path / "sitecustomize.py"))

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from upshift.loader.proof import functions, library
-from upshift.loader.proof.items import read_items
-from upshift.loader.proof.source import is_user_class
-from upshift.loader.proof.values import new, unknown
+from hasten.loader.proof import functions, library
+from hasten.loader.proof.items import read_items
+from hasten.loader.proof.source import is_user_class
+from hasten.loader.proof.values import new, unknown
 
 v1 = pytest.importorskip("torchvision.transforms", reason="torchvision is not installed")
 

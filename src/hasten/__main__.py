@@ -1,0 +1,11 @@
+"""`python -m hasten` is the same program as `hasten`."""
+
+import os
+import sys
+
+if __name__ == "__main__":
+    if sys.path and sys.path[0] == os.getcwd():  # the user's modules there are none of ours
+        del sys.path[0]
+    from hasten.cli import main
+
+    main()

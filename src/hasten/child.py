@@ -1,0 +1,372 @@
+"""The child's wiring: wait for torch, pull the plan's levers, then answer the parent.
+
+Runs inside the user's process, so it needs the standard library alone, draws no random number,
+prints nothing and ends nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hasten.launch import traces, whereabouts
+from hasten.launch.after_import import AfterImport
+from hasten.lever import discover, lookup
+from hasten.records import Plan, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hasten.lever import Training
+
+
+_ON_ITS_OWN = {"do": "turns", "turns": [[0, 0, 1 << 60, False]]}
+"""What a process does that nobody follows."""
+
+
+class Excusing:
+    """What the child offers to one lever, where its failure must not become the script's.
+
+    Levers also act later, inside the script's own calls: what raises there is left out.
+    """
+
+    def __init__(self, training: Any, excuse: Callable[[Exception], None]) -> None:
+        self._training = training
+        self._excuse = excuse
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._training, name)
+
+    @property
+    def itself(self) -> Any:
+        """The training, which all levers share."""
+        return self._training
+
+    def _excused(self, act: Callable[..., Any], instead: Callable[..., Any]) -> Callable[..., Any]:
+        def careful(*args: Any) -> Any:
+            try:
+                return act(*args)
+            except Exception as error:
+                self._excuse(error)
+                return instead(*args)
+
+        return careful
+
+    def on_optimizer(self, pull: Callable[[Any], Any]) -> Any:
+        """As `Training`; an optimizer for which `pull` raises stays as it is."""
+        return self._training.on_optimizer(self._excused(pull, lambda optimizer: None))
+
+    def on_options(self, choose: Callable[[Any], Any]) -> Any:
+        """As `Training`; an optimizer for which `choose` raises keeps the script's options."""
+        return self._training.on_options(self._excused(choose, lambda optimizer: None))
+
+    def on_root(self, pull: Callable[[Any], Any]) -> Any:
+        """As `Training`; a module for which `pull` raises stays as it is."""
+        return self._training.on_root(self._excused(pull, lambda module: None))
+
+    def on_inputs(self, choose: Callable[[Any], Any]) -> Any:
+        """As `Training`; a tensor for which a conversion raises is passed as it is."""
+
+        def careful(module: Any) -> Any:
+            convert = choose(module)
+            return convert and self._excused(convert, lambda tensor: tensor)
+
+        return self._training.on_inputs(self._excused(careful, lambda module: None))
+
+    def on_phase(self, enter: Callable[[Any], Any]) -> Any:
+        """As `Training`; where `enter` or what it returned raises, the phase goes on as it is."""
+        entered = self._excused(enter, lambda phase: None)
+
+        def careful(phase: Any) -> Any:
+            leave = entered(phase)
+            return None if leave is None else self._excused(leave, lambda: None)
+
+        return self._training.on_phase(careful)
+
+    def excuse(self, error: Exception) -> None:
+        """As `Training`; the script goes on without the lever."""
+        self._excuse(error)
+
+    def on_training(self, pull: Callable[[], Any]) -> Any:
+        """As `Training`; where `pull` raises nothing is set."""
+        return self._training.on_training(self._excused(pull, lambda: None))
+
+
+class Pulled:
+    """The levers that are pulled in this process, and how to put each back.
+
+    Args:
+        training: the live objects of the script.
+        excuse: takes the lever's name, its setting and what it raised later, inside the script's
+            calls; None lets it reach the script, whose failure then is the lever's verdict.
+    """
+
+    def __init__(
+        self, training: Training, excuse: Callable[[str, Any, Exception], None] | None = None
+    ) -> None:
+        self._training = training
+        self._excuse = excuse
+        self._undo: dict[str, tuple[Any, Callable[[], None]]] = {}
+
+    def switch(self, settings: Mapping[str, Any]) -> None:
+        """Go over to `settings`: put back what differs, pull what is new."""
+        for name, (setting, undo) in list(self._undo.items()):
+            if name not in settings or settings[name] != setting:
+                undo()
+                del self._undo[name]
+        for lever, setting in lookup(Plan(tuple(sorted(settings.items())))):
+            if lever.name not in self._undo:
+                training = self._offer(lever.name, setting)
+                self._undo[lever.name] = (setting, lever.pull(training, setting))
+
+    def put_back(self) -> tuple[list[str], list[str]]:
+        """Undo what a running process can; return these levers and the rest, with settings."""
+        settings = {name: setting for name, (setting, _) in self._undo.items()}
+        done: list[str] = []
+        stay: list[str] = []
+        for lever, setting in lookup(Plan(tuple(sorted(settings.items())))):
+            said = f"{lever.name}={setting}"
+            try:
+                self._undo.pop(lever.name)[1]()
+                (stay if lever.switch is Switch.LAUNCH else done).append(said)
+            except Exception:
+                stay.append(said)
+        return done, stay
+
+    def _offer(self, name: str, setting: Any) -> Any:
+        if self._excuse is None:
+            return self._training
+        return Excusing(self._training, partial(self._excuse, name, setting))
+
+
+def prepare(text: str) -> None:
+    """Begin, before the user's script: `text` is the order as JSON (see `launch.order`)."""
+    order = json.loads(text)
+    if order["mode"] != "run":
+        _stay_inside()
+    if "mark" in order:
+        with contextlib.suppress(OSError), open(order["mark"], "w"):
+            pass
+    traces.trim_uncaught()
+    if scratch := os.environ.get("HASTEN_REDIRECT"):
+        _redirect(scratch)
+    if order["mode"] == "verify":
+        _pin(order["seed"], order.get("shift", 0))
+    if order["mode"] != "run":
+        _refuse_questions(order)
+    attach: dict[str, Callable[[dict[str, Any]], None]] = {
+        "run": _run,
+        "trial": _trial,
+        "verify": _verify,
+    }
+    sys.meta_path.insert(0, AfterImport("torch", lambda: attach[order["mode"]](order)))
+
+
+def _stay_inside() -> None:
+    """End this process where it is none of the trial's: nothing keeps its writes away."""
+    from hasten.errors import IsolationFailed
+    from hasten.launch import descent
+
+    sealed = os.environ.get(descent.SEAL_KEY)
+    if sealed and descent.is_outside(sealed):
+        os.write(2, f"{descent.OUTSIDE}\n".encode())
+        os._exit(IsolationFailed.exit_code)  # what `site` raises would be told as a fault of Python
+
+
+def _redirect(scratch: str) -> None:
+    """Keep writes away from the user's files where the kernel cannot."""
+    from hasten.launch import redirect
+
+    redirect.install(scratch)
+    sys.meta_path.insert(0, AfterImport("torch", redirect.after_torch))
+
+
+def _pin(seed: int, shift: int) -> None:
+    from hasten.verify import pin
+
+    pin.pin_python(seed, shift)
+    sys.meta_path.insert(0, AfterImport("numpy", lambda: pin.pin_numpy(seed, shift)))
+    sys.meta_path.insert(0, AfterImport("torch", lambda: pin.pin_torch(seed, shift)))
+
+
+def _run(order: dict[str, Any]) -> None:
+    """Pull the levers of a plan for a real run; a lever that breaks is left out, and said."""
+    from hasten.attach import Watch
+    from hasten.launch.order import place
+
+    if order.get("place", place()) != place():
+        os.environ.pop("HASTEN_CHILD", None)  # so that it is said once
+        sys.stderr.write("hasten: left out the plan: this is another machine, or another job\n")
+        return
+    said: set[str] = set()
+
+    def leave_out(name: str, setting: Any, error: Exception) -> None:
+        if name not in said:
+            said.add(name)
+            why = (str(error).strip() or type(error).__name__).splitlines()[0]
+            sys.stderr.write(f"hasten: left out {name}={setting}: {why}\n")
+
+    watch = Watch(measuring=False)
+    watch.live.assumed = frozenset(order.get("assumed", ()))
+    pulled = Pulled(watch.live, leave_out)
+    settings: dict[str, Any] = {}
+    for name, setting in order["plan"].items():
+        try:
+            pulled.switch({**settings, name: setting})
+            settings[name] = setting
+        except Exception as error:
+            leave_out(name, setting, error)
+    if "hasten.loader" in sys.modules:
+        from hasten.loader import board_of
+
+        board_of(watch.live).tell = lambda why: sys.stderr.write(f"hasten: {why}\n")
+    atexit.register(_tell_of_lost_workers, watch.live, os.getpid())
+    watch.install()
+    if "band" in order:
+        _guard(watch, pulled, order["band"])
+
+
+def _guard(watch: Any, pulled: Pulled, band: dict[str, Any]) -> None:
+    """Watch the first steps of a real run; put the levers back where they go astray."""
+    from hasten.attach import guard
+    from hasten.records import Band
+
+    def astray(step_count: int, wrong: str) -> None:
+        sys.stderr.write(guard.astray_said(step_count, wrong, *pulled.put_back()))
+
+    def slow(step_s: float, usual_s: float) -> None:
+        sys.stderr.write(guard.slow_said(step_s, usual_s))
+
+    known: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in band.items()}
+    guard.Guard(watch, Band(**known), astray=astray, slow=slow)
+
+
+def _tell_of_lost_workers(training: Any, own_pid: int) -> None:
+    """Say at the end of a real run why it was slower than promised."""
+    if os.getpid() != own_pid or "hasten.loader" not in sys.modules:
+        return
+    from hasten.loader import board_of
+
+    for note in board_of(training).notes:
+        if "a worker was lost" in note or "could not be started" in note:
+            sys.stderr.write(f"hasten: {note}; the main process went on by itself\n")
+
+
+def _trial(order: dict[str, Any]) -> None:
+    """Attach to a trial: steps are timed, and the parent holds the baton."""
+    from hasten.attach import Watch
+    from hasten.attach.turns import Turns
+    from hasten.launch.channel import Channel
+    from hasten.launch.order import REPLAY_KEY
+    from hasten.loader import board_of
+    from hasten.loader.replay import Replay
+
+    try:
+        channel = Channel.connect(order["socket"])
+    except OSError:  # the one that trains has been found; this is a helper that it started
+        return
+    whereabouts.listen(order["socket"])
+    channel.send({"kind": "attached", "pid": os.getpid()})
+    own_pid = os.getpid()
+
+    def talk(message: dict[str, Any]) -> dict[str, Any]:
+        if os.getpid() != own_pid:
+            return _ON_ITS_OWN
+        return _talk(channel, {**message, "pid": own_pid})
+
+    watch = Watch(measuring=True)
+    watch.live.trial = True
+    watch.live.assumed = frozenset(order.get("assumed", ()))
+    board = board_of(watch.live)  # it must have seen a pass begin to take it over in the middle
+    discover()  # a lever may come at any step; whatever its file touches must be there before
+    pulled, replay = Pulled(watch.live), Replay(watch.live.advancers)
+
+    def switch(settings: dict[str, Any]) -> None:
+        replay.switch(replays=REPLAY_KEY in settings)
+        pulled.switch({name: s for name, s in settings.items() if name != REPLAY_KEY})
+
+    turns = Turns(watch, switch, talk)
+    turns.traits.about_data = board.proofs.traits
+
+    def stepped(phases_ns: tuple[int, ...], sample_count: int) -> None:
+        replay.stepped()
+        turns.stepped(phases_ns, sample_count)
+
+    watch.on_step = _counted(stepped, channel)
+    pulled.switch(order["plan"])
+    watch.install()
+
+
+def _counted(
+    stepped: Callable[[tuple[int, ...], int], None], channel: Any
+) -> Callable[[tuple[int, ...], int], None]:
+    """Count the steps, and tell the parent at the end: it only knows those that it asked for."""
+    from hasten.errors import ChildLost
+
+    own_pid, step_count = os.getpid(), 0
+
+    def stepped_and_counted(phases_ns: tuple[int, ...], sample_count: int) -> None:
+        nonlocal step_count
+        step_count += 1
+        stepped(phases_ns, sample_count)
+
+    def tell() -> None:
+        if step_count and os.getpid() == own_pid:
+            with contextlib.suppress(ChildLost):
+                channel.send({"kind": "ended", "steps": step_count})
+
+    atexit.register(tell)
+    return stepped_and_counted
+
+
+def _verify(order: dict[str, Any]) -> None:
+    """Attach to a verification: the first steps are recorded, then the process ends."""
+    from hasten.attach import Watch
+    from hasten.attach.vitals import Vitals
+    from hasten.launch.channel import Channel
+    from hasten.verify.record import Recorder
+
+    channel = Channel.connect(order["socket"])
+    own_pid = os.getpid()
+
+    def done(found: dict[str, Any]) -> None:
+        if os.getpid() == own_pid:  # not in a fork that runs the exit routines
+            _talk(channel, {"kind": "verified", **found, "vitals": vitals.message})
+
+    watch = Watch(measuring=True)
+    watch.live.at_once = True
+    watch.live.assumed = frozenset(order.get("assumed", ()))
+    vitals = Vitals(watch)  # before the recorder's hooks, which end the run at the last step
+    Recorder(order, watch, done=done)
+    Pulled(watch.live).switch(order["plan"])
+    watch.install()
+
+
+def _talk(channel: Any, message: dict[str, Any]) -> dict[str, Any]:
+    from hasten.errors import ChildLost
+
+    try:
+        answer: dict[str, Any] = channel.ask(message)
+    except ChildLost:
+        if message["kind"] == "training":  # another process is followed; this one goes on alone
+            return _ON_ITS_OWN
+        # The parent is gone; no exit routine of the script may run now.
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise
+    return answer
+
+
+def _refuse_questions(order: dict[str, Any]) -> None:
+    """Nobody answers in a trial: `input()` says so instead of waiting."""
+    import builtins
+
+    def refuse(prompt: object = "", /) -> str:
+        raise EOFError(f"hasten: the script asks for input ({str(prompt)!r}); none in a trial")
+
+    builtins.input = refuse

@@ -1,0 +1,373 @@
+"""The command line: argv becomes a workload and options, an error becomes an exit code.
+
+No logic here: `session` does the work and `report` shows it. Both are imported inside the
+commands, so that `hasten --help` starts at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from math import inf
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import hasten
+from hasten.cli import streams
+from hasten.cli.arguments import (
+    BUDGET,
+    FIRST_ANSWER_S,
+    INTERRUPTED,
+    Allow,
+    Allowed,
+    Assume,
+    Budget,
+    Command,
+    EventsPath,
+    Force,
+    Html,
+    Json,
+    Keep,
+    Kept,
+    Only,
+    Overwrite,
+    Patience,
+    Plain,
+    PlanPath,
+    Pulled,
+    Quiet,
+    Skip,
+    Steps,
+    Trace,
+    Training,
+    Unprotected,
+    Words,
+    say,
+)
+from hasten.cli.reports import (
+    PLAN,
+    check_outputs,
+    leave,
+    leave_profile,
+    on_stdout,
+    print_page,
+    report,
+)
+from hasten.cli.watching import telling, view
+from hasten.cli.workload import read_workload
+from hasten.errors import PlanError, UsageError
+from hasten.records import Effect, Plan, Workload
+from hasten.units import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from hasten.records import Band, Setting
+    from hasten.report.plan_file import SavedPlan
+    from hasten.session import Options
+
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Make an unmodified PyTorch training script faster on this machine, and prove it.",
+    epilog="Options stand before the script; everything after the script belongs to it.",
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"hasten {hasten.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _hasten(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(cls=Command)
+def doctor(json: Json = None) -> None:
+    """Say what this machine gives a training job.
+
+    It also says what is wrong with it, and how to mend that.
+    """
+    from hasten import session
+    from hasten.report import doctor as doctor_page
+    from hasten.report import document
+
+    check_outputs(json)
+    machine = session.doctor(sys.executable)
+    print_page(doctor_page.render(machine))
+    if json is not None:
+        document.write_document(json, document.machine_document(machine))
+
+
+@app.command(cls=Command)
+def profile(
+    script: Words,
+    *,
+    json: Json = None,
+    html: Html = None,
+    trace: Trace = None,
+    steps: Steps = None,
+    lever: Pulled = None,
+    assume: Assume = None,
+    patience: Patience = "60s",
+    unprotected: Unprotected = False,
+    quiet: Quiet = False,
+    plain: Plain = False,
+    events: EventsPath = None,
+) -> None:
+    """Show where each training step goes; change nothing."""
+    from hasten import session
+    from hasten.report import document
+    from hasten.report.audience import Audience
+
+    check_outputs(json, html, trace)
+    options = _options(
+        lever=lever, assume=assume, patience=patience, steps=steps, unprotected=unprotected
+    )
+    workload = read_workload(script)
+    with telling(events, "profile", workload) as told:
+        with view(quiet=quiet, plain=plain) as screen:
+            found = session.profile(workload, options, Audience(told, screen))
+        written = leave_profile(found, json=json, html=html, trace=trace, aside=on_stdout(events))
+        told.result(document.profile_document(found), written)
+
+
+@app.command(cls=Command)
+def tune(
+    script: Words,
+    *,
+    json: Json = None,
+    html: Html = None,
+    budget: Budget = BUDGET,
+    keep: Kept = Keep.REDRAW,
+    allow: Allowed = None,
+    training: Training = None,
+    plan: PlanPath = None,
+    force: Overwrite = False,
+    lever: Pulled = None,
+    assume: Assume = None,
+    only: Only = None,
+    skip: Skip = None,
+    patience: Patience = "60s",
+    unprotected: Unprotected = False,
+    quiet: Quiet = False,
+    plain: Plain = False,
+    events: EventsPath = None,
+) -> None:
+    """Search what makes the script faster, and prove it.
+
+    This writes a plan, which `hasten run` applies, and a report. The script is not edited.
+    """
+    from hasten import session
+    from hasten.report import document, plan_file
+    from hasten.report.audience import Audience
+
+    path = plan or PLAN
+    check_outputs(json, html, path)
+    if not force:
+        plan_file.guard_plan(path)
+    options = _options(
+        budget=budget, keep=keep, allow=allow, training=training, plan=path, force=force,
+        lever=lever, assume=assume, only=only, skip=skip, patience=patience,
+        unprotected=unprotected,
+    )  # fmt: skip
+    workload = read_workload(script)
+    with telling(events, "tune", workload) as told:
+        with view(quiet=quiet, plain=plain, budget_s=options.budget_s) as screen:
+            tuning = session.tune(workload, options, Audience(told, screen))
+        written = leave(tuning, path, json, html, aside=on_stdout(events))
+        told.result(document.tuning_document(tuning), written)
+    if path not in written:
+        say(
+            f"{path} stays as it is: what this search has found is not confirmed. See {written[0]}."
+        )
+    if not quiet:
+        say(f"Wrote {', '.join(str(p) for p in written)}.")
+    if tuning.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+@app.command(cls=Command)
+def run(
+    script: Words,
+    *,
+    plan: PlanPath = None,
+    force: Force = False,
+    lever: Pulled = None,
+    assume: Assume = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run the script for real, under the plan.
+
+    The script itself is not edited.
+    """
+    from hasten import session
+
+    workload = read_workload(script, once=True)
+    options = _options(plan=plan or PLAN, force=force, lever=lever, assume=assume)
+    needed = plan is not None or not lever
+    saved, band = _chosen_plan(workload, options, needed=needed, quiet=quiet)
+    chosen = saved.plan
+    for pair in lever or ():  # one that is false takes a lever out of the plan
+        chosen = chosen.pull(*_setting(pair))
+    session.run(workload, chosen, band, saved.assumed | options.assumed)
+
+
+app.command(cls=Command)(report)
+
+
+@app.command(cls=Command)
+def levers(
+    name: Annotated[
+        str | None, typer.Argument(show_default=False, help="Show the card of this lever only.")
+    ] = None,
+) -> None:
+    """Show what each lever does, and what it costs."""
+    from hasten.lever import discover
+    from hasten.report.levers import render_cards
+
+    print_page(render_cards(discover(), name))
+
+
+@app.command(cls=Command)
+def findings(
+    name: Annotated[
+        str | None, typer.Argument(show_default=False, help="Show the page of this one.")
+    ] = None,
+) -> None:
+    """List what makes training slow that `profile` can find."""
+    from hasten.diagnose import discover
+    from hasten.report import pages
+
+    symptoms = discover()
+    print_page(pages.render_titles(symptoms) if name is None else pages.render_page(symptoms, name))
+
+
+def main() -> None:
+    """Run the command line; the exit code says how it ended."""
+    out, _ = streams.keep("stdout"), streams.keep("stderr")
+    # The end of a Slurm job or of a terminal is an interruption: the best so far is saved. The
+    # script of `run` is not concerned: exec forgets handlers.
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it
+            signal.signal(number, signal.default_int_handler)
+    try:
+        app(prog_name="hasten")
+    except SystemExit as end:
+        if out is None or not out.lost:
+            raise
+        say(f"Cannot print it all: {out.lost}.", "Print to another place, or make room there.")
+        raise SystemExit(end.code or UsageError.exit_code) from None
+
+
+def _options(
+    *,
+    budget: str = BUDGET,
+    keep: Keep = Keep.REDRAW,
+    allow: Allow | None = None,
+    training: str | None = None,
+    plan: Path = PLAN,
+    force: bool = False,
+    lever: Sequence[str] | None = None,
+    assume: Sequence[str] | None = None,
+    only: Sequence[str] | None = None,
+    skip: Sequence[str] | None = None,
+    patience: str = "60s",
+    steps: int | None = None,
+    unprotected: bool = False,
+) -> Options:
+    from hasten import session
+    from hasten.lever import check_assumptions, check_names, check_plan
+
+    pairs, pulled = [_setting(pair) for pair in lever or ()], Plan()
+    for name, setting in pairs:
+        pulled = pulled.pull(name, setting)
+    only, skip = _names(only), _names(skip)
+    # An unknown one is told before anything is started.
+    check_names([*only, *skip, *(name for name, _ in pairs)])
+    check_plan(pulled)
+    check_assumptions(assume or ())
+    return session.Options(
+        budget_s=_seconds("--budget", budget),
+        first_s=FIRST_ANSWER_S if budget == BUDGET else inf,
+        keep=Effect(keep.value),
+        allow=None if allow is None else Effect(allow.value),
+        only=frozenset(only),
+        skip=frozenset(skip),
+        pulled=pulled,
+        patience_s=_seconds("--patience", patience),
+        training_s=None if training is None else _seconds("--for", training),
+        force=force,
+        step_count=steps,
+        plan_path=plan,
+        unprotected=unprotected,
+        assumed=frozenset(assume or ()),
+    )
+
+
+def _seconds(option: str, text: str) -> float:
+    seconds = parse_duration(text)
+    if seconds <= 0:
+        remedy = f"Write {option} 90s, 5m or 1h30m."
+        raise UsageError(f"There is no time in {option} {text}.", remedy=remedy)
+    return seconds
+
+
+def _names(given: Sequence[str] | None) -> list[str]:
+    """Return the names of an option that is repeated, or takes several between commas."""
+    return [name.strip() for part in given or () for name in part.split(",") if name.strip()]
+
+
+def _setting(pair: str) -> tuple[str, Setting]:
+    name, equals, value = pair.partition("=")
+    if not (name and equals and value):
+        raise UsageError(f"Cannot read --lever {pair}.", remedy="Write --lever NAME=SETTING.")
+    if value.lower() in ("true", "false"):
+        return name, value.lower() == "true"
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value
+
+
+def _chosen_plan(
+    workload: Workload, options: Options, *, needed: bool, quiet: bool
+) -> tuple[SavedPlan, Band | None]:
+    """Return the plan of the file and its band, once it is clear that it was made for this."""
+    from hasten import session
+    from hasten.report import plan_file
+
+    if options.plan_path == PLAN and not os.path.exists(PLAN):
+        if not needed:
+            return plan_file.SavedPlan(plan=Plan(), machine={}), None
+        remedy = "Run `hasten tune` with your script first, or name a --lever."
+        raise UsageError(f"There is no plan: {PLAN} is not in this folder.", remedy=remedy)
+    saved = plan_file.read_plan(options.plan_path)
+    found, band = plan_file.doubts(saved), None
+    if saved.plan.settings:
+        machine = session.glance(workload.python)
+        found += plan_file.differences(saved, machine, workload)
+        band = plan_file.fitting_band(saved, machine, workload)
+    if refusals := [item.says for item in found if item.refuses and not options.force]:
+        raise PlanError(" ".join(refusals), remedy="Run `hasten tune` here, or add --force.")
+    for item in found:
+        if not quiet:
+            say(item.says)
+    return saved, band

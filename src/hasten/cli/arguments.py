@@ -1,0 +1,186 @@
+"""What may stand on the command line, and where it ends."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from hasten.cli import faults
+from hasten.cli.workload import MODULE_FLAG
+from hasten.errors import HastenError
+
+INTERRUPTED = 130
+
+
+class Keep(StrEnum):
+    """Effects that need no permission."""
+
+    EXACT = "exact"
+    ROUNDING = "rounding"
+    REDRAW = "redraw"
+
+
+class Allow(StrEnum):
+    """Effects that need one."""
+
+    PRECISION = "precision"
+    LEARNING = "learning"
+
+
+class Command(TyperCommand):
+    """A command whose own options end where the user's command begins."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `--` before `-m` and before `--` itself, so that both reach the workload."""
+        ctx.allow_interspersed_args = False
+        valued = {o for p in self.params if not getattr(p, "is_flag", True) for o in p.opts}
+        index = 0
+        while index < len(args) and args[index].startswith("-"):
+            if args[index] == "--" or MODULE_FLAG.match(args[index]):
+                return super().parse_args(ctx, [*args[:index], "--", *args[index:]])
+            index += 2 if args[index] in valued else 1
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Turn every error of ours into its sentences and its exit code."""
+        try:
+            return super().invoke(ctx)
+        except HastenError as error:
+            options = {option for parameter in self.params for option in parameter.opts}
+            told = faults.explained(error, ctx.params.get("script") or (), options)
+            if told.output:
+                typer.echo(told.output.rstrip("\n"), err=True)
+            say(told.problem, told.remedy)
+            raise typer.Exit(told.exit_code) from error
+        except KeyboardInterrupt as error:
+            say("Interrupted.")
+            raise typer.Exit(INTERRUPTED) from error
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except Exception as error:
+            say(*faults.noted(error))
+            raise typer.Exit(faults.INTERNAL) from error
+
+
+def say(*sentences: str) -> None:
+    """Print sentences of ours to stderr, one a line; what controls a terminal is spelt out."""
+    text = "hasten: " + "\n         ".join(sentences)
+    shown = (c if c.isprintable() or c == "\n" else c.encode("unicode_escape") for c in text)
+    typer.echo("".join(c if isinstance(c, str) else c.decode() for c in shown), err=True)
+
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SCRIPT",
+        show_default=False,
+        help="The script and its own arguments. A notebook, `-m package.module`, or "
+        "`-- program` may stand in its place.",
+    ),
+]
+Json = Annotated[
+    Path | None, typer.Option("--json", metavar="PATH", help="Also write the result as JSON.")
+]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="PATH", help="Also write the report as one HTML page."),
+]
+BUDGET, FIRST_ANSWER_S = "5m", 80.0
+Budget = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME", help="How long the whole tuning may take at most: 90s, 5m, 1h30m."
+    ),
+]
+Kept = Annotated[
+    Keep,
+    typer.Option(
+        help="The strongest effect on the arithmetic that needs no permission: the same bits, "
+        "sums in another order, or other random draws of the same law."
+    ),
+]
+Allowed = Annotated[
+    Allow | None,
+    typer.Option(help="Also try what changes the precision of numbers, or how the model learns."),
+]
+Training = Annotated[
+    str | None,
+    typer.Option("--for", metavar="TIME", help="How long the training will run once tuned: 8h."),
+]
+PlanPath = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="The plan file.", show_default="hasten.toml"),
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Use the plan even if it was tuned for something else, or failed."
+    ),
+]
+Overwrite = Annotated[
+    bool,
+    typer.Option("--force", help="Write the plan even over one of yours, or what is no plan."),
+]
+Unprotected = Annotated[
+    bool,
+    typer.Option(
+        "--unprotected",
+        help="Start trials even where the kernel cannot keep them from your files.",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the result.")]
+Plain = Annotated[
+    bool, typer.Option("--plain", help="Show progress as one line per event, not as a screen.")
+]
+EventsPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--events",
+        metavar="PATH",
+        help="Also write what happens as JSON lines while it happens; - is stdout, and moves the "
+        "report to stderr.",
+    ),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace",
+        metavar="PATH",
+        help="Also write the examined steps as a Chrome trace, which Perfetto opens.",
+    ),
+]
+Pulled = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lever",
+        metavar="NAME=SETTING",
+        help="Pull a lever by hand; false leaves it out. Repeatable.",
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Try no levers but those named: a,b or repeated."),
+]
+Skip = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Leave these levers alone: a,b or repeated."),
+]
+Assume = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Grant what cannot be proved. dataset-unchanged: item code has no outside effects, "
+        "and what it reads is not changed by the script. Repeatable.",
+    ),
+]
+Patience = Annotated[
+    str, typer.Option(metavar="TIME", help="How long to wait for the first training step.")
+]
+Steps = Annotated[
+    int | None,
+    typer.Option(min=2, metavar="COUNT", show_default=False, help="How many steps to observe."),
+]

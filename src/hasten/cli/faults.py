@@ -1,0 +1,95 @@
+"""Whose fault a failure is: what the script's last words say, and what is hasten's own."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+from hasten.errors import HastenError, ScriptFailed, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+INTERNAL = 1
+DEBUG_KEY = "HASTEN_DEBUG"
+_NO_IPYTHON = "hasten: A notebook needs IPython."
+_NO_TORCH = re.compile(r"ModuleNotFoundError: No module named 'torch(\.[\w.]+)?'")
+_HIDDEN = re.compile(
+    r"\w+Error: .*(?:module '([\w.]+)' has no attribute|from (?:partially initialized module )?"
+    r"'([\w.]+)'|'(\w+)' is not a package)"
+)
+
+
+def explained(error: HastenError, words: Sequence[str], options: Collection[str]) -> HastenError:
+    """Return the error of a script that failed, or a better one where its last words tell more.
+
+    Args:
+        error: what ended the command.
+        words: the script and its own arguments.
+        options: those of the command, such as `--budget`.
+    """
+    if not isinstance(error, ScriptFailed) or not error.output:
+        return error
+    lines = [line.strip() for line in error.output.splitlines() if line.strip()]
+    last, output = lines[-1], error.output
+    if _NO_IPYTHON in output:
+        remedy = "Run: pip install ipython."
+        return UsageError("A notebook needs IPython, which is not installed.", remedy=remedy)
+    if _NO_TORCH.match(last):
+        remedy = "Install torch there, or use the hasten of the environment that has it."
+        problem = "The Python that runs the script has no torch."
+        return UsageError(problem, remedy=remedy, output=output)
+    if file := _hiding(last, words):
+        name = os.path.basename(file).removesuffix(".py")
+        problem = f"{file} hides the module {name} of Python's standard library."
+        return ScriptFailed(problem, remedy="Rename that file.", output=output)
+    return _behind(error, words, options)
+
+
+def _hiding(line: str, words: Sequence[str]) -> str:
+    """Return the user's file in place of a module of Python's that an error is about."""
+    found = _HIDDEN.match(line)
+    name = next(filter(None, found.groups()), "").partition(".")[0] if found else ""
+    if name not in sys.stdlib_module_names:
+        return ""
+    places = (os.path.join(folder, f"{name}.py") for folder in (os.path.dirname(words[0]), ""))
+    return next(filter(os.path.isfile, places), "")
+
+
+def _behind(error: ScriptFailed, words: Sequence[str], options: Collection[str]) -> HastenError:
+    """Say that an option of ours was given to the script, where that may be the reason."""
+    given = [word.partition("=")[0] for word in words[1:]]
+    ours = next((word for word in given if word in options), "")
+    if not ours:
+        return error
+    said = f"{ours} stands behind the script, so the script got it"
+    if ours.lstrip("-") not in error.output:
+        remedy = f"{error.remedy} Note that {said}."
+        return ScriptFailed(error.problem, remedy=remedy, output=error.output)
+    remedy = f"Put {ours} before the script if it is meant for hasten."
+    return UsageError(f"{said}, and it failed.", remedy=remedy, output=error.output)
+
+
+def noted(error: Exception) -> tuple[str, str]:
+    """Keep the traceback of an error that nobody foresaw; return what to say.
+
+    It is printed where there is no place for a file, and where HASTEN_DEBUG is set.
+    """
+    from hasten.report import archive
+    from hasten.report.files import write_atomically
+
+    text = "".join(traceback.format_exception(error))
+    told = " ".join(traceback.format_exception_only(error)[-1].split())
+    problem = f"This is a fault of hasten: {told}"
+    try:
+        place = archive.folder().parent / "traceback.txt"
+        write_atomically(place, text)
+    except (HastenError, OSError):
+        place = None
+    if place is None or os.environ.get(DEBUG_KEY):
+        sys.stderr.write(text)
+    where = "above" if place is None else f"in {place}"
+    return problem, f"Report it with the traceback {where}."

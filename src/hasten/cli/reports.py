@@ -1,0 +1,256 @@
+"""What a command leaves behind: the page on the terminal, and files of other forms."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hasten.cli.arguments import Html, Json, Trace, say
+from hasten.errors import HastenError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import RenderableType
+
+    from hasten.records import Plan, Profiling, Tuning
+    from hasten.report.edits import Edits
+
+WIDEST = 100
+PLAN = Path("hasten.toml")
+REPORT = "hasten-report.txt"
+
+
+def report(
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[PLAN]",
+            show_default=False,
+            help="The plan file of a tuning; without it, hasten.toml in this folder, or, where "
+            "that was never tuned, the last tuning of all.",
+        ),
+    ] = None,
+    *,
+    edits: Annotated[
+        bool, typer.Option("--edits", help="Print a diff that writes the plan into the script.")
+    ] = False,
+    json: Json = None,
+    html: Html = None,
+    trace: Trace = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Also write it as Markdown for an issue or a pull request; - prints nothing else.",
+        ),
+    ] = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write its scalars for TensorBoard."),
+    ] = None,
+) -> None:
+    """Show the report of a tuning again, or write it in another form."""
+    from hasten.report import archive, document, text
+    from hasten.report.tensorboard import write_scalars
+    from hasten.report.trace import write_trace
+
+    if edits:
+        _refuse_beside_edits(
+            json=json, html=html, trace=trace, markdown=markdown, tensorboard=tensorboard
+        )
+        _print_edits(*archive.recall(path, PLAN))
+        return
+    check_outputs(json, html, trace, None if on_stdout(markdown) else markdown)
+    tuning, plan_path = archive.recall(path, PLAN)
+    if not on_stdout(markdown):
+        print_page(text.render_tuning(tuning, plan_path=plan_path, lines=_lines(tuning.plan)))
+    if json is not None:
+        document.write_document(json, document.tuning_document(tuning))
+    if html is not None:
+        _write_html(html, tuning, plan_path)
+    if trace is not None:
+        write_trace(trace, tuning.diagnosis, tuning.workload)
+    if markdown is not None:
+        _write_markdown(markdown, tuning, plan_path)
+    if tensorboard is not None:
+        write_scalars(tensorboard, tuning)
+
+
+def _refuse_beside_edits(**places: Path | None) -> None:
+    named = [f"--{name}" for name, place in places.items() if place is not None]
+    if named:
+        raise UsageError(
+            f"--edits prints a diff alone, and {', '.join(named)} would write another form.",
+            remedy="Run `hasten report` once with --edits and once without.",
+        )
+
+
+def _print_edits(tuning: Tuning, plan_path: Path) -> None:
+    """Print the diff to stdout, for `patch -p1`, and what else there is to say to stderr."""
+    from hasten.report import plan_file
+
+    # The file may have lost levers since: it says that it may be edited.
+    plan = plan_file.read_plan(plan_path).plan if os.path.exists(plan_path) else tuning.plan
+    made = _edits(tuning, plan)
+    typer.echo(made.diff.encode("utf-8", "surrogateescape"), nl=False)
+    if made.notes:
+        say(*(note.replace("\n", "\n         ") for note in made.notes))
+
+
+def _edits(tuning: Tuning, plan: Plan) -> Edits:
+    from hasten.report.edits import write_edits
+
+    return write_edits(
+        tuning.workload, plan, traits=tuning.traits, env=os.environ,
+        python_version=tuning.machine.python_version,
+    )  # fmt: skip
+
+
+def _write_markdown(path: Path, tuning: Tuning, plan_path: Path) -> None:
+    from hasten.report import markdown
+    from hasten.report.files import write_atomically
+
+    page = markdown.render(tuning, plan_path=plan_path, lines=_lines(tuning.plan))
+    if on_stdout(path):
+        typer.echo(page, nl=False)
+    else:
+        write_atomically(path, page)
+
+
+def _write_html(path: Path, tuning: Tuning, plan_path: Path) -> None:
+    from hasten.report.files import write_atomically
+    from hasten.report.html import render_tuning
+
+    try:
+        edits = _edits(tuning, tuning.plan).diff
+    except HastenError:  # a notebook, or a script that is not there any more: `--edits` says why
+        edits = ""
+    page = render_tuning(tuning, plan_path=plan_path, lines=_lines(tuning.plan), edits=edits)
+    write_atomically(path, page)
+
+
+def leave(
+    tuning: Tuning, path: Path, json: Path | None, html: Path | None = None, *, aside: bool = False
+) -> list[Path]:
+    """Write everything, then print the report; return what was written beside the record.
+
+    The plan comes first: a pager holds the printing up, and a second Ctrl-C ends it. It may go
+    beside `path`, see `place_for`. What cannot be written must not cost the answer either, so the
+    report is printed even then.
+    """
+    from datetime import date
+
+    from hasten.report import plan_file, text
+
+    wanted, path = path, plan_file.place_for(path, tuning)
+    report_path = path.with_name(REPORT if path == wanted else f"{path.stem}-report.txt")
+    lines = _lines(tuning.plan)
+    page = text.render_tuning(tuning, plan_path=path, lines=lines)
+    try:
+        plan_file.write_plan(path, tuning, lines=lines, today=date.today())
+        forgotten = _remember(tuning, path)
+        _save(page, report_path)
+        written = [path, report_path, *_write_forms(tuning, path, json=json, html=html)]
+    finally:
+        print_page(page, aside=aside)
+    if forgotten:
+        say(f"`hasten report` will not know this tuning. {forgotten}")
+    return written
+
+
+def _remember(tuning: Tuning, path: Path) -> str:
+    """Keep the tuning for `hasten report`; return why that cannot be, if so."""
+    from hasten.report import archive
+
+    try:
+        archive.remember(tuning, path)
+    except UsageError as error:
+        return error.problem
+    return ""
+
+
+def _write_forms(tuning: Tuning, path: Path, *, json: Path | None, html: Path | None) -> list[Path]:
+    from hasten.report import document
+
+    if json is not None:
+        document.write_document(json, document.tuning_document(tuning))
+    if html is not None:
+        _write_html(html, tuning, path)
+    return [place for place in (json, html) if place is not None]
+
+
+def leave_profile(
+    found: Profiling,
+    *,
+    json: Path | None,
+    html: Path | None,
+    trace: Path | None,
+    aside: bool = False,
+) -> list[Path]:
+    """Write what was asked for, then print the page; return what was written."""
+    from hasten.report import document, text
+    from hasten.report.files import write_atomically
+    from hasten.report.html import render_profile
+    from hasten.report.trace import write_trace
+
+    try:
+        if json is not None:
+            document.write_document(json, document.profile_document(found))
+        if html is not None:
+            write_atomically(html, render_profile(found))
+        if trace is not None:
+            write_trace(trace, found.diagnosis, found.workload)
+    finally:
+        print_page(text.render_profile(found), aside=aside)
+    return [place for place in (json, html, trace) if place is not None]
+
+
+def _lines(plan: Plan) -> Mapping[str, str]:
+    from hasten.lever import discover
+
+    known = discover()
+    return {name: known[name].lines(s) for name, s in plan.settings if name in known}
+
+
+def check_outputs(*paths: Path | None) -> None:
+    """Say at the start, not after minutes of work, that a result cannot be written."""
+    from hasten.report.files import check_writable
+
+    for path in paths:
+        if path is not None:
+            check_writable(path)
+
+
+def on_stdout(path: Path | None) -> bool:
+    """Whether an output goes to stdout, so that a page must not."""
+    return path is not None and str(path) == "-"
+
+
+def print_page(page: RenderableType, *, aside: bool = False) -> None:
+    """Print a page, no wider than is easy to read.
+
+    Args:
+        page: what to print.
+        aside: to stderr, because stdout is for a program.
+    """
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False, stderr=aside)
+    console.width = min(console.width, WIDEST)
+    console.print(page)
+
+
+def _save(page: RenderableType, path: Path) -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from hasten.report.files import write_atomically
+
+    paper = StringIO()
+    Console(file=paper, width=80, no_color=True, force_terminal=False).print(page)
+    write_atomically(path, "".join(f"{li.rstrip()}\n" for li in paper.getvalue().splitlines()))

@@ -1,0 +1,136 @@
+"""The user's own command, read from what stands after our options."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import sys
+import traceback
+import warnings
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hasten.errors import ScriptFailed, UsageError
+from hasten.records import Entry, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NOTEBOOK = ".ipynb"
+MODULE_FLAG = re.compile(r"-m(?!-)")
+_PYTHON = re.compile(r"python[\d.]*")
+_DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/")
+
+
+def read_workload(words: Sequence[str], *, once: bool = False) -> Workload:
+    """Return what the user wants to be trained.
+
+    Args:
+        words: the rest of the command line; it begins with `-m` for a module and with `--`
+            for a program.
+        once: it is started a single time, so that a pipe can be its script.
+
+    Raises:
+        UsageError: there is no such script or program.
+        ScriptFailed: the script is not Python.
+    """
+    cwd = _cwd()
+    entry, argv = _entry(words)
+    check = {Entry.MODULE: lambda _: None, Entry.COMMAND: _check_program}
+    check.get(entry, _check_file)(argv[0])
+    if entry is Entry.SCRIPT and os.path.isfile(argv[0]):
+        _check_syntax(argv[0])
+    if entry in (Entry.SCRIPT, Entry.NOTEBOOK) and not once:
+        _check_lasting(argv[0])
+    python = _python(argv[0]) if entry is Entry.COMMAND else sys.executable
+    return Workload(entry=entry, argv=argv, cwd=cwd, python=python)
+
+
+def _cwd() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError as error:
+        remedy = "Change into a folder that exists."
+        raise UsageError("The working folder was removed.", remedy=remedy) from error
+
+
+def _python(program: str) -> str:
+    """Return the Python that a program trains with, as far as its name and PATH tell."""
+    named = program if _PYTHON.fullmatch(Path(program).name) else "python"
+    found = shutil.which(named)
+    if found is None:
+        return sys.executable
+    found = os.path.abspath(found)
+    # The same folder is the same environment, whichever of its names is used.
+    own = os.path.dirname(found) == os.path.dirname(sys.executable)
+    return sys.executable if own else found
+
+
+def _entry(words: Sequence[str]) -> tuple[Entry, tuple[str, ...]]:
+    """Tell how the user's program is started; `Command.parse_args` leaves the marks."""
+    first, *rest = words
+    if first == "--":
+        if not rest:
+            raise UsageError("There is no program after --.", remedy="Write -- bash train.sh.")
+        # `tune -- train.py` means the script, as it does for any other program's options.
+        by_suffix = rest[0].endswith((".py", NOTEBOOK)) and not shutil.which(rest[0])
+        return _entry(rest) if by_suffix else (Entry.COMMAND, tuple(rest))
+    if MODULE_FLAG.match(first):
+        module = [first[2:], *rest] if first[2:] else rest
+        if not module:
+            raise UsageError("There is no module after -m.", remedy="Write -m package.module.")
+        return Entry.MODULE, tuple(module)
+    entry = Entry.NOTEBOOK if first.endswith(NOTEBOOK) else Entry.SCRIPT
+    return entry, tuple(words)
+
+
+def _check_program(name: str) -> None:
+    if shutil.which(name) is None:
+        raise UsageError(f"Cannot find the program {name}.", remedy="Name one that is on PATH.")
+
+
+def _check_file(name: str) -> None:
+    try:
+        mode = Path(name).stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        remedy = "Name a file that exists."
+        if shutil.which(name):
+            remedy = f"If it is a program, put -- before it: `hasten tune -- {name} ...`."
+        raise UsageError(f"Cannot find the script {name}.", remedy=remedy) from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        remedy = "Name a script that you may read."
+        raise UsageError(f"Cannot read the script {name}: {reason}.", remedy=remedy) from error
+    if stat.S_ISDIR(mode) and not Path(name, "__main__.py").is_file():
+        raise UsageError(f"{name} is a folder.", remedy="Name the script that trains.")
+    if not os.access(name, os.R_OK):
+        raise UsageError(f"Cannot read the script {name}.", remedy="Make it readable.")
+
+
+def _check_lasting(name: str) -> None:
+    """Refuse what only one process can read, and only once."""
+    lasts = os.path.isfile(name) or os.path.isdir(name)
+    if not lasts or name.startswith(_DESCRIPTORS):
+        raise UsageError(
+            f"{name} can be read once only, and hasten starts the script several times.",
+            remedy="Write it into a file and name that.",
+        )
+
+
+def _check_syntax(name: str) -> None:
+    """Find a broken script before anything is started; Python takes some that are no text."""
+    if zipfile.is_zipfile(name) or name.endswith(".pyc"):
+        return
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            compile(Path(name).read_bytes(), name, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        told = "".join(traceback.format_exception_only(error))
+        problem = f"Python cannot read the script {name}."
+        remedy = "Mend the line above; a program that is not Python goes after --."
+        raise ScriptFailed(problem, remedy=remedy, output=told) from error
+    except (RecursionError, MemoryError):  # so deep that Python itself shall say it, or take it
+        return

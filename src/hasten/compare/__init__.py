@@ -1,0 +1,33 @@
+"""Stage 4. Which of two plans is faster, and how sure that is."""
+
+from hasten.compare.confirm import Confirmation, confirm, settle, span
+from hasten.compare.evidence import confidence_sequence, grid, log_e, log_e_path
+from hasten.compare.interval import hodges_lehmann, inverse, signed_rank_interval
+from hasten.compare.noise import confirming_pairs, measure_noise, plan_pairs, resolution, spread
+from hasten.compare.race import Measure, Race, Rule, compare, judge, race, rule_for
+
+__all__ = [
+    "Confirmation",
+    "Measure",
+    "Race",
+    "Rule",
+    "compare",
+    "confidence_sequence",
+    "confirm",
+    "confirming_pairs",
+    "grid",
+    "hodges_lehmann",
+    "inverse",
+    "judge",
+    "log_e",
+    "log_e_path",
+    "measure_noise",
+    "plan_pairs",
+    "race",
+    "resolution",
+    "rule_for",
+    "settle",
+    "signed_rank_interval",
+    "span",
+    "spread",
+]

@@ -1,0 +1,119 @@
+"""The number that is published: fresh pairs, a fixed count of them, no early stop.
+
+The best of many noisy races overstates itself (winner's curse), so the races only choose and a
+confirmation reports.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hasten.compare.interval import signed_rank_interval
+from hasten.compare.race import Measure, means_ratio, run_chunk
+from hasten.records import Interval, Pair, Verdict
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
+_CHUNK = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """The speed-up of one plan over another, as published.
+
+    Attributes:
+        speedup: Hodges-Lehmann estimate with the 95 % interval of the signed-rank test.
+        means_ratio: ratio of plain mean times; a median hides periodic stalls, this does not.
+        best_means_ratio: the same of the round of launches in which it was highest.
+    """
+
+    speedup: Interval
+    means_ratio: float
+    best_means_ratio: float
+    pairs: tuple[Pair, ...]
+    wall_s: float
+
+    @property
+    def stalls(self) -> bool:
+        """Steps that stall cost more than the others gain, in every round of launches."""
+        return self.speedup.is_gain and self.best_means_ratio < 1.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """WIN or DROP where the whole interval lies on one side of 1."""
+        if self.speedup.is_gain:
+            return Verdict.WIN
+        return Verdict.DROP if self.speedup.high_ratio < 1.0 else Verdict.UNDECIDED
+
+
+def confirm(
+    measure: Measure,
+    *,
+    pair_count: int,
+    coin: random.Random,
+    clock: Callable[[], float] = time.monotonic,
+    on_pairs: Callable[[Sequence[Pair]], None] | None = None,
+) -> Confirmation:
+    """Run exactly `pair_count` pairs, or as many as the script has, and say what they show.
+
+    Args:
+        measure: as in `race`; an empty answer means that the script has ended.
+        pair_count: fixed beforehand, see `confirming_pairs`.
+        coin: orders each pair.
+        clock: seconds.
+        on_pairs: is told of the pairs in order, some at a time.
+    """
+    started_s = clock()
+    pairs: list[Pair] = []
+    while len(pairs) < pair_count:
+        size = min(_CHUNK, pair_count - len(pairs))
+        answer = run_chunk(measure, size, coin=coin, on_pairs=on_pairs)
+        if not answer:
+            break
+        pairs += answer
+    return settle(pairs, wall_s=clock() - started_s)
+
+
+def span(rounds: Sequence[Confirmation]) -> Confirmation:
+    """Join rounds of fresh launches into one figure whose interval spans those of all rounds.
+
+    Two launches of one program differ by more than the noise within them (memory layout, page
+    placement), so pairs of one launch cannot tell how the next one fares: Kalibera and Jones,
+    ISMM 2013, https://doi.org/10.1145/2464157.2464160.
+
+    Raises:
+        ValueError: there is no round.
+    """
+    joined = settle([pair for each in rounds for pair in each.pairs])
+    return replace(
+        joined,
+        speedup=replace(
+            joined.speedup,
+            low_ratio=min(r.speedup.low_ratio for r in (joined, *rounds)),
+            high_ratio=max(r.speedup.high_ratio for r in (joined, *rounds)),
+        ),
+        best_means_ratio=max(each.means_ratio for each in rounds),
+        wall_s=sum(each.wall_s for each in rounds),
+    )
+
+
+def settle(pairs: Sequence[Pair], *, wall_s: float = 0.0) -> Confirmation:
+    """Return what a fixed set of pairs shows; pairs of several launches may be joined.
+
+    Raises:
+        ValueError: there is no pair.
+    """
+    ratio = means_ratio(pairs)
+    if ratio is None:
+        raise ValueError("a confirmation needs at least one pair")
+    return Confirmation(
+        speedup=signed_rank_interval([pair.log_ratio for pair in pairs]),
+        means_ratio=ratio,
+        best_means_ratio=ratio,
+        pairs=tuple(pairs),
+        wall_s=wall_s,
+    )

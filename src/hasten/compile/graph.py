@@ -1,0 +1,190 @@
+"""One compiled form of a root module, for one kind of call."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from contextlib import ExitStack, nullcontext
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from hasten.compile.draws import REFUSALS, refuse_draws
+from hasten.compile.quiet import quiet
+from hasten.lever import COMPILED_KEY, TORCHS_CACHE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    Compiler = Callable[[Any, Any], Callable[..., Any]]
+
+_CHECKPOINT = "tag_activation_checkpoint"
+_TRACED_UNDER = {
+    "skip_tensor_guards_with_matching_dict_tags": False,  # else it misses weights that changed
+    "use_numpy_random_stream": True,  # else it draws from torch's generator in NumPy's place
+}
+
+
+def _root(module: Any, args: Any, kwargs: Any) -> Any:
+    return module.forward(*args, **kwargs)
+
+
+def _copy_of_root() -> Callable[..., Any]:
+    """Return the function with a code object of its own: torch keeps compiled code by that.
+
+    A graph so has one entry to check, and shares no limit of recompilations with anybody.
+    """
+    return FunctionType(_root.__code__.replace(co_name="root"), globals())
+
+
+class Graph:
+    """The module as one graph; where torch's own conditions on it fail, plain torch runs.
+
+    The module is an argument, never kept: a graph dies with the module, not the other way round.
+
+    Args:
+        compiler: turns an FX graph and its inputs into something that can be called.
+        changing: compile for changing shapes.
+        reached: the weights behind what plain torch gives, by their ids; None where it is unknown.
+
+    Attributes:
+        missed_count: the last runs in a row to which the compiled code did not apply.
+    """
+
+    def __init__(
+        self, compiler: Compiler, *, changing: bool, reached: frozenset[int] | None = None
+    ) -> None:
+        import torch
+
+        self.missed_count = 0
+        self._runs = runs = [0]
+
+        def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
+            _refuse(graph)
+            if reached is not None and _behind(graph, inputs) - reached:
+                raise RuntimeError("the model keeps what it has computed beside what it returns")
+            compiled = compiler(graph, inputs)
+
+            def counted(*inputs: Any) -> Any:
+                runs[0] += 1
+                return compiled(*inputs)
+
+            return counted
+
+        dynamo: Any = importlib.import_module("torch._dynamo")
+        self._build = torch.compile(
+            _copy_of_root(), backend=backend, fullgraph=True, dynamic=changing
+        )
+        self._run = dynamo.run(self._build)
+
+    def build(self, module: Any, args: Any, kwargs: Any) -> Any:
+        """Compile, and return what this first call gives."""
+        settings: Any = importlib.import_module("torch._dynamo.config")
+        chosen = {name: value for name, value in _TRACED_UNDER.items() if hasattr(settings, name)}
+        with quiet(), settings.patch(chosen):
+            return self._build(module, args, kwargs)
+
+    def run(self, module: Any, args: Any, kwargs: Any) -> Any:
+        """Call without compiling anything."""
+        before = self._runs[0]
+        result = self._run(module, args, kwargs)
+        self.missed_count = 0 if self._runs[0] > before else self.missed_count + 1
+        return result
+
+
+def _refuse(graph: Any) -> None:
+    """Raise where compiled code would draw other random numbers than plain torch."""
+    if any(getattr(node.target, "__name__", "") == _CHECKPOINT for node in graph.graph.nodes):
+        raise RuntimeError("activations are checkpointed")
+
+
+def _behind(graph: Any, inputs: Any) -> set[int]:
+    """Return which of the inputs get a gradient from the outputs of a graph, by their ids."""
+    nodes = list(graph.graph.nodes)
+    places = (node for node in nodes if node.op == "placeholder")
+    given = {node: id(value) for node, value in zip(places, inputs, strict=True)}
+    waiting, known = [node for node in nodes if node.op == "output"], set[Any]()
+    while waiting:
+        new = {one for one in waiting.pop().all_input_nodes if _learns(one)} - known
+        known |= new
+        waiting += new
+    return {given[node] for node in known if node in given}
+
+
+def _learns(node: Any) -> bool:
+    value = node.meta.get("example_value")
+    several = value if isinstance(value, (list, tuple)) else (value,)
+    return any(getattr(one, "requires_grad", True) for one in several)
+
+
+def _own_cache() -> AbstractContextManager[Any]:
+    """Take nothing out of torch's cache that was not looked at: what is found is not refused."""
+    compiler: Any = importlib.import_module("torch.compiler.config")
+    if not hasattr(compiler, "cache_key_tag"):
+        return nullcontext()
+    patched: AbstractContextManager[Any] = compiler.patch(
+        cache_key_tag=f"{compiler.cache_key_tag} hasten {REFUSALS}"
+    )
+    return patched
+
+
+def inductor(mode: str) -> Compiler:
+    """Return torch's own compiler.
+
+    Random numbers are drawn as by plain torch, everything is compiled in this process and in
+    this call, the backward pass too.
+
+    Args:
+        mode: one of `torch._inductor.list_mode_options()`.
+    """
+    shelf = os.environ.get(COMPILED_KEY)
+    if shelf:  # an optimizer that stepped has set torch's own
+        os.environ[TORCHS_CACHE] = shelf
+
+    def compile_graph(graph: Any, inputs: Any) -> Callable[..., Any]:
+        if shelf:
+            _keep_headers(shelf)
+        settings: Any = importlib.import_module("torch._inductor.config")
+        autograd: Any = importlib.import_module("torch._functorch.config")
+        own = {"fallback_random": True, "compile_threads": 1}
+        with ExitStack() as scope:
+            scope.enter_context(settings.patch(own))
+            scope.enter_context(_own_cache())
+            if hasattr(autograd, "force_non_lazy_backward_lowering"):
+                scope.enter_context(autograd.patch(force_non_lazy_backward_lowering=True))
+            front: Any = importlib.import_module("torch._inductor.compile_fx")
+            modes = importlib.import_module("torch._inductor").list_mode_options()
+            chosen = {**modes.get(mode, {}), **own}
+            if cxx := _other_cxx():
+                chosen["cpp.cxx"] = (None, cxx)
+
+            def compile_inner(graph: Any, inputs: Any, **told: Any) -> Any:
+                refuse_draws(graph)
+                return front.compile_fx_inner(graph, inputs, **told)
+
+            compiled: Callable[..., Any] = front.compile_fx(
+                graph, inputs, inner_compile=compile_inner, config_patches=chosen
+            )
+            return compiled
+
+    return compile_graph
+
+
+def _keep_headers(shelf: str) -> None:
+    """Have headers precompiled beside the code of a trial, where nobody has yet.
+
+    Torch keeps them in a folder of its own, whatever it is told; there they go with each trial.
+    """
+    code: Any = importlib.import_module("torch._inductor.codecache")
+    place = getattr(code, "_HEADER_DIR", "")
+    if place and not os.path.isdir(place):
+        code._HEADER_DIR = os.path.join(shelf, os.path.basename(place))
+        code._HEADER_LOCK_DIR = os.path.join(code._HEADER_DIR, "locks")
+
+
+def _other_cxx() -> str | None:
+    """Return a C++ compiler that torch would not look for, where its own choice is missing."""
+    if "CXX" in os.environ or shutil.which("g++"):
+        return None
+    return shutil.which("clang++")

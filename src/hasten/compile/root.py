@@ -1,0 +1,162 @@
+"""What is known of one root module, and which of its calls are worth compiling."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from hasten.compile.calls import loosen
+from hasten.compile.fit import uninitialized
+from hasten.compile.outputs import Outputs
+
+if TYPE_CHECKING:
+    from hasten.compile.graph import Graph
+
+    Asked = tuple[Any, Any, Any]
+
+_OFTEN_RATIO = 0.25
+_AT_ONCE_RATIO = 0.5
+_MOST_GRAPHS_COUNT = 5
+_MOST_MISSED_COUNT = 3
+_MOST_RETIRED_COUNT = 2
+_LEAST_RECENT_COUNT = 8
+
+
+class Root:
+    """The compiled forms of one root module; never the module itself.
+
+    Args:
+        patience_count: training calls before it is compiled.
+
+    Attributes:
+        call_count: training calls so far.
+        recent: the kinds of the latest calls.
+        graphs: what was compiled, by the kind of call.
+        built: graphs that were compiled, by the number of threads that they are for.
+        outputs: what the script asks of the module's outputs.
+        trains: whether some weight asked for a gradient at the latest call.
+        hook_serial: torch's count of hooks when the module was last looked at.
+        why_plain: why it has to stay as it is, empty where it need not.
+        given_up: it stays as it is.
+        error: the reason, until somebody has heard it.
+    """
+
+    def __init__(self, patience_count: int) -> None:
+        self.call_count = 0
+        self.recent: deque[Any] = deque(maxlen=max(_LEAST_RECENT_COUNT, 2 * patience_count))
+        self.graphs: dict[Any, Graph] = {}
+        self.built: Counter[int] = Counter()
+        self.outputs = Outputs(self.asked_for_gradient)
+        self.trains = False
+        self.hook_serial = -1
+        self.why_plain = ""
+        self.given_up = False
+        self.error: Exception | None = None
+        self._weights: list[ref[Any]] = []
+        self._methods: list[tuple[Any, str]] = []
+        self._state_kinds: dict[Any, int] = {}
+        self._retired_count = 0
+        self._often_ratio = _OFTEN_RATIO if patience_count else _AT_ONCE_RATIO
+
+    @property
+    def looked_at(self) -> bool:
+        """Whether the module was there to be looked at: a lazy one is not before its first call."""
+        return self.hook_serial >= 0
+
+    def state_kind(self, module: Any) -> int:
+        """Return a number for which weights train now, how they lie in memory, and their code.
+
+        Compiled code depends on all three, and torch need not notice: it does not look at weights
+        again where the dicts of their modules are as they were
+        (https://github.com/pytorch/pytorch/issues/139476), nor at the methods of a class.
+        """
+        weights = [weight for held in self._weights if (weight := held()) is not None]
+        if not weights or len(weights) < len(self._weights):
+            weights = [] if uninitialized(module) else _dense(module)
+            self._weights = list(map(ref, weights))
+            self._methods = _methods(module)
+        self.trains = any(weight.requires_grad for weight in weights)
+        found = (
+            tuple([(weight.requires_grad, weight.stride()) for weight in weights]),
+            tuple([vars(kind).get(name) for kind, name in self._methods]),
+        )
+        return self._state_kinds.setdefault(found, len(self._state_kinds))
+
+    def graph_for(self, key: Any) -> tuple[Any, Graph | None]:
+        """Return under which key the graph for a kind of call stands, and the graph."""
+        graph = self.graphs.get(key)
+        if graph is not None:
+            return key, graph
+        loose = loosen(key)
+        return loose, self.graphs.get(loose)
+
+    def wanted(self, key: Any) -> Any:
+        """Return what is worth compiling for this call: its kind, its loose kind, or None.
+
+        A kind that makes up more than a quarter of the calls gets a graph of its own. Where none
+        does, shapes change all the time, and one graph serves them all. The rest is odd: the
+        last, smaller batch of a pass over the data runs as it always did.
+        """
+        if self.built[key[0]] >= _MOST_GRAPHS_COUNT:
+            return None
+        counts = Counter(self.recent)
+        often = self._often_ratio * len(self.recent)
+        if counts[key] > often:
+            return key
+        return loosen(key) if max(counts.values()) <= often else None
+
+    def run(self, name: Any, graph: Graph, asked: Asked) -> Any:
+        """Call the module by a graph; one that no longer applies to the module is thrown away."""
+        result = graph.run(*asked)
+        if graph.missed_count:
+            self._weights.clear()  # others may have come in their place
+        if graph.missed_count >= _MOST_MISSED_COUNT:
+            del self.graphs[name]
+            self._retired_count += 1
+            if self._retired_count > _MOST_RETIRED_COUNT:
+                self.why_plain = "the model changes between its calls in what its code depends on"
+        return result
+
+    def give_up(self, error: Exception | None) -> None:
+        """Leave the module as it is, from now on."""
+        self.given_up, self.error = True, error
+        self.graphs.clear()
+
+    def look_back(self) -> None:
+        """See whether the backward passes since the last call left weights alone."""
+        if self.outputs.leave_weights():
+            self.why_plain = (
+                "the script trains some outputs of the model alone, and compiled code fills the"
+                " gradients of weights behind the others with zeros"
+            )
+
+    def asked_for_gradient(self, gradients: Any) -> None:
+        """See how the script differentiates: autograd calls this in the backward passes."""
+        import torch
+
+        core: Any = torch._C
+        keeps = getattr(core._autograd, "_get_current_graph_task_keep_graph", lambda: False)
+        if torch.is_grad_enabled():
+            self.why_plain = "compiled code has no gradients of gradients, and the script asks"
+        elif keeps() and any(gradient is not None and gradient.is_cuda for gradient in gradients):
+            self.why_plain = "the script goes twice through one graph on a CUDA device"
+
+
+def _methods(module: Any) -> list[tuple[Any, str]]:
+    """Return the functions that stand in the classes of a module, and each `forward` of torch's."""
+    kinds = {kind for part in module.modules() for kind in type(part).__mro__}
+    return [
+        (kind, name)
+        for kind in kinds
+        for name, value in vars(kind).items()
+        if type(value) is FunctionType
+        and (name == "forward" or not kind.__module__.startswith("torch."))
+    ]
+
+
+def _dense(module: Any) -> list[Any]:
+    import torch
+
+    return [weight for weight in module.parameters() if weight.layout is torch.strided]

@@ -1,0 +1,189 @@
+"""The compiled twins of the root modules, in a table beside them."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from typing import TYPE_CHECKING, Any
+
+from hasten.compile.calls import loosen, signature
+from hasten.compile.chance import other_draws, states, went_on
+from hasten.compile.derivatives import second_derivatives
+from hasten.compile.fit import plain_surroundings, unfit, uninitialized
+from hasten.compile.graph import Graph
+from hasten.compile.own_code import mention
+from hasten.compile.root import Root
+from hasten.compile.snapshot import Snapshot, unmarked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.compile.graph import Compiler
+    from hasten.compile.root import Asked
+    from hasten.lever import Training
+
+PATIENCE_COUNT = 12
+_ASKS = ("is_compiling", "is_dynamo_compiling", "next_functions")
+_OTHER_DRAWS = "the model draws otherwise than by torch, or asks a clock, a cache or a variable"
+
+
+class Twins:
+    """Answer root calls by compiled code, where that gives what plain torch gives.
+
+    A module is watched first, over `patience_count` training calls. Then each kind of call
+    (shapes, types, structure) that comes often is compiled as one graph without breaks. Whatever
+    is not sure to be the same runs as plain torch: evaluation, odd batches, modules with hooks.
+
+    Args:
+        training: where root calls are made.
+        compiler: turns a graph into something that can be called.
+        patience_count: training calls of a module before it is compiled.
+    """
+
+    def __init__(
+        self, training: Training, compiler: Compiler, *, patience_count: int = PATIENCE_COUNT
+    ) -> None:
+        from torch.utils.weak import WeakIdKeyDictionary
+
+        self._training = training
+        self._compiler = compiler
+        self._patience_count = 0 if training.at_once else patience_count
+        self._roots: Any = WeakIdKeyDictionary()  # modules may be equal
+        self._plain = plain_surroundings()
+        self._kept_donation: bool | None = None
+
+    def attach(self) -> Callable[[], None]:
+        """Begin to answer; the result ends it, and forgets all that was compiled."""
+        undo = self._training.on_call(self.call, innermost=True)
+
+        def detach() -> None:
+            undo()
+            self._roots.clear()
+            self._let_donate()
+
+        return detach
+
+    def call(self, module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
+        """Make a root call."""
+        import torch
+
+        if not (module.training and torch.is_grad_enabled() and self._plain()):
+            return call(args, kwargs)
+        root = self._roots.get(module)
+        if root is None:
+            root = self._roots[module] = Root(self._patience_count)
+        root.call_count += 1
+        key = None if root.given_up else signature((args, kwargs))
+        if key is None:
+            self._excuse_late(root)
+            return call(args, kwargs)
+        key = (torch.get_num_threads(), _autocast(), root.state_kind(module), key)
+        root.recent.append(key)
+        root.look_back()
+        graph, wanted, kind = None, None, loosen(key)
+        if root.call_count > self._patience_count:
+            self._look(root, module)
+            name, graph = root.graph_for(key)
+            wanted = None if graph and not root.why_plain else self._wanted(root, key, module)
+        asked = module, args, kwargs
+        if wanted is not None:
+            reached = root.outputs.reached.get(kind)
+            graph = Graph(self._compiler, changing=wanted is not key, reached=reached)
+            result = self._build(root, wanted, asked, call, graph)
+        elif graph is not None and not root.given_up:
+            result = root.run(name, graph, asked)
+        else:
+            return root.outputs.follow(kind, self._plainly(root, call, args, kwargs), plain=True)
+        return root.outputs.follow(kind, result, plain=False)
+
+    def _plainly(self, root: Root, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
+        """Make a call by plain torch, and see whether it draws from other generators."""
+        before = None if root.given_up or root.why_plain else states()
+        result = call(args, kwargs)
+        if before is not None and went_on(before):
+            root.why_plain = f"{_OTHER_DRAWS}: they went on in a call"
+        return result
+
+    def _wanted(self, root: Root, key: Any, module: Any) -> Any:
+        """Return what to compile for a call that has no compiled form, None for nothing."""
+        if root.why_plain:
+            root.give_up(RuntimeError(root.why_plain))
+        elif next(module.parameters(), None) is None:
+            root.give_up(None)
+        elif root.looked_at and root.trains:
+            return root.wanted(key)
+        return None
+
+    def _look(self, root: Root, module: Any) -> None:
+        """Look at the module, and again whenever a hook was registered somewhere."""
+        from torch.utils.hooks import RemovableHandle
+
+        if root.hook_serial != RemovableHandle.next_id and not uninitialized(module):
+            root.hook_serial = RemovableHandle.next_id
+            where = other_draws(module)
+            drawn = f"{_OTHER_DRAWS}: {where}" if where else ""
+            root.why_plain = root.why_plain or unfit(module) or drawn
+
+    def _build(
+        self,
+        root: Root,
+        name: Any,
+        asked: Asked,
+        call: Callable[[Any, Any], Any],
+        graph: Graph,
+    ) -> Any:
+        """Compile; where that fails the same call is made by plain torch, from the same state."""
+        module, args, kwargs = asked
+        if where := second_derivatives():
+            root.give_up(RuntimeError(f"compiled code has no gradients of gradients, and {where}"))
+            return call(args, kwargs)
+        if where := mention(_ASKS):
+            root.give_up(RuntimeError(f"compiled code can be told from the script's: {where}"))
+            return call(args, kwargs)
+        self._do_not_donate()
+        root.built[name[0]] += 1
+        before, started_s = Snapshot(module), time.perf_counter()
+        try:
+            with unmarked(module):
+                result = graph.build(module, args, kwargs)
+        except Exception as error:
+            before.restore()
+            root.give_up(getattr(error, "inner_exception", error))
+            return call(args, kwargs)
+        finally:
+            self._training.compiled(time.perf_counter() - started_s)
+        root.graphs[name] = graph
+        return result
+
+    def _excuse_late(self, root: Root) -> None:
+        """Say why a module stays as it is, once another one had its time to be compiled."""
+        if root.error is None or root.call_count <= 2 * self._patience_count + 4:
+            return
+        error, root.error = root.error, None
+        if not any(other.graphs for other in self._roots.values()):
+            self._training.excuse(error)
+
+    def _do_not_donate(self) -> None:
+        """Let a backward pass be repeated (`retain_graph=True`), as plain torch does.
+
+        Compiled code otherwise reuses the memory of what was saved for it. Torch asks for this
+        setting when it compiles, and again in each backward pass.
+        """
+        settings: Any = importlib.import_module("torch._functorch.config")
+        if self._kept_donation is None and hasattr(settings, "donated_buffer"):
+            self._kept_donation = settings.donated_buffer
+            settings.donated_buffer = False
+
+    def _let_donate(self) -> None:
+        if self._kept_donation is not None:
+            settings: Any = importlib.import_module("torch._functorch.config")
+            settings.donated_buffer, self._kept_donation = self._kept_donation, None
+
+
+def _autocast() -> tuple[Any, ...]:
+    import torch
+
+    return tuple(
+        torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        for device in ("cpu", "cuda")
+    )

@@ -1,0 +1,12 @@
+"""Findings: named, measured reasons for lost time. Pure functions of records.
+
+Each file in `families/` ends with `SYMPTOMS`, the symptoms of one family. A symptom names the
+shape that it looks for and asks for its measurement: what looks slow and costs nothing is not
+found.
+"""
+
+from hasten.diagnose.case import Case
+from hasten.diagnose.discover import diagnose, discover
+from hasten.diagnose.symptom import Symptom
+
+__all__ = ["Case", "Symptom", "diagnose", "discover"]

@@ -1,0 +1,59 @@
+"""All that is known of a script when its findings are looked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hasten.diagnose.shares import ratio_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hasten.records import HotLine, Interval, Machine, Phase, Profile, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One look at one script.
+
+    Attributes:
+        machine: this machine.
+        profile: of the untouched script.
+        traits: what the child says of itself (`attach.facts`); a missing key is unknown.
+        found: what the examiners saw (`attach.examine`), by `file.key`; a missing key is unknown.
+        steps: the steps of the examination, in order.
+        hot_lines: lines of the user's code that cost time.
+    """
+
+    machine: Machine
+    profile: Profile
+    traits: Mapping[str, Any] = field(default_factory=dict)
+    found: Mapping[str, Any] = field(default_factory=dict)
+    steps: tuple[Step, ...] = ()
+    hot_lines: tuple[HotLine, ...] = ()
+
+    @property
+    def step_s(self) -> float:
+        """Mean seconds of a training step in the profile."""
+        return self.profile.mean_step_s
+
+    def share(self, seconds: Sequence[float]) -> Interval | None:
+        """Return the share of the examined steps that some part of each took.
+
+        Args:
+            seconds: of each examined step, in order.
+
+        Returns:
+            The ratio of the sums with its 95 % interval; None on fewer than two steps.
+        """
+        walls = [step.wall_s for step in self.steps][: len(seconds)]
+        if len(walls) < 2 or not sum(walls):
+            return None
+        return ratio_of(seconds[: len(walls)], walls)
+
+    def phase_share(self, *phases: Phase) -> Interval | None:
+        """Return the share of the examined steps that `phases` took."""
+        return self.share(
+            [sum(step.phase_ns.get(p, 0) for p in phases) * 1e-9 for step in self.steps]
+        )

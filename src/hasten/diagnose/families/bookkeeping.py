@@ -1,0 +1,174 @@
+"""Time between the passes: loops over parameters, reports, debug modes."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from hasten.diagnose.costs import operation_s, places_of, quiet_s, share_of
+from hasten.diagnose.shares import is_worth_telling
+from hasten.diagnose.symptom import Symptom
+from hasten.records import Finding, Phase
+from hasten.units import percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hasten.diagnose.case import Case
+    from hasten.records import Interval
+
+_LEAST_TENSORS_COUNT = 20
+_LEAST_LOOP_COUNT = 50
+_FUSED = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
+_LISTED = frozenset({"RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD", "Rprop"})
+_LEFT_ON_RATIO = 0.9
+_SELDOM_RATIO, _WHOLE_COUNT = 0.5, 10
+
+
+def _per_parameter_loops(case: Case) -> Finding | None:
+    """Find updates that go over many small tensors one by one."""
+    told = case.found.get("operations.loops", ())
+    loops = [loop for loop in told if loop["tensors_count"] >= _LEAST_TENSORS_COUNT]
+    if sum(loop["count"] for loop in loops) < _LEAST_LOOP_COUNT:
+        return None
+    inside = [loop for loop in loops if loop["in_optimizer"]]
+    outside = [loop for loop in loops if not loop["in_optimizer"]]
+    in_optimizer_s = _optimizer_s(case) if inside else None
+    by_hand_s = _by_hand_s(case, outside)
+    parts = [part for part in (in_optimizer_s, by_hand_s) if part]
+    share = share_of(case, [sum(each) for each in zip(*parts, strict=True)])
+    if share is None:
+        return None
+    dearest = sorted(loops, key=lambda loop: -fmean(loop["seconds"]))
+    count = sum(loop["count"] for loop in loops)
+    tensors_count = max(loop["tensors_count"] for loop in loops)
+    is_optimizer = fmean(in_optimizer_s or [0.0]) >= fmean(by_hand_s or [0.0])
+    lever = _lever_of(case, is_optimizer=is_optimizer)
+    return Finding(
+        name="per-parameter-loops",
+        share=share,
+        says=(
+            f"The update makes {count} operations on small tensors one by one, {tensors_count} of "
+            f"them different: {percent(share.mid_ratio)} of a step."
+        ),
+        remedy=(
+            _optimizer_remedy(case)
+            if is_optimizer
+            else "Go over all tensors at once: torch._foreach_mul_, _foreach_lerp_ and the like."
+        ),
+        lever=lever,
+        places=places_of((loop["path"], loop["line"]) for loop in dearest),
+    )
+
+
+def _optimizer_s(case: Case) -> Sequence[float]:
+    """Return what the optimizer takes beyond its operations on large tensors."""
+    phase_s = quiet_s(case, Phase.OPTIMIZER)
+    return [max(0.0, phase_s - large_s) for large_s in operation_s(case, "large_update")]
+
+
+def _by_hand_s(case: Case, loops: Sequence[Any]) -> Sequence[float]:
+    """Return what loops outside an optimizer take, as long as without our timing."""
+    ratio = case.found.get("operations.price_ratio", 1.0)
+    return [ratio * sum(each) for each in zip(*(loop["seconds"] for loop in loops), strict=True)]
+
+
+def _lever_of(case: Case, *, is_optimizer: bool) -> str | None:
+    if not is_optimizer:
+        return "foreach_ema" if case.traits.get("average.loop") else None
+    forms, name = _forms(case), case.traits.get("optimizer.name")
+    if "fused" in forms and name in _FUSED:
+        return "fused_optimizer"
+    return "foreach_optimizer" if "foreach" in forms and name in _LISTED else None
+
+
+def _forms(case: Case) -> Sequence[str]:
+    """Return the forms that torch has of the optimizer's class; none where that is unknown."""
+    forms: Sequence[str] = case.found.get("operations.optimizer_forms", ())
+    return forms
+
+
+def _optimizer_remedy(case: Case) -> str:
+    """Say what the optimizer's own class can be asked for; others would raise a TypeError."""
+    option = next((form for form in ("fused", "foreach") if form in _forms(case)), None)
+    if option:
+        return f"Pass {option}=True to the optimizer."
+    return (
+        "Let the optimizer update lists of tensors: torch._foreach_mul_, torch._foreach_lerp_ "
+        "and the like in its step."
+    )
+
+
+def _step_reporting(case: Case) -> Finding | None:
+    """Find prints, progress bars, writers and numbers that are read, by the time inside them."""
+    share = case.share(case.found.get("bookkeeping.reporting_s", ()))
+    if not is_worth_telling(share):
+        return None
+    count = case.found.get("bookkeeping.reports_count", 0.0)
+    return Finding(
+        name="step-reporting",
+        share=share,
+        says=(
+            "The script reports (print, progress bars, loggers, .item()) in "
+            f"{_calls(count)}, and that takes {percent(share.mid_ratio)} of a step."
+        ),
+        remedy="Report every hundredth step, and keep running sums as tensors until then.",
+        places=places_of(case.found.get("bookkeeping.places", ())),
+    )
+
+
+def _calls(count: float) -> str:
+    """Say how many calls there are.
+
+    >>> _calls(12.3), _calls(2.5), _calls(1), _calls(0.1)
+    ('12 calls a step', '2.5 calls a step', 'one call a step', 'one call in 10 steps')
+    """
+    if 0 < count <= _SELDOM_RATIO:
+        return f"one call in {1 / count:.0f} steps"
+    told = f"{count:.0f}" if count >= _WHOLE_COUNT else f"{count:.2g}"
+    return "one call a step" if told == "1" else f"{told} calls a step"
+
+
+def _debug_mode(case: Case) -> Finding | None:
+    """Find anomaly detection and profilers that are on, by what they do in each step."""
+    anomaly = case.traits.get("debug.anomaly_ratio", 0.0)
+    profiler = case.traits.get("debug.profiler_ratio", 0.0)
+    on = [f"anomaly detection in {percent(anomaly)} of the backward passes"] if anomaly else []
+    if profiler >= _LEFT_ON_RATIO:
+        on.append(f"a profiler in {percent(profiler)} of them")
+    if not on:
+        return None
+    share = _debug_share(case)
+    measured = "operations.steps" in case.found
+    if share is None and measured:
+        return None
+    cost = f": at least {percent(share.mid_ratio)} of a step" if share else ""
+    return Finding(
+        name="debug-mode",
+        share=share,
+        says=f"The script debugs while it trains, {' and '.join(on)}{cost}.",
+        remedy="Switch them off: torch.autograd.set_detect_anomaly(False), no profiler.",
+        places=places_of(case.found.get("bookkeeping.debug_places", ())),
+    )
+
+
+def _debug_share(case: Case) -> Interval | None:
+    """Return the share of tracebacks, of looks for NaN and of records of operations."""
+    tracebacks_s = case.found.get("bookkeeping.traceback_s") or [0.0]
+    recording_s = case.found.get("bookkeeping.recording_s", 0.0)
+    counts = case.found.get("operations.count", ())
+    return share_of(case, [
+        fmean(tracebacks_s) + nan_s + recording_s * count
+        for nan_s, count in zip(operation_s(case, "nan_check"), counts, strict=True)
+    ])  # fmt: skip
+
+
+SYMPTOMS = (
+    Symptom(
+        name="per-parameter-loops",
+        title="The optimizer takes as long as the model",
+        find=_per_parameter_loops,
+    ),
+    Symptom(name="step-reporting", title="Printing and logging in each step", find=_step_reporting),
+    Symptom(name="debug-mode", title="Everything is several times slower", find=_debug_mode),
+)

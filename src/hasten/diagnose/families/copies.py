@@ -1,0 +1,112 @@
+"""Copies to an accelerator for which the loop's thread stands still."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hasten.diagnose.shares import LEAST_RATIO, is_worth_telling
+from hasten.diagnose.symptom import Symptom
+from hasten.records import Finding, Place
+from hasten.units import percent, size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from hasten.diagnose.case import Case
+    from hasten.records import Interval
+
+
+def _seen(case: Case, kind: str) -> tuple[Interval, Mapping[str, Any]] | None:
+    """Return the share of one kind of copies and what is known of them, where they cost."""
+    told = case.found.get(f"copies.{kind}")
+    share = case.share(told["step_s"]) if told else None
+    if not is_worth_telling(share):
+        return None
+    return share, told or {}
+
+
+def _places(told: Mapping[str, Any]) -> tuple[Place, ...]:
+    return tuple(Place(path=line["path"], line=line["line"]) for line in told["lines"])
+
+
+def _pinned_memory_missing(case: Case) -> Finding | None:
+    """Find copies out of memory that the kernel may move."""
+    seen = _seen(case, "pageable")
+    if seen is None:
+        return None
+    share, told = seen
+    return Finding(
+        name="pinned-memory-missing",
+        share=share,
+        says=f"Copies of {size(int(told['step_bytes']))} a step to the accelerator start in "
+        f"memory that is not pinned: the copies alone take {percent(share.mid_ratio)} of a step.",
+        remedy="Give the DataLoader pin_memory=True and copy with non_blocking=True.",
+        lever="device_copies",
+        places=_places(told),
+    )
+
+
+def _blocking_copies(case: Case) -> Finding | None:
+    """Find copies out of pinned memory that the loop waits for."""
+    seen = _seen(case, "blocking")
+    if seen is None:
+        return None
+    share, told = seen
+    return Finding(
+        name="blocking-copies",
+        share=share,
+        says=f"The loop waits for copies of {size(int(told['step_bytes']))} a step to the "
+        f"accelerator, although their memory is pinned: {percent(share.mid_ratio)} of a step.",
+        remedy="Copy with non_blocking=True.",
+        lever="device_copies",
+        places=_places(told),
+    )
+
+
+def _pinned_memory_useless(case: Case) -> Finding | None:
+    """Find memory that is pinned by hand in the loop, or for copies that never come."""
+    if (seen := _seen(case, "pinning")) is not None:
+        share, told = seen
+        return Finding(
+            name="pinned-memory-useless",
+            share=share,
+            says=f"The loop pins {size(int(told['step_bytes']))} a step by hand, which takes "
+            f"{percent(share.mid_ratio)} of it.",
+            remedy="Leave out .pin_memory(), and give the DataLoader pin_memory=True.",
+            places=_places(told),
+        )
+    run_s, wall_s = (case.found.get(f"copies.pinner_{key}") for key in ("run_s", "wall_s"))
+    if case.found.get("copies.copy_count") or run_s is None or not wall_s:
+        return None
+    ratio = min(1.0, run_s / wall_s)
+    if ratio < LEAST_RATIO:
+        return None
+    return Finding(
+        name="pinned-memory-useless",
+        says=f"A thread pins every batch and is busy for {percent(ratio)} of the time, but no "
+        "batch is copied to an accelerator.",
+        remedy="Leave out pin_memory=True.",
+    )
+
+
+SYMPTOMS = (
+    Symptom(
+        name="pinned-memory-missing",
+        title="The accelerator waits for every copy of a batch",
+        find=_pinned_memory_missing,
+        accelerator=True,
+    ),
+    Symptom(
+        name="blocking-copies",
+        title="pin_memory=True changed nothing",
+        find=_blocking_copies,
+        accelerator=True,
+    ),
+    Symptom(
+        name="pinned-memory-useless",
+        title="pin_memory makes it slower",
+        find=_pinned_memory_useless,
+        accelerator=True,
+    ),
+)

@@ -1,0 +1,165 @@
+"""What makes an item slow: reading, decoding, looking up, transforming, doing it all again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hasten.diagnose.costs import places_in
+from hasten.diagnose.shares import is_worth_telling
+from hasten.diagnose.symptom import Symptom
+from hasten.diagnose.waiting import fetch_s, part_of, workers_lever
+from hasten.records import Finding
+from hasten.units import duration, percent
+
+if TYPE_CHECKING:
+    from hasten.diagnose.case import Case
+
+_LEAST_AGAIN_COUNT = 4
+_CACHE_WORTH_S = 0.0001
+
+
+def _kind_s(case: Case, *kinds: str) -> float:
+    """Return the seconds per item that some kinds of work take."""
+    seen = case.found.get("loading.kinds", {})
+    ratio = float(sum(seen.get(kind, 0) for kind in kinds) / max(1, sum(seen.values())))
+    item_count = float(case.found.get("loading.item_count") or 1.0)
+    return ratio * (fetch_s(case) or 0.0) / item_count
+
+
+def _work(
+    case: Case, name: str, kinds: tuple[str, ...], *, says: str, remedy: str, lever: str | None
+) -> Finding | None:
+    """Return the finding of some kinds of work, where the loop waits for it."""
+    share = part_of(case, *kinds)
+    if not is_worth_telling(share):
+        return None
+    return Finding(
+        name=name,
+        share=share,
+        says=says.format(each=duration(_kind_s(case, *kinds)), share=percent(share.mid_ratio)),
+        remedy=remedy,
+        lever=lever,
+        places=places_in(case, "loading.places", *kinds),
+    )
+
+
+def _per_sample_transforms(case: Case) -> Finding | None:
+    """Find transforms that run on one sample after the other, by the time that they take."""
+    if (case.found.get("loading.item_count") or 0) < 2:
+        return None
+    return _work(
+        case,
+        "per-sample-transforms",
+        ("transforms", "own"),
+        says="Transforms take {each} for each sample, and the loop waits {share} of a step for it.",
+        remedy=(
+            "Do what draws nothing once, before training, and the rest on whole batches: "
+            "move it from the dataset behind the collate, or to the device."
+        ),
+        lever=None,
+    )
+
+
+def _slow_decode(case: Case) -> Finding | None:
+    """Find decoding of images and other compressed bytes, by the time that it takes."""
+    jpeg = case.traits.get("loader.opens_images")
+    return _work(
+        case,
+        "slow-decode",
+        ("decode",),
+        says="Decoding takes {each} for each sample, and the loop waits {share} of a step for it.",
+        remedy=(
+            "Store the samples as small as training needs them, decode with a faster library "
+            "(simplejpeg, Image.draft), or keep them decoded."
+        ),
+        lever="turbojpeg" if jpeg else None,
+    )
+
+
+def _repeated_decode(case: Case) -> Finding | None:
+    """Find samples that are made anew in each pass and come out the same."""
+    again_count = case.found.get("loading.again_count", 0)
+    same_count = case.found.get("loading.same_count", 0)
+    if again_count < _LEAST_AGAIN_COUNT:
+        return None
+    same = same_count == again_count
+    kinds = ("decode", "storage", "store", "transforms", "own") if same else ("decode",)
+    each_s, share = _kind_s(case, *kinds), part_of(case, *kinds)
+    if not is_worth_telling(share) or each_s < _CACHE_WORTH_S:
+        return None
+    what = "with the same bytes" if same else "decoded anew, with other bytes in the end"
+    return Finding(
+        name="repeated-decode",
+        share=share,
+        says=(
+            f"{same_count if same else again_count} of {again_count} samples that were watched "
+            f"came again {what}; making one takes {duration(each_s)}."
+        ),
+        remedy="Make each sample once and keep it: in memory, or as an array on a local disk.",
+        lever="sample_cache",
+        places=(
+            places_in(case, "loading.places", *kinds[:1])
+            or places_in(case, "loading.places", *kinds)
+        ),
+    )
+
+
+def _random_access_store(case: Case) -> Finding | None:
+    """Find single rows that are read out of a store that is made for columns or chunks."""
+    return _work(
+        case,
+        "random-access-store",
+        ("store",),
+        says=(
+            "Reading single rows from a table or chunked store takes {each} for each sample, "
+            "and the loop waits {share} of a step for it."
+        ),
+        remedy=(
+            "Turn the columns into arrays once, or read a whole sorted batch at a time "
+            "in __getitems__, from a file that each worker opens once."
+        ),
+        lever=None,
+    )
+
+
+def _slow_storage(case: Case) -> Finding | None:
+    """Find batches that wait for storage or a network."""
+    return _work(
+        case,
+        "slow-storage",
+        ("storage",),
+        says=(
+            "Each sample sleeps {each} in the kernel until its bytes arrive, "
+            "and the loop waits {share} of a step for it."
+        ),
+        remedy=(
+            "Copy the data to a local disk or to memory, pack many small files into few, "
+            "or read ahead with more workers than cores."
+        ),
+        lever=workers_lever(case),
+    )
+
+
+SYMPTOMS = (
+    Symptom(
+        name="per-sample-transforms",
+        title="Augmentation cannot keep up",
+        find=_per_sample_transforms,
+    ),
+    Symptom(name="slow-decode", title="Decoding images is the bottleneck", find=_slow_decode),
+    Symptom(
+        name="repeated-decode",
+        title="The second epoch is as slow as the first",
+        find=_repeated_decode,
+    ),
+    Symptom(
+        name="random-access-store",
+        title="Reading rows from HDF5 or a data frame is slow",
+        find=_random_access_store,
+    ),
+    Symptom(
+        name="slow-storage",
+        title="Neither processor nor accelerator is busy",
+        find=_slow_storage,
+    ),
+)

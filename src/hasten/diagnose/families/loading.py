@@ -1,0 +1,291 @@
+"""The loop waits for its loader: who makes the batches, how many, and how they are started."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import ceil
+from statistics import fmean, quantiles
+from typing import TYPE_CHECKING
+
+from hasten.diagnose.costs import places_in, places_of
+from hasten.diagnose.shares import LEAST_RATIO, is_worth_telling, ratio_of
+from hasten.diagnose.symptom import Symptom
+from hasten.diagnose.waiting import (
+    busy_ratio,
+    fetch_s,
+    part_of,
+    scaled,
+    waiting,
+    waits_s,
+    workers_lever,
+)
+from hasten.records import Finding, Interval
+from hasten.units import duration, percent, size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hasten.diagnose.case import Case
+    from hasten.records import Place
+
+_BUSY_RATIO = 0.7
+_LEAST_GAIN_RATIO = 0.05
+_IDLE_RATIO = 0.5
+_ROOM_RATIO = 1.5
+_LEAST_IDLE_CORES_RATIO = 0.3
+_HAND_OVER_S = 0.0005
+_SURPLUS_BYTES = 512 * 2**20
+_LEAST_STARTS_COUNT = 3
+_LEAST_START_S = 1.0
+_LONG_START_S = 5.0
+_CHEAP_ITEM_S = 0.0005
+_NO_FORK_PYTHON = [3, 14]
+_GUARD = (
+    " Python 3.14 runs the script anew for each worker: what trains belongs below "
+    "`if __name__ == '__main__'`."
+)
+_TABLES = frozenset(
+    {"Tensor", "TensorDataset", "StackDataset"}
+    | {"CIFAR10", "CIFAR100", "EMNIST", "FashionMNIST", "KMNIST", "MNIST", "QMNIST", "SEMEION"}
+    | {"STL10", "SVHN", "USPS"}
+)
+
+
+def _batch_s(case: Case) -> float:
+    """Return the mean seconds of the loop per batch."""
+    return case.step_s / max(1, int(case.traits.get("loader.batches_per_step", 1)))
+
+
+def _best_s(case: Case, batch_s: float, wait_s: float) -> float:
+    """Return the least seconds per batch with as many workers as there is room for.
+
+    By the utilisation law (Denning and Buzen 1978, https://doi.org/10.1145/356733.356735) the
+    loop cannot be faster than its own work, nor than the cores that it shares with workers.
+    """
+    cores = case.machine.budget.core_count
+    used = case.profile.cores_ratio
+    computed_s = batch_s * (1.0 if used is None else min(used, cores))
+    return max(batch_s - wait_s + _HAND_OVER_S, computed_s / cores)
+
+
+def _made_at(case: Case) -> tuple[Place, ...]:
+    """Return the line on which the script makes the loader of its training."""
+    return places_of(case.found.get("loading.made_at", ()))
+
+
+def _few_workers(case: Case) -> Finding | None:
+    """Find a loop that waits for batches while cores are idle that could make them."""
+    count, made_s, waits = case.traits.get("loader.workers"), fetch_s(case), waiting(case)
+    if count is None or made_s is None or waits is None or not case.traits.get("loader.map_style"):
+        return None
+    batch_s = _batch_s(case)
+    wait_s = waits.mid_ratio * batch_s
+    used, cores = case.profile.cores_ratio, case.machine.budget.core_count
+    busy = busy_ratio(case)
+    if (
+        used is None
+        or cores - used < _LEAST_IDLE_CORES_RATIO
+        or (busy is not None and busy < _BUSY_RATIO)
+    ):
+        return None
+    gain_s = batch_s - _best_s(case, batch_s, wait_s)
+    share = scaled(waits, max(0.0, min(1.0, gain_s / wait_s))) if wait_s else waits
+    if share.mid_ratio < _LEAST_GAIN_RATIO:
+        return None
+    need = max(count + 1, ceil(made_s / max(batch_s - wait_s, made_s / cores)))
+    who = f"{count} busy workers" if count > 1 else "one busy worker" if count else "the loop"
+    draws = case.traits.get("loader.draws") and (count or case.traits.get("loop.draws"))
+    return Finding(
+        name="few-workers",
+        share=share,
+        says=(
+            f"The loop waits for data {percent(waits.mid_ratio)} of the time: a batch takes "
+            f"{duration(made_s)} to make in {who}, and the job uses {used:.1f} of {cores} cores."
+        ),
+        remedy=(
+            f"Set num_workers={need} and persistent_workers=True in the DataLoader."
+            f"{_GUARD if not count and _starts_anew(case) else ''}"
+        ),
+        lever="redrawing_workers" if draws else "loader_workers",
+        places=_made_at(case),
+    )
+
+
+def _starts_anew(case: Case) -> bool:
+    """Return whether this Python starts workers by running the script once more."""
+    told = case.machine.python_version.split(".")[:2]
+    return len(told) == 2 and [int(part) for part in told] >= _NO_FORK_PYTHON
+
+
+def _idle_workers(case: Case) -> Finding | None:
+    """Find workers that cost more than they take off the loop."""
+    count, made_s, waits = case.traits.get("loader.workers"), fetch_s(case), waiting(case)
+    if not count or made_s is None or waits is None:
+        return None
+    busy, batch_count = busy_ratio(case), max(1, int(case.traits.get("loader.batches_per_step", 1)))
+    if busy is None or busy > _IDLE_RATIO:
+        return None
+    # What nearly every step waits: a busy machine delays single steps by far more.
+    wait_s = quantiles(waits_s(case), n=4)[0] / batch_count
+    waited_s = waits.mid_ratio * _batch_s(case)
+    lost_ratio = (wait_s - made_s) / waited_s if waited_s else 0.0
+    share = scaled(waits, max(0.0, min(1.0, lost_ratio)))
+    if share.mid_ratio >= LEAST_RATIO:
+        cpu_s = case.found.get("loading.worker_cpu_s")
+        spent = "" if cpu_s is None else f"; the workers spend {duration(cpu_s)} of CPU time on it"
+        return Finding(
+            name="idle-workers",
+            share=share,
+            says=(
+                f"A batch takes {duration(made_s)} to make, but the loop waits "
+                f"{duration(wait_s)} to get it from {_workers(count)}{spent}."
+            ),
+            remedy=(
+                "Set num_workers=0, without persistent_workers, prefetch_factor, timeout and "
+                "multiprocessing_context: the main process makes such batches faster."
+            ),
+            lever=workers_lever(case),
+            places=_made_at(case),
+        )
+    return _surplus(case, int(count), busy)
+
+
+def _surplus(case: Case, count: int, busy: float) -> Finding | None:
+    """Find workers beyond those that are needed, by the memory that they hold."""
+    needed = max(1, ceil(_ROOM_RATIO * busy * count))
+    each_bytes = case.found.get("loading.worker_bytes")
+    if each_bytes is None or (count - needed) * each_bytes < _SURPLUS_BYTES:
+        return None
+    return Finding(
+        name="idle-workers",
+        says=(
+            f"{count} workers make batches {percent(busy)} of the time; "
+            f"the {count - needed} that are not needed hold {size((count - needed) * each_bytes)}."
+        ),
+        remedy=f"Set num_workers={needed}.",
+        places=_made_at(case),
+    )
+
+
+def _counted(count: float) -> str:
+    return "one worker" if count == 1 else f"{count:.0f} workers"
+
+
+def _workers(count: float) -> str:
+    return "a worker" if count == 1 else f"one of {count:.0f} workers"
+
+
+def _per_sample_fetch(case: Case) -> Finding | None:
+    """Find a dataset in memory that is taken apart row by row and collated again."""
+    item_count, batch_s = case.found.get("loading.item_count"), fetch_s(case)
+    plain = case.found.get("loading.collates_plainly")
+    kinds = case.found.get("loading.kinds", {})
+    outside = sum(kinds.get(kind, 0) for kind in ("storage", "store", "decode"))
+    if not plain or not item_count or not batch_s or item_count < 2:
+        return None
+    if not case.traits.get("loader.map_style"):
+        return None
+    if batch_s / item_count > _CHEAP_ITEM_S or outside > 0.1 * sum(kinds.values()):
+        return None
+    share = part_of(case, "lookup", "collate")
+    if not is_worth_telling(share):
+        return None
+    dataset = case.traits.get("loader.dataset", "the dataset")
+    return Finding(
+        name="per-sample-fetch",
+        share=share,
+        says=(
+            f"{dataset} is in memory, and a batch of {item_count:.0f} rows takes "
+            f"{duration(batch_s)}: Python reads them one by one and stacks them again."
+        ),
+        remedy=(
+            "Index the whole tensors once per batch, x[rows], or give the dataset "
+            "__getitems__ and the loader a collate_fn that leaves its result alone."
+        ),
+        lever="batched_fetch" if dataset in _TABLES else None,
+        places=places_in(case, "loading.places", "lookup"),
+    )
+
+
+def _start_s(case: Case, start: Sequence[float]) -> float:
+    """Return what a start cost beyond the making of the first batch."""
+    _, begin_s, first_s, end_s = start
+    return begin_s + max(0.0, first_s - (fetch_s(case) or 0.0)) + end_s
+
+
+def _respawn_share(case: Case) -> Interval | None:
+    """Return the share of the time that starts of workers took, from start to start."""
+    starts = case.found.get("loading.starts", ())
+    if len(starts) < _LEAST_STARTS_COUNT:
+        return None
+    walls = [after[0] - before[0] for before, after in pairwise(starts)]
+    costs = [min(_start_s(case, start), w) for start, w in zip(starts, walls, strict=False)]
+    return ratio_of(costs, walls) if min(walls) > 0 else None
+
+
+def _worker_respawn(case: Case) -> Finding | None:
+    """Find workers that end with each pass and are started again."""
+    share = _respawn_share(case)
+    if not is_worth_telling(share):
+        return None
+    starts = case.found["loading.starts"]
+    mean_s = fmean(_start_s(case, start) for start in starts[:-1])
+    return Finding(
+        name="worker-respawn",
+        share=share,
+        says=(
+            f"Workers were started {len(starts)} times, once for each pass over a loader, "
+            f"which costs {duration(mean_s)} each time."
+        ),
+        remedy="Set persistent_workers=True in each DataLoader that is read more than once.",
+        lever=workers_lever(case),
+        places=_made_at(case),
+    )
+
+
+def _slow_worker_start(case: Case) -> Finding | None:
+    """Find workers that take long to come up, by the wait for the first batch."""
+    starts = case.found.get("loading.starts", ())
+    count, method = case.found.get("loading.started_count"), case.found.get("loading.start_method")
+    seen = [_start_s(case, start) for start in starts if start[2]]
+    if not seen or not count:
+        return None
+    start_s, share = min(seen), _respawn_share(case)
+    if share is not None and share.mid_ratio < LEAST_RATIO:
+        return None
+    if start_s < (_LONG_START_S if share is None else _LEAST_START_S):
+        return None
+    begin_s = fmean(start[1] for start in starts)
+    by = f" by {method}" if method else ""
+    return Finding(
+        name="slow-worker-start",
+        share=share,
+        says=(
+            f"It takes {duration(start_s)} to start {_counted(count)}{by}, "
+            f"{duration(begin_s)} of it before they run at all."
+        ),
+        remedy=(
+            "Keep what the script does on import below `if __name__ == '__main__'`, large objects "
+            "out of the dataset, worker_init_fn short, and start fewer workers that persist."
+        ),
+        places=_made_at(case),
+    )
+
+
+SYMPTOMS = (
+    Symptom(name="few-workers", title="The loop waits for data", find=_few_workers),
+    Symptom(name="idle-workers", title="Workers make it slower", find=_idle_workers),
+    Symptom(
+        name="per-sample-fetch",
+        title="DataLoader is slow although all data is in memory",
+        find=_per_sample_fetch,
+    ),
+    Symptom(
+        name="worker-respawn", title="Each epoch begins with a long pause", find=_worker_respawn
+    ),
+    Symptom(
+        name="slow-worker-start",
+        title="It takes long until the first batch comes",
+        find=_slow_worker_start,
+    ),
+)

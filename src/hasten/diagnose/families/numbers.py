@@ -1,0 +1,209 @@
+"""Numbers of the wrong kind, in the wrong order, in memory that has to be asked for."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from hasten.diagnose.costs import operation_s, places_in, share_of
+from hasten.diagnose.shares import LEAST_RATIO
+from hasten.diagnose.symptom import Symptom
+from hasten.records import Finding, Interval
+from hasten.units import duration, percent, times
+
+if TYPE_CHECKING:
+    from hasten.diagnose.case import Case
+
+_LEAST_SPEED_RATIO = 1.2
+_NARROW = ("bfloat16", "float16")
+_RANK_2D, _RANK_3D = 4, 5  # of what a convolution takes: images, volumes
+
+
+def _denormals(case: Case) -> Finding | None:
+    """Find numbers next to zero, by what operations take on copies with and without them."""
+    share = share_of(case, case.found.get("operations.denormal_s", ()))
+    if share is None:
+        return None
+    ratio = case.found.get("operations.denormal_ratio", 0.0)
+    return Finding(
+        name="denormals",
+        share=share,
+        says=(
+            f"Numbers below 1.2e-38 ({percent(ratio)} of some tensors) take "
+            f"{percent(share.mid_ratio)} of a step: with zeros in their place the same operations "
+            "are that much faster."
+        ),
+        remedy="Call torch.set_flush_denormal(True) before the first operation on tensors.",
+        lever="flush_denormals",
+        places=places_in(case, "operations.places", "denormals"),
+    )
+
+
+def _page_faults(case: Case) -> Finding | None:
+    """Find memory that is given back and asked for again in each step."""
+    counts, fault_s = case.found.get("faults.counts", ()), case.found.get("faults.fault_s")
+    if fault_s is None:
+        return None
+    one_by_one = share_of(case, [count * fault_s for count in counts])
+    threads_count = max(1, case.found.get("faults.threads_count", 1))
+    if one_by_one is None:
+        return None
+    low_ratio = one_by_one.low_ratio / threads_count
+    mid_ratio = (one_by_one.mid_ratio / threads_count + one_by_one.mid_ratio) / 2
+    if low_ratio < LEAST_RATIO:
+        return None
+    count = fmean(counts)
+    return Finding(
+        name="page-faults",
+        share=Interval(
+            low_ratio=low_ratio,
+            mid_ratio=min(1.0, mid_ratio),
+            high_ratio=min(1.0, max(mid_ratio, one_by_one.high_ratio)),
+        ),
+        says=(
+            f"A step faults in {count:.0f} pages of memory that was given back before, at "
+            f"{duration(fault_s)} each where one thread faults and less where several do."
+        ),
+        remedy=(
+            "Keep freed memory in the process: MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_, "
+            "or another allocator."
+        ),
+        lever="malloc_retention",
+        places=places_in(case, "operations.places", "faults"),
+    )
+
+
+def _slow_layout(case: Case) -> Finding | None:
+    """Find convolutions that are faster with channels last, by a probe of the script's own."""
+    saved_s = case.found.get("operations.layout_s", ())
+    share = share_of(case, saved_s)
+    if share is None:
+        return None
+    kinds = [k for k in case.found.get("operations.seconds", {}) if k.startswith("convolution.")]
+    spent_s = sum(fmean(operation_s(case, kind)) for kind in kinds)
+    faster = spent_s / max(1e-12, spent_s - fmean(saved_s))
+    return Finding(
+        name="slow-layout",
+        share=share,
+        says=(
+            "Convolutions of these shapes, with channels first, would be "
+            f"{times(faster)} as fast with channels last on this machine: that is "
+            f"{percent(share.mid_ratio)} of a step."
+        ),
+        remedy=_last_channels(case),
+        lever="channels_last",
+        places=places_in(case, "operations.places", *kinds),
+    )
+
+
+def _last_channels(case: Case) -> str:
+    """Say what to convert: torch refuses a layout for tensors of any other dimensions."""
+    rank = case.traits.get("model.conv_input_rank")
+    flat, solid = (case.traits.get(f"model.{name}") for name in ("conv", "conv3d"))
+    if flat and solid:
+        return (
+            "Convert the weights of each convolution, and its inputs: "
+            "memory_format=torch.channels_last in 2-D, torch.channels_last_3d in 3-D."
+        )
+    is_3d = solid or (not flat and rank == _RANK_3D)
+    fits = rank is None or rank == (_RANK_3D if is_3d else _RANK_2D)
+    layout, fed = ("channels_last_3d", "inputs") if is_3d else ("channels_last", "images")
+    what = f"the model and its {fed}" if fits else "the model"
+    return f"Convert {what} to memory_format=torch.{layout}."
+
+
+def _low_precision(case: Case) -> Finding | None:
+    """Find products of few bits on a processor that is slower with them."""
+    speeds = case.found.get("operations.speed_ratio", {})
+    slow = [kind for kind in _NARROW if speeds.get(kind, 1.0) < 1 / _LEAST_SPEED_RATIO]
+    if not slow or case.traits.get("model.device", "cpu") != "cpu":
+        return None
+    kinds = [f"{sort}.{kind}" for kind in slow for sort in ("product", "convolution")]
+    lost = [list(operation_s(case, "cast"))]
+    for kind in kinds:
+        speed = speeds[kind.partition(".")[2]]
+        lost.append([seconds * (1 - speed) for seconds in operation_s(case, kind)])
+    share = share_of(case, [sum(parts) for parts in zip(*lost, strict=True)])
+    if share is None:
+        return None
+    return Finding(
+        name="low-precision-without-hardware",
+        share=share,
+        says=(
+            f"Products of {slow[0]} numbers are {times(1 / speeds[slow[0]])} slower than those of "
+            f"float32 on this CPU; with the conversions that costs {percent(share.mid_ratio)} of "
+            "a step."
+        ),
+        remedy="Leave the model in float32 here: torch.autocast(..., enabled=False).",
+        places=places_in(case, "operations.places", *kinds),
+    )
+
+
+def _tf32_off(case: Case) -> Finding | None:
+    """Find float32 products at full precision on a card that has faster units."""
+    ratio = case.traits.get("tf32_inside.matmul_ratio")
+    off = case.traits.get("fp32.precision") == "highest"
+    if ratio is None or ratio < _LEAST_SPEED_RATIO or not off:
+        return None
+    if case.traits.get("model.device") != "cuda":
+        return None
+    seconds = operation_s(case, "product.float32")
+    share = share_of(case, [one * (1 - 1 / ratio) for one in seconds])
+    if share is None:
+        return None
+    return Finding(
+        name="tf32-off",
+        share=share,
+        says=(
+            f"Matrix products of float32 numbers would be {times(ratio)} as fast with tf32 on "
+            f"this card: that is {percent(share.mid_ratio)} of a step."
+        ),
+        remedy='Call torch.set_float32_matmul_precision("high") if 11 bits of mantissa are enough.',
+        lever="fp32_precision",
+        places=places_in(case, "operations.places", "product.float32"),
+    )
+
+
+def _float64(case: Case) -> Finding | None:
+    """Find operations on float64 numbers, by what products of them take beyond float32."""
+    speed = case.found.get("operations.speed_ratio", {}).get("float64")
+    if speed is None or speed >= 1:
+        return None
+    share = share_of(case, [one * (1 - speed) for one in operation_s(case, "float64")])
+    if share is None:
+        return None
+    own = case.traits.get("model.dtype") == "float64"
+    remedy = (
+        "Make the model float32 (model.float()), and what it is fed."
+        if own
+        else "Convert to float32 where numbers enter: torch.from_numpy(array).float()."
+    )
+    return Finding(
+        name="float64",
+        share=share,
+        says=(
+            f"Operations on float64 numbers are {times(1 / speed)} slower than on float32 here; "
+            f"that costs {percent(share.mid_ratio)} of a step."
+        ),
+        remedy=remedy,
+        places=places_in(case, "operations.places", "float64"),
+    )
+
+
+SYMPTOMS = (
+    Symptom(name="denormals", title="Epochs get slower as the loss converges", find=_denormals),
+    Symptom(name="page-faults", title="Much system time at steady memory", find=_page_faults),
+    Symptom(name="slow-layout", title="Convolutions far below their speed", find=_slow_layout),
+    Symptom(
+        name="low-precision-without-hardware",
+        title="Mixed precision makes it slower",
+        find=_low_precision,
+    ),
+    Symptom(
+        name="tf32-off",
+        title="A card of a new generation is as slow as an old one",
+        find=_tf32_off,
+        accelerator=True,
+    ),
+    Symptom(name="float64", title="Double precision by accident", find=_float64),
+)

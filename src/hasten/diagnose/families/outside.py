@@ -1,0 +1,79 @@
+"""What the loop does between training steps: evaluation and checkpoints."""
+
+from __future__ import annotations
+
+from math import sqrt
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING
+
+from hasten.diagnose.costs import places_of
+from hasten.diagnose.sampled import quiet_share
+from hasten.diagnose.shares import LEAST_RATIO, NORMAL_95, is_worth_telling
+from hasten.diagnose.symptom import Symptom
+from hasten.records import Finding, Interval, Phase
+from hasten.units import duration, percent
+
+if TYPE_CHECKING:
+    from hasten.diagnose.case import Case
+
+
+def _eval_with_grad(case: Case) -> Finding | None:
+    """Find evaluation that records a graph, by the time of these forward passes."""
+    share = quiet_share(case, case.found.get("evaluation.unused_s", ()))
+    if not is_worth_telling(share):
+        return None
+    count = case.found.get("evaluation.unused_count", 0)
+    return Finding(
+        name="eval-with-grad",
+        share=share,
+        says=(
+            f"{count} forward passes in eval mode recorded a graph through which no gradient "
+            f"came; they take {percent(share.mid_ratio)} of the time."
+        ),
+        remedy="Evaluate under torch.inference_mode() or torch.no_grad().",
+        places=places_of(case.found.get("evaluation.places", ())),
+    )
+
+
+def _checkpoint_stall(case: Case) -> Finding | None:
+    """Find checkpoints that the loop waits for, by their time and their period."""
+    seconds = case.traits.get("checkpoint.seconds", ())
+    period_s = case.traits.get("checkpoint.period_s")
+    if len(seconds) < 2 or not period_s:
+        return None
+    ratio = min(1.0, fmean(seconds) / period_s)
+    if ratio < LEAST_RATIO:
+        return None
+    error = NORMAL_95 * stdev(seconds) / sqrt(len(seconds)) / period_s
+    steps_count = case.traits.get("checkpoint.period_step_count", 0)
+    often = "every step" if steps_count < 1.5 else f"every {steps_count:.0f} steps"
+    return Finding(
+        name="checkpoint-stall",
+        share=Interval(
+            low_ratio=max(0.0, ratio - error),
+            mid_ratio=ratio,
+            high_ratio=min(1.0, ratio + error),
+        ),
+        says=(
+            f"The loop stands still for {duration(fmean(seconds))} {often} while a checkpoint is "
+            f"written: {percent(ratio)} of the wall clock."
+        ),
+        remedy=(
+            "Save more rarely, or copy the weights and write the copy in a thread beside the loop."
+        ),
+        places=tuple(hot.place for hot in case.hot_lines if hot.phase == Phase.CHECKPOINT),
+    )
+
+
+SYMPTOMS = (
+    Symptom(
+        name="eval-with-grad",
+        title="Validation is slow, or runs out of memory",
+        find=_eval_with_grad,
+    ),
+    Symptom(
+        name="checkpoint-stall",
+        title="Training stops while a checkpoint is saved",
+        find=_checkpoint_stall,
+    ),
+)

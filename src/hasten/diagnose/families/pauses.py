@@ -1,0 +1,32 @@
+"""Steps that wait for something that is not training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hasten.diagnose.shares import is_worth_telling
+from hasten.diagnose.symptom import Symptom
+from hasten.records import Finding
+from hasten.units import percent
+
+if TYPE_CHECKING:
+    from hasten.diagnose.case import Case
+
+
+def _gc_pauses(case: Case) -> Finding | None:
+    """Find Python's garbage collections, by the time that they took."""
+    share = case.share(case.found.get("pauses.collections_s", ()))
+    if not is_worth_telling(share):
+        return None
+    return Finding(
+        name="gc-pauses",
+        share=share,
+        says=f"Python's garbage collector takes {percent(share.mid_ratio)} of a step.",
+        remedy="Call gc.freeze() after the set-up, and raise gc.set_threshold.",
+        lever="garbage_collector",
+    )
+
+
+SYMPTOMS = (
+    Symptom(name="gc-pauses", title="Steps stall now and then for no reason", find=_gc_pauses),
+)

@@ -1,0 +1,299 @@
+"""Too many threads, too few CPUs, or CPUs that are slower than they could be."""
+
+from __future__ import annotations
+
+from os.path import basename
+from typing import TYPE_CHECKING
+
+from hasten.diagnose.shares import LEAST_RATIO, is_worth_telling
+from hasten.diagnose.symptom import Symptom
+from hasten.diagnose.waits import blamed_share, quota_share, read_rivals
+from hasten.records import Finding, Interval
+from hasten.units import percent, times
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from hasten.diagnose.case import Case
+
+_USED_RATIO = 0.01
+_SLOW_RATIO, _CAPPED_RATIO = 0.8, 0.95
+# Their governors of this name still go up to the highest rate.
+_DRIVERS_THAT_GOVERN = ("intel_pstate", "amd-pstate-epp")
+
+
+def _cpus(count: int) -> str:
+    return "1 CPU" if count == 1 else f"{count} CPUs"
+
+
+def _cores(count: int) -> str:
+    return "1 core" if count == 1 else f"{count} cores"
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
+def _tried(case: Case) -> tuple[int, Interval, Interval] | None:
+    """Return another thread count, how much faster steps were under it, and their share."""
+    count = case.found.get("threads.count")
+    if count is None:
+        return None
+    ratios = (case.found[f"threads.{end}_ratio"] for end in ("low", "mid", "high"))
+    low, mid, high = (float(ratio) for ratio in ratios)
+    if low < 1 + LEAST_RATIO:
+        return None
+    faster = Interval(low_ratio=low, mid_ratio=mid, high_ratio=high)
+    share = Interval(low_ratio=1 - 1 / low, mid_ratio=1 - 1 / mid, high_ratio=1 - 1 / high)
+    return int(count), faster, share
+
+
+def _cost_of_threads(
+    case: Case, waits: Interval | None, *, steps: str, loop: str
+) -> tuple[Interval, str] | None:
+    """Return what too many threads cost, and the words for it.
+
+    Steps with fewer threads tell where they were tried, else the time in which the loop waits.
+
+    Args:
+        case: what was seen.
+        waits: share of the steps in which the loop waits for a CPU that these threads have.
+        steps: what was faster, with its verb.
+        loop: who waits.
+    """
+    if (tried := _tried(case)) is not None:
+        count, faster, share = tried
+        return share, f"with {count} {steps} {times(faster.mid_ratio)} as fast."
+    if not is_worth_telling(waits):
+        return None
+    return waits, f"{loop} waits for a CPU in {percent(waits.mid_ratio)} of a step."
+
+
+def _ranks_count(case: Case) -> int:
+    return int(case.found.get("processors.local_ranks_count") or 1)
+
+
+def _oversubscribed_threads(case: Case) -> Finding | None:
+    """Find more intra-op threads than cores, by steps with fewer or by the loop's own waits."""
+    threads, budget = case.traits.get("threads"), case.machine.budget
+    if threads is None or budget.limited_by == "unknown" or threads <= budget.core_count:
+        return None
+    if _ranks_count(case) > 1:
+        return None
+    cost = _cost_of_threads(case, blamed_share(case, "team"), steps="steps were", loop="the loop")
+    if cost is None:
+        return None
+    share, says = cost
+    return Finding(
+        name="oversubscribed-threads",
+        share=share,
+        says=f"torch runs {_threads(threads)} on {_cores(budget.core_count)}: {says}",
+        remedy=f"Call torch.set_num_threads({budget.core_count}), or set OMP_NUM_THREADS.",
+        lever="intra_op_threads",
+    )
+
+
+def _small_ops_threads(case: Case) -> Finding | None:
+    """Find operations too small to be shared, by steps with one thread.
+
+    Where threads of the loop wait for CPUs that others have, one thread may be faster for that
+    reason; the gain has to be more than all such waits together.
+    """
+    threads, budget = case.traits.get("threads"), case.machine.budget
+    tried = _tried(case)
+    if tried is None or threads is None or not 1 < threads <= budget.core_count:
+        return None
+    count, faster, share = tried
+    wall_s = case.found.get("processors.wall_s")
+    waits_ratio = case.found.get("processors.own_wait_s", 0.0) / wall_s if wall_s else 0.0
+    if count != 1 or share.low_ratio <= waits_ratio:
+        return None
+    return Finding(
+        name="small-ops-threads",
+        share=share,
+        says=f"With 1 thread in place of {threads} steps were {times(faster.mid_ratio)} as fast "
+        f"({times(faster.low_ratio)} to {times(faster.high_ratio)}): the operations are too small "
+        "to be shared.",
+        remedy="Call torch.set_num_threads(1), or give the model larger batches.",
+        lever="intra_op_threads",
+    )
+
+
+def _cpu_quota(case: Case) -> Finding | None:
+    """Find steps that a quota of the control group held up."""
+    share = quota_share(case)
+    if not is_worth_telling(share):
+        return None
+    budget, threads = case.machine.budget, case.traits.get("threads")
+    quota = f" of {budget.quota_cores_ratio:g} cores" if budget.quota_cores_ratio else ""
+    many = threads is not None and threads > budget.core_count
+    return Finding(
+        name="cpu-quota",
+        share=share,
+        says=f"The quota{quota} of the control group holds the loop up for "
+        f"{percent(share.mid_ratio)} of a step.",
+        remedy=f"Run at most {budget.core_count} threads and workers together, or raise the quota.",
+        lever="intra_op_threads" if many else None,
+    )
+
+
+def _contended_machine(case: Case) -> Finding | None:
+    """Find other processes on the CPUs of the loop."""
+    share, rivals = blamed_share(case, "others"), read_rivals(case)
+    if share is None or rivals is None or not is_worth_telling(share) or _ranks_count(case) > 1:
+        return None
+    return Finding(
+        name="contended-machine",
+        share=share,
+        says=f"Other processes keep {rivals.others_ratio:.1f} of "
+        f"{_cpus(int(case.found['processors.cpus_count']))} busy: the loop waits for one in "
+        f"{percent(share.mid_ratio)} of a step.",
+        remedy="Stop what else runs here, or give the job cores of its own.",
+    )
+
+
+def _duplicate_openmp(case: Case) -> Finding | None:
+    """Find two OpenMP runtimes whose threads both run and keep the loop from its CPU."""
+    pools = case.found.get("processors.pools") or ()
+    wall_s = case.found.get("processors.wall_s")
+    used = [pool for pool in pools if wall_s and pool["run_s"] >= _USED_RATIO * wall_s]
+    share = blamed_share(case, "team")
+    if len(used) < 2 or not is_worth_telling(share):
+        return None
+    return Finding(
+        name="duplicate-openmp",
+        share=share,
+        says=f"{len(used)} OpenMP runtimes run threads of their own ({_name_pools(used)}): the "
+        f"loop waits for a CPU in {percent(share.mid_ratio)} of a step.",
+        remedy="Install torch, numpy and scikit-learn from one source, all by pip or all by conda.",
+    )
+
+
+def _name_pools(pools: list[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{basename(pool['path'])} {pool['threads_count']}" for pool in pools)
+
+
+def _cpu_frequency(case: Case) -> Finding | None:
+    """Find a clock that is held down; a low one alone is usual on many busy cores."""
+    rate, cap = (
+        case.found.get(f"processors.{name}") for name in ("frequency_ratio", "frequency_cap_ratio")
+    )
+    if rate is None or rate >= _SLOW_RATIO:
+        return None
+    governor = case.found.get("processors.governor")
+    governs = case.found.get("processors.frequency_driver") in _DRIVERS_THAT_GOVERN
+    if case.found.get("processors.hot_count"):
+        reason, remedy = "the processor is too hot", "Improve its cooling, or its power limit."
+    elif cap is not None and cap < _CAPPED_RATIO:
+        reason = f"a limit of {percent(cap)} is set"
+        remedy = "Ask who runs the machine to raise scaling_max_freq."
+    elif governor == "powersave" and not governs:
+        reason = "the governor is powersave"
+        remedy = "Ask who runs the machine for the governor performance."
+    else:
+        return None
+    return Finding(
+        name="cpu-frequency",
+        says=f"The CPU of the loop runs at {percent(rate)} of its highest clock rate: {reason}.",
+        remedy=remedy,
+    )
+
+
+def _cores_per_rank(case: Case) -> int:
+    """Return the cores of one rank; what Slurm counts for a task is that already."""
+    budget = case.machine.budget
+    shared = 1 if budget.slurm_count is not None else _ranks_count(case)
+    return max(1, budget.core_count // shared)
+
+
+def _ranks_oversubscribed(case: Case) -> Finding | None:
+    """Find ranks that each start a thread for every core of the machine."""
+    threads, ranks = case.traits.get("threads"), _ranks_count(case)
+    if threads is None or ranks < 2 or case.machine.budget.limited_by == "unknown":
+        return None
+    cores = _cores_per_rank(case)
+    if threads <= cores:
+        return None
+    cost = _cost_of_threads(case, _rank_waits(case), steps="this one was", loop="this one")
+    if cost is None:
+        return None
+    share, says = cost
+    return Finding(
+        name="ranks-oversubscribed",
+        share=share,
+        says=f"Each of {ranks} ranks runs {_threads(threads)} and has {_cores(cores)}: {says}",
+        remedy=f"Start the job with OMP_NUM_THREADS={cores}.",
+    )
+
+
+def _rank_waits(case: Case) -> Interval | None:
+    """Return the share of the steps in which the loop waits for its own threads or for ranks."""
+    told = [blamed_share(case, rival) for rival in ("team", "others")]
+    shares = [share for share in told if share is not None]
+    if not shares:
+        return None
+    return Interval(
+        low_ratio=sum(share.low_ratio for share in shares),
+        mid_ratio=sum(share.mid_ratio for share in shares),
+        high_ratio=sum(share.high_ratio for share in shares),
+    )
+
+
+def _ranks_one_thread(case: Case) -> Finding | None:
+    """Find the one thread that torchrun gives to a rank that has more cores."""
+    tried, cores = _tried(case), _cores_per_rank(case)
+    if tried is None or _ranks_count(case) < 2 or case.traits.get("threads") != 1 or cores < 2:
+        return None
+    if case.found.get("processors.omp_num_threads") != "1":
+        return None
+    count, faster, share = tried
+    return Finding(
+        name="ranks-one-thread",
+        share=share,
+        says=f"OMP_NUM_THREADS=1 leaves this rank 1 of its {_cores(cores)}: with {count} threads "
+        f"steps were {times(faster.mid_ratio)} as fast.",
+        remedy=f"Start the job with OMP_NUM_THREADS={cores}: torchrun sets 1 where nobody says.",
+    )
+
+
+SYMPTOMS = (
+    Symptom(
+        name="oversubscribed-threads",
+        title="More cores made it slower",
+        find=_oversubscribed_threads,
+    ),
+    Symptom(
+        name="small-ops-threads",
+        title="Many threads are slower than one",
+        find=_small_ops_threads,
+    ),
+    Symptom(name="cpu-quota", title="Slow in a container, fast outside", find=_cpu_quota),
+    Symptom(
+        name="contended-machine",
+        title="The same script takes longer at some times",
+        find=_contended_machine,
+    ),
+    Symptom(
+        name="duplicate-openmp",
+        title="Slower as soon as scikit-learn is imported",
+        find=_duplicate_openmp,
+    ),
+    Symptom(
+        name="cpu-frequency",
+        title="Fast in the first seconds, then slow",
+        find=_cpu_frequency,
+    ),
+    Symptom(
+        name="ranks-oversubscribed",
+        title="More ranks on one machine made it slower",
+        find=_ranks_oversubscribed,
+        accelerator=True,
+    ),
+    Symptom(
+        name="ranks-one-thread",
+        title="One rank under torchrun is slower than plain python",
+        find=_ranks_one_thread,
+        accelerator=True,
+    ),
+)

@@ -1,0 +1,138 @@
+"""Loader workers that fight for CPUs, for memory, or for the room they share."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from hasten.diagnose.shares import is_worth_telling
+from hasten.diagnose.symptom import Symptom
+from hasten.diagnose.waits import starved_share
+from hasten.records import Finding
+from hasten.units import percent, size
+
+if TYPE_CHECKING:
+    from hasten.diagnose.case import Case
+
+_POOL_RATIO = 1.6  # the thread that sends batches takes turns with the one that makes them
+_LEAST_COPIED_BYTES = 4 << 20
+_DANGEROUS_RATIO = 0.05
+_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
+
+def _nested_thread_pools(case: Case) -> Finding | None:
+    """Find workers in which several threads run at once, by what waiting for CPUs costs."""
+    each = case.found.get("workers.each", ())
+    if len(each) < 2:
+        return None
+    threads_ratio = fmean(worker["busy_ratio"] for worker in each)
+    share = starved_share(case)
+    if threads_ratio < _POOL_RATIO or not is_worth_telling(share):
+        return None
+    return Finding(
+        name="nested-thread-pools",
+        share=share,
+        says=f"Each of {len(each)} loader workers runs {threads_ratio:.1f} threads at once on "
+        f"{_cpus(case)}: waiting for a CPU takes {percent(share.mid_ratio)} of a step.",
+        remedy="Limit the libraries in the workers to one thread: "
+        "cv2.setNumThreads(0) or threadpoolctl.threadpool_limits(1) in worker_init_fn.",
+        lever="worker_threads",
+    )
+
+
+def _cpus(case: Case) -> str:
+    cpus_count = len({cpu for worker in case.found["workers.each"] for cpu in worker["cpus"]})
+    if not cpus_count:
+        cpus_count = case.machine.budget.core_count
+    return "1 CPU" if cpus_count == 1 else f"{cpus_count} CPUs"
+
+
+def _worker_affinity(case: Case) -> Finding | None:
+    """Find workers that were pinned to fewer CPUs than there are of either."""
+    each = case.found.get("workers.each", ())
+    allowed = {cpu for worker in each for cpu in worker["cpus"]}
+    given_count = case.machine.budget.affinity_count
+    if given_count is None or not allowed or len(allowed) >= min(len(each), given_count):
+        return None
+    share = starved_share(case)
+    if not is_worth_telling(share):
+        return None
+    variables = str(case.traits.get("openmp.variables", "")).split()
+    bound = [name for name in _BINDING if name in variables]
+    return Finding(
+        name="worker-affinity",
+        share=share,
+        says=f"{len(each)} loader workers may use {_cpus(case)} of the {given_count} that the "
+        f"job has: waiting for them takes {percent(share.mid_ratio)} of a step.",
+        remedy=f"Unset {' and '.join(bound)}."
+        if bound
+        else "Call os.sched_setaffinity(0, ...) with the mask of the job in worker_init_fn.",
+        lever="worker_threads" if bound else None,
+    )
+
+
+def _copy_on_write_growth(case: Case) -> Finding | None:
+    """Find workers that copy the memory of the main process by reading it."""
+    copied_bytes = case.found.get("workers.copied_bytes")
+    inherited_bytes = case.found.get("workers.inherited_bytes")
+    available_bytes = case.machine.memory.available_bytes
+    if copied_bytes is None or inherited_bytes is None or not available_bytes or not case.steps:
+        return None
+    # Batches lie in memory that is shared or not, as they are under way or not.
+    copied_bytes -= _under_way_bytes(case)
+    most_bytes = inherited_bytes + max(0, copied_bytes)
+    if copied_bytes < _LEAST_COPIED_BYTES or most_bytes < _DANGEROUS_RATIO * available_bytes:
+        return None
+    count = len(case.found["workers.each"])
+    return Finding(
+        name="copy-on-write-growth",
+        says=f"{count} loader workers copied {size(copied_bytes)} of the main process' memory in "
+        f"{len(case.steps)} steps; up to {size(most_bytes)} if they go on, and "
+        f"{size(available_bytes)} are available.",
+        remedy="Keep the samples in arrays or tensors, not in lists and dicts of Python objects.",
+    )
+
+
+def _under_way_bytes(case: Case) -> int:
+    """Return the bytes of the batches that the workers hold ready at most."""
+    count = int(case.traits.get("cycle_count", 0)) if case.traits.get("loader.workers") else 0
+    return count * int(case.traits.get("loader.batch_bytes", 0))
+
+
+def _shm_too_small(case: Case) -> Finding | None:
+    """Find shared memory in which the batches that may be under way do not fit once more."""
+    free_bytes, held_bytes = case.found.get("workers.shm_free_bytes"), _under_way_bytes(case)
+    if free_bytes is None or not held_bytes or free_bytes >= held_bytes:
+        return None
+    total_bytes = case.machine.memory.shm_bytes
+    whole = f" of {size(total_bytes)}" if total_bytes else ""
+    return Finding(
+        name="shm-too-small",
+        says=f"/dev/shm had {size(free_bytes)}{whole} free, and the loader's workers hold up to "
+        f"{size(held_bytes)} in it: a second loader like this one dies of a bus error.",
+        remedy="Start the container with --shm-size=8g or --ipc=host, or lower prefetch_factor.",
+    )
+
+
+SYMPTOMS = (
+    Symptom(
+        name="nested-thread-pools",
+        title="Each worker takes more than one core and none is faster",
+        find=_nested_thread_pools,
+    ),
+    Symptom(
+        name="worker-affinity",
+        title="Many workers, and only one core is busy",
+        find=_worker_affinity,
+    ),
+    Symptom(
+        name="copy-on-write-growth",
+        title="Memory rises with every batch as soon as there are workers",
+        find=_copy_on_write_growth,
+    ),
+    Symptom(
+        name="shm-too-small",
+        title="Bus error: insufficient shared memory",
+        find=_shm_too_small,
+    ),
+)

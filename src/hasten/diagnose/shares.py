@@ -1,0 +1,35 @@
+"""What all shares of a step have in common: their interval, and when one is worth telling."""
+
+from __future__ import annotations
+
+from math import sqrt
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, TypeGuard
+
+from hasten.records import Interval
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LEAST_RATIO = 0.02
+"""Below this share of a step nothing is told."""
+NORMAL_95 = 1.96
+
+
+def is_worth_telling(share: Interval | None) -> TypeGuard[Interval]:
+    """Return whether a share is known, not too small, and more than a chance event."""
+    return share is not None and share.mid_ratio >= LEAST_RATIO and share.low_ratio > 0
+
+
+def ratio_of(parts: Sequence[float], wholes: Sequence[float]) -> Interval:
+    """Return the ratio of two sums with a normal 95 % interval; of one pair without.
+
+    The interval is that of the ratio estimate (Cochran, Sampling Techniques, 1977, section 6.4).
+    """
+    ratio = sum(parts) / sum(wholes)
+    if len(wholes) < 2:
+        return Interval(low_ratio=ratio, mid_ratio=ratio, high_ratio=ratio)
+    rests = [part - ratio * whole for part, whole in zip(parts, wholes, strict=True)]
+    error = NORMAL_95 * stdev(rests) / sqrt(len(wholes)) / fmean(wholes)
+    low, high = max(0.0, ratio - error), min(1.0, ratio + error)
+    return Interval(low_ratio=min(low, ratio), mid_ratio=ratio, high_ratio=max(high, ratio))

@@ -1,0 +1,29 @@
+"""What a symptom is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.diagnose.case import Case
+    from hasten.records import Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symptom:
+    """One reason for lost time that can be told from what was measured.
+
+    Attributes:
+        name: the id of its findings.
+        title: what users say, in a few words.
+        find: the finding, or None where the case does not show it or a fact is unknown.
+        accelerator: it can only be seen where there is an accelerator.
+    """
+
+    name: str
+    title: str
+    find: Callable[[Case], Finding | None]
+    accelerator: bool = False

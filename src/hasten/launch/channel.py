@@ -1,0 +1,182 @@
+"""How parent and child talk: JSON lines over a socket in the session's scratch folder.
+
+A socket with a name, not an inherited pipe: `bash train.sh`, `accelerate launch` and
+multiprocessing close the descriptors that they did not open, but they keep the environment.
+Every message carries the version of this protocol.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING, Any
+
+from hasten.errors import ChildLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+Message = dict[str, Any]
+VERSION = 1
+_CREDENTIALS = struct.Struct("3i")  # pid, user and group (unix(7))
+_CHUNK_BYTES = 1 << 16
+_REMEDY = "Run the same hasten in parent and child."
+
+
+class Channel:
+    """One end of a conversation.
+
+    Attributes:
+        connection: the socket.
+        pid: the process at the other end, once it has said so.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.pid: int | None = None
+        self._rest = b""
+
+    @classmethod
+    def connect(cls, path: str) -> Channel:
+        """Return the child's end of the conversation at `path`."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(path)
+        return cls(connection)
+
+    def send(self, message: Message) -> None:
+        """Send one message.
+
+        Raises:
+            ChildLost: the other side is gone.
+        """
+        line = json.dumps({"v": VERSION, **message}) + "\n"
+        try:
+            self.connection.sendall(line.encode())
+        except OSError as error:
+            raise ChildLost(f"The child cannot be reached: {error}.", remedy="Try again.") from None
+
+    def receive(self, timeout_s: float | None = None) -> Message:
+        """Return the next message.
+
+        Raises:
+            ChildLost: the other side is gone, or speaks another protocol.
+            TimeoutError: nothing came in `timeout_s` seconds.
+        """
+        self.connection.settimeout(timeout_s)
+        while not self.has_message:
+            self._rest += self._more()
+        line, _, self._rest = self._rest.partition(b"\n")
+        message: Message = json.loads(line)
+        if message.get("v") != VERSION:
+            raise ChildLost(f"The child speaks protocol {message.get('v')!r}.", remedy=_REMEDY)
+        if "pid" in message:  # as the child knows itself; it may have a name space of its own
+            self.pid = self.peer_pid or message["pid"]
+        return message
+
+    @property
+    def has_message(self) -> bool:
+        """A message has come that nobody has received."""
+        return b"\n" in self._rest
+
+    def _more(self) -> bytes:
+        try:
+            found = self.connection.recv(_CHUNK_BYTES)
+        except TimeoutError:
+            raise
+        except OSError:
+            found = b""
+        if not found:
+            raise ChildLost("The child closed the conversation.", remedy="See its output.")
+        return found
+
+    def ask(self, message: Message, timeout_s: float | None = None) -> Message:
+        """Send `message` and return the answer."""
+        self.send(message)
+        return self.receive(timeout_s)
+
+    @property
+    def peer_pid(self) -> int | None:
+        """The process at the other end as the kernel knows it; None where that is unknown."""
+        if not hasattr(socket, "SO_PEERCRED"):
+            return None
+        found = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return int(_CREDENTIALS.unpack(found)[0])
+
+    def close(self) -> None:
+        """End the conversation."""
+        self.connection.close()
+
+
+class Listener:
+    """The parent's end before it knows which process will train."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(str(path))
+        self._socket.listen(64)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._socket, selectors.EVENT_READ)
+        self.attached: list[Message] = []
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that have introduced themselves and live."""
+        ends = [key.data for key in self._selector.get_map().values()]
+        return [end.pid for end in ends if isinstance(end, Channel) and end.pid is not None]
+
+    def adopt(
+        self, kind: str, *, until: float, alive: Callable[[], bool]
+    ) -> tuple[Channel, Message] | None:
+        """Wait for the first process that says `kind`, and return its conversation.
+
+        Every process that imports torch introduces itself; only one of them trains.
+
+        Args:
+            kind: the message to wait for, such as `training`.
+            until: deadline on `time.monotonic`.
+            alive: False ends the waiting, after what was already said has been read.
+        """
+        while True:
+            living = alive()
+            for key, _ in self._selector.select(0.1 if living else 0.0):
+                if key.fileobj is self._socket:
+                    channel = Channel(self._socket.accept()[0])
+                    self._selector.register(channel.connection, selectors.EVENT_READ, channel)
+                    continue
+                found = self._read(key.data, kind)
+                if found is not None:
+                    return key.data, found
+            if not living or time.monotonic() > until:
+                return None
+
+    def _read(self, channel: Channel, kind: str) -> Message | None:
+        """Read all that a process has said: what came at once is not announced again."""
+        while True:
+            try:
+                message = channel.receive(5.0)
+            except (ChildLost, TimeoutError):
+                self._selector.unregister(channel.connection)
+                channel.close()
+                return None
+            if message["kind"] == kind:
+                self._selector.unregister(channel.connection)
+                return message
+            self.attached.append(message)
+            if not channel.has_message:
+                return None
+
+    def close(self) -> None:
+        """Stop listening; conversations that were adopted go on."""
+        if self._socket.fileno() < 0:
+            return
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, Channel):
+                key.data.close()
+        self._selector.close()
+        self._socket.close()
+        self.path.unlink(missing_ok=True)

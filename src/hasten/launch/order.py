@@ -1,0 +1,70 @@
+"""What a child is told, and the environment that it is started with."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hasten.lever import lookup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hasten.records import Plan
+
+SITE = Path(__file__).parent / "site"
+
+SILENCED = {
+    "WANDB_MODE": "disabled",
+    "WANDB_SILENT": "true",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1",
+    "MLFLOW_TRACKING_URI": "file:./mlruns",
+    "SWANLAB_MODE": "disabled",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "DO_NOT_TRACK": "1",
+    "MPLBACKEND": "Agg",
+}
+"""Trackers and windows, switched off in trials by their own variables."""
+
+REPLAY_KEY = "=replay"
+"""Stands among the settings of a turn that gets batches which are there already; no lever."""
+
+
+def place(env: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return what tells the machine of a real run from one that its script sends a job to."""
+    return {"cores": os.cpu_count(), "SLURM_JOB_ID": env.get("SLURM_JOB_ID")}
+
+
+def environment(
+    plan: Plan,
+    *,
+    mode: str,
+    assumed: Iterable[str] = (),
+    env: Mapping[str, str] = os.environ,
+    **details: Any,
+) -> dict[str, str]:
+    """Return the environment of a child that works under `plan`.
+
+    Args:
+        plan: levers to pull; those that act before the import of torch edit the environment.
+        mode: run, trial or verify.
+        assumed: what the user granted, by name.
+        env: the user's own environment; it stays as it is.
+        details: what else the mode needs, such as `socket` and `seed`.
+    """
+    result = dict(env)
+    for lever, setting in lookup(plan):
+        result = dict(lever.env(result, setting))
+    if mode == "run":
+        details["place"] = place(result)
+    else:
+        result |= SILENCED
+    own = result.get("PYTHONPATH")
+    result["PYTHONPATH"] = f"{SITE}{os.pathsep}{own}" if own else str(SITE)
+    order = {"mode": mode, "plan": dict(plan.settings), "assumed": sorted(assumed), **details}
+    result["HASTEN_CHILD"] = json.dumps(order)
+    return result

@@ -1,0 +1,399 @@
+"""What a lever is, and how levers are found.
+
+A lever is a value, not a subclass: each file in `levers/` ends with `LEVER = Lever(...)`.
+No lever names another, and nothing outside `levers/` names one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from hasten import levers
+from hasten.errors import PlanError, shown
+from hasten.records import Assumption, Phase, Plan, Profile, Setting, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from hasten.records import Effect, Machine
+
+    Undo = Callable[[], None]
+
+S = TypeVar("S", bound=Setting)
+STEP = frozenset(phase for phase in Phase if phase.in_step)
+COMPUTE = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER})
+COMPUTE_AND_DATA = COMPUTE | {Phase.DATA}
+_DEAREST_FAULT_S = 4e-6
+_GONE = "HASTEN_GONE"
+COMPILED_KEY = "HASTEN_COMPILED"
+"""The environment variable that names a trial's own folder for compiled code."""
+TORCHS_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+"""The environment variable by which torch's compiler is told where it keeps what it compiles."""
+_LEAST_FAULT_SHARE_RATIO = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What the search knows of the script before it proposes anything.
+
+    Attributes:
+        machine: this machine.
+        baseline: the profile of the untouched script, None where there is none yet.
+        traits: facts that the child saw, such as `loader.workers` (int), `model.conv` (bool),
+            `optimizer.name` (str), `threads` (int); a missing key is unknown.
+        assumed: the assumptions that the user granted, by name.
+    """
+
+    machine: Machine
+    baseline: Profile | None = None
+    traits: Mapping[str, Setting] = field(default_factory=dict)
+    assumed: frozenset[str] = frozenset()
+
+    def few_faults(self) -> str:
+        """Say that page faults take too little of a step to matter; empty where they may."""
+        seen = self.baseline
+        if seen is None or seen.faults_count is None:
+            return ""
+        share = seen.faults_count * _DEAREST_FAULT_S / seen.step_s
+        if share >= _LEAST_FAULT_SHARE_RATIO:
+            return ""
+        return f"a step faults in {seen.faults_count:.0f} pages: at most {share:.1%} of it"
+
+
+class Training(Protocol):
+    """The live objects of the user's script, as the child offers them to levers.
+
+    Each `on_*` calls back at once for every object that is already known and later for each
+    new one, until the returned function is called.
+
+    Attributes:
+        trial: the process is thrown away after some seconds of timed steps. What pays from the
+            second pass over the data on may show there what it gives then.
+        paused_s: seconds in which the loop stood still between two steps, parked.
+        at_once: the first steps are recorded for a proof. What waits before it acts does not here.
+        assumed: the assumptions that the user granted, by name.
+    """
+
+    trial: bool
+    paused_s: float
+    at_once: bool
+    assumed: frozenset[str]
+
+    def on_optimizer(self, pull: Callable[[Any], Callable[[], None] | None]) -> Undo:
+        """Apply `pull` to each `torch.optim.Optimizer` right before its first step."""
+
+    def on_options(self, choose: Callable[[Any], Mapping[str, Any] | None]) -> Undo:
+        """Step each optimizer under what `choose(optimizer)` returns, such as `{"fused": True}`.
+
+        The optimizer that it sees has the options of the script, and so have checkpoints and
+        copies of it. The first update of a parameter is always the script's own.
+        """
+
+    def on_root(self, pull: Callable[[Any], Callable[[], None] | None]) -> Undo:
+        """Apply `pull` to each root module right before its next call."""
+
+    def on_inputs(self, choose: Callable[[Any], Callable[[Any], Any] | None]) -> Undo:
+        """Pass the tensors that a root is called with through what `choose(root)` returns.
+
+        It is asked at the first call of each root; None leaves its inputs alone.
+        """
+
+    def on_call(
+        self,
+        around: Callable[[Any, Callable[[Any, Any], Any], Any, Any], Any],
+        *,
+        innermost: int = 0,
+    ) -> Undo:
+        """Let `around(module, call, args, kwargs)` make each root call.
+
+        It returns what the script gets; `call(args, kwargs)` is the call as it would be without
+        it. Of several levers the one that was pulled last is the outermost; one that makes the
+        call by itself asks to be further inside: 1. One that follows each operation of the
+        module asks for 2, where nothing but the module is below it.
+        """
+
+    def on_function(self, owner: Any, name: str, answer: Callable[..., Any]) -> Undo:
+        """Let `answer(original, *args, **kwargs)` stand in for the function `owner.name`.
+
+        It is asked in the thread of the loop alone, and never while torch compiles. A name that
+        the script imported before stays what it was. The owner may be the name of a module
+        that comes later or never: there `name` may have dots, and every thread is answered.
+        """
+
+    def on_loader(self, make: Callable[[Any, Callable[[], Any]], Any]) -> Undo:
+        """Let `make(loader, stock)` build the iterator of each DataLoader."""
+
+    def on_next(self, advance: Callable[[Any, Any], Any]) -> Undo:
+        """Let `advance(original, iterator)` fetch the next batch of each loader iterator."""
+
+    def on_transfer(self, convert: Callable[[Any, Any, Any, Any], Any]) -> Undo:
+        """Let `convert(original, tensor, args, kwargs)` answer `Tensor.to` and `Tensor.cuda`.
+
+        It is asked for every tensor that the loop's thread moves or casts, and returns what
+        `original(tensor, *args, **kwargs)` would.
+        """
+
+    def on_phase(self, enter: Callable[[Phase], Callable[[], None] | None]) -> Undo:
+        """Call `enter(phase)` as the loop goes into FORWARD, BACKWARD or OPTIMIZER.
+
+        FORWARD stands for every root call, a loss and an evaluation too. What `enter` returns is
+        called on the way out. Phases may lie inside one another: a closure, a gradient in a model.
+        """
+
+    def on_training(self, pull: Callable[[], Callable[[], None] | None]) -> Undo:
+        """Apply `pull` now, and again when training starts, after the script's own settings."""
+
+    def compiled(self, spent_s: float) -> None:
+        """Note seconds that went into compiling: paid once, not with every step."""
+
+    def on_first_pass(self, cost_s: Callable[[], tuple[float, float]]) -> None:
+        """Let a trial ask what its data costs once.
+
+        Args:
+            cost_s: returns the seconds by which a run's first pass over its data takes longer
+                than later ones, and those that the trial took in place of it, before its first
+                step.
+        """
+
+    def excuse(self, error: Exception) -> None:
+        """Say that the lever acts no longer, and why; in a trial this raises `error`.
+
+        A lever calls it where it has left the script as it is, so that a run goes on and says so.
+        """
+
+
+def is_asked_by_script() -> bool:
+    """Return whether who calls a function that a lever answers for is neither torch nor us."""
+    asker = str(sys._getframe(3).f_globals.get("__name__"))  # behind the answer and its stand-in
+    return asker.partition(".")[0] not in ("torch", "hasten")
+
+
+_KINDS = {bool: "true", int: "a whole number", str: "a text"}
+
+
+def _takes_all(setting: object) -> str:
+    return ""
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return the `wants` of a lever that understands these words only."""
+    told = f"{', '.join(words[:-1])} or {words[-1]}" if words[1:] else words[0]
+    return lambda setting: "" if setting in words else told
+
+
+def at_least(least: int) -> Callable[[int], str]:
+    """Return the `wants` of a lever that takes numbers from `least` on."""
+    return lambda setting: "" if setting >= least else f"a whole number from {least} on"
+
+
+def _one_step(setting: object) -> int:
+    return 1
+
+
+def _promising(scene: Scene) -> bool:
+    return True
+
+
+def _no_forecast(scene: Scene, setting: object) -> float | None:
+    return None
+
+
+def _nothing_to_remark(scene: Scene) -> str:
+    return ""
+
+
+def _never_idle(setting: object, plan: Plan) -> str:
+    return ""
+
+
+def _bfloat16(setting: object) -> float:
+    return 2.0**-8
+
+
+def _leave_env(env: Mapping[str, str], setting: object) -> Mapping[str, str]:
+    return env
+
+
+def _leave_training(training: Training, setting: object) -> Callable[[], None]:
+    return lambda: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lever(Generic[S]):
+    """One thing that can be changed about a training run.
+
+    Attributes:
+        name: equal to the file's stem; the key in a `Plan`.
+        phases: the phases it can shorten; the search skips it where they are small.
+        effect: the most it does to the arithmetic; `verify` picks its gate from this.
+        switch: how far a running script can change it.
+        kind: what a setting is: `bool` where there is nothing but to pull it, else `int` or `str`.
+        wants: what to give it instead of a setting of its kind that it does not take; empty where
+            it takes it. `one_of` and `at_least` make it.
+        settings: which settings are worth trying in a scene, best guess first; empty where it
+            cannot help.
+        gain_ratio: how many times faster it may make its phases at best; with their share this
+            bounds what it can give.
+        why_not: one sentence for a scene in which `settings` is empty.
+        promising: whether the first setting is more likely to help than to hurt in a scene, and
+            so belongs into the first bundle.
+        forecast: how many times faster the whole step of a scene should be under a setting
+            alone, None where nothing says; the report puts it beside what was measured.
+        remark: one sentence that the user should hear of a scene, whatever comes of the lever; the
+            report prints it among its notes. Empty for none.
+        idle: why a setting would do nothing beside the others of a plan; empty where it would.
+        epsilon_ratio: for a PRECISION lever the distance of neighbouring numbers over their size:
+            2^-8 in bfloat16, 2^-11 in float16 and TF32.
+        settle_count: steps after a switch that are not counted.
+        patience_s: how much longer than steps take the first ones under it may take before they are
+            called a hang.
+        start_ratio: about how many times as long as a start of the script it compiles, for whoever
+            plans the time of a first trial.
+        cures: findings whose share of a step it may take away, beside those that name it.
+        fills: a first pass over the data does more under it than later ones.
+        cycle_count: steps after which the times under a setting repeat, so that a block of
+            them is typical: batches of n workers come in bursts of n.
+        env: edits the child's environment, before there is a child.
+        pull: acts inside the child; returns the function that undoes it.
+        lines: what a user would write by hand for a setting.
+    """
+
+    name: str
+    phases: frozenset[Phase]
+    effect: Effect
+    switch: Switch
+    settings: Callable[[Scene], tuple[S, ...]]
+    gain_ratio: float
+    why_not: Callable[[Scene], str]
+    lines: Callable[[S], str]
+    kind: type[bool] | type[int] | type[str] = bool
+    wants: Callable[[S], str] = _takes_all
+    promising: Callable[[Scene], bool] = _promising
+    forecast: Callable[[Scene, S], float | None] = _no_forecast
+    remark: Callable[[Scene], str] = _nothing_to_remark
+    idle: Callable[[S, Plan], str] = _never_idle
+    epsilon_ratio: Callable[[S], float] = _bfloat16
+    settle_count: int = 0
+    patience_s: float = 0.0
+    start_ratio: float = 0.0
+    cures: frozenset[str] = frozenset()
+    fills: bool = False
+    cycle_count: Callable[[S], int] = _one_step
+    env: Callable[[Mapping[str, str], S], Mapping[str, str]] = _leave_env
+    pull: Callable[[Training, S], Callable[[], None]] = _leave_training
+
+    @property
+    def card(self) -> str:
+        """The docstring of the lever's file: what helps, what hurts, the maths, the source."""
+        return importlib.import_module(f"{levers.__name__}.{self.name}").__doc__ or ""
+
+
+def undo_all(undos: Sequence[Undo]) -> Undo:
+    """Return one undo for several, in their order."""
+
+    def undo() -> None:
+        for put_back in undos:
+            put_back()
+
+    return undo
+
+
+def preload(env: Mapping[str, str], library: str, path: str | None) -> Mapping[str, str]:
+    """Let a process start with a library, after what the user preloads.
+
+    Args:
+        env: of the process.
+        library: its name.
+        path: where it lies; None where it is gone, which `expect_preloaded` tells in the child.
+    """
+    if path is None:
+        return {**env, _GONE: f"{env.get(_GONE, '')} {library}".strip()}
+    own = env.get("LD_PRELOAD", "").strip()
+    return {**env, "LD_PRELOAD": f"{own}:{path}" if own else path}
+
+
+def expect_preloaded(library: str) -> None:
+    """Say in the child that a library could not be preloaded.
+
+    Raises:
+        LookupError: it was there when the plan was made, and is not any more.
+    """
+    gone = os.environ.pop(_GONE, "").split()
+    if rest := [name for name in gone if name != library]:
+        os.environ[_GONE] = " ".join(rest)
+    if library in gone:
+        raise LookupError(f"{library} is not installed here any more")
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all levers, sorted: those of the files in `levers/`, none imported."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(levers.__path__)))
+
+
+def load(name: str) -> Lever[Any]:
+    """Import the file of one lever; a plan of three levers should not start thirty."""
+    lever: Lever[Any] = importlib.import_module(f"{levers.__name__}.{name}").LEVER
+    return lever
+
+
+def discover() -> Mapping[str, Lever[Any]]:
+    """Import every file in `levers/` and return its `LEVER`, keyed and ordered by name."""
+    return {name: load(name) for name in names()}
+
+
+def check_names(asked: Iterable[str]) -> None:
+    """Look whether there are such levers.
+
+    Raises:
+        PlanError: some are not installed here.
+    """
+    known = names()
+    if unknown := [name for name in asked if name not in known]:
+        raise PlanError(
+            f"These levers are not installed here: {shown(', '.join(unknown))}.",
+            remedy=f"Choose from: {', '.join(known)}.",
+        )
+
+
+def check_assumptions(asked: Iterable[str]) -> None:
+    """Look whether there are such assumptions.
+
+    Raises:
+        PlanError: some are unknown.
+    """
+    known = list(Assumption)
+    if unknown := [name for name in asked if name not in known]:
+        raise PlanError(
+            f"There is no assumption {shown(', '.join(map(repr, unknown)))}.",
+            remedy=f"Choose from: {', '.join(known)}.",
+        )
+
+
+def lookup(plan: Plan) -> tuple[tuple[Lever[Any], Setting], ...]:
+    """Return the levers that `plan` names, with their settings.
+
+    Raises:
+        PlanError: the plan names a lever that is not installed here.
+    """
+    check_names(name for name, _ in plan.settings)
+    return tuple((load(name), setting) for name, setting in plan.settings)
+
+
+def check_plan(plan: Plan) -> None:
+    """Look at a plan that somebody wrote: whether there are such levers, and take such settings.
+
+    Raises:
+        PlanError: they are not installed here, or do not take a setting.
+    """
+    for lever, setting in lookup(plan):
+        fits = type(setting) is lever.kind
+        if wanted := lever.wants(setting) if fits else _KINDS[lever.kind]:
+            raise PlanError(
+                f"The lever {lever.name} does not take {shown(setting)}.",
+                remedy=f"Give it {wanted}, or false to leave it alone.",
+            )

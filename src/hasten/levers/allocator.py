@@ -1,0 +1,138 @@
+"""allocator: jemalloc or tcmalloc in place of the allocator of the C library.
+
+Helps: steps that allocate and free tensors by the thousand, or of megabytes: both libraries keep
+    what was freed, for each thread, instead of giving it back to the kernel.
+Hurts: memory; the resident set stays at its peak. Programs that the script starts get the library,
+    too.
+Maths: exact. Only where the bytes live changes.
+Source: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hasten.lever import STEP, Lever, expect_preloaded, one_of, preload
+from hasten.records import Effect, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from hasten.lever import Scene, Training
+
+_FILES = {
+    "jemalloc": ("libjemalloc.so*",),
+    "tcmalloc": ("libtcmalloc_minimal.so*", "libtcmalloc.so*"),
+}
+# Freed pages are kept for good, and at once used again. No thread of jemalloc's
+# own: it would not survive the fork of a loader worker. tcmalloc must not report big tensors.
+_TUNED = {
+    "jemalloc": {"MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1,metadata_thp:auto"},
+    "tcmalloc": {
+        "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": str(1 << 60),
+        "TCMALLOC_RELEASE_RATE": "0",
+    },
+}
+_LD_CONF = Path("/etc")
+
+
+def _folders(env: Mapping[str, str]) -> Iterator[Path]:
+    """Yield where libraries lie: this Python's own, the environment's, the loader's, the usual."""
+    for prefix in (env.get("CONDA_PREFIX"), sys.prefix, sys.base_prefix):
+        if prefix:
+            yield Path(prefix) / "lib"
+    yield from map(Path, filter(None, env.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
+    for conf in sorted(_LD_CONF.glob("ld.so.conf.d/*.conf")):
+        with suppress(OSError):
+            lines = map(str.strip, conf.read_text(errors="replace").splitlines())
+            yield from [Path(line) for line in lines if line.startswith("/")]
+    multiarch = getattr(sys.implementation, "_multiarch", "")
+    yield from (Path(f) / multiarch for f in ("/usr/lib", "/lib"))
+    yield from map(Path, ("/usr/local/lib", "/usr/lib64", "/usr/lib", "/lib64", "/lib"))
+
+
+def _kind(path: Path) -> bytes:
+    """Return what an ELF header says of word size, byte order and processor (elf(5))."""
+    with path.open("rb") as file:
+        head = file.read(20)
+    return head[:6] + head[18:20]
+
+
+def _fits(path: Path) -> bool:
+    """Return whether a file is a library for the processor that runs this Python."""
+    try:
+        return _kind(path) == _kind(Path(sys.executable))
+    except OSError:
+        return False
+
+
+def find(name: str, env: Mapping[str, str]) -> str | None:
+    """Return the path of a library on this machine; it is read, never loaded."""
+    if sys.platform != "linux":
+        return None
+    folders = list(_folders(env))
+    for pattern in _FILES[name]:
+        for folder in folders:
+            for path in sorted(folder.glob(pattern)):
+                if _fits(path):
+                    return str(path)
+    return None
+
+
+def _preloaded(scene: Scene) -> str:
+    """Return the allocator that the user preloads already, or nothing."""
+    paths = str(scene.traits.get("preloaded", "")).replace(":", " ").split()
+    return next((os.path.basename(path) for path in paths if "malloc" in path), "")
+
+
+def settings(scene: Scene) -> tuple[str, ...]:
+    """Return the libraries that are installed here, where the user has chosen none."""
+    if _preloaded(scene):
+        return ()
+    return tuple(name for name in _FILES if find(name, os.environ))
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try."""
+    if sys.platform != "linux":
+        return "libraries are preloaded on Linux only"
+    if own := _preloaded(scene):
+        return f"the script runs under {own} already"
+    return "neither jemalloc nor tcmalloc is installed (apt install libjemalloc2)"
+
+
+def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
+    """Preload the library after what the user preloads; where it is gone, say so to the child."""
+    path = find(setting, env)
+    return {**(_TUNED[setting] if path else {}), **preload(env, setting, path)}
+
+
+def pull(training: Training, setting: str) -> Callable[[], None]:
+    """Have nothing left to do: the process was started with the library.
+
+    Raises:
+        LookupError: the library was there when the plan was made, and is not any more.
+    """
+    expect_preloaded(setting)
+    return lambda: None
+
+
+LEVER = Lever(
+    name="allocator",
+    phases=STEP,
+    effect=Effect.EXACT,
+    switch=Switch.LAUNCH,
+    kind=str,
+    wants=one_of(*_FILES),
+    settings=settings,
+    gain_ratio=3.0,
+    why_not=why_not,
+    lines=lambda setting: f"LD_PRELOAD=lib{setting}.so python ...  # in the shell",
+    promising=lambda _: False,
+    env=env,
+    pull=pull,
+)

@@ -1,0 +1,191 @@
+"""autocast: matrix products and convolutions of the model in bfloat16, everything else as it was.
+
+Helps: models of large matrix products or convolutions, on a processor that multiplies bfloat16
+    faster than float32: tensor cores, AMX, AVX512_BF16.
+Hurts: processors without such units, where bfloat16 is many times slower; small models, which
+    spend the gain on converting their weights in every call. A loss that the script computes
+    outside the model, its metrics and every call without gradients (evaluation) stay as they
+    are; objects of unknown classes are handed out with the bfloat16 tensors that are in them.
+Maths: precision. Products take inputs with 8 bits of mantissa instead of 24 and add them up in
+    float32; weights, gradients, optimizer and outputs stay float32. float16 is not offered: it
+    needs a gradient scaler in the script's own loop.
+Source: https://docs.pytorch.org/docs/stable/amp.html
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import MutableMapping
+from dataclasses import fields, is_dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hasten.lever import Lever, one_of
+from hasten.records import Effect, Phase, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.lever import Scene, Training
+
+_UNITS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+# Under this the conversions of weights and activations eat the gain.
+_LEAST_RATIO = 1.2
+_LIKELY_RATIO = 1.5
+
+
+def settings(scene: Scene) -> tuple[str, ...]:
+    """Return bfloat16 where the processor has units for it and the probe found them faster."""
+    ratio = _ratio(scene)
+    fits = (
+        scene.traits.get("model.dtype") == "float32"
+        and not scene.traits.get("script.autocast")
+        and _has_units(scene)
+        and ratio is not None
+        and ratio >= _LEAST_RATIO
+    )
+    return ("bfloat16",) if fits else ()
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try, with what the probe measured."""
+    dtype, ratio = scene.traits.get("model.dtype"), _ratio(scene)
+    if scene.traits.get("script.autocast"):
+        return "the script uses autocast itself"
+    if dtype is None:
+        return "no call of a model with weights was seen"
+    if dtype != "float32":
+        return f"the numbers of the model are {dtype}, not float32"
+    if ratio is None:
+        return f"bf16 was not timed on this {scene.traits.get('model.device', 'device')}"
+    cause = "" if _has_units(scene) else ": the CPU has no hardware for it"
+    if ratio < 1:
+        return f"bf16 is {1 / ratio:.3g}x slower than fp32 here{cause}"
+    return f"bf16 is only {ratio:.2f}x as fast as fp32 here{cause}"
+
+
+def promising(scene: Scene) -> bool:
+    """Return whether the products are so much faster that most models gain."""
+    return (_ratio(scene) or 0.0) >= _LIKELY_RATIO
+
+
+def _ratio(scene: Scene) -> float | None:
+    """Return how many times faster bf16 is at the best that this model does."""
+    names = ["bf16.matmul_ratio", *["bf16.conv_ratio"] * bool(scene.traits.get("model.conv"))]
+    told = [float(scene.traits[name]) for name in names if name in scene.traits]
+    return max(told) if told else None
+
+
+def _has_units(scene: Scene) -> bool:
+    """Return whether the hardware multiplies bf16; where nobody lists it the probe decides."""
+    sets = scene.machine.cpu.instruction_sets
+    return scene.traits.get("model.device") != "cpu" or not sets or bool(_UNITS & set(sets))
+
+
+def _device(module: Any) -> str | None:
+    """Return the type of device of a float32 model, None for any other and for losses."""
+    import torch
+
+    first = next((p for p in module.parameters() if p.is_floating_point()), None)
+    if first is None or first.dtype != torch.float32:
+        return None
+    kind = str(first.device.type)
+    return kind if torch.amp.is_autocast_available(kind) else None
+
+
+def _call(narrow: Any, module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
+    """Make a root call under autocast; the context is closed before any backward pass.
+
+    Casts of weights are not kept: one that was made under `no_grad` inside the call would be
+    used again with gradients, and its weight would get none.
+    """
+    import torch
+
+    device = _device(module)
+    if device is None or not torch.is_grad_enabled() or torch.is_autocast_enabled(device):
+        return call(args, kwargs)
+    with torch.autocast(device, dtype=narrow, cache_enabled=False):
+        answer = call(args, kwargs)
+    return _widened(answer, narrow)
+
+
+def _widened(value: Any, narrow: Any) -> Any:
+    """Return `value` with float32 in the place of every narrow tensor.
+
+    A container in which nothing changes stays the same object; of any other a copy is changed,
+    since the model may have kept the first.
+    """
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.to(torch.float32) if value.dtype == narrow else value
+    if isinstance(value, (list, tuple)):
+        parts = [_widened(part, narrow) for part in value]
+        same = all(new is old for new, old in zip(parts, value, strict=True))
+        return value if same else _sequence_like(value, parts)
+    if isinstance(value, MutableMapping):
+        return _copy_with(value, _widened_parts(dict(value.items()), narrow))
+    if is_dataclass(value) and not isinstance(value, type):
+        own = {item.name: getattr(value, item.name, None) for item in fields(value)}
+        return _copy_with(value, _widened_parts(own, narrow))
+    return value
+
+
+def _sequence_like(value: Any, parts: list[Any]) -> Any:
+    if isinstance(value, list):
+        changed = copy.copy(value)
+        changed[:] = parts
+        return changed
+    if hasattr(value, "_make"):  # a named tuple
+        return value._make(parts)
+    # Those of torch (`torch.max(x, 0)`) are made from one sequence, as plain tuples are.
+    plain = type(value) is tuple or hasattr(value, "n_sequence_fields")
+    return type(value)(parts) if plain else value
+
+
+def _widened_parts(own: dict[Any, Any], narrow: Any) -> dict[Any, Any]:
+    """Return those of the named parts that change."""
+    parts = {name: _widened(part, narrow) for name, part in own.items()}
+    return {name: part for name, part in parts.items() if part is not own[name]}
+
+
+def _copy_with(value: Any, parts: dict[Any, Any]) -> Any:
+    """Return a copy of a mapping or a dataclass with new parts, `value` itself where none is."""
+    if not parts:
+        return value
+    changed = copy.copy(value)
+    for name, part in parts.items():
+        if isinstance(changed, MutableMapping):
+            changed[name] = part
+        else:
+            object.__setattr__(changed, name, part)  # also where it is frozen
+    return changed
+
+
+def pull(training: Training, setting: str) -> Callable[[], None]:
+    """Put every root call with gradients under autocast."""
+    import torch
+
+    return training.on_call(partial(_call, getattr(torch, setting)))
+
+
+LEVER = Lever(
+    name="autocast",
+    phases=frozenset({Phase.FORWARD, Phase.BACKWARD}),
+    effect=Effect.PRECISION,
+    switch=Switch.STEP,
+    kind=str,
+    wants=one_of("bfloat16", "float16"),
+    settings=settings,
+    gain_ratio=3.0,
+    why_not=why_not,
+    lines=lambda setting: (
+        "with torch.autocast(device.type, dtype=torch."
+        f"{setting}):  # not around backward()\n"
+        "    outputs = model(inputs)\n"
+        "outputs = outputs.float()"
+    ),
+    promising=promising,
+    settle_count=1,
+    pull=pull,
+)

@@ -1,0 +1,73 @@
+"""batched_fetch: read all rows of a batch at once where the dataset is a table in memory.
+
+Helps: `TensorDataset` and its kin (`Subset`, `random_split`, `ConcatDataset`, `StackDataset`),
+    where Python takes the table apart row by row and collates it again; small rows most. And
+    torchvision's MNIST, CIFAR, SVHN and their kin, with ToTensor, Normalize, crops and flips.
+Hurts: nothing is known. A loader whose batches are not the same to the bit keeps torch's way.
+Maths: exact. The same numbers are copied into fresh memory of the same layout.
+Source: https://github.com/pytorch/pytorch/issues/106704
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hasten.lever import Lever, undo_all
+from hasten.loader import board_of
+from hasten.loader.choice import unproven
+from hasten.loader.sources import arrays, gather
+from hasten.records import Effect, Phase, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.lever import Scene, Training
+
+# Asked in this order for each loader; the first that returns a source has it.
+OFFERS = (gather.offer, arrays.offer)
+# Names of datasets, below `Subset` and `ConcatDataset`, that some offer may read: the trait
+# `loader.dataset`. Others need no trial.
+DATASETS = arrays.NAMES | {"Tensor", "TensorDataset", "StackDataset"}
+
+
+def settings(scene: Scene) -> tuple[bool, ...]:
+    """Return the one setting there is, for a loader whose dataset may be read at once."""
+    dataset = scene.traits.get("loader.dataset")
+    known = dataset is None or dataset in DATASETS
+    shown = not scene.traits.get("loader.workers") or not unproven(scene)
+    return (True,) if scene.traits.get("loader.map_style") and known and shown else ()
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try."""
+    if "loader.map_style" not in scene.traits:
+        return "the loop takes its batches from no DataLoader"
+    if not scene.traits["loader.map_style"]:
+        return "an iterable dataset gives one row after the other: there is nothing to read at once"
+    if scene.traits.get("loader.workers") and (why := unproven(scene)):
+        return why
+    return f"only the code of {scene.traits.get('loader.dataset')} can make its items"
+
+
+def pull(training: Training, setting: bool) -> Callable[[], None]:
+    """Offer the sources to every loader; each is taken only where its batches are the same."""
+    board = board_of(training)
+    return undo_all([board.add(offer) for offer in OFFERS])
+
+
+LEVER = Lever(
+    name="batched_fetch",
+    phases=frozenset({Phase.DATA}),
+    effect=Effect.EXACT,
+    switch=Switch.STEP,
+    settings=settings,
+    gain_ratio=50.0,
+    cures=frozenset({"per-sample-fetch", "per-sample-transforms"}),
+    why_not=why_not,
+    lines=lambda setting: (
+        "for rows in torch.randperm(len(x)).split(batch_size):  # instead of a DataLoader\n"
+        "    batch = x[rows], y[rows]"
+    ),
+    settle_count=1,
+    pull=pull,
+)

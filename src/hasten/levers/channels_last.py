@@ -1,0 +1,177 @@
+"""channels_last: compute convolutions as NHWC, in 3-D as NDHWC.
+
+Helps: convolutional networks, on CPUs with oneDNN and on tensor cores.
+Hurts: models with few convolutions, and models that reshape, slice or drop feature maps between
+    them: each change of layout is a copy. Small kernels pay a few microseconds per operation.
+Maths: rounding. Another convolution kernel sums in another order. Only activations change their
+    layout, and only inside a root call: weights, gradients, moments, inputs and outputs keep the
+    script's. Whatever may see a layout or share memory (views, NumPy, strides, random masks) finds
+    the script's own.
+Source: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from hasten.compile.fit import compiled_by_script, plain_surroundings
+from hasten.compile.layouts import Activations, guard_kind
+from hasten.compile.own_code import mention
+from hasten.lever import Lever, undo_all
+from hasten.records import Effect, Phase, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.lever import Scene, Training
+
+_BEYOND_SIGHT = (("torch", "compile"), ("torch.jit", "script"), ("torch.jit", "trace"))
+"""What makes code whose operations nobody can follow."""
+_PAST_TORCH = (("torch.utils.dlpack", "to_dlpack"), ("torch", "to_dlpack"))
+"""What shares the memory of a tensor, and is asked in no mode."""
+_LIBRARIES = ("torch", "torchvision", "hasten")
+_COMPILES = "the script compiles code, whose operations nobody can follow"
+
+
+def settings(scene: Scene) -> tuple[bool, ...]:
+    """Return the one setting there is, for models with 2-D or 3-D convolutions."""
+    return () if why_not(scene) else (True,)
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try; empty where there is."""
+    traits = scene.traits
+    if traits.get("model.channels_last"):
+        return "the script gives its convolutions this layout already"
+    if traits.get("compiled"):
+        return "the script uses torch.compile, which chooses layouts itself"
+    if traits.get("model.conv") or traits.get("model.conv3d"):
+        return ""
+    return "the model has no 2-D or 3-D convolution"
+
+
+def _unfit(module: Any) -> str | None:
+    """Say why a root stays as it is, empty where nothing need be said; None for one that fits."""
+    import torch
+    from torch import nn
+
+    parts = list(module.modules())
+    if any(isinstance(part, (nn.DataParallel, torch.jit.ScriptModule)) for part in parts):
+        return "parts of the model run outside of Python or in other threads"
+    if any(compiled_by_script(part) for part in parts):
+        return "the script compiles parts of the model itself"
+    kinds = (nn.Conv2d, nn.ConvTranspose2d, nn.Conv3d, nn.ConvTranspose3d)
+    return None if any(isinstance(part, kinds) for part in parts) else ""
+
+
+class _Roots:
+    """Make root calls with channels last, and leave those alone that cannot be followed."""
+
+    def __init__(self, training: Training) -> None:
+        from torch.utils.weak import WeakIdKeyDictionary
+
+        self._training = training
+        self._left: Any = WeakIdKeyDictionary()  # modules may be equal
+        self._stopped = ""
+        self._told = False
+        self._scripted_count = 0
+        self._running: Activations | None = None
+        self._plain = plain_surroundings()
+        self._kind = guard_kind()
+
+    def stop(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Leave all roots alone where the script makes code that cannot be followed."""
+        asker = str(sys._getframe(2).f_globals.get("__name__"))  # behind the stand-in
+        if asker.partition(".")[0] not in _LIBRARIES:
+            self._stopped = _COMPILES
+        return original(*args, **kwargs)
+
+    def apply(self, original: Any, args: Any) -> Any:
+        """Leave a root alone from now on: it calls a `torch.autograd.Function` of the script's."""
+        if self._running is not None:
+            self._running.refuse("its code has a backward pass of its own")
+        return original(args)
+
+    def share(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Lay a tensor out that is about to share its memory with another."""
+        if self._running is not None:
+            self._running.show((args, kwargs))
+        return original(*args, **kwargs)
+
+    def call(self, module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
+        """Make a root call."""
+        if module not in self._left:
+            if not len(self._left):
+                self._look_for_graphs()
+            self._left[module] = _unfit(module)
+        self._look_for_scripts()
+        if self._left[module] is not None or self._stopped or not self._plain():
+            return call(args, kwargs)
+        self._running = activations = Activations()
+        try:
+            with self._kind(activations.answer):
+                result = call(args, kwargs)
+        finally:
+            self._running = None
+            activations.settle()
+        if activations.refused:
+            self._left[module] = activations.refused
+            if None not in self._left.values():
+                self._excuse(activations.refused)
+        return result
+
+    def _look_for_graphs(self) -> None:
+        """Stop where the script walks along autograd's graph, in which this puts views."""
+        if where := mention(("next_functions",)):
+            self._stopped = self._stopped or f"its graph is looked at: {where}"
+
+    def _look_for_scripts(self) -> None:
+        """Stop where the script has made TorchScript of functions; torch does so, too."""
+        import torch
+
+        scripted: Any = getattr(torch.jit._state, "_jit_caching_layer", ())
+        if len(scripted) != self._scripted_count:
+            self._scripted_count = len(scripted)
+            if any(
+                not one.__module__.startswith(("torch.", "torchvision.")) for one in list(scripted)
+            ):
+                self._stopped = _COMPILES
+        if self._stopped and not self._told:
+            self._excuse(self._stopped)
+
+    def _excuse(self, reason: str) -> None:
+        self._told = True
+        self._training.excuse(RuntimeError(f"the model keeps its own layout: {reason}"))
+
+
+def pull(training: Training, setting: bool) -> Callable[[], None]:
+    """Follow the operations of root calls, and give convolutions their inputs in this layout."""
+    import torch
+    from torch._functorch import utils
+
+    roots = _Roots(training)
+    undos = [training.on_function(owner, name, roots.stop) for owner, name in _BEYOND_SIGHT]
+    undos += [training.on_function(owner, name, roots.share) for owner, name in _PAST_TORCH]
+    undos.append(training.on_function(torch.Tensor, "_make_subclass", roots.share))
+    undos.append(training.on_function(utils, "unwrap_dead_wrappers", roots.apply))
+    return undo_all([*undos, training.on_call(roots.call, innermost=2)])
+
+
+LEVER = Lever(
+    name="channels_last",
+    phases=frozenset({Phase.FORWARD, Phase.BACKWARD}),
+    effect=Effect.ROUNDING,
+    switch=Switch.STEP,
+    settings=settings,
+    gain_ratio=2.0,
+    why_not=why_not,
+    lines=lambda _: (
+        "# 3-D convolutions: torch.channels_last_3d\n"
+        "model = model.to(memory_format=torch.channels_last)\n"
+        "images = images.to(memory_format=torch.channels_last)\n"
+        "# where the model calls .view on feature maps: .reshape"
+    ),
+    settle_count=1,
+    pull=pull,
+)

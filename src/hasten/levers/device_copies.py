@@ -1,0 +1,108 @@
+"""device_copies: move CPU tensors to a CUDA device without waiting for the kernels in flight.
+
+Helps: loops that call `x.to(device)` each step. A plain one waits for all kernels before it; on a
+    stream of its own it waits for its own copy alone, so the next steps are prepared while the
+    device works. "arrival" also starts the copy when the batch is there, before the script asks.
+Hurts: memory on the device, where copies have a pool of their own; with "arrival" page-locked
+    memory, and each batch is read twice more. Of no use to loops that read a loss each step.
+Maths: exact. A copy that was started ahead is returned only for the very tensor of the batch, once,
+    where torch counted no write and all of its bytes are still those that were copied. What is
+    returned is finished, on whichever stream it is used. No batch becomes page-locked that the
+    script did not lock. Casts, other layouts, gradients, subclasses, modes and captures of graphs
+    get torch's own call. A script that reads what it copied to the CPU with `non_blocking=True`
+    and never waited, or times kernels so, must wait itself: `.to` did it by the way. Where such
+    a `.to("cpu", non_blocking=True)` is seen, this lever stops.
+Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hasten.lever import Lever, one_of
+from hasten.loader import board_of
+from hasten.loader.device.device import cuda_device
+from hasten.loader.device.staging import Staging
+from hasten.records import Effect, Phase, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.lever import Scene, Training
+
+
+def settings(scene: Scene) -> tuple[str, ...]:
+    """Return when copies may start: at the script's call, or when a batch arrives."""
+    return () if why_not(scene) else ("call", "arrival")
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try; empty where there is."""
+    torch_facts = scene.machine.torch
+    if torch_facts is None or not torch_facts.accelerators:
+        return "this machine has no accelerator that torch can use"
+    if torch_facts.cuda is None:
+        return "only CUDA devices are known to this lever"
+    if scene.baseline is not None and not scene.baseline.share_ratio(Phase.TRANSFER):
+        return "the loop moves no tensor from the CPU to an accelerator"
+    return ""
+
+
+def attach(training: Training, board: Any, staging: Staging) -> Callable[[], None]:
+    """Let `staging` see the batches, answer the moves, and know when training begins."""
+
+    def begin(optimizer: Any) -> None:
+        staging.begin()
+
+    undos = [
+        training.on_optimizer(begin),
+        training.on_transfer(staging.moved),
+        board.on_batch(staging.arrived),
+    ]
+
+    def undo() -> None:
+        for put_back in reversed(undos):
+            put_back()
+        staging.retire()
+
+    return undo
+
+
+def pull(training: Training, setting: str) -> Callable[[], None]:
+    """Stand at `Tensor.to` and `Tensor.cuda`, where this torch was built for CUDA.
+
+    Whether there is a device is not asked before the script moves something to it: the answer
+    would fix which devices can be seen, and a script may still set CUDA_VISIBLE_DEVICES.
+    """
+    import torch
+
+    if torch.version.cuda is None:
+        return lambda: None
+    known: dict[Any, Any] = {}
+    staging = Staging(partial(cuda_device, known=known), ahead=setting == "arrival")
+    return attach(training, board_of(training), staging)
+
+
+def lines(setting: str) -> str:
+    """Return what comes nearest to it by hand."""
+    return (
+        "loader = DataLoader(..., pin_memory=True)\n"
+        "x = x.to(device, non_blocking=True)  # do not write to x before the copy has come"
+    )
+
+
+LEVER = Lever(
+    name="device_copies",
+    phases=frozenset({Phase.TRANSFER}),
+    effect=Effect.EXACT,
+    switch=Switch.CHILD,  # what one step no longer waits for, the next one of the baseline would
+    kind=str,
+    wants=one_of("call", "arrival"),
+    settings=settings,
+    gain_ratio=50.0,
+    why_not=why_not,
+    lines=lines,
+    settle_count=4,
+    pull=pull,
+)

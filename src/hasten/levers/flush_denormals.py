@@ -1,0 +1,103 @@
+"""flush_denormals: let the processor take numbers next to zero (below 1.2e-38) for zero.
+
+Helps: training that slows down as gradients, moments or states decay: many processors compute
+    with denormal numbers a hundred times slower.
+Hurts: nothing but the numbers themselves, in Python and NumPy too: `numpy.finfo` may warn, and
+    float64 loses what lies below 2.2e-308. Processors that compute them at full speed gain nothing.
+Maths: precision. Results and inputs below 1.2e-38 become zero; all others keep their bits.
+Source: https://docs.pytorch.org/docs/stable/generated/torch.set_flush_denormal.html
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from hasten.lever import COMPUTE, Lever
+from hasten.records import Effect, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.lever import Scene, Training
+
+_LEAST_RATIO = 1e-4  # some 150 cycles each, against one for any other number
+
+
+def settings(scene: Scene) -> tuple[bool, ...]:
+    """Return the one setting there is, where denormal numbers were seen."""
+    ratio = scene.traits.get("numbers.denormal_ratio")
+    return (True,) if ratio is not None and float(ratio) >= _LEAST_RATIO else ()
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try."""
+    ratio = scene.traits.get("numbers.denormal_ratio")
+    if ratio is None:
+        return "no optimizer of torch was seen that updates weights on the CPU"
+    return f"{float(ratio):.3%} of weights, gradients and optimizer state are denormal numbers"
+
+
+def _is_flushing() -> bool:
+    """Return whether this thread flushes; torch has no question for it, arithmetic has."""
+    return sys.float_info.min * 0.5 == 0.0
+
+
+def _in_every_thread(act: Callable[[], object]) -> None:
+    """Run `act` here and in the threads with which torch shares its operations.
+
+    The mode belongs to a thread: new ones take it over from the one that starts them, and those
+    of OpenMP that exist already are reached by a parallel region of our own.
+    """
+    import ctypes
+
+    import torch
+
+    act()
+    count = torch.get_num_threads()
+    library: Any = ctypes.CDLL(None)
+    # GNU's library exports it, Intel's and LLVM's do so for programs built for GNU's.
+    if count > 1 and hasattr(library, "GOMP_parallel"):
+        body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: (act(), None)[1])
+        library.GOMP_parallel(body, None, ctypes.c_uint(count), ctypes.c_uint(0))
+
+
+def _flush() -> Callable[[], None]:
+    import torch
+
+    if _is_flushing():
+        return lambda: None
+    _in_every_thread(lambda: torch.set_flush_denormal(True))
+    return lambda: _in_every_thread(lambda: torch.set_flush_denormal(False))
+
+
+def pull(training: Training, setting: bool) -> Callable[[], None]:
+    """Wait until training begins, in its thread: libraries look at numbers when imported."""
+    undos: list[Callable[[], None]] = []
+
+    def begin(_: Any) -> None:
+        if not undos:
+            undos.append(_flush())
+
+    undos_of_waiting = [training.on_root(begin), training.on_optimizer(begin)]
+
+    def undo() -> None:
+        for put_back in (*undos_of_waiting, *undos):
+            put_back()
+
+    return undo
+
+
+LEVER = Lever(
+    name="flush_denormals",
+    phases=COMPUTE,
+    effect=Effect.PRECISION,
+    # What was flushed stays zero: steps after the way back are not the script's own.
+    switch=Switch.CHILD,
+    settings=settings,
+    gain_ratio=10.0,
+    epsilon_ratio=lambda _: 2.0**-23,
+    why_not=why_not,
+    lines=lambda _: "torch.set_flush_denormal(True)  # before the first operation on tensors",
+    pull=pull,
+)

@@ -1,0 +1,126 @@
+"""foreach_optimizer: the update as operations on lists of tensors, not as a loop over tensors.
+
+Helps: many small parameters, up to some thousand elements each, under a class without a fused
+    form: 1.2 to 2 times in most classes at 60 tensors of 64 to 2,000 elements.
+Hurts: larger parameters on a CPU: each pass goes over all weights before the next, and so leaves
+    the cache (0.5 to 0.9 times at 20,000 elements each); temporaries are as large as the model.
+Maths: rounding. NAdam, RAdam and ASGD round otherwise than their loops; the other classes came out
+    with equal bits.
+Source: https://docs.pytorch.org/docs/stable/optim.html
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from hasten.lever import Lever
+from hasten.records import Effect, Phase, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from hasten.lever import Scene, Training
+
+_NAMES = frozenset({
+    "SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD",
+    "Rprop",
+})  # fmt: skip
+_WITH_FUSED_FORM = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
+_SMALL_COUNT = 4096
+
+
+def settings(scene: Scene) -> tuple[bool, ...]:
+    """Return the one setting there is, for an optimizer of torch that loops over its tensors."""
+    traits = scene.traits
+    loops = not traits.get("optimizer.fused") and not traits.get("optimizer.foreach")
+    return (True,) if traits.get("optimizer.name") in _NAMES and loops else ()
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try."""
+    name = scene.traits.get("optimizer.name")
+    if name is None:
+        return "the script updates its weights by hand"
+    if name not in _NAMES:
+        return f"torch has no multi-tensor form of {name}"
+    return f"the script's {name} takes all tensors at once already"
+
+
+def promising(scene: Scene) -> bool:
+    """Return whether the tensors are small, under a class for which torch has no fused kernel."""
+    tensor_count = int(scene.traits.get("optimizer.parameter_count", 0))
+    element_count = int(scene.traits.get("model.parameter_count", 0))
+    is_small = 0 < element_count <= tensor_count * _SMALL_COUNT
+    return is_small and scene.traits.get("optimizer.name") not in _WITH_FUSED_FORM
+
+
+def _known(optimizer: Any) -> bool:
+    """Return whether this is torch's own class; one of the script's may have the same name."""
+    import torch
+
+    name = type(optimizer).__name__
+    return name in _NAMES and type(optimizer) is getattr(torch.optim, name)
+
+
+def _plain(parameter: Any) -> bool:
+    import torch
+
+    return type(parameter) in (torch.nn.Parameter, torch.Tensor) and (
+        parameter.grad is None or parameter.grad.layout is torch.strided
+    )
+
+
+def _free(group: dict[str, Any]) -> bool:
+    """Return whether the group loops now, and may do otherwise."""
+    import torch
+
+    options = ("foreach", "fused", "differentiable", "capturable")
+    is_tensor = any(isinstance(value, torch.Tensor) for value in group.values())  # lr, betas
+    return "foreach" in group and not is_tensor and not any(map(group.get, options))
+
+
+def _span(parameter: Any) -> tuple[int, int]:
+    """Return where the memory of a parameter begins and ends."""
+    each = zip(parameter.shape, parameter.stride(), strict=True)
+    count = 1 + sum((size - 1) * stride for size, stride in each)
+    start = parameter.data_ptr()
+    return start, start + count * parameter.element_size()
+
+
+def _overlap(parameters: Sequence[Any]) -> bool:
+    """Return whether some lie in the same memory: a loop updates it twice, one after the other."""
+    import torch
+
+    spans = sorted(map(_span, filter(torch.numel, parameters)))
+    return any(one[1] > other[0] for one, other in pairwise(spans))
+
+
+def _choose(optimizer: Any) -> Mapping[str, Any] | None:
+    groups = optimizer.param_groups
+    if not (_known(optimizer) and all(map(_free, groups))):
+        return None
+    parameters = [p for group in groups for p in group["params"]]
+    if not all(map(_plain, parameters)) or _overlap(parameters):
+        return None
+    return {"foreach": True}
+
+
+def pull(training: Training, setting: bool) -> Callable[[], None]:
+    """Let every optimizer of torch that loops take all its tensors at once."""
+    return training.on_options(_choose)
+
+
+LEVER = Lever(
+    name="foreach_optimizer",
+    phases=frozenset({Phase.OPTIMIZER}),
+    effect=Effect.ROUNDING,
+    switch=Switch.STEP,
+    settings=settings,
+    gain_ratio=2.0,
+    cures=frozenset({"per-parameter-loops"}),
+    why_not=why_not,
+    lines=lambda _: "optimizer = torch.optim.RMSprop(..., foreach=True)  # the script's own class",
+    promising=promising,
+    pull=pull,
+)

@@ -1,0 +1,168 @@
+"""fp32_precision: float32 tensors as they are, but multiplied with fewer bits inside.
+
+Helps: large matrix products and convolutions: bf16 inside oneDNN on CPUs with AMX
+    (convolutions and recurrent layers since torch 2.9), tf32 on CUDA cards since Ampere, whose
+    convolutions use it already.
+Hurts: little. Without such units nothing is rounded, but oneDNN may multiply matrices in the
+    place of another library, faster or slower. A script that sets any of these precisions
+    itself keeps what it set.
+Maths: precision. The inputs of products are rounded to 8 (bf16) or 11 (tf32) bits of mantissa;
+    sums, activations, weights and gradients stay float32.
+Source: https://docs.pytorch.org/docs/stable/notes/mkldnn.html
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from hasten.lever import Lever, one_of, undo_all
+from hasten.records import Effect, Phase, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.lever import Scene, Training
+
+_LEAST_RATIO = 1.2
+_LIKELY_RATIO = 1.5
+_KINDS = {"cpu": "bf16", "cuda": "tf32"}
+# The words of torch's older setting, which scripts and libraries still read: where only the
+# newer one is set, torch refuses to answer them.
+_OLDER = {"bf16": "medium", "tf32": "high"}
+_UNTOUCHED = ("none", "ieee")
+
+
+def settings(scene: Scene) -> tuple[str, ...]:
+    """Return the fewer bits of the model's device where the probe found them faster."""
+    kind, ratio = _kind(scene), _ratio(scene)
+    fits = (
+        kind is not None
+        and scene.traits.get("model.dtype") == "float32"
+        and scene.traits.get("fp32.precision", "highest") == "highest"
+        and ratio is not None
+        and ratio >= _LEAST_RATIO
+    )
+    return (kind,) if kind is not None and fits else ()
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try, with what the probe measured."""
+    device, ratio = scene.traits.get("model.device"), _ratio(scene)
+    dtype = scene.traits.get("model.dtype")
+    own = scene.traits.get("fp32.precision", "highest")
+    if device is None or dtype is None:
+        return "no call of a model with weights was seen"
+    if dtype != "float32":
+        return f"the numbers of the model are {dtype}, not float32"
+    if own != "highest":
+        return f"the script sets the precision of float32 products itself ({own})"
+    if ratio is None:
+        return f"fewer bits inside float32 products were not timed on this {device}"
+    return f"float32 products are only {ratio:.2f}x as fast with {_kind(scene)} inside here"
+
+
+def promising(scene: Scene) -> bool:
+    """Return whether the products are so much faster that most models gain."""
+    return (_ratio(scene) or 0.0) >= _LIKELY_RATIO
+
+
+def _kind(scene: Scene) -> str | None:
+    return _KINDS.get(str(scene.traits.get("model.device")))
+
+
+def _ratio(scene: Scene) -> float | None:
+    """Return how many times faster fewer bits are at the best that this model does."""
+    kinds = ["matmul", *["conv"] * bool(scene.traits.get("model.conv"))]
+    names = [f"{_kind(scene)}_inside.{kind}_ratio" for kind in kinds]
+    told = [float(scene.traits[name]) for name in names if name in scene.traits]
+    return max(told) if told else None
+
+
+def _set(setting: str) -> Callable[[], None] | None:
+    """Set what the script has left alone; return what puts it back."""
+    undos = [_set_products(setting)]
+    if setting == "bf16":
+        undos += [_set_onednn(name, setting) for name in ("conv", "rnn")]
+    given = [undo for undo in undos if undo is not None]
+
+    return undo_all(given) if given else None
+
+
+def _set_products(setting: str) -> Callable[[], None] | None:
+    """Set the precision of matrix products by torch's older words, in every release."""
+    import torch
+
+    parts = [(torch.backends.mkldnn, "matmul"), (torch.backends.cuda, "matmul")]
+    try:
+        if torch.get_float32_matmul_precision() != "highest":
+            return None
+    except RuntimeError:  # the script uses torch's newer settings
+        return None
+    own = [_read(owner, name) for owner, name in parts]
+    torch.set_float32_matmul_precision(_OLDER[setting])
+
+    def undo() -> None:
+        with suppress(RuntimeError):
+            if torch.get_float32_matmul_precision() != _OLDER[setting]:
+                return  # the script has set another one meanwhile
+            torch.set_float32_matmul_precision("highest")
+            for (owner, name), precision in zip(parts, own, strict=True):
+                if precision in _UNTOUCHED:
+                    getattr(owner, name).fp32_precision = precision
+
+    return undo
+
+
+def _set_onednn(name: str, setting: str) -> Callable[[], None] | None:
+    """Set the precision of one kind of oneDNN's operations, which only newer releases have."""
+    import torch
+
+    own = _read(torch.backends.mkldnn, name)
+    if own not in _UNTOUCHED:
+        return None
+    part = getattr(torch.backends.mkldnn, name)
+    part.fp32_precision = setting
+
+    def undo() -> None:
+        if part.fp32_precision == setting:
+            part.fp32_precision = own
+
+    return undo
+
+
+def _read(owner: Any, name: str) -> str | None:
+    """Return the precision of one kind of operation; None where this torch has none for it."""
+    precision = getattr(getattr(owner, name, None), "fp32_precision", None)
+    return None if precision is None else str(precision)
+
+
+def pull(training: Training, setting: str) -> Callable[[], None]:
+    """Set the precision now; what the script sets from here on stays as it says."""
+    return _set(setting) or (lambda: None)
+
+
+LEVER = Lever(
+    name="fp32_precision",
+    phases=frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD}),
+    effect=Effect.PRECISION,
+    switch=Switch.STEP,
+    kind=str,
+    wants=one_of(*_OLDER),
+    settings=settings,
+    gain_ratio=7.0,
+    why_not=why_not,
+    lines=lambda setting: "\n".join(
+        [
+            f'torch.set_float32_matmul_precision("{_OLDER[setting]}")',
+            *(
+                f'torch.backends.mkldnn.{kind}.fp32_precision = "bf16"  # since torch 2.9'
+                for kind in ("conv", "rnn")
+                if setting == "bf16"
+            ),
+        ]
+    ),
+    promising=promising,
+    settle_count=1,
+    pull=pull,
+)

@@ -1,0 +1,129 @@
+"""fused_optimizer: one kernel for the whole update instead of several per parameter.
+
+Helps: models with many parameters, where the update is a loop over tensors in Python.
+Hurts: little; torch leaves it off by default because the kernels are younger.
+Maths: rounding. The kernel keeps intermediate values that the loop rounds.
+Source: https://github.com/pytorch/pytorch/pull/123074
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hasten.lever import Lever
+from hasten.records import Effect, Phase, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hasten.lever import Scene, Training
+
+_FUSABLE = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
+_DEVICES = frozenset({"cpu", "cuda"})
+_CPU_ALONE = frozenset({"Adagrad"})
+
+
+def settings(scene: Scene) -> tuple[bool, ...]:
+    """Return the one setting there is, for an optimizer that has a fused form."""
+    fusable = scene.traits.get("optimizer.name") in _FUSABLE and not _lacks_device(scene)
+    return (True,) if fusable and not scene.traits.get("optimizer.fused") else ()
+
+
+def _lacks_device(scene: Scene) -> bool:
+    """Return whether the optimizer's fused form is for another device than the model's."""
+    on_cpu = scene.traits.get("model.device", "cpu") == "cpu"
+    return not on_cpu and scene.traits.get("optimizer.name") in _CPU_ALONE
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try."""
+    name = scene.traits.get("optimizer.name")
+    if name is None:
+        return "the script updates its weights by hand"
+    if _lacks_device(scene):
+        return f"torch has no fused {name} for {scene.traits['model.device']}"
+    return f"{name} is fused already" if name in _FUSABLE else f"torch has no fused {name}"
+
+
+def _known(optimizer: Any) -> bool:
+    """Return whether this is torch's own class; one of the script's may have the same name."""
+    import torch
+
+    name = type(optimizer).__name__
+    return name in _FUSABLE and type(optimizer) is getattr(torch.optim, name)
+
+
+def _plain(parameter: Any) -> bool:
+    """Return whether the kernels take a parameter: real, dense, of no class of its own."""
+    import torch
+
+    return (
+        type(parameter) in (torch.nn.Parameter, torch.Tensor)
+        and torch.is_floating_point(parameter)
+        and parameter.device.type in _DEVICES
+        and (parameter.grad is None or parameter.grad.layout is torch.strided)
+    )
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return bool(one.stride() == other.stride()) or (one.is_contiguous() and other.is_contiguous())
+
+
+def _laid_out_alike(parameter: Any, state: Mapping[str, Any]) -> bool:
+    """Return whether gradient and moments have the kind of the weight, and lie as it does.
+
+    The kernels walk through all of them side by side, and go wrong in silence where they differ.
+    A moment of another dtype or shape, torch's loop converts, or says what is wrong with it.
+    """
+    import torch
+
+    beside = [parameter.grad, *state.values()]
+    return all(
+        tensor.shape == parameter.shape
+        and tensor.dtype == parameter.dtype
+        and _alike(parameter, tensor)
+        for tensor in beside
+        if isinstance(tensor, torch.Tensor) and tensor is not state.get("step")
+    )
+
+
+def _free(group: dict[str, Any]) -> bool:
+    """Return whether the script's own options leave the choice of the kernel open."""
+    return (
+        "fused" in group
+        and not group["fused"]
+        and not group.get("differentiable")
+        and not group.get("capturable")
+    )
+
+
+def _choose(optimizer: Any) -> Mapping[str, Any] | None:
+    groups = optimizer.param_groups
+    if not (_known(optimizer) and all(map(_free, groups))):
+        return None
+    parameters = [p for group in groups for p in group["params"]]
+    if not all(map(_plain, parameters)):
+        return None
+    if type(optimizer).__name__ in _CPU_ALONE and any(p.device.type != "cpu" for p in parameters):
+        return None
+    states = optimizer.state
+    alike = all(_laid_out_alike(p, states.get(p) or {}) for p in parameters)
+    return {"fused": True} if alike else None
+
+
+def pull(training: Training, setting: bool) -> Callable[[], None]:
+    """Fuse every optimizer that has a fused form, from its second step on."""
+    return training.on_options(_choose)
+
+
+LEVER = Lever(
+    name="fused_optimizer",
+    phases=frozenset({Phase.OPTIMIZER}),
+    effect=Effect.ROUNDING,
+    switch=Switch.STEP,
+    settings=settings,
+    gain_ratio=6.0,
+    why_not=why_not,
+    lines=lambda _: "optimizer = torch.optim.AdamW(..., fused=True)  # the script's own class",
+    pull=pull,
+)

@@ -1,0 +1,185 @@
+"""garbage_collector: leave what exists when training begins out of Python's garbage collections.
+
+Helps: scripts with many Python objects (lists of samples, vocabularies, annotations), which every
+    full collection walks through. Loader workers share more memory. The setting is the factor by
+    which young objects are looked at less often.
+Hurts: memory, where the script makes cycles of objects that hold tensors: they are found later,
+    and later still by a factor. A collector that the script has set itself is left alone.
+Maths: exact. No tensor changes; objects in cycles only live for longer. A script that looks for
+    objects or collects them by hand (`gc.get_objects`, `gc.collect()`) reaches the frozen ones,
+    too, and is told its own settings. One whose code could tell when an object is collected
+    (`__del__`, `weakref`, `gc.get_stats`) keeps its collector.
+Source: https://docs.python.org/3/library/gc.html#gc.freeze
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+from hasten.compile.own_code import mention
+from hasten.lever import STEP, Lever, at_least
+from hasten.records import Effect, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.lever import Scene, Training
+
+_STOCK_COUNTS = (700, 2000)  # up to Python 3.12, and since
+_TELLING = (
+    "__del__", "weakref", "WeakKeyDictionary", "WeakSet", "WeakValueDictionary", "finalize",
+    "get_count", "get_freeze_count", "get_referrers", "get_stats", "set_threshold", "unfreeze",
+)  # fmt: skip
+"""Names in a script that could tell when objects are collected, or among how many others."""
+_IMPORTED = ("collect", "get_objects")
+"""Functions that a script may have imported before they were answered for."""
+_LEAST_SHARE_RATIO = 0.01
+_MOST_SHARE_RATIO = 0.9
+
+
+def _share_ratio(scene: Scene) -> float | None:
+    """Return the share of a step that collections take; None where nobody timed them."""
+    spent_s = scene.traits.get("gc.step_s")
+    if spent_s is None or scene.baseline is None:
+        return None
+    return min(_MOST_SHARE_RATIO, float(spent_s) / scene.baseline.step_s)
+
+
+def _set_by_the_script(enabled: object, threshold_count: object, frozen_count: object) -> str:
+    """Return what the script has done to the collector, or nothing."""
+    if not enabled:
+        return "the script has switched the collector off"
+    if threshold_count not in _STOCK_COUNTS:
+        return f"the script lets the collector run after {threshold_count} new objects"
+    return f"the script has frozen {frozen_count} objects" if frozen_count else ""
+
+
+def _own(scene: Scene) -> str:
+    traits = scene.traits
+    return _set_by_the_script(
+        traits.get("gc.enabled", True),
+        traits.get("gc.threshold_count", _STOCK_COUNTS[0]),
+        traits.get("gc.frozen_count", 0),
+    )
+
+
+def settings(scene: Scene) -> tuple[int, ...]:
+    """Return factors for the first threshold, where collections take enough of a step."""
+    share = _share_ratio(scene)
+    if share is None or share < _LEAST_SHARE_RATIO or _own(scene):
+        return ()
+    return (10, 1)
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try."""
+    if own := _own(scene):
+        return own
+    share = _share_ratio(scene)
+    if share is None:
+        return "nobody has timed the collections of a step"
+    return f"garbage collections take {share:.1%} of a step"
+
+
+def forecast(scene: Scene, factor: int) -> float | None:
+    """Return the speed-up of a step without any collection."""
+    share = _share_ratio(scene)
+    return None if share is None else 1.0 / (1.0 - share)
+
+
+class _Tuned:
+    """What exists is frozen and young objects are looked at less often; scripts see neither."""
+
+    def __init__(self, training: Training, factor: int) -> None:
+        self._training = training
+        self._factor = factor
+        self._own: tuple[int, ...] = ()
+        self._raised: tuple[int, ...] = ()
+        self._frozen_count = 0
+        self._undos = [
+            training.on_root(self._begin),
+            training.on_optimizer(self._begin),
+            training.on_function("gc", "get_objects", self._look),
+            training.on_function("gc", "get_referrers", self._look),
+            training.on_function("gc", "collect", self._collect),
+            training.on_function("gc", "get_threshold", self._tell_threshold),
+            training.on_function("gc", "get_freeze_count", self._tell_count),
+        ]
+
+    def _begin(self, _: Any) -> None:
+        """Freeze what is alive, once training begins: the data set and the model are there."""
+        if self._own:
+            return
+        self._own = self._raised = gc.get_threshold()
+        if _set_by_the_script(gc.isenabled(), self._own[0], gc.get_freeze_count()):
+            return
+        if where := mention(_TELLING, functions=_IMPORTED):
+            self._training.excuse(RuntimeError(f"the collector stays as it is: {where}"))
+            return
+        gc.collect()  # what is garbage now would stay for ever
+        gc.freeze()
+        self._frozen_count = gc.get_freeze_count()
+        self._raised = (self._own[0] * self._factor, *self._own[1:])
+        gc.set_threshold(*self._raised)
+
+    def _look(self, look: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Answer with the frozen objects, too, which Python leaves out."""
+        frozen_count, self._frozen_count = self._frozen_count, 0
+        if frozen_count:
+            gc.unfreeze()
+        try:
+            return look(*args, **kwargs)
+        finally:
+            if frozen_count:
+                gc.freeze()
+                self._frozen_count = gc.get_freeze_count()
+
+    def _collect(self, collect: Callable[..., int], generation: int = 2) -> int:
+        """Collect what the script asks for: a full collection sees the frozen objects, too."""
+        return self._look(collect, generation) if generation == 2 else collect(generation)
+
+    def _tell_threshold(self, ask: Callable[[], Any]) -> Any:
+        threshold = ask()
+        return self._own if threshold == self._raised else threshold
+
+    def _tell_count(self, ask: Callable[[], int]) -> int:
+        return max(0, ask() - self._frozen_count)
+
+    def undo(self) -> None:
+        """Put back what the script set."""
+        for undo in self._undos:
+            undo()
+        if self._frozen_count:
+            gc.unfreeze()
+        if self._own and gc.get_threshold() == self._raised:
+            gc.set_threshold(*self._own)
+
+
+def pull(training: Training, factor: int) -> Callable[[], None]:
+    """Wait until training begins."""
+    return _Tuned(training, factor).undo
+
+
+def _lines(factor: int) -> str:
+    frozen = "gc.collect(); gc.freeze()  # right before the training loop"
+    if factor == 1:
+        return frozen
+    return f"{frozen}\ngc.set_threshold({factor} * gc.get_threshold()[0], *gc.get_threshold()[1:])"
+
+
+LEVER = Lever(
+    name="garbage_collector",
+    phases=STEP,
+    effect=Effect.EXACT,
+    # A full collection on the way in spares the other plan its next one: no step by step.
+    switch=Switch.CHILD,
+    kind=int,
+    wants=at_least(1),
+    settings=settings,
+    gain_ratio=2.0,
+    why_not=why_not,
+    lines=_lines,
+    forecast=forecast,
+    pull=pull,
+)

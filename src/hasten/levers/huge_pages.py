@@ -1,0 +1,87 @@
+"""huge_pages: memory in pages of 2 MB, of which a step needs and faults in far fewer.
+
+Helps: steps over tensors of megabytes. The setting `torch` asks for it for each tensor from 2 MB
+    on, `glibc` for the whole heap.
+Hurts: memory, which is rounded up to whole pages; the kernel clears more of it at a time, and has
+    to move other memory first where it is fragmented. Under `torch` alone glibc may give such
+    tensors back to the kernel sooner than others, and a step faults more.
+Maths: exact. Only where the bytes live changes.
+Source: https://github.com/pytorch/pytorch/pull/107697
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from hasten.lever import COMPUTE_AND_DATA, Lever, one_of
+from hasten.records import Effect, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hasten.lever import Scene
+
+_TUNABLE = "glibc.malloc.hugetlb"  # 1: the heap asks the kernel by madvise(2)
+_GLIBC_SINCE = (2, 35)
+
+
+def _has_tunable() -> bool:
+    """Return whether this machine's C library is a glibc that knows huge pages."""
+    try:
+        name, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()
+        return name == "glibc" and tuple(map(int, version.split("."))) >= _GLIBC_SINCE
+    except (AttributeError, ValueError, OSError):
+        return False
+
+
+def settings(scene: Scene) -> tuple[str, ...]:
+    """Return who may ask for huge pages, where the kernel gives them and faults cost enough."""
+    if sys.platform != "linux":
+        return ()
+    given = scene.traits.get("memory.huge_pages") in ("madvise", "always")
+    if not given or scene.few_faults():
+        return ()
+    return ("glibc", "torch") if _has_tunable() else ("torch",)
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try."""
+    mode = scene.traits.get("memory.huge_pages")
+    if sys.platform != "linux" or mode is None:
+        return "this kernel has no transparent huge pages"
+    if mode not in ("madvise", "always"):
+        return f"transparent huge pages are set to {mode} on this machine"
+    return scene.few_faults()
+
+
+def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
+    """Add the variable that is asked for; what the user has set stays."""
+    if setting == "torch":
+        return {"THP_MEM_ALLOC_ENABLE": "1", **env}
+    own = env.get("GLIBC_TUNABLES", "")
+    if _TUNABLE in own:
+        return env
+    return {**env, "GLIBC_TUNABLES": f"{own}:{_TUNABLE}=1" if own else f"{_TUNABLE}=1"}
+
+
+def _lines(setting: str) -> str:
+    ours = "THP_MEM_ALLOC_ENABLE=1" if setting == "torch" else f"GLIBC_TUNABLES={_TUNABLE}=1"
+    return f"{ours} python ...  # in the shell"
+
+
+LEVER = Lever(
+    name="huge_pages",
+    phases=COMPUTE_AND_DATA,
+    effect=Effect.EXACT,
+    switch=Switch.LAUNCH,
+    kind=str,
+    wants=one_of("glibc", "torch"),
+    settings=settings,
+    gain_ratio=3.0,
+    why_not=why_not,
+    lines=_lines,
+    promising=lambda _: False,
+    env=env,
+)

@@ -1,0 +1,140 @@
+"""intra_op_threads: how many threads share one operation on the CPU.
+
+Helps: jobs whose default counts hyper-threads, other sockets or cores beyond their quota, scripts
+    that set a number which does not fit the job, small models that spend more on waking threads
+    than on arithmetic, and loops that leave their cores to loader workers.
+Hurts: large matrix products and convolutions, where too few threads leave cores idle.
+Maths: rounding. Sums are split between threads, so their order changes.
+Source: https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hasten.lever import COMPUTE_AND_DATA, Lever, at_least, is_asked_by_script
+from hasten.loader.choice import threads_beside
+from hasten.records import Effect, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.lever import Scene, Training
+
+_WORKER = "torch.utils.data._utils.worker"
+
+
+def settings(scene: Scene) -> tuple[int, ...]:
+    """Return the budget, its half, its quarter and one thread, without what is set already.
+
+    What leaves cores to the workers of `loader_workers` comes first.
+    """
+    cores, few = scene.machine.budget.core_count, threads_beside(scene)
+    ladder = (few or cores, cores, max(1, cores // 2), max(1, cores // 4), 1)
+    return tuple(dict.fromkeys(n for n in ladder if n != scene.traits.get("threads")))
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try."""
+    return "the job has one core and torch uses one thread"
+
+
+def promising(scene: Scene) -> bool:
+    """Return whether torch has more threads than cores, or than workers would leave to it.
+
+    Elsewhere a number of threads is a gamble.
+    """
+    return _exceeds(scene) or threads_beside(scene) is not None
+
+
+def _exceeds(scene: Scene) -> bool:
+    return int(scene.traits.get("threads", 0)) > scene.machine.budget.core_count
+
+
+def remark(scene: Scene) -> str:
+    """Say that the script itself asks for more threads than there are cores.
+
+    What torch takes by itself is told by the machine; a difference is of the script's making.
+    """
+    budget, torch, count = scene.machine.budget, scene.machine.torch, scene.traits.get("threads")
+    stock = torch.thread_count if torch else None
+    if count is None or stock in (None, count) or budget.limited_by == "unknown":
+        return ""
+    if not _exceeds(scene):
+        return ""
+    cores = "1 core" if budget.core_count == 1 else f"{budget.core_count} cores"
+    return f"The script asks for {count} threads and the job has {cores}."
+
+
+def _in_worker() -> bool:
+    """Return whether this is called from torch's loop of a loader worker.
+
+    One that was started by spawn has the levers from its start, and takes one thread in that loop.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__") != _WORKER:
+        frame = frame.f_back
+    return frame.f_globals.get("__name__") == _WORKER
+
+
+def _tell(own: list[int], original: Callable[..., Any]) -> Any:
+    """Answer the script by its own count: it may make as many workers, and draw as often."""
+    return own[0] if is_asked_by_script() and not _in_worker() else original()
+
+
+def pull(training: Training, count: int) -> Callable[[], None]:
+    """Set the count now and again when training starts, and over what the script sets itself.
+
+    Its calls are answered and remembered; what it asked for last is what it is told, and what the
+    undo gives it. A loader worker gets what it asks for.
+    """
+    import torch
+
+    put = torch._C.set_num_threads
+    own = [torch.get_num_threads()]
+
+    def settle() -> None:
+        now = torch.get_num_threads()  # to us the truth is told
+        if now != count:  # a setting that came by another way than the name in torch
+            own[0] = now
+            put(count)
+
+    def answer(original: Callable[..., Any], *args: Any) -> Any:
+        if len(args) != 1 or type(args[0]) is not int or args[0] < 1 or _in_worker():
+            return original(*args)  # which says what is wrong with them
+        own[0] = args[0]
+        return None
+
+    undos = [
+        training.on_training(settle),
+        training.on_function(torch, "get_num_threads", partial(_tell, own)),
+        training.on_function(torch, "set_num_threads", answer),
+    ]
+
+    def undo() -> None:
+        for put_back in undos:
+            put_back()
+        if torch.get_num_threads() == count != own[0]:
+            put(own[0])
+
+    return undo
+
+
+LEVER = Lever(
+    name="intra_op_threads",
+    phases=COMPUTE_AND_DATA,
+    effect=Effect.ROUNDING,
+    switch=Switch.STEP,
+    kind=int,
+    wants=at_least(1),
+    settings=settings,
+    gain_ratio=8.0,
+    why_not=why_not,
+    lines=lambda count: f"torch.set_num_threads({count})",
+    promising=promising,
+    remark=remark,
+    settle_count=1,
+    pull=pull,
+)

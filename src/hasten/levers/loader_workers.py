@@ -1,0 +1,62 @@
+"""loader_workers: how many processes fetch batches ahead, kept from epoch to epoch.
+
+Helps: loops that wait for data: decoding, augmentation, slow storage; many short epochs.
+Hurts: cheap datasets, where sending a batch costs more than making it; memory, one copy each.
+Maths: exact. Items that draw nothing are made anywhere; items that draw get the numbers that
+    the script's own workers, or its main process, would have drawn, and each batch is checked
+    for it. Where that cannot be had the loader stays as it is.
+Source: https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hasten.lever import Lever, at_least
+from hasten.loader import board_of
+from hasten.loader.choice import counts, replayable_counts, speedup_of, why_none
+from hasten.records import Effect, Phase, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.lever import Scene, Training
+
+
+def settings(scene: Scene) -> tuple[int, ...]:
+    """Return the numbers that can make the script's own batches."""
+    return replayable_counts(scene)
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try."""
+    if not counts(scene):
+        return why_none(scene)
+    if scene.traits.get("loader.own_order"):
+        return "the script's own sampler may look at anything between two batches"
+    if scene.traits.get("loader.workers"):
+        return "more workers than the script has would draw other random numbers"
+    return "the items draw random numbers in turn with the loop, which no process can foresee"
+
+
+def pull(training: Training, count: int) -> Callable[[], None]:
+    """Take every map-style loader over; batches that were asked for are drained first."""
+    return board_of(training).want(count)
+
+
+LEVER = Lever(
+    name="loader_workers",
+    phases=frozenset({Phase.DATA}),
+    effect=Effect.EXACT,
+    switch=Switch.CHILD,
+    kind=int,
+    wants=at_least(0),
+    settings=settings,
+    gain_ratio=50.0,
+    why_not=why_not,
+    forecast=speedup_of,
+    lines=lambda count: f"DataLoader(..., num_workers={count})  # if its samples draw no numbers",
+    settle_count=10,  # the first batches are proved
+    cycle_count=lambda count: max(1, 2 * count),
+    pull=pull,
+)

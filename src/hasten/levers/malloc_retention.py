@@ -1,0 +1,72 @@
+"""malloc_retention: keep freed memory in the process instead of giving it back each step.
+
+Helps: steps that allocate tensors of megabytes: glibc returns them to the kernel at once, and
+    the next step faults every page in again.
+Hurts: memory; the resident set stays at its peak.
+Maths: exact. Only where the bytes live changes.
+Source: https://man7.org/linux/man-pages/man3/mallopt.3.html
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from hasten.lever import COMPUTE_AND_DATA, Lever
+from hasten.records import Effect, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.lever import Scene, Training
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_MMAP_BYTES, _LEAST_MMAP_BYTES, _TRIM_BYTES = 1 << 30, 32 << 20, (1 << 31) - 1
+
+
+def settings(scene: Scene) -> tuple[bool, ...]:
+    """Return the one setting there is, where steps fault enough pages in."""
+    return (True,) if sys.platform == "linux" and not scene.few_faults() else ()
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try."""
+    if sys.platform != "linux":
+        return "it is a setting of glibc on Linux"
+    return scene.few_faults()
+
+
+def _raise_thresholds(libc: Any) -> None:
+    """Raise what is mapped for itself as far as this glibc takes it, then what is trimmed.
+
+    Older ones refuse more than half of the largest heap. Where both sizes are refused, a trim
+    threshold alone would do harm: it ends the growing of the other one by itself.
+    """
+    if any(libc.mallopt(_M_MMAP_THRESHOLD, size) for size in (_MMAP_BYTES, _LEAST_MMAP_BYTES)):
+        libc.mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+
+
+def pull(training: Training, setting: bool) -> Callable[[], None]:
+    """Raise both thresholds of glibc's allocator; what it has kept, it keeps."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        _raise_thresholds(libc)
+    return lambda: None
+
+
+LEVER = Lever(
+    name="malloc_retention",
+    phases=COMPUTE_AND_DATA,
+    effect=Effect.EXACT,
+    switch=Switch.LAUNCH,
+    settings=settings,
+    gain_ratio=3.0,
+    why_not=why_not,
+    lines=lambda _: (
+        "MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=2147483647 python ..."
+        "  # in the shell; older glibc: 33554432 at most for the first"
+    ),
+    pull=pull,
+)

@@ -1,0 +1,152 @@
+"""omp_wait_policy: whether OpenMP threads spin or sleep between two operations.
+
+Helps: passive where others need the cores: loader workers, a CPU quota (the runtime looks at the
+    affinity mask alone, and spinning uses the quota up), busy neighbours. Active where nobody
+    does, and Python takes longer between operations than the runtime spins by default.
+Hurts: passive pays a wake-up for every operation; active keeps every core busy all the time.
+Maths: exact. The same threads compute the same parts.
+Source: https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hasten.errors import PlanError
+from hasten.lever import COMPUTE_AND_DATA, Lever, one_of
+from hasten.records import Effect, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from hasten.lever import Scene, Training
+
+# libgomp reads the first; Intel's and LLVM's runtimes need the second to sleep at once.
+_VARIABLES = {
+    "passive": {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"},
+    "active": {"OMP_WAIT_POLICY": "active", "KMP_BLOCKTIME": "infinite"},
+}
+_DECIDING = {
+    "libgomp": ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"),
+    "libiomp5": ("OMP_WAIT_POLICY", "KMP_BLOCKTIME", "KMP_LIBRARY"),
+    "libomp": ("OMP_WAIT_POLICY", "KMP_BLOCKTIME", "KMP_LIBRARY"),
+}
+_RUNTIME = re.compile(r"/(libgomp|libiomp5|libomp)[.-]")
+_MAPS = Path("/proc/self/maps")
+_BUSY_RATIO = 0.10
+
+
+def _deciding(runtimes: Iterable[str]) -> list[str]:
+    """Return the variables that some of these runtimes read; of all where none is known."""
+    known = [_DECIDING[name] for name in runtimes if name in _DECIDING] or _DECIDING.values()
+    return list(dict.fromkeys(name for names in known for name in names))
+
+
+def _own(scene: Scene) -> list[str]:
+    """Return the variables by which somebody has decided already."""
+    found = str(scene.traits.get("openmp.variables", "")).split()
+    runtimes = [one.name for one in scene.machine.torch.runtimes] if scene.machine.torch else []
+    if "iomp5" in str(scene.traits.get("preloaded", "")):
+        runtimes.append("libiomp5")
+    return [name for name in _deciding(runtimes) if name in found]
+
+
+def _lacks_openmp(scene: Scene) -> bool:
+    runtimes = scene.machine.torch.runtimes if scene.machine.torch else ()
+    return bool(runtimes) and all(runtime.kind != "openmp" for runtime in runtimes)
+
+
+def _shares_cores(scene: Scene) -> bool:
+    """Return whether a spinning thread takes its core from somebody of this job or another."""
+    budget, traits = scene.machine.budget, scene.traits
+    running = int(traits.get("threads", 0)) + int(traits.get("loader.workers", 0))
+    seen = budget.affinity_count or scene.machine.cpu.thread_count
+    quota = budget.quota_cores_ratio
+    return (
+        running > budget.core_count
+        or (quota is not None and seen is not None and quota < seen)
+        or (scene.machine.pressure.cpu_some_ratio or 0.0) >= _BUSY_RATIO
+    )
+
+
+def settings(scene: Scene) -> tuple[str, ...]:
+    """Return passive where the cores are shared; else active, then passive."""
+    if int(scene.traits.get("threads", 1)) == 1 or _own(scene) or _lacks_openmp(scene):
+        return ()
+    return ("passive",) if _shares_cores(scene) else ("active", "passive")
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try."""
+    if "threads" not in scene.traits:
+        return "the threads of the script are not known"
+    if scene.traits["threads"] == 1:
+        return "torch uses 1 thread: none waits for another"
+    if own := _own(scene):
+        return f"the environment of the script sets {' and '.join(own)}"
+    return "torch runs without OpenMP here"
+
+
+def promising(scene: Scene) -> bool:
+    """Return whether more threads than cores run under a quota that OpenMP cannot see."""
+    budget = scene.machine.budget
+    over = int(scene.traits.get("threads", 0)) > budget.core_count
+    return over and budget.limited_by == "quota"
+
+
+def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
+    """Set the policy, where the user has not set one; each variable of the user stays."""
+    if env.get("OMP_WAIT_POLICY"):
+        return env
+    return {**env, **{k: v for k, v in _VARIABLES[setting].items() if not env.get(k)}}
+
+
+def _loaded() -> set[str]:
+    """Return the OpenMP runtimes of this process."""
+    try:
+        return set(_RUNTIME.findall(_MAPS.read_text(errors="replace")))
+    except OSError:
+        return set()
+
+
+def pull(training: Training, setting: str) -> Callable[[], None]:
+    """Look whether the policy is there; nothing can be set any more.
+
+    Raises:
+        PlanError: the environment or the script has set another one.
+    """
+    policy = os.environ.get("OMP_WAIT_POLICY", setting)
+    chosen = {**_VARIABLES[setting], "OMP_WAIT_POLICY": policy}
+    found = {name: os.environ.get(name) for name in _deciding(_loaded())}
+    others = [name for name, value in found.items() if value and value != chosen.get(name)]
+    if policy.lower() != setting or others:
+        told = others[0] if others else f"OMP_WAIT_POLICY={policy}"
+        raise PlanError(
+            f"{told} decides how OpenMP waits.", remedy="Unset it to have the lever's way."
+        )
+    return lambda: None
+
+
+LEVER = Lever(
+    name="omp_wait_policy",
+    phases=COMPUTE_AND_DATA,
+    effect=Effect.EXACT,
+    switch=Switch.LAUNCH,
+    kind=str,
+    wants=one_of(*_VARIABLES),
+    settings=settings,
+    gain_ratio=3.0,
+    why_not=why_not,
+    lines=lambda setting: (
+        " ".join(
+            [*(f"{name}={value}" for name, value in _VARIABLES[setting].items()), "python ..."]
+        )
+        + "  # in the shell"
+    ),
+    promising=promising,
+    env=env,
+    pull=pull,
+)

@@ -1,0 +1,129 @@
+"""sample_cache: keep decoded samples in memory that all loader workers share.
+
+Helps: datasets that decode, decompress or compute the same samples in every pass: folders of
+    images, from the second pass on. Random transforms that follow still run anew each time.
+Hurts: memory, up to the setting; the first pass a little, which writes the samples down.
+Maths: exact. A sample is kept where it draws nothing and is the same when made twice, up to its
+    first random transform. It is dropped when its files or the dataset change.
+Source: https://arxiv.org/abs/2202.08679
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from hasten.errors import PlanError
+from hasten.lever import Lever
+from hasten.loader import board_of
+from hasten.loader.cache.cached import Cache
+from hasten.loader.choice import unproven
+from hasten.records import Effect, Phase, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.lever import Scene, Training
+
+_FORM = re.compile(r"(\d+)(MiB|GiB)(?::(.+))?")
+_UNIT_BYTES = {"MiB": 2**20, "GiB": 2**30}
+_LEAST_BYTES = 256 * 2**20
+_MOST_BYTES = 256 * 2**30
+_PROMISING_RATIO = 0.1
+
+
+def _spare_bytes(scene: Scene) -> int | None:
+    """Return half of what the job can still take; None where that is unknown.
+
+    The other half is for what a first step does not show yet: workers, checkpoints, the page
+    cache. Of a group's limit no more than a quarter is taken: beyond it the kernel kills.
+    """
+    memory = scene.machine.memory
+    if memory.available_bytes is None:
+        return None
+    spare = memory.available_bytes // 2
+    return spare if memory.limit_bytes is None else min(spare, memory.limit_bytes // 4)
+
+
+def settings(scene: Scene) -> tuple[str, ...]:
+    """Return the budget that this machine can spare, as a power of two."""
+    spare = _spare_bytes(scene)
+    if not scene.traits.get("loader.map_style") or unproven(scene):
+        return ()
+    if spare is None or spare < _LEAST_BYTES:
+        return ()
+    budget_bytes = min(_MOST_BYTES, 1 << (spare.bit_length() - 1))
+    unit = "GiB" if budget_bytes >= _UNIT_BYTES["GiB"] else "MiB"
+    return (f"{budget_bytes // _UNIT_BYTES[unit]}{unit}",)
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try."""
+    if "loader.map_style" not in scene.traits:
+        return "the loop takes its batches from no DataLoader"
+    if not scene.traits["loader.map_style"]:
+        return "an iterable dataset has no samples that could be asked for twice"
+    if why := unproven(scene):
+        return why
+    if _spare_bytes(scene) is None:
+        return "how much memory is left is unknown here"
+    return "too little memory is left to keep samples in"
+
+
+def promising(scene: Scene) -> bool:
+    """Return whether the loop waits for data at all."""
+    return scene.baseline is not None and scene.baseline.share_ratio(Phase.DATA) > _PROMISING_RATIO
+
+
+def parse(setting: str) -> tuple[int, str | None]:
+    """Return the budget in bytes, and the folder on disk to hold it in, if one is named.
+
+    Raises:
+        PlanError: the setting has another form.
+
+    Example:
+        >>> parse("2GiB"), parse("512MiB:/scratch")
+        ((2147483648, None), (536870912, '/scratch'))
+    """
+    found = _FORM.fullmatch(setting)
+    if found is None:
+        raise PlanError(
+            f"Cannot read the size of the sample cache in {setting!r}.",
+            remedy=f"Write {wants(setting)}.",
+        )
+    return int(found[1]) * _UNIT_BYTES[found[2]], found[3]
+
+
+def wants(setting: str) -> str:
+    """Say what to give it instead of what cannot be read."""
+    return "" if _FORM.fullmatch(setting) else "512MiB or 8GiB, or 8GiB:/folder to hold it on disk"
+
+
+def pull(training: Training, setting: str) -> Callable[[], None]:
+    """Offer the cache to every loader; memory is taken as samples are kept."""
+    budget_bytes, folder = parse(setting)
+    return board_of(training).add(Cache(budget_bytes, spill_dir=folder).offer)
+
+
+LEVER = Lever(
+    name="sample_cache",
+    phases=frozenset({Phase.DATA}),
+    effect=Effect.EXACT,
+    switch=Switch.CHILD,
+    kind=str,
+    wants=wants,
+    settings=settings,
+    gain_ratio=50.0,
+    cures=frozenset(
+        {"per-sample-transforms", "random-access-store", "slow-decode", "slow-storage"}
+    ),
+    why_not=why_not,
+    lines=lambda setting: (
+        f"decoded = [load(path) for path, _ in dataset.samples]  # if {setting.partition(':')[0]}"
+        " hold them all"
+    ),
+    promising=promising,
+    settle_count=4,
+    fills=True,
+    pull=pull,
+)

@@ -1,0 +1,198 @@
+"""thread_binding: keep each OpenMP thread on a physical core of its own.
+
+Helps: jobs with all cores of their mask to themselves, where the kernel moves threads about or
+    puts two of them on the two hardware threads of one core.
+Hurts: loader workers, other ranks and neighbours on the same cores: a bound thread cannot make
+    way, and all others wait for it at the end of every operation.
+Maths: exact. Only where the threads run changes.
+Source: https://github.com/pytorch/pytorch/issues/99625
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hasten.lever import COMPUTE, Lever, one_of
+from hasten.records import Effect, Phase, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hasten.lever import Scene, Training
+
+_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+_CPUS, _TASKS = Path("/sys/devices/system/cpu"), Path("/proc/self/task")
+_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+_EVERY_COUNT = 64  # root calls between two looks at the team, after the first few
+
+
+def settings(scene: Scene) -> tuple[str, ...]:
+    """Return the one setting there is, where each thread can have a core that is the job's own."""
+    return () if why_not(scene) else ("cores",)
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try; empty where there is."""
+    budget, threads = scene.machine.budget, scene.traits.get("threads")
+    variables = str(scene.traits.get("openmp.variables", "")).split()
+    bound = [name for name in _BINDING if name in variables]
+    cores = budget.affinity_core_count
+    if cores is None:
+        return "which cores the job may use is not known here"
+    if cores == 1:
+        return "the mask of the job touches 1 core"
+    if budget.core_count < cores:
+        return (
+            f"the job may use {budget.core_count} of the {cores} cores in its mask "
+            f"({budget.limited_by}), and none of them is its own"
+        )
+    if bound:
+        return f"the environment binds the threads already: {' and '.join(bound)}"
+    if threads is None:
+        return "the threads of the script are not known"
+    return "torch uses 1 thread" if threads == 1 else ""
+
+
+@lru_cache(maxsize=1)
+def _cores(mask: frozenset[int]) -> list[frozenset[int]]:
+    """Return the logical CPUs of each core in a mask, socket by socket; none if unknown."""
+    found = {}
+    for cpu in mask:
+        topology = _CPUS / f"cpu{cpu}" / "topology"
+        try:
+            siblings = _ids((topology / "thread_siblings_list").read_text())
+            socket = int((topology / "physical_package_id").read_text())
+        except (OSError, ValueError):
+            return []
+        found[frozenset(siblings & mask)] = socket
+    return sorted(found, key=lambda core: (found[core], min(core)))
+
+
+def _ids(text: str) -> set[int]:
+    """Read a list of the kernel's: `0-3,8`."""
+    ends = [part.split("-") for part in text.strip().split(",")]
+    return {cpu for pair in ends for cpu in range(int(pair[0]), int(pair[-1]) + 1)}
+
+
+def _team(count: int) -> list[int]:
+    """Return the kernel's ids of the OpenMP threads that share an operation of this thread.
+
+    An empty parallel region asks each of them. It goes through the runtime that torch is linked
+    to, where another library may have brought one of its own; Intel's and LLVM's have the same
+    entry. Nobody else can tell: the threads bear no name, and other pools run beside them.
+    """
+    import ctypes
+
+    import torch
+
+    path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    found: list[int] = []
+    note = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
+        lambda _: found.append(threading.get_native_id())
+    )
+    try:
+        library = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        region = library.GOMP_parallel
+    except (OSError, AttributeError):
+        return []
+    region.restype = None
+    region.argtypes = [type(note), ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    region(note, None, count, 0)
+    return found
+
+
+class _Binding:
+    """The threads that are bound, and the masks that they had."""
+
+    def __init__(self) -> None:
+        self._masks: dict[int, set[int]] = {}
+        self._seen_count = 0
+
+    def look(self) -> None:
+        """Bind at the second root call, when the team is there, and look again now and then.
+
+        Operations that take fewer threads end the others, and the next large one starts new ones.
+        """
+        self._seen_count += 1
+        early = (self._seen_count - 1).bit_count() == 1 and self._seen_count <= _EVERY_COUNT
+        if early or self._seen_count % _EVERY_COUNT == 0:
+            self.bind()
+
+    def bind(self) -> None:
+        """Give every thread of the team but this one a core of its own.
+
+        This one stays free: new threads and new processes start with its mask.
+        """
+        import torch
+
+        count = torch.get_num_threads()
+        cores = _cores(frozenset(os.sched_getaffinity(0)))
+        if not 1 < count <= len(cores):
+            self.release()
+            return
+        if len(os.listdir(_TASKS)) < count:  # starting a team is left to torch
+            return
+        others = sorted(set(_team(count)) - {threading.get_native_id()})
+        for thread, core in zip(others, _turned(cores, count)[1:], strict=False):
+            with suppress(OSError):  # it has ended
+                self._masks.setdefault(thread, os.sched_getaffinity(thread))
+                os.sched_setaffinity(thread, core)
+
+    def release(self) -> None:
+        """Give the threads that still run their masks back."""
+        for thread, mask in self._masks.items():
+            if (_TASKS / str(thread)).exists():
+                with suppress(OSError):
+                    os.sched_setaffinity(thread, mask)
+        self._masks.clear()
+
+
+def _turned(cores: Sequence[frozenset[int]], count: int) -> list[frozenset[int]]:
+    """Return the cores, beginning with those of this rank where several share a mask."""
+    ranks = [os.environ[name] for name in _RANKS if os.environ.get(name, "").isdecimal()]
+    first = int(ranks[0]) * count % len(cores) if ranks else 0
+    return [*cores[first:], *cores[:first]]
+
+
+def pull(training: Training, setting: str) -> Callable[[], None]:
+    """Bind the threads once they are there."""
+    if sys.platform != "linux":
+        return lambda: None
+    binding = _Binding()
+
+    def enter(phase: Phase) -> None:
+        if phase is Phase.FORWARD:
+            binding.look()
+
+    forget = training.on_phase(enter)
+
+    def undo() -> None:
+        forget()
+        binding.release()
+
+    return undo
+
+
+LEVER = Lever(
+    name="thread_binding",
+    phases=COMPUTE,
+    effect=Effect.EXACT,
+    switch=Switch.CHILD,
+    kind=str,
+    wants=one_of("cores"),
+    settings=settings,
+    gain_ratio=1.5,
+    why_not=why_not,
+    lines=lambda _: (
+        "OMP_PROC_BIND=close python ...  # in the shell; loader workers inherit one core"
+    ),
+    promising=lambda scene: False,
+    settle_count=3,
+    pull=pull,
+)

@@ -1,0 +1,85 @@
+"""torch_compile: run training calls of the model as compiled code (torch.compile).
+
+Helps: models that spend their time on many small or elementwise operations, which become few.
+Hurts: runs that end before compiling has paid for itself; models of large matrix products and
+    convolutions, which stay the library's own. Calls that differ each time are not compiled.
+Maths: rounding. Fused operations keep intermediate values that plain torch rounds, and sum in
+    another order. Random numbers are drawn as by plain torch. Evaluation, odd last batches,
+    modules with hooks, models that torch cannot compile as one graph, models with weights behind
+    outputs that no loss asks for, and all models of a script whose code asks for second
+    derivatives run as plain torch. The module itself stays as it is: its class, keys, pickles and
+    copies.
+Source: https://dev-discuss.pytorch.org/t/torchinductor-update-5-cpu-backend-backend-performance-update-and-deep-dive-on-key-optimizations/1117
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hasten.compile.graph import inductor
+from hasten.compile.twins import PATIENCE_COUNT, Twins
+from hasten.lever import Lever, one_of
+from hasten.records import Effect, Phase, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.lever import Scene, Training
+
+
+def settings(scene: Scene) -> tuple[str, ...]:
+    """Return the mode of torch.compile that is worth its time."""
+    return () if why_not(scene) else ("default",)
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try; empty where there is."""
+    traits = scene.traits
+    if traits.get("compiled"):
+        return "the script uses torch.compile itself"
+    if not traits.get("model.parameter_count"):
+        return "the loop calls no module with parameters"
+    if refused := traits.get("compile.refused"):
+        return str(refused)
+    if traits.get("model.device") == "cuda":
+        return "" if traits.get("compile.triton") else "Triton is not installed"
+    return "" if traits.get("compile.cxx") else "no C++ compiler is found (g++ or clang++)"
+
+
+def promising(scene: Scene) -> bool:
+    """Return whether the model is on a GPU; on a CPU as many models lose as win."""
+    return scene.traits.get("model.device") == "cuda"
+
+
+def pull(training: Training, mode: str) -> Callable[[], None]:
+    """Answer training calls of root modules by compiled code."""
+    return Twins(training, inductor(mode)).attach()
+
+
+def lines(mode: str) -> str:
+    """Return what comes nearest to it by hand."""
+    chosen = "" if mode == "default" else f', mode="{mode}"'
+    return (
+        "torch._inductor.config.fallback_random = True  # draws as plain torch does\n"
+        f"compiled = torch.compile(model, fullgraph=True{chosen})\n"
+        "# call compiled(...) to train, and model(...) to evaluate; save model.state_dict()"
+    )
+
+
+LEVER = Lever(
+    name="torch_compile",
+    phases=frozenset({Phase.FORWARD, Phase.BACKWARD}),
+    effect=Effect.ROUNDING,
+    switch=Switch.CHILD,  # switching back forgets what took long to compile
+    kind=str,
+    wants=one_of("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
+    settings=settings,
+    gain_ratio=2.0,
+    why_not=why_not,
+    lines=lines,
+    promising=promising,
+    settle_count=PATIENCE_COUNT + 4,
+    patience_s=600.0,
+    start_ratio=5.0,
+    pull=pull,
+)

@@ -1,0 +1,65 @@
+"""worker_threads: how many threads BLAS, OpenMP and OpenCV use inside a loader worker.
+
+Helps: several workers whose items multiply matrices, filter images or sort in NumPy, SciPy,
+    OpenCV: each would start one thread per core, and the workers fight for the cores.
+Hurts: one worker with heavy items on many idle cores.
+Maths: exact. Each worker fetches its first batch both ways, and from then on every 256th it is
+    asked about; where a bit differs it keeps the threads it had.
+Source: https://scikit-learn.org/stable/computing/parallelism.html#oversubscription-spawning-too-many-threads
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hasten.lever import Lever, at_least
+from hasten.loader import board_of
+from hasten.loader.choice import unproven
+from hasten.loader.workers.threads import WorkerThreads, openmp_mask
+from hasten.records import Effect, Phase, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.lever import Scene, Training
+
+
+def settings(scene: Scene) -> tuple[int, ...]:
+    """Return one thread, and an equal share of the cores where it is more than one."""
+    worker_count = int(scene.traits.get("loader.workers", 0))
+    if not worker_count or unproven(scene, repeats_only=True):
+        return ()
+    share = scene.machine.budget.core_count // worker_count
+    return tuple(dict.fromkeys((1, max(1, share))))
+
+
+def why_not(scene: Scene) -> str:
+    """Say why there is nothing to try."""
+    if "loader.workers" not in scene.traits:
+        return "the loop takes its batches from no DataLoader"
+    if scene.traits["loader.workers"]:
+        return unproven(scene, repeats_only=True)
+    return "the loader has no workers: its items use the threads of the main process"
+
+
+def pull(training: Training, count: int) -> Callable[[], None]:
+    """Let every worker that starts from now on check the limit with its first batch."""
+    return board_of(training).in_workers(WorkerThreads(count, openmp_mask()))
+
+
+LEVER = Lever(
+    name="worker_threads",
+    phases=frozenset({Phase.DATA}),
+    effect=Effect.EXACT,
+    switch=Switch.CHILD,
+    kind=int,
+    wants=at_least(1),
+    settings=settings,
+    gain_ratio=8.0,
+    why_not=why_not,
+    lines=lambda count: (
+        f"DataLoader(..., worker_init_fn=lambda _: threadpoolctl.threadpool_limits({count}))"
+    ),
+    settle_count=4,
+    pull=pull,
+)

@@ -1,0 +1,49 @@
+"""The data engine under the script's own DataLoader: same samples, same order, same draws."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from hasten.loader.proof.verdict import ASSUMPTION
+from hasten.loader.rehearsal import Rehearsals
+from hasten.loader.switchboard import Switchboard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.lever import Training
+
+_BOARDS: WeakKeyDictionary[Training, Switchboard] = WeakKeyDictionary()
+
+
+def board_of(training: Training) -> Switchboard:
+    """Return the switchboard of a training's loaders; the first call puts it into the seams."""
+    training = getattr(training, "itself", training)  # what the child hands to one lever only
+    board = _BOARDS.get(training)
+    if board is None:
+        clock = _clock_of(weakref.ref(training))
+        rehearsals = Rehearsals(clock) if training.trial else None
+        if rehearsals is not None:
+            training.on_first_pass(rehearsals.cost_s)
+        board = _BOARDS[training] = Switchboard(
+            rehearsals=rehearsals, clock=clock, granted=ASSUMPTION in training.assumed
+        )
+        training.on_loader(board.make)
+        training.on_next(board.advance)
+    return board
+
+
+def _clock_of(training: weakref.ref[Training]) -> Callable[[], float]:
+    """Return the clock of a loop, which stands still while a trial is parked."""
+
+    def now_s() -> float:
+        known = training()
+        return time.monotonic() - (known.paused_s if known is not None else 0.0)
+
+    return now_s
+
+
+__all__ = ["Switchboard", "board_of"]

@@ -1,0 +1,229 @@
+"""Batches from samples that were decoded before, in memory shared by all workers."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader import states
+from hasten.loader.cache.memo import Memo, new_salt
+from hasten.loader.cache.recipes import recipe_of
+from hasten.loader.cache.store import Store
+from hasten.loader.portrait import Portrait
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hasten.loader.cache.recipes import Recipe
+
+_MOST_DROPS = 3
+# A look at the dataset, once in a pass.
+_LOOK_S = 1.0
+_LOOK_BYTES = 1 << 30
+_SEEN_COUNT = 64
+
+
+class Cache:
+    """Offers sources that keep samples, for all loaders of a training and up to one budget.
+
+    Args:
+        budget_bytes: the most that all kept samples take.
+        spill_dir: a folder on disk to hold them in, in place of memory.
+    """
+
+    def __init__(self, budget_bytes: int, *, spill_dir: str | None = None) -> None:
+        self._budget_bytes = budget_bytes
+        self._spill_dir = spill_dir
+        self._store: Store | None = None
+        self._memos: dict[int, tuple[weakref.ref[Any], Memo, Portrait, int]] = {}
+
+    def offer(self, loader: Any) -> Source | str:
+        """Return a source for `loader`, or why it gets none.
+
+        Call it in the main process before the workers of a pass are started: they inherit the
+        memory. What an earlier pass kept is used if the dataset looks as it did then.
+        """
+        dataset = _base(loader.dataset)
+        if why := _why_not(loader, dataset):
+            return why
+        try:
+            recipe = recipe_of(dataset)
+            memo = self._memo_of(dataset, recipe.roots)
+        except OSError as error:
+            return f"no memory to share: {error.strerror or error}"
+        if why := memo.why_not:
+            stays = loader.num_workers and loader.persistent_workers
+            if memo.is_forbidden or not stays:
+                return why
+            # Without a source these workers would start anew, and so would their random streams.
+            memo.off = why
+        recipe.settle(memo)
+        return Source(loader, recipe, memo)
+
+    def counts(self) -> dict[str, int]:
+        """Return entries, bytes, hits and misses so far."""
+        return self._store.counts() if self._store else {}
+
+    def _memo_of(self, dataset: Any, roots: tuple[Any, ...]) -> Memo:
+        """Return the memo of a dataset; a new one, and new memory, where it was changed."""
+        entry = self._memos.get(id(dataset))
+        drop_count = 0
+        looks = Portrait(*roots, most_s=_LOOK_S, most_bytes=_LOOK_BYTES)
+        if entry is not None and entry[0]() is dataset:
+            _, memo, seen, drop_count = entry
+            same = len(memo.roots) == len(roots) and all(map(_is, memo.roots, roots))
+            if same and (memo.why_not or looks == seen):
+                return memo
+            drop_count += 1
+            self._store = None
+        memo = Memo(self._current_store(), new_salt(), roots)
+        if drop_count >= _MOST_DROPS:
+            memo.off = "the dataset changes from pass to pass"
+        elif not looks.is_whole:
+            memo.off = "to see whether the dataset has changed takes too long"
+        self._memos[id(dataset)] = weakref.ref(dataset), memo, looks, drop_count
+        return memo
+
+    def _current_store(self) -> Store:
+        if self._store is None:
+            self._store = Store(self._budget_bytes, spill_dir=self._spill_dir)
+        return self._store
+
+
+class Source:
+    """Fetches samples from the store where they are there, and collates them as torch does.
+
+    The loader's own `collate_fn` and all that follows a kept prefix run anew for each batch, on
+    objects of their own.
+
+    Attributes:
+        for_workers: the main process fetches what workers of ours would, whose samples have been
+            found to be its own.
+    """
+
+    name = "cache"
+
+    def __init__(self, loader: Any, recipe: Recipe, memo: Memo) -> None:
+        from torch.utils.data import default_collate
+
+        self._dataset = loader.dataset
+        self.collate_fn = loader.collate_fn  # a worker puts its own there
+        self._recipe = recipe
+        self._memo = memo
+        self.pure = recipe.is_known_pure and self.collate_fn is default_collate
+        self.for_workers = False
+
+    def fetch(self, indices: Sequence[int]) -> Any:
+        """Return the batch of `indices`."""
+        self._memo.begin_batch(len(indices))
+        self._recipe.begin_batch(for_workers=self.for_workers)
+        samples = [self._recipe.fetch(self._resolve(index)) for index in indices]
+        self._memo.end_batch()
+        return self.collate_fn(samples)
+
+    def warm(self, indices: Sequence[int]) -> int:
+        """Make the kept part of samples ahead of their use; return how many were made.
+
+        The first pass over the data pays for all later ones. A trial that sees seconds of
+        training can call this before it times anything, with the indices of batches that it
+        will see, to measure what a later pass takes. The global generators are left as they
+        were. Stops early where nothing more will be kept, or a sample cannot be made.
+        """
+        if self._memo.draws_privately:
+            return 0
+        before = states.read()
+        warmed_count = 0
+        with contextlib.suppress(Exception):  # the script meets it in its own time
+            for index in indices:
+                if self._memo.is_done:
+                    break
+                self._memo.begin_batch(len(indices))
+                self._recipe.begin_batch()
+                try:
+                    self._recipe.fetch_kept(self._resolve(index))
+                finally:
+                    if states.read() != before:
+                        states.restore(before)
+                self._memo.end_batch()
+                warmed_count += 1
+        return warmed_count
+
+    def is_kept(self, indices: Sequence[Any] | None = None) -> bool:
+        """Return whether to fetch for workers is to copy: samples are kept whole.
+
+        Args:
+            indices: those that matter; None for some all over the dataset.
+        """
+        with contextlib.suppress(Exception):  # a dataset of the script's own
+            if indices is None:
+                count = len(self._dataset)
+                indices = range(0, count, max(1, count // _SEEN_COUNT))
+            self._recipe.begin_batch(for_workers=True)
+            return all(self._recipe.has(self._resolve(index)) for index in indices)
+        return False
+
+    @property
+    def token(self) -> object:
+        """What tells kept samples from those of another dataset or another look of it."""
+        return self._memo.salt
+
+    @property
+    def is_off(self) -> bool:
+        """Nothing is kept any more."""
+        return bool(self._memo.off)
+
+    @property
+    def kept_ratio(self) -> float:
+        """The share of the loader's samples that will be kept, by those made so far.
+
+        Nothing where none is kept any more; all where the dataset has no length.
+        """
+        if self._memo.off:
+            return 0.0
+        store, share = self._memo.store, self._memo.kept_share
+        with contextlib.suppress(Exception):  # a dataset of the script's own
+            share *= min(1.0, store.room_count / len(self._dataset))
+        return share
+
+    def _resolve(self, index: Any) -> Any:
+        """Return the index of the innermost dataset, as nested subsets would ask for it."""
+        dataset = self._dataset
+        while _is_subset(dataset):
+            index, dataset = dataset.indices[index], dataset.dataset
+        return index
+
+
+def _is(left: Any, right: Any) -> bool:
+    return left is right
+
+
+def _is_subset(dataset: Any) -> bool:
+    from torch.utils.data import Subset
+
+    return type(dataset) is Subset
+
+
+def _base(dataset: Any) -> Any:
+    """Return the dataset beneath subsets."""
+    while _is_subset(dataset):
+        dataset = dataset.dataset
+    return dataset
+
+
+def _why_not(loader: Any, dataset: Any) -> str:
+    from torch.utils.data import TensorDataset
+
+    if loader._dataset_kind != 0:
+        return "an iterable dataset has no samples that could be asked for twice"
+    if not loader._auto_collation:
+        return "its dataset makes whole batches (batch_size=None)"
+    if getattr(dataset, "__getitems__", None):
+        return "its dataset makes whole batches (__getitems__)"
+    if type(dataset) is TensorDataset:
+        return "its samples are in memory already"
+    try:
+        weakref.ref(dataset)
+    except TypeError:
+        return "its dataset cannot be followed from pass to pass"
+    return ""

@@ -1,0 +1,289 @@
+"""Samples kept after their first making, as far as it can be seen that they stay the same."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader import states
+from hasten.loader.cache import packing, stamps
+from hasten.loader.cache.suspects import Code
+from hasten.loader.fingerprint import DEEP, fingerprint
+from hasten.loader.same import difference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.loader.cache.store import Store
+
+_DOUBLE_COUNT = 8
+_DOUBLE_EVERY = 64
+_SPOT_EVERY = 500
+_MOST_FILES = 32
+_JUDGED_COUNT = 64
+_LEAST_KEPT_RATIO = 0.1
+_OVERHEAD_NS = 30_000
+_LOOK_SHARE_RATIO = 0.1
+_OFF = b"off"
+
+
+class Memo:
+    """Keep what a function of a key returned, where it is seen to return the same again.
+
+    A value is kept when its first making drew from no generator, left the objects it is made
+    from as they were, opened files only to read them, and can be packed. The first few values
+    are made twice. Where they differ, share memory with the dataset, or cost no more than their
+    copy, nothing is kept any more. What is kept is used while the files it was made from have
+    the same stamps, and is now and then made anew and compared.
+
+    Args:
+        store: where the bytes lie.
+        salt: what sets the keys of this memo apart.
+        roots: the objects whose code makes the values, and whose changes would change them.
+            Without any, the maker is known: it draws nothing and reads one file only.
+
+    Attributes:
+        salt: as given.
+        off: why nothing is kept any more; empty where something is.
+    """
+
+    def __init__(self, store: Store, salt: bytes, roots: tuple[Any, ...]) -> None:
+        self.store = store
+        self.off = ""
+        self.salt = salt
+        self.roots = roots
+        self._begin()
+
+    def _begin(self) -> None:
+        self._code = Code(*self.roots)
+        self._private: states.Private | None = None
+        self._seen: Any = None
+        self._pending: list[tuple[bytes, list[Any], bool]] = []
+        self._try_count = self._keep_count = self._use_count = 0
+        self._live_ns = self._copy_ns = self._look_ns = 0
+        self._batch_count = 1
+        self._is_full = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"store": self.store, "off": self.off, "salt": self.salt, "roots": self.roots}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    @property
+    def why_not(self) -> str:
+        """Why the code alone forbids it, or why this or another process gave it up."""
+        found = self.store.get(self.salt + _OFF)
+        return self._code.why_not or self.off or (bytes(found).decode() if found else "")
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Whether the code alone speaks against it, so that nothing was ever kept."""
+        return bool(self._code.why_not)
+
+    @property
+    def draws_privately(self) -> bool:
+        """Whether the roots hold generators of their own, whose draws cannot be taken back."""
+        return bool(states.Private(*self.roots).found)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more will be kept."""
+        return bool(self.off) or self._is_full
+
+    @property
+    def kept_share(self) -> float:
+        """The share of the values made here that were kept; 1 before any was."""
+        return self._keep_count / self._try_count if self._try_count else 1.0
+
+    def look(self) -> Any:
+        """Return what the roots look like; another look may mean other values."""
+        if not self.roots:
+            return None
+        began_ns = time.perf_counter_ns()
+        outside = [fingerprint(value, 1, deepest=DEEP) for value in self._code.outside()]
+        seen = [*(fingerprint(root, deepest=DEEP) for root in self.roots), *outside]
+        self._look_ns = time.perf_counter_ns() - began_ns
+        return seen
+
+    def begin_batch(self, count: int) -> None:
+        """See whether the roots are as they were, before `count` values are fetched."""
+        self._batch_count = count
+        if self.roots and not self.off:
+            now = self.look()
+            if self._seen is None:
+                self._seen = now
+            elif now != self._seen:
+                self.give_up("the dataset changes while it is read")
+
+    def end_batch(self) -> None:
+        """Keep what was made since `begin_batch`, if the roots are as they were."""
+        pending, self._pending = self._pending, []
+        if pending and self.roots and self.look() != self._seen:
+            self.give_up("its samples change the dataset")
+        if not self.off:
+            for key, parts, replace in pending:
+                self._put(key, parts, replace=replace)
+
+    def fetch(self, name: bytes, make: Callable[[], Any], path: str | None = None) -> Any:
+        """Return the value of `name`, from the store or from `make()`.
+
+        Args:
+            name: all that the value depends on, but for the roots and files.
+            make: makes the value.
+            path: a file that it reads in a way that would not be seen.
+        """
+        if self.off:
+            return make()
+        key = self.salt + name
+        found = self.store.get(key)
+        if found is not None:
+            packed = packing.Packed(found)
+            if stamps.unchanged(packed.note):
+                return self._use(packed, make)
+        if self._is_full:
+            return make()
+        return self._make(key, make, path, replace=found is not None)
+
+    def has(self, name: bytes) -> bool:
+        """Return whether the value of `name` is kept."""
+        return not self.off and self.store.has(self.salt + name)
+
+    def give_up(self, why: str) -> None:
+        """Keep nothing any more, and let the other processes know at their next pass."""
+        self.off = why
+        self.store.put(self.salt + _OFF, why.encode())
+
+    # ---- a value that is there
+
+    def _use(self, packed: packing.Packed, make: Callable[[], Any]) -> Any:
+        value = packed.build()
+        self._use_count += 1
+        if not self.roots or self._use_count % _SPOT_EVERY:
+            return value
+        live = make()  # what the script would have got, whatever comes of the comparison
+        if difference(value, live):
+            self.give_up("a sample differs from what it was")
+        return live
+
+    # ---- a value that is not
+
+    def _make(self, key: bytes, make: Callable[[], Any], path: str | None, *, replace: bool) -> Any:
+        before = self._draws()
+        opened = stamps.record() if self.roots else stamps.Opened()
+        began_ns = time.perf_counter_ns()
+        try:
+            if path is not None:
+                _take(opened, path)
+            value = make()
+        finally:
+            stamps.stop()
+        live_ns = time.perf_counter_ns() - began_ns
+        if opened.unsettled:
+            return value
+        self._try_count += 1
+        why = self._judge(value, make, before, opened)
+        if not why:
+            why = self._pack(key, value, opened, live_ns, replace=replace)
+        if why and not self.off:
+            self._weigh(why)
+        return value
+
+    def _draws(self) -> Any:
+        if not self.roots:
+            return None
+        if self._private is None:
+            self._private = states.Private(*self.roots)
+        return states.read(), self._private.read()
+
+    def _judge(
+        self, value: Any, make: Callable[[], Any], before: Any, opened: stamps.Opened
+    ) -> str:
+        """Return why a value may not be kept; empty where it may."""
+        if self._draws() != before:
+            return "its samples draw random numbers"
+        if opened.why_not or len(opened.stamps) > _MOST_FILES:
+            return opened.why_not or "a sample reads many files"
+        if not stamps.unchanged(tuple(opened.stamps.values())):
+            return "its files are being written"
+        if not self.roots:
+            return ""
+        if self._try_count <= _DOUBLE_COUNT or self._try_count % _DOUBLE_EVERY == 0:
+            return self._make_again(value, make, before)
+        return ""
+
+    def _make_again(self, value: Any, make: Callable[[], Any], before: Any) -> str:
+        if self.look() != self._seen:  # a second making would change it a second time
+            self.give_up("its samples change the dataset")
+            return self.off
+        again = make()
+        if self._draws() != before:
+            states.restore(before[0])
+            self.give_up("its samples draw random numbers, though not always")
+        elif found := difference(value, again, "sample"):
+            self.give_up(f"made twice, a sample differs ({found})")
+        elif set(packing.places(value)) & set(packing.places(again)):
+            self.give_up("its samples are the dataset's own memory")
+        return self.off
+
+    def _pack(
+        self, key: bytes, value: Any, opened: stamps.Opened, live_ns: int, *, replace: bool
+    ) -> str:
+        try:
+            parts = packing.pack(value, tuple(opened.stamps.values()))
+        except Exception as error:  # an object of somebody else's may raise anything
+            return f"a sample holds {error}"
+        if self._keep_count < _DOUBLE_COUNT:
+            self._compare_copy(value, parts, live_ns)
+            if self.off:
+                return self.off
+        self._keep_count += 1
+        # Some parts are the value's own memory, which a transform may write into.
+        if self.roots:
+            self._pending.append((key, [b"".join(parts)], replace))
+        else:
+            self._put(key, parts, replace=replace)
+        return ""
+
+    def _compare_copy(self, value: Any, parts: list[Any], live_ns: int) -> None:
+        """Unpack a value once: is it the same, and is that cheaper than to make it?"""
+        joined = bytearray(b"".join(parts))
+        began_ns = time.perf_counter_ns()
+        copy = packing.unpack(joined)
+        self._copy_ns += time.perf_counter_ns() - began_ns + _OVERHEAD_NS
+        self._live_ns += live_ns
+        if found := difference(copy, value, "sample"):
+            self.give_up(f"a copy of a sample differs ({found})")
+        elif self._keep_count == _DOUBLE_COUNT - 1:
+            self._compare_costs()
+
+    def _compare_costs(self) -> None:
+        if self._live_ns < 1.25 * self._copy_ns:
+            self.give_up("a sample is made as fast as it is copied")
+        batch_ns = self._batch_count * self._live_ns / _DOUBLE_COUNT
+        if self._look_ns > _LOOK_SHARE_RATIO * batch_ns:
+            self.give_up("to see whether the dataset changed takes as long as its samples")
+
+    def _put(self, key: bytes, parts: list[Any], *, replace: bool) -> None:
+        if not self.store.put(key, *parts, replace=replace):
+            needed_bytes = sum(memoryview(part).nbytes for part in parts)
+            self._is_full = not self.store.has_room(needed_bytes)
+
+    def _weigh(self, why: str) -> None:
+        rare = self._keep_count < _LEAST_KEPT_RATIO * self._try_count
+        if self._try_count >= _JUDGED_COUNT and rare:
+            self.give_up(why)
+
+
+def _take(opened: stamps.Opened, path: str) -> None:
+    try:
+        opened.takes(path)
+    except OSError:  # whoever opens it will say so
+        opened.why_not = "its file is not there"
+
+
+def new_salt() -> bytes:
+    """Return what no other memo begins its keys with."""
+    return os.urandom(12)

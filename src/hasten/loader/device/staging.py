@@ -1,0 +1,323 @@
+"""Copies of batches to an accelerator that wait for no kernel, started ahead where it pays.
+
+A plain `tensor.to("cuda")` waits for every kernel that was launched before it, since it copies on
+their stream. Here it is copied on a stream of its own, and what is returned is finished, as
+there: a script may use it on any stream, and do with its CPU tensor what it likes.
+
+A copy that was started before the script asked was made from a snapshot in page-locked memory of
+ours. It is handed out only where the tensor still has the bits of the snapshot, all of them
+compared: no way of writing to a tensor is unseen then, neither numpy's nor `tensor.data`'s.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections import UserDict
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.device.ring import Ring, is_dense
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hasten.loader.device.device import Device
+
+_MOST_LEAVES = 64
+_MOST_MISSES = 2
+_MOST_AHEAD = 2
+
+
+def leaves(batch: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the plain tensors of a batch with their places, and run no code of the user's."""
+    import torch
+
+    if type(batch) is torch.Tensor:
+        yield place, batch
+    elif isinstance(batch, (list, tuple)):
+        walk: Any = list.__iter__ if isinstance(batch, list) else tuple.__iter__
+        for index, part in enumerate(walk(batch)):
+            yield from leaves(part, (*place, index))
+    elif isinstance(batch, dict):
+        for key, part in dict.items(batch):
+            yield from leaves(part, (*place, key))
+    elif isinstance(batch, UserDict):
+        yield from leaves(vars(batch).get("data"), place)
+
+
+def written_count(tensor: Any) -> int | None:
+    """Return torch's count of the writes to a tensor; None for those of inference mode."""
+    return None if tensor.is_inference() else int(tensor._version)
+
+
+def is_plain(tensor: Any) -> bool:
+    """Return whether a move of a `torch.Tensor` is a copy of its memory and nothing else."""
+    import torch
+
+    return (
+        tensor.layout is torch.strided
+        and not (tensor.requires_grad or tensor.is_quantized)
+        and not any(getattr(tensor, "names", ()))
+        and not (tensor.is_conj() or tensor.is_neg())
+        and tensor.numel() > 0
+        and is_dense(tensor.size(), tensor.stride())
+    )
+
+
+def is_watched() -> bool:
+    """Return whether a mode of torch (fake tensors, counters, functional transforms) looks on."""
+    import torch
+
+    core: Any = torch._C
+    jit: Any = torch.jit
+    return bool(
+        core._len_torch_dispatch_stack()
+        or core._len_torch_function_stack()
+        or core._functorch.peek_interpreter_stack() is not None
+        or jit.is_tracing()
+    )
+
+
+def target_of(name: str, tensor: Any, args: Any, kwargs: Any) -> tuple[Any, bool] | None:
+    """Return where `tensor.to(...)` or `tensor.cuda(...)` goes and whether it is non-blocking.
+
+    None for calls that do more than to move the tensor, or that raise.
+
+    Args:
+        name: "to" or "cuda".
+        tensor: what is moved.
+        args: of the call.
+        kwargs: of the call.
+    """
+    import torch
+
+    parse: Any = torch._C._nn._parse_to if name == "to" else _parse_cuda
+    try:
+        device, dtype, non_blocking, layout = parse(*args, **kwargs)
+    except (RuntimeError, TypeError):
+        return None
+    moves = device is not None and dtype in (None, tensor.dtype)
+    return (device, non_blocking) if moves and layout in (None, torch.preserve_format) else None
+
+
+def _parse_cuda(device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
+    import torch
+
+    if device is None or type(device) is int:
+        device = torch.device("cuda") if device is None else torch.device("cuda", device)
+    return torch.device(device), None, non_blocking, memory_format
+
+
+def _compare() -> Callable[[int, int, int], int]:
+    library = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
+    compare = library.memcmp
+    compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    compare.restype = ctypes.c_int
+    return compare
+
+
+_memcmp = _compare()
+
+
+def is_same(tensor: Any, snapshot: Any) -> bool:
+    """Return whether a dense tensor has the geometry and every bit of another."""
+    return (
+        tensor.dtype == snapshot.dtype
+        and tensor.size() == snapshot.size()
+        and tensor.stride() == snapshot.stride()
+        and not _memcmp(tensor.data_ptr(), snapshot.data_ptr(), snapshot.nbytes)
+    )
+
+
+@dataclass(slots=True)
+class _Aim:
+    """Where the script moves the tensors of one place in the batches of one loader.
+
+    Attributes:
+        device: that it moved the last one to.
+        missed_count: copies ahead since then.
+    """
+
+    device: Device
+    missed_count: int = 0
+
+
+@dataclass(slots=True)
+class _Seat:
+    """Where a tensor came from: the aims of its loader, its place in the batch, its writes."""
+
+    aims: dict[tuple[Any, ...], _Aim]
+    place: tuple[Any, ...]
+    written_count: int | None
+
+
+@dataclass(slots=True)
+class _Staged:
+    """A copy that was started ahead, and what it was made from."""
+
+    aim: _Aim
+    device: Device
+    snapshot: Any
+    copied: Any
+    event: Any
+
+
+class Staging:
+    """Answer the script's moves of CPU tensors to an accelerator.
+
+    Args:
+        find: returns the adapter of a `torch.device`, None for devices that have none.
+        ahead: start copies when a batch arrives, to where the last ones of its place went.
+    """
+
+    def __init__(self, find: Callable[[Any], Device | None], *, ahead: bool) -> None:
+        from torch.utils.weak import WeakIdKeyDictionary
+
+        self._find = find
+        self._ahead = ahead
+        self._training = False
+        self._retired = False
+        self._rings: dict[int, Ring] = {}
+        # By identity and weakly: a tensor that the script has made of ours is another one.
+        self._aims: Any = WeakIdKeyDictionary()
+        self._seats: Any = WeakIdKeyDictionary()
+        self._staged: Any = WeakIdKeyDictionary()
+
+    def begin(self) -> None:
+        """Training has begun: what is moved from now on is no model and no lasting table."""
+        self._training = True
+
+    def retire(self) -> None:
+        """Answer no call any more, and let go of all copies."""
+        self._retired = True
+        self._staged.clear()
+        self._seats.clear()
+        self._rings.clear()
+
+    # ---- batches
+
+    def arrived(self, loader: Any, batch: Any) -> Any:
+        """Take note of a batch that the script will get; the earlier the better.
+
+        Args:
+            loader: it comes from; None where that is not known.
+            batch: the very object that the script will get.
+
+        Returns:
+            The same object, untouched.
+        """
+        if not self._retired:
+            try:
+                self._note(loader, batch)
+            except Exception:  # out of memory, say: the script does without
+                self.retire()
+        return batch
+
+    def _note(self, loader: Any, batch: Any) -> None:
+        aims = {} if loader is None else self._aims.setdefault(loader, {})
+        for place, tensor in islice(leaves(batch), _MOST_LEAVES):
+            self._staged.pop(tensor, None)  # a data set may hand out the same tensor again
+            self._seats[tensor] = _Seat(aims, place, written_count(tensor))
+            if self._ahead and place in aims and self._may_stage(loader, tensor, aims[place]):
+                self._stage(tensor, aims[place])
+
+    def _may_stage(self, loader: Any, tensor: Any, aim: _Aim) -> bool:
+        import torch
+
+        waiting = sum(staged.aim is aim for staged in list(self._staged.values()))
+        return (
+            aim.missed_count < _MOST_MISSES
+            and waiting < _MOST_AHEAD
+            and not torch.is_inference_mode_enabled()
+            and not is_watched()
+            and is_plain(tensor)
+            and (bool(getattr(loader, "pin_memory", False)) or not tensor.is_pinned())
+            and aim.device.is_ready()
+        )
+
+    def _stage(self, tensor: Any, aim: _Aim) -> None:
+        device = aim.device
+        ring = self._rings.setdefault(id(device), Ring(device.pinned_empty))
+        snapshot = ring.lend(tensor.size(), tensor.stride(), tensor.dtype)
+        if snapshot is None:
+            return
+        aim.missed_count += 1  # until it is asked for
+        snapshot.copy_(tensor)
+        copied = device.copy(snapshot)
+        event = device.event()
+        ring.fence(snapshot, lambda: not device.has_come(event))
+        self._staged[tensor] = _Staged(aim, device, snapshot, copied, event)
+
+    # ---- moves
+
+    def moved(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
+        """Return what `original(tensor, *args, **kwargs)` would, sooner where that is possible.
+
+        Args:
+            original: `Tensor.to` or `Tensor.cuda`.
+            tensor: its first argument.
+            args: the other ones.
+            kwargs: by name.
+        """
+        if self._training and not self._retired and not is_watched():
+            try:
+                found = self._move(original.__name__, tensor, args, kwargs)
+            except Exception:  # the script's own call tells what is wrong, if it still is
+                self.retire()
+            else:
+                if found is not None:
+                    return found
+        return original(tensor, *args, **kwargs)
+
+    def _move(self, name: str, tensor: Any, args: Any, kwargs: Any) -> Any | None:
+        import torch
+
+        # Of a subclass not even an attribute is read: that could be code of the script's.
+        going = target_of(name, tensor, args, kwargs) if type(tensor) is torch.Tensor else None
+        if going is None:
+            return None
+        target, non_blocking = going
+        if target.type == "cpu":
+            # Read without a wait, its values have to come by the script's next blocking copy.
+            if non_blocking and not tensor.is_cpu:
+                self.retire()
+            return None
+        if not tensor.is_cpu or not is_plain(tensor):
+            return None
+        device = self._find(target)
+        if device is None or not device.is_ready():
+            return None
+        return self._hand_out(tensor, device, non_blocking=non_blocking)
+
+    def _hand_out(self, tensor: Any, device: Device, *, non_blocking: bool) -> Any | None:
+        seat = self._seats.get(tensor)
+        now_count = written_count(tensor)
+        untouched = seat is not None and now_count is not None and now_count == seat.written_count
+        staged = self._staged.pop(tensor, None)
+        if seat is not None:
+            aim = seat.aims.setdefault(seat.place, _Aim(device))
+            aim.device, aim.missed_count = device, 0
+        if untouched and staged is not None and _serves(staged, tensor, device):
+            copied, event = staged.copied, staged.event
+        # Page-locked memory may be the target of a copy that the script's stream has yet to make;
+        # a move on that stream would wait for it. That is no case for a batch as it was loaded.
+        elif not tensor.is_pinned() or (untouched and not non_blocking):
+            copied = device.copy(tensor)
+            event = device.event()
+        else:
+            return None
+        device.finish(event)
+        device.hand_over(copied)
+        return copied
+
+
+def _serves(staged: _Staged, tensor: Any, device: Device) -> bool:
+    import torch
+
+    return (
+        staged.device is device
+        and not torch.is_inference_mode_enabled()
+        and is_same(tensor, staged.snapshot)
+    )

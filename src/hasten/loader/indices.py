@@ -1,0 +1,300 @@
+"""The indices of one pass, pulled from the script's sampler when torch would pull them."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from itertools import chain, count, islice
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader import states
+from hasten.loader.orders import fast_indices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_SERIAL = count(1)
+
+
+class Stream:
+    """The indices of one pass, and the random draws that belong to them.
+
+    A sampler may draw, count or look at the script's objects whenever it is asked. So it is
+    asked as torch asks: a loader without workers pulls the indices of a batch when that batch
+    is wanted, one with workers keeps `own_ahead_count` batches pulled. Only where nobody can
+    tell the difference (`foreseen_count`) more are pulled earlier.
+
+    Each is pulled by a method of torch's iterator, which finds here what it looks for in one of
+    its own: whoever stands there to see the order of the samples sees this pass, too.
+
+    Args:
+        pulls: the sampler's own iterator, or what is left of it.
+        sampler: where they come from, for the length.
+        dataset: the script's, whose samples they name.
+        seed: the base seed that torch gives to the workers of this pass.
+        own_ahead_count: batches that the script's own workers would have asked for.
+        foreseen_count: how many batches may be pulled before they are wanted.
+        counted: the sampler is torch's own, whose length may be asked for at any time. One of
+            the script's may raise or draw there.
+        fast: `pulls` gives tensors of ours, where torch's sampler gives lists.
+
+    Attributes:
+        ended: nothing is left to be pulled.
+    """
+
+    def __init__(
+        self,
+        pulls: Iterator[Any],
+        sampler: Any,
+        dataset: Any,
+        *,
+        seed: int,
+        own_ahead_count: int = 0,
+        foreseen_count: int = 0,
+        counted: bool = False,
+        fast: bool = False,
+    ) -> None:
+        from torch.utils.data import dataloader
+
+        self.sampler = sampler
+        self.seed = seed
+        self.ended = False
+        self.fast = fast
+        self._counted = counted
+        self._torchs: Any = dataloader._BaseDataLoaderIter
+        self._pulls, self._dataset = pulls, dataset
+        self._own_ahead_count = own_ahead_count
+        self._foreseen_count = foreseen_count
+        self._pulled_count = 0
+        self._held: deque[Any] = deque()
+        self._size = None if own_ahead_count else _size_of(sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._pulls
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    @property
+    def _sampler_iter(self) -> Iterator[Any]:
+        return self._pulls
+
+    @property
+    def _index_sampler(self) -> Any:
+        return self.sampler
+
+    def left_after(self, number: int) -> int:
+        """Return how many batches come after batch `number`, which was taken last, if known."""
+        if self.ended:
+            return len(self._held)
+        return len(self.sampler) - number - 1 if self._counted else sys.maxsize
+
+    def prefill(self) -> None:
+        """Pull what the script's own workers would be given at the start."""
+        for _ in range(self._own_ahead_count):
+            self._pull()
+
+    def _pull(self) -> None:
+        if not self.ended:
+            try:
+                self._held.append(self._torchs._next_index(self))
+                self._pulled_count += 1
+            except StopIteration:
+                self.ended = True
+
+    def peek(self) -> None:
+        """Pull the first batch: samplers draw with it."""
+        if not self._held:
+            self._pull()
+
+    def delivered(self) -> None:
+        """Note that a batch has come: the script's own workers would be given one more."""
+        if self._own_ahead_count:
+            self._pull()
+
+    def take(self, *, now: bool, raw: bool = False) -> Any:
+        """Return the indices of the next batch, or None where there are none (yet).
+
+        Args:
+            now: the script wants this very batch.
+            raw: tensors of ours will do; else they are lists, as torch's sampler gives them.
+        """
+        if not self._held:
+            foreseen = not self._own_ahead_count and self._pulled_count < self._foreseen_count
+            if now or (foreseen and self._pulled_count):
+                self._pull()
+        if not self._held:
+            return None
+        indices = self._held.popleft()
+        return listed(indices) if self.fast and not raw else indices
+
+    @property
+    def is_resized(self) -> bool:
+        """The script has changed the batch size since batches were pulled early."""
+        return self._size is not None and self.sampler.batch_size != self._size
+
+    def regroup(self, pulled: list[Any]) -> None:
+        """Make batches that were pulled and not delivered up anew, as torch would by now.
+
+        Args:
+            pulled: those that were taken.
+        """
+        self._size = self.sampler.batch_size
+        if self.sampler.drop_last:  # torch keeps to the size that a pass began with
+            self._held.extendleft(reversed(pulled))
+            return
+        early = [*pulled, *self._held]
+        rest = chain.from_iterable(map(listed, chain(early, self._pulls)))
+        self._pulls = iter(lambda: list(islice(rest, self.sampler.batch_size)), [])
+        self._held.clear()
+        self._foreseen_count, self.fast, self.ended = 0, False, False
+
+    def put_back(self, indices: Any) -> None:
+        """Let the batch that was taken last be taken again."""
+        self._held.appendleft(indices)
+
+
+def begin_stream(loader: Any, *, kept_seed: int | None = None, fast: bool = False) -> Stream:
+    """Start the sampler of `loader` with the random draws of its own iterator, in their order.
+
+    torch starts the sampler, draws a base seed, and with workers starts the sampler once more
+    and asks it for what they fetch ahead. Whoever fetches then must draw nothing.
+
+    Args:
+        loader: the script's loader.
+        kept_seed: of its own workers, where those stayed since an earlier pass: then torch
+            draws no base seed, and starts the sampler once.
+        fast: tensors of ours may stand for the lists of torch's own samplers.
+    """
+    import torch
+
+    sampler, own_count = loader._index_sampler, int(loader.num_workers)
+    pulls, is_fast = _begin(sampler, fast=fast)
+    if kept_seed is not None:
+        seed = kept_seed
+    else:
+        seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
+        if own_count:
+            pulls, is_fast = _begin(sampler, fast=fast)
+    foreseen_count = foreseen(loader)
+    stream = Stream(
+        pulls,
+        sampler,
+        loader.dataset,
+        seed=seed,
+        own_ahead_count=own_count * (loader.prefetch_factor or 0),
+        foreseen_count=foreseen_count,
+        counted=foreseen_count > 0,
+        fast=is_fast,
+    )
+    stream.prefill()
+    return stream
+
+
+def foretell(loader: Any) -> Stream:
+    """Return how the next pass would begin if nobody drew a random number until then.
+
+    For loaders of which all indices are `foreseen`; the generators are left as they are.
+    """
+    put_back = kept_draws(loader)
+    try:
+        stream = begin_stream(loader)
+        stream.peek()
+    finally:
+        put_back()
+    return stream
+
+
+def kept_draws(loader: Any) -> Callable[[], None]:
+    """Return what puts the generators back that the beginning of a pass draws from."""
+    import torch
+
+    own = states.read()
+    held = getattr(_order_of(loader), "__dict__", {})  # no code of the script's runs for that
+    given = loader.generator, held.get("generator")
+    kept = [(one, one.get_state()) for one in given if isinstance(one, torch.Generator)]
+
+    def put_back() -> None:
+        states.restore(own)
+        for generator, state in kept:
+            generator.set_state(state)
+
+    return put_back
+
+
+def _begin(sampler: Any, *, fast: bool) -> tuple[Iterator[Any], bool]:
+    """Start a sampler; return its batches, and whether they are tensors of ours."""
+    found = fast_indices(sampler) if fast else None
+    return (iter(sampler), False) if found is None else (found, True)
+
+
+def _size_of(sampler: Any) -> int | None:
+    """Return the batch size of torch's own sampler, which reads it at each batch."""
+    from torch.utils.data import BatchSampler
+
+    return sampler.batch_size if type(sampler) is BatchSampler else None
+
+
+def sample_count(indices: Any) -> int:
+    """Return the samples of a batch: without automatic batching its index is a single one.
+
+    Of what the script's own sampler gives, nothing is asked.
+    """
+    return len(indices) if type(indices) is list else 1
+
+
+def listed(indices: Any) -> Any:
+    """Return a batch of a `fast` stream as torch's sampler gives it.
+
+    Not for batches of other streams: an array or tensor there is the script's own.
+    """
+    return indices.tolist() if hasattr(indices, "tolist") else indices
+
+
+def rest_of(loader: Any, pulls: Iterator[Any]) -> Stream:
+    """Return what is left of a pass that torch's own iterator began; nothing is drawn."""
+    return Stream(
+        pulls,
+        loader._index_sampler,
+        loader.dataset,
+        seed=fresh_seed(),
+        own_ahead_count=int(loader.num_workers) * (loader.prefetch_factor or 0),
+        foreseen_count=sys.maxsize,
+        counted=foreseen(loader) > 0,
+    )
+
+
+def _order_of(loader: Any) -> Any:
+    """Return the sampler whose indices a loader makes up into batches."""
+    from torch.utils.data import BatchSampler
+
+    sampler = loader._index_sampler
+    return sampler.sampler if type(sampler) is BatchSampler else sampler
+
+
+def fresh_seed() -> int:
+    """Return a seed that no earlier workers had, without a draw from the script's generators."""
+    import torch
+
+    return int(torch.initial_seed() + next(_SERIAL)) % (1 << 62)
+
+
+def foreseen(loader: Any) -> int:
+    """Return how many batches of a pass can be known early without anybody noticing.
+
+    All of them where torch's own samplers draw once, at the first one, and keep nothing. With
+    a generator of the script's own a shuffle draws again with the last batch: that one waits.
+    None for samplers of the script's own: they may look at anything.
+    """
+    from torch.utils.data import sampler as torchs
+    from torch.utils.data.distributed import DistributedSampler
+
+    inner = _order_of(loader)
+    quiet = (torchs.SequentialSampler, torchs.SubsetRandomSampler, torchs.WeightedRandomSampler)
+    if type(inner) in (*quiet, DistributedSampler):
+        return sys.maxsize
+    if type(inner) is not torchs.RandomSampler:
+        return 0
+    if inner.generator is None:
+        return sys.maxsize
+    return 0 if inner.replacement else max(0, len(loader._index_sampler) - 1)

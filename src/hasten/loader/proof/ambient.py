@@ -1,0 +1,149 @@
+"""What code of the script does to all that runs beside it: to modules, files and networks."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from hasten.loader.proof.library import LOOKING
+from hasten.loader.proof.reach import called
+from hasten.loader.proof.source import is_user_file
+from hasten.loader.proof.words import words
+
+if TYPE_CHECKING:
+    from hasten.loader.proof.reads import Reads
+    from hasten.loader.proof.scopes import Scope
+
+SETTINGS = words(
+    "chdir fchdir set_default_dtype set_default_tensor_type set_default_device set_image_backend "
+    "setlocale putenv unsetenv set_printoptions seterr seterrcall set_flush_denormal getcontext "
+    "setcontext captureWarnings"
+)
+"""What changes a setting of the whole process."""
+
+_OF_PROCESSES = words("active_children active_count waitpid wait3 wait4 waitid")
+LATE = words("import_module __import__ run_path run_module exec_module")
+_OF_MODULES = words(
+    "eval train load_state_dict to half double float bfloat16 cuda cpu zero_grad requires_grad_ "
+    "type apply step update_parameters register_buffer register_parameter add_module"
+)
+_OF_TRAINING = {"_buffers", "_parameters", "param_groups"}
+_OF_VECTORS = words("vector_to_parameters clip_grad_norm_ clip_grad_value_")
+_FILING = words(
+    "save savez savez_compressed savetxt write_text write_bytes write_array dump to_csv to_json "
+    "to_pickle to_parquet tofile copy copyfile copy2 copytree rename replace move unlink remove "
+    "mkdir makedirs touch imwrite symlink symlink_to link hardlink_to rmdir rmtree truncate "
+    "system run Popen call check_call check_output extractall extract memmap open_memmap mmap "
+    "from_file SharedMemory ZipFile File FileHandler RotatingFileHandler NamedTemporaryFile "
+    "mkstemp SummaryWriter make_archive HDFStore ExcelWriter"
+)
+_SAVING = ("save", "imsave", "to_feather", "to_hdf", "to_excel", "to_sql", "write_")
+_OF_TEXTS = words("copy replace remove call run extract")
+"""Of these, what is called of other things than files, too."""
+
+
+_READ_ONLY = ("r", "c", None)
+
+
+def against(node: ast.AST, scope: Scope, reads: Reads) -> str:
+    """Return what a node does to that which items read; empty where it does nothing.
+
+    Args:
+        node: of the script's code that can still run.
+        scope: the code around it.
+        reads: what the items read.
+    """
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return _imports(node)
+    if isinstance(node, ast.Attribute) and node.attr == "showwarning":
+        return "the script uses warnings.showwarning"
+    if not isinstance(node, ast.Call):
+        return ""
+    name = called(node)
+    records = name == "catch_warnings" and bool(node.keywords)
+    if records or name in SETTINGS or name in LATE or name in _OF_PROCESSES:
+        return f"the script calls {name}"
+    if _patches(node):
+        return "the script patches what it names"
+    return _changes_modules(node, scope, reads) or _writes_files(node, scope, reads)
+
+
+def _changes_modules(node: ast.Call, scope: Scope, reads: Reads) -> str:
+    leading = scope.names.leading
+    if "_buffers" in leading and scope.is_near(node.func):
+        return "the script calls a network, and items read what it keeps"
+    if not reads.has_modules and not leading & _OF_TRAINING:
+        return ""
+    name = called(node)
+    given = list(node.args) if name in _OF_VECTORS else []
+    if name in _OF_MODULES and isinstance(node.func, ast.Attribute):
+        given.append(node.func.value)
+    if any(map(scope.is_near, given)):
+        return f"the script calls {name} of a network that items read"
+    return ""
+
+
+def _writes_files(node: ast.Call, scope: Scope, reads: Reads) -> str:
+    name = called(node)
+    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+    modes = [one.value for one in node.keywords if one.arg == "mmap_mode"]
+    if any(getattr(one, "value", "") not in _READ_ONLY for one in modes):
+        name = "memmap"
+    if (
+        name not in _FILING
+        and not name.startswith(_SAVING)
+        and not (name == "open" and _writes(node))
+    ):
+        return ""
+    if name in _OF_TEXTS and not (owner is not None and scope.is_module(owner)):
+        return ""
+    if reads.files & LOOKING:
+        return f"the script calls {name}, and items look which files there are"
+    is_torch = isinstance(owner, ast.Name) and owner.id == "torch" and name == "save"
+    if reads.has_maps and not is_torch and name not in ("mkdir", "makedirs"):
+        return f"the script calls {name}, and items read a mapped file"
+    return ""
+
+
+def _writes(node: ast.Call) -> bool:
+    given = [*node.args[:2], *(one.value for one in node.keywords if one.arg == "mode")]
+    texts = [one.value for one in given if isinstance(one, ast.Constant)]
+    modes = [one for one in texts if isinstance(one, str) and set(one) <= set("rwxabt+U")]
+    return any(set(one) & set("wxa+") for one in modes) or len(texts) < len(given[1:])
+
+
+def _patches(node: ast.Call) -> bool:
+    """Return whether a call is one of `unittest.mock.patch`."""
+    function = node.func
+    if isinstance(function, ast.Attribute) and function.attr in ("object", "dict", "multiple"):
+        function = function.value
+    return getattr(function, "id", getattr(function, "attr", "")) == "patch" and bool(node.args)
+
+
+def _imports(node: ast.Import | ast.ImportFrom) -> str:
+    """Return what an import would run: code that nobody has seen yet."""
+    if isinstance(node, ast.ImportFrom) and node.level:
+        ends = f".{node.module or node.names[0].name}"
+        known = any(name.endswith(ends) for name in sys.modules)
+        return "" if known else f"the script imports {ends}, which is not loaded yet"
+    names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [
+        one.name for one in node.names]  # fmt: skip
+    for name in names:
+        if name not in sys.modules and not _is_installed(name.partition(".")[0]):
+            return f"the script imports {name}, which is not loaded yet"
+    return ""
+
+
+def _is_installed(root: str) -> bool:
+    if root in sys.stdlib_module_names:
+        return True
+    try:
+        spec = find_spec(root)
+    except (ImportError, ValueError):
+        return False
+    if spec is None:
+        return False
+    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+    return bool(places) and not any(is_user_file(str(one)) for one in places)

@@ -1,0 +1,191 @@
+"""Follow functions that are written in Python, without running them."""
+
+from __future__ import annotations
+
+import ast
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.proof import body as bodies
+from hasten.loader.proof import calls
+from hasten.loader.proof.objects import attribute_of
+from hasten.loader.proof.source import function_of
+from hasten.loader.proof.values import Value, either, new, sign, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hasten.loader.proof.body import Body
+    from hasten.loader.proof.reads import Reads
+
+_DEEPEST = 24
+_MOST_CALLS = 2000
+
+
+class Follower:
+    """Follows functions that the items call.
+
+    Args:
+        reads: takes what is found.
+
+    Attributes:
+        in_worker: what is followed runs once in a worker process.
+    """
+
+    def __init__(self, reads: Reads) -> None:
+        self.reads = reads
+        self.in_worker = False
+        self.following: list[Any] = []
+        self._known: dict[Any, Value] = {}
+        self._kept: list[Any] = []
+        self._depth = self._count = 0
+
+    def method(  # noqa: PLR0917
+        self, owner: Value, name: str, args: list[Value], named: Mapping[str, Value], body: Body,
+        node: ast.AST | None,
+    ) -> Value:  # fmt: skip
+        """Follow a method of an object of the script's, by the objects or the class it has."""
+        if owner.objects is None:
+            function = attribute_of(owner.kind, name) if owner.kind else None
+            if not isinstance(function, FunctionType) or name in self.reads.facts.stored:
+                return body.gap(f"{name} cannot be followed", node)
+            return self.call(function, [owner, *args], named, body, node)
+        found: list[Value] = []
+        for one in owner.objects:
+            target = attribute_of(one, name)
+            if target is None:
+                return body.gap(f"{type(one).__name__} has no {name}", node)
+            found.append(calls.call_object(body, target, args, named, node, module=None))
+        return either(*found)
+
+    def call(
+        self, function: Any, args: list[Value], named: Mapping[str, Value], body: Body,
+        node: ast.AST | None,
+    ) -> Value:  # fmt: skip
+        """Follow a function that is written in Python; return what it may return."""
+        key = self._key(function, args, named)
+        known: Value | None = self._known.get(key)
+        if known is not None:
+            return known
+        tree = function_of(function.__code__)
+        if tree is None:
+            return body.gap(f"the source of {function.__qualname__} is not known", node)
+        if isinstance(tree, ast.AsyncFunctionDef):
+            return body.gap(f"{function.__qualname__} cannot be followed", node)
+        if self._is_too_large():
+            return body.gap("its code is too large to be followed", node)
+        if key is not None:
+            self._known[key] = unknown()  # a call of itself
+            self._kept += [function, args, named]
+        self.reads.codes.add(function.__code__)
+        found = self._run(bodies.Body(
+            self, function.__code__.co_filename, function.__globals__, self._enclosed(function),
+            _owner(function), self._bind(function, args, named),
+        ), tree)  # fmt: skip
+        if key is not None:
+            self._known[key] = found
+        return found
+
+    def inner(self, callee: Value, args: list[Value], named: Mapping[str, Value]) -> Value:
+        """Follow a function or lambda that is defined in the code itself."""
+        node: Any = callee.made[0]
+        around: Body = callee.made[1]
+        if self._is_too_large():
+            return around.gap("its code is too large to be followed", node)
+        positions = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+        variables = dict(zip(positions, args, strict=False))
+        for rest in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+            variables.setdefault(rest.arg, named.get(rest.arg, unknown()))
+        for many in (node.args.vararg, node.args.kwarg):
+            if many is not None:
+                variables[many.arg] = new(shares=True)
+        return self._run(bodies.Body(
+            self, around.path, around.space, around.enclosing(), around.owner, variables
+        ), node)  # fmt: skip
+
+    def apart(self, one: Any, args: list[Value], named: Mapping[str, Value], body: Body,
+              node: ast.AST | None) -> str:  # fmt: skip
+        """Follow a call as if nothing were known; return what of it differs from time to time."""
+        known, self._known = self._known, {}
+        drew, self.reads.draws = self.reads.draws, False
+        asked, self.reads.files = self.reads.files, set()
+        calls.call_object(body, one, args, named, node, module=None)
+        found = (
+            "random numbers" if self.reads.draws else "what files hold" if self.reads.files else ""
+        )
+        self.reads.draws |= drew
+        self.reads.files |= asked
+        self._known = known
+        return found
+
+    def _run(self, body: Body, tree: Any) -> Value:
+        self._depth += 1
+        try:
+            return body.run(_statements(tree))
+        finally:
+            self._depth -= 1
+
+    def _is_too_large(self) -> bool:
+        self._count += 1
+        return self._depth >= _DEEPEST or self._count > _MOST_CALLS
+
+    def _key(self, function: Any, args: list[Value], named: Mapping[str, Value]) -> Any:
+        """Return what tells one call from another; None where that cannot be told."""
+        values = [*args, *named.values()]
+        if any(value.made is not None for value in values):
+            return None
+        return (id(function), *map(sign, args), *sorted(
+            (name, *map(repr, sign(value))) for name, value in named.items()
+        ))  # fmt: skip
+
+    def _enclosed(self, function: Any) -> dict[str, Value]:
+        found: dict[str, Value] = {}
+        self.reads.enclosed.update(function.__code__.co_freevars)
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        for name, cell in cells:
+            try:
+                found[name] = self.reads.load(cell.cell_contents)
+            except ValueError:
+                found[name] = unknown()
+        return found
+
+    def _bind(
+        self, function: Any, args: list[Value], named: Mapping[str, Value]
+    ) -> dict[str, Value]:
+        code = function.__code__
+        count = code.co_argcount
+        names = code.co_varnames[: count + code.co_kwonlyargcount]
+        found = dict(zip(names[:count], args, strict=False))
+        found = {name: value for name, value in found.items() if value is not calls.MANY}
+        found |= {name: value for name, value in named.items() if name in names}
+        defaults = function.__defaults__ or ()
+        given = dict(zip(names[count - len(defaults) : count], defaults, strict=True))
+        given |= function.__kwdefaults__ or {}
+        open_ended = "**" in named or any(one is calls.MANY for one in args)
+        for name in names:
+            if name not in found:
+                known = name in given and not open_ended
+                found[name] = self.reads.load(given[name]) if known else unknown()
+        rest = [*args[count:], *(value for name, value in named.items() if name not in names)]
+        holds = any(self.reads.holds(one) and not (one.flat and one.fresh) for one in rest)
+        flags = bool(code.co_flags & 4) + bool(code.co_flags & 8)
+        ordered = {name: found[name] for name in names}
+        for name in code.co_varnames[len(names) : len(names) + flags]:
+            ordered[name] = new(shares=holds or open_ended)
+        return ordered
+
+
+def _statements(tree: Any) -> list[ast.stmt]:
+    if isinstance(tree, ast.Lambda):
+        return [ast.copy_location(ast.Return(value=tree.body), tree.body)]
+    found: list[ast.stmt] = tree.body
+    return found
+
+
+def _owner(function: Any) -> type | None:
+    """Return the class whose method this is, where it says `super()`."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if name == "__class__":
+            found: type = cell.cell_contents
+            return found
+    return None

@@ -1,0 +1,388 @@
+"""Follow calls of a library's functions, by their names."""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+import sys
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.proof import asking, calls, library, methods, objects, operators, transforms
+from hasten.loader.proof.source import is_generated, is_user_class, is_user_file
+from hasten.loader.proof.values import Value, new, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hasten.loader.proof.body import Body
+
+GENERATORS = {"Generator", "RandomState", "Random"}
+_UNBOUND = ("method_descriptor", "wrapper_descriptor")
+_READ_MODES = {"r", "rb", "rt", "br", "tr", "r:gz", "c"}
+_OPENING = {"open", "File", "memmap", "ZipFile"}
+_NUMBERS = (int, float, complex, bool, str, bytes)
+_COPYING = ("copy", "deepcopy")
+_DRAWING = (
+    "random", "numpy.random", "torch", "torch.nn.functional", "torchvision.transforms.transforms",
+)  # fmt: skip
+_TOLD = {"out", "inplace", "device", "generator", "dst"}
+_CV2_TARGETS = {  # where OpenCV takes an array that it writes into
+    "resize": 2, "cvtColor": 2, "flip": 2, "rotate": 2, "warpAffine": 3, "warpPerspective": 3,
+    "blur": 2, "medianBlur": 2, "GaussianBlur": 3, "bilateralFilter": 4, "equalizeHist": 1,
+    "threshold": 4, "split": 1, "merge": 1, "addWeighted": 5, "transpose": 1, "Canny": 3,
+    "Sobel": 4, "Laplacian": 2, "dilate": 2, "erode": 2, "remap": 4, "copyMakeBorder": 6,
+    "LUT": 2, "absdiff": 2, "add": 2, "subtract": 2, "multiply": 2, "divide": 2,
+    "bitwise_and": 2, "bitwise_or": 2, "bitwise_xor": 2, "bitwise_not": 1, "normalize": 1,
+    "convertScaleAbs": 1, "filter2D": 3, "boxFilter": 3, "pyrDown": 1, "pyrUp": 1,
+    "morphologyEx": 3, "inRange": 3, "adaptiveThreshold": 6, "hconcat": 1, "vconcat": 1,
+    "distanceTransform": 3, "applyColorMap": 2,
+}  # fmt: skip
+
+
+def construct(
+    body: Body, kind: type, args: list[Value], named: Mapping[str, Value], node: Any
+) -> Value:
+    """Follow the making of an object."""
+    values = [*args, *named.values()]
+    holds = any(body.reads.holds(one) and not (one.flat and one.fresh) for one in values)
+    if not is_user_class(kind):
+        return _of_library(body, kind, args, named, node, shares=holds)
+    if isinstance(type(kind).__call__, FunctionType) or not _is_made_plainly(kind):
+        return body.gap(f"the making of a {kind.__name__} cannot be followed", node)
+    body.reads.facts.made.add(kind)
+    made = new(kind=kind, shares=holds)
+    init = objects.attribute_of(kind, "__init__")
+    if isinstance(init, FunctionType) and not is_generated(init):
+        if not is_user_file(init.__code__.co_filename):
+            return body.gap(f"{kind.__name__}.__init__ cannot be followed", node)
+        body.follower.call(init, [made, *args], named, body, node)
+    elif "__dataclass_fields__" in vars(kind):
+        _data_class(body, kind, made, node)
+    return made
+
+
+def _of_library(
+    body: Body,
+    kind: type,
+    args: list[Value],
+    named: Mapping[str, Value],
+    node: Any,
+    *,
+    shares: bool,
+) -> Value:
+    """Follow the making of an object of a library's class."""
+    if kind is slice:
+        body.reads.facts.made.add(kind)
+    if issubclass(kind, BaseException):
+        return new(shares=shares)
+    if transforms.is_transform(kind):
+        return transforms.make(body, kind, args, named, node)
+    return library_call(body, kind, args, named, node, None, made=kind)
+
+
+def _is_made_plainly(kind: type) -> bool:
+    for parent in kind.__mro__:
+        for name in ("__new__", "__del__"):
+            own = vars(parent).get(name)
+            own = getattr(own, "__func__", own)
+            if isinstance(own, FunctionType) and not _is_of_namedtuple(own):
+                return not is_user_file(own.__code__.co_filename) and parent is not kind
+    return True
+
+
+def _is_of_namedtuple(function: FunctionType) -> bool:
+    name = function.__code__.co_filename
+    return (name == "<string>" and is_generated(function)) or name.startswith("<namedtuple")
+
+
+def _data_class(body: Body, kind: Any, made: Value, node: Any) -> None:
+    fields = kind.__dataclass_fields__.values()
+    for one in fields:
+        factory = one.default_factory
+        users = isinstance(factory, type) and is_user_class(factory)
+        if isinstance(factory, FunctionType) or users:
+            found = calls.call_object(body, factory, [], {}, node, module=None)
+            made.shares = made.shares or body.reads.holds(found)
+    after = objects.attribute_of(kind, "__post_init__")
+    if isinstance(after, FunctionType):
+        body.follower.call(after, [made], {}, body, node)
+
+
+def _homes(one: Any, module: str | None) -> set[str]:
+    """Return the names of the modules by which a function is known."""
+    own = getattr(one, "__module__", None)
+    bound = getattr(one, "__self__", None)
+    if type(one).__name__ == "ufunc":
+        own = "numpy"
+    elif isinstance(bound, ModuleType):
+        own = bound.__name__
+    elif "VariableFunctions" in getattr(bound, "__name__", type(bound).__name__):
+        own = "torch"
+    elif isinstance(bound, type) or hasattr(one, "__objclass__"):
+        own = (bound if isinstance(bound, type) else one.__objclass__).__module__
+    found = {own or module or ""}
+    name = getattr(one, "__name__", "")
+    if module and vars(sys.modules.get(module, sys)).get(name) is one:
+        found.add(module)
+    return found
+
+
+def library_call(  # noqa: PLR0917
+    body: Body, one: Any, args: list[Value], named: Mapping[str, Value], node: Any,
+    module: str | None, *, made: type | None = None,
+) -> Value:  # fmt: skip
+    """Follow a call of a library's function, by its name."""
+    name = getattr(one, "__name__", "")
+    homes = _homes(one, module)
+    args = [value for value in args if value is not calls.MANY]
+    special = _special(body, one, name, homes, args, named, node)
+    if special is not None:
+        return special
+    values = [*args, *named.values()]
+    body.reads.asks_files(name)
+    given = follow_functions(body, name, args, named, node)
+    if why := writes_an_argument(name, homes, args, {**by_signature(one, args), **named}):
+        return body.gap(why, node)
+    if any(library.draws(home, name) for home in homes):
+        return drawn(body, name, args, named, node)
+    unbound = type(one).__name__ in _UNBOUND and name not in library.PURE_METHODS
+    if unbound or not any(library.is_pure(home, name) for home in homes):
+        if body.follower.in_worker and name == "initial_seed":
+            return new(flat=True)
+        home = next(iter(sorted(homes, key=len, reverse=True)))
+        shown = f"{home}.{name}".strip(".")
+        return body.gap(f"it calls {shown}, which is not known to be free of effects", node)
+    for value in values:
+        operators.implied(body, value, node, but=_spared(name), deep=not _spared(name))
+    if "copy" in named and named["copy"].only is not True:
+        name = "asarray"
+    typed = methods.is_numeric(named.get("dtype"))
+    return _result(body, name, homes, [*values, *given], made, typed=typed)
+
+
+def by_signature(one: Any, args: Sequence[Value]) -> dict[str, Value]:
+    """Return positional arguments by the names that the function has for them."""
+    try:
+        names = list(inspect.signature(one).parameters)
+    except (TypeError, ValueError):
+        numpys = _is_numpys(_homes(one, None)) and len(args) > 2 and not args[2].fresh
+        return {"out": args[2]} if numpys else {}
+    return {name: value for name, value in zip(names, args, strict=False) if name in _TOLD}
+
+
+def _spared(name: str) -> str:
+    """Return the special methods that a well-known builtin does not call."""
+    if name in ("len", "bool", "range"):
+        return "__getitem__ __iter__ __next__ __str__ __repr__ __eq__ __hash__"
+    if name in ("isinstance", "type", "callable", "issubclass", "hasattr", "getattr"):
+        return " ".join(n for n in dir(object)) + " __getitem__ __len__ __iter__ __next__ __add__"
+    return ""
+
+
+def _special(  # noqa: PLR0917
+    body: Body, one: Any, name: str, homes: set[str], args: list[Value],
+    named: Mapping[str, Value], node: Any,
+) -> Value | None:  # fmt: skip
+    """Follow functions whose effects are in what they are given."""
+    known = homes & {"io", "_io", "builtins", "numpy", "zipfile", "gzip", "rasterio"}
+    if name in _OPENING and (known or any(home.startswith("h5py") for home in homes)):
+        return _open(body, name, args, named, node)
+    if name in _COPYING and "copy" in homes:
+        return _copied(body, name, args, node)
+    if isinstance(one, type) and name in GENERATORS | {"SystemRandom"}:
+        return _generator(body, one, args, named, node)
+    if name == "default_rng":
+        kind = getattr(sys.modules.get("numpy.random"), "Generator", None)
+        return _generator(body, kind, args, named, node)
+    if one is pathlib.Path or one is pathlib.PosixPath:
+        body.reads.facts.made.add(pathlib.Path)
+        for value in args:
+            operators.implied(body, value, node)
+        return new(flat=True, kind=pathlib.Path)
+    if homes == {"builtins"}:
+        return asking.asked(body, name, args, node)
+    return None
+
+
+def _generator(
+    body: Body, kind: Any, args: list[Value], named: Mapping[str, Value], node: Any
+) -> Value:
+    """Follow the making of a random generator: what it is seeded with must be told."""
+    values = [*args, *named.values()]
+    if getattr(kind, "__module__", "").startswith("torch"):
+        return new(kind=kind)
+    seeded = bool(values) and all(one.is_plain for one in values)
+    if not seeded or any(None in (one.objects or ()) for one in values if one.objects):
+        return body.gap(f"a {getattr(kind, '__name__', 'generator')} without a seed", node)
+    return new(kind=kind)
+
+
+def _copied(body: Body, name: str, args: list[Value], node: Any) -> Value:
+    """Follow `copy.copy` and `copy.deepcopy`."""
+    value = args[0] if args else unknown()
+    if value.flat:
+        return new(flat=True, kind=value.kind)
+    body.reads.facts.copies = True
+    for asked in ("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__setstate__"):
+        body.ask(value, f"!{asked}", node)
+        body.ask(unknown(), f"!{asked}", node)
+    for one in value.objects or ():
+        if is_user_class(type(one)):
+            return body.gap(f"a {type(one).__name__} is copied", node)
+    operators.implied(body, value, node)
+    return new(shares=name == "copy" or body.reads.holds(value), kind=value.kind)
+
+
+def _result(
+    body: Body, name: str, homes: set[str], values: Sequence[Value], made: type | None,
+    *, typed: bool,
+) -> Value:  # fmt: skip
+    holds = any(body.reads.holds(one) and not (one.flat and one.fresh) for one in values)
+    if any(library.is_figure(home, name) for home in homes):
+        return new(flat=True)
+    inside = any(body.reads.holds(one) and not one.flat for one in values)
+    if any(library.copies(home, name) for home in homes):
+        whole = typed or all(one.flat for one in values) or not _is_numpys(homes)
+        return new(shares=inside and not whole, flat=whole)
+    if library.holds(name):
+        return new(shares=holds, kind=made)
+    arrays = any(library.is_array_home(home) for home in homes) and library.is_flat(name)
+    flat = arrays and (typed or not _is_numpys(homes) or all(one.flat for one in values))
+    return Value(None, fresh=not holds, shares=holds, flat=flat, kind=made if not holds else None)
+
+
+def _is_numpys(homes: set[str]) -> bool:
+    return any(home.startswith("numpy") for home in homes)
+
+
+def writes_an_argument(
+    name: str, homes: set[str], args: Sequence[Value], named: Mapping[str, Value]
+) -> str:
+    """Return how a function writes into what outlives the batch; empty where it does not."""
+    for key in ("out", "dst", "output"):
+        out = named.get(key)
+        if out is not None and not out.fresh:
+            return f"it writes into what outlives the batch ({key}=)"
+    targets = args[_CV2_TARGETS.get(name, len(args)) :] if "cv2" in homes else ()
+    if any(not one.fresh for one in targets):
+        return "it writes into what outlives the batch (dst)"
+    if any("ufunc" in home or home == "numpy" for home in homes) and _is_ufunc(name):
+        count = getattr(sys.modules.get("numpy"), name).nin
+        if any(not one.fresh for one in args[count:]):
+            return "it writes into what outlives the batch (out)"
+    mapped = named.get("mmap_mode", args[1] if name == "load" and len(args) > 1 else None)
+    if mapped is not None and "numpy" in homes and mapped.only not in ("r", "c", None):
+        return "it may write into a mapped file"
+    return _in_place(name, homes, args, named) or _by_keyword(args, named)
+
+
+def _in_place(name: str, homes: set[str], args: Sequence[Value], named: Mapping[str, Value]) -> str:
+    own = bool(args) and args[0].fresh
+    if any(key.startswith("overwrite_") and one.only is not False and not own
+           for key, one in named.items()):  # fmt: skip
+        return "it writes into what outlives the batch (overwrite_)"
+    if name == "nan_to_num" and not own:
+        told = named.get("copy", args[1] if len(args) > 1 else None)
+        if "numpy" in homes and told is not None and told.only is not True:
+            return "it writes into what outlives the batch (copy=False)"
+    return ""
+
+
+def _is_ufunc(name: str) -> bool:
+    return hasattr(getattr(sys.modules.get("numpy"), name, None), "nin")
+
+
+def _by_keyword(args: Sequence[Value], named: Mapping[str, Value]) -> str:
+    if "**" in named and not named["**"].fresh:
+        return "it is given keywords that nobody can know"
+    inplace = named.get("inplace")
+    if inplace is not None and inplace.only is not False and not (args and args[0].fresh):
+        return "it writes into what outlives the batch (inplace=)"
+    device = named.get("device")
+    if device is not None and not _is_processor(device):
+        return "it may use an accelerator"
+    own = named.get("generator")
+    if own is not None and not own.fresh and own.only is not None:
+        return "it draws from a generator of its own"
+    return ""
+
+
+def _is_processor(device: Value) -> bool:
+    return bool(device.objects) and all(
+        one is None or str(one).startswith("cpu") for one in device.objects or ()
+    )
+
+
+def drawn(body: Body, name: str, args: list[Value], named: Mapping[str, Value], node: Any) -> Value:
+    """Follow a draw from a global generator."""
+    if not any(library.draws(home, name) for home in _DRAWING):
+        return body.gap(f"it calls {name} of the global random generator", node)
+    if name == "seed" and not args:
+        return body.gap("it seeds the global random generator with nothing known", node)
+    if name == "shuffle" and args and not args[0].fresh:
+        return body.gap("it shuffles what outlives the batch", node)
+    if why := writes_an_argument(name, set(), args, named):
+        return body.gap(why, node)
+    follow_functions(body, name, args, named, node)
+    for value in args:
+        operators.implied(body, value, node)
+    body.reads.draws = True
+    if name in ("choice", "choices", "sample", "permutation") or "dropout" in name:
+        flat = bool(args) and args[0].flat
+        holds = any(body.reads.holds(one) and not (one.flat and one.fresh) for one in args)
+        return Value(None, fresh=not holds, shares=holds, flat=flat and name == "choice")
+    return new(flat=True)
+
+
+def follow_functions(
+    body: Body, name: str, args: Sequence[Value], named: Mapping[str, Value], node: Any
+) -> list[Value]:
+    """Follow functions that a library is given to call; return what they may return."""
+    found: list[Value] = []
+    for position, value in enumerate(args):
+        called = position == 0 and name in library.FIRST_IS_CALLED
+        found += _followed(body, value, node, called=called or (name == "sub" and position < 2))
+    for key, value in named.items():
+        found += _followed(body, value, node, called=key in library.CALLED_BY_NAME)
+    return found
+
+
+def _followed(body: Body, value: Value, node: Any, *, called: bool) -> list[Value]:
+    if value.made is not None:
+        count = len(value.made[0].args.args)
+        return [body.follower.inner(value, [unknown()] * count, {})]
+    if value.objects is None:
+        if called and not value.flat:
+            body.gap("a function that nobody can know is called", node)
+        return []
+    found = []
+    for one in value.objects:
+        if isinstance(one, (FunctionType, MethodType)):
+            code = getattr(getattr(one, "__func__", one), "__code__", None)
+            count = code.co_argcount - isinstance(one, MethodType) if code else 1
+            found.append(calls.call_object(body, one, [unknown()] * count, {}, node, module=None))
+        elif isinstance(one, BuiltinFunctionType) or (called and _is_callable_instance(one)):
+            found.append(calls.call_object(body, one, [unknown()], {}, node, module=None))
+        elif called and isinstance(one, type) and is_user_class(one):
+            found.append(construct(body, one, [unknown()], {}, node))
+    return found
+
+
+def _is_callable_instance(one: Any) -> bool:
+    return not isinstance(one, type) and callable(one)
+
+
+def _open(body: Body, name: str, args: list[Value], named: Mapping[str, Value], node: Any) -> Value:
+    body.reads.asks_files(name)
+    mode = args[1] if len(args) > 1 else named.get("mode")
+    if name == "memmap":
+        mode = named.get("mode")
+    reads = mode is not None and bool(mode.objects) and set(mode.objects or ()) <= _READ_MODES
+    if not reads and (mode is not None or name == "memmap"):
+        return body.gap("it opens a file to write", node)
+    if args and not args[0].flat and not args[0].is_plain:
+        operators.implied(body, args[0], node)
+    if "opener" in named:
+        return body.gap("it opens a file by a function of its own", node)
+    return new(flat=name == "memmap")

@@ -1,0 +1,399 @@
+"""Who else holds what the items read: the names by which the script can get at it."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import weakref
+from collections import deque
+from contextlib import suppress
+from types import (
+    AsyncGeneratorType,
+    CodeType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    ModuleType,
+    SimpleNamespace,
+)
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hasten.loader.proof.kinds import gives_batches
+from hasten.loader.proof.memory import is_memory, sharing
+from hasten.loader.proof.source import is_user_class, is_user_file
+from hasten.loader.proof.values import is_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from hasten.loader.proof.reads import Reads
+
+_MOST_OBJECTS = 2_000_000
+_OTHERS: set[type] = set()
+_NAMESPACES = (argparse.Namespace, SimpleNamespace)
+_FRAMES: dict[type, str] = {
+    GeneratorType: "gi_frame", CoroutineType: "cr_frame", AsyncGeneratorType: "ag_frame",
+}  # fmt: skip
+_OF_CLASSES = (FunctionType, property, classmethod, staticmethod, MemberDescriptorType, type)
+_OPTIMIZED = 1  # CO_OPTIMIZED: the variables of such a frame are its own, not a module's
+_Edge = tuple[int, str, bool]
+
+
+class TooLarge(Exception):
+    """There is too much to look through."""
+
+
+class Names(NamedTuple):
+    """By which names code can get at what items read.
+
+    Attributes:
+        attributes: of objects, that hold what can be written in place.
+        variables: of modules and functions, that hold it.
+        near: variables from which it, or an object whose attributes are read, can be reached.
+        nested: those attributes and variables whose members can be written in turn.
+        collecting: those attributes and variables that are containers of what can be written.
+        loaders: variables that are a `DataLoader` wherever they are anything of the above.
+        shared: variables that are modules and classes.
+        modules: those of them that are modules.
+        leading: attributes by which anything of the above can be reached.
+        direct: attributes and variables that are what is read, not only lead to it.
+        leaders: names of the classes of objects that lead to what is read.
+        iterated: attributes that are a `DataLoader` wherever they lead to what is read.
+        options: attributes and variables that hold nothing but a namespace, such as `args`.
+        alive: names of the script's classes of which there are objects, and `path:line` of each of
+            its functions that there is.
+        kinds: names of those of what is read, and of those classes' own.
+    """
+
+    attributes: frozenset[str]
+    variables: frozenset[str]
+    near: frozenset[str]
+    nested: frozenset[str]
+    collecting: frozenset[str]
+    loaders: frozenset[str]
+    shared: frozenset[str]
+    modules: frozenset[str]
+    leading: frozenset[str]
+    direct: frozenset[str]
+    leaders: frozenset[str]
+    iterated: frozenset[str]
+    options: frozenset[str]
+    alive: frozenset[str]
+    kinds: frozenset[str]
+
+
+def frames_of_threads() -> list[FrameType]:
+    """Return the frames of the user's code in all threads, the innermost first.
+
+    Those of generators and coroutines that wait to go on are among them.
+    """
+    found: list[FrameType] = []
+    for frame in sys._current_frames().values():
+        at: FrameType | None = frame
+        while at is not None:
+            if is_user_file(at.f_code.co_filename):
+                found.append(at)
+            at = at.f_back
+    for one in gc.get_objects():
+        name = _FRAMES.get(type(one))
+        waiting = getattr(one, name) if name else None
+        if waiting is None or waiting in found or not is_user_file(waiting.f_code.co_filename):
+            continue
+        found.append(waiting)
+    return found
+
+
+def variables_of(frame: FrameType) -> dict[str, Any]:
+    """Return the variables of a frame, and let it keep no copy of them."""
+    found = dict(frame.f_locals)
+    if frame.f_code.co_flags & _OPTIMIZED and sys.version_info < (3, 13):
+        frame.f_locals.clear()
+    return found
+
+
+def user_modules() -> list[ModuleType]:
+    """Return the modules that were imported from the user's own files."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        if not isinstance(module, ModuleType):
+            continue
+        path = getattr(module, "__file__", None)
+        if name == "__main__" or (path and is_user_file(path)):
+            found.append(module)
+    return list({id(module): module for module in found}.values())
+
+
+class _Graph:
+    """What the user's code can reach, and by which names."""
+
+    def __init__(self) -> None:
+        self.edges: dict[int, list[_Edge]] = {}
+        self.arrays: list[Any] = []
+        self.loaders: set[int] = set()
+        self.kinds: dict[int, type] = {}
+        self.functions: set[str] = set()
+        self._expanded: set[int] = set()
+        self._waiting: list[Any] = []
+        self._keep: list[Any] = []
+
+    def add(self, parent: int, name: str, child: Any, *, variable: bool = False) -> None:
+        """Note that something holds a child, by a name or none."""
+        if is_atomic(child) and type(child) is not tuple:
+            return
+        self.edges.setdefault(id(child), []).append((parent, name, variable))
+        if id(child) not in self._expanded:
+            self._expanded.add(id(child))
+            self._waiting.append(child)
+            if len(self._expanded) > _MOST_OBJECTS:
+                raise TooLarge
+
+    def grow(self) -> None:
+        """Follow everything that was added."""
+        while self._waiting:
+            one = self._waiting.pop()
+            self._keep.append(one)  # so that no id is given anew
+            self.kinds[id(one)] = type(one)
+            if is_memory(type(one)):  # type: ignore[arg-type]
+                self.arrays.append(one)
+                if not is_user_class(type(one)):
+                    continue
+            if gives_batches(one):
+                self.loaders.add(id(one))
+            for name, child in _parts(one):
+                self.add(id(one), name, child)
+
+
+def _parts(one: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an object holds, with the names it has for it; no code of its own runs."""
+    if isinstance(one, FunctionType):
+        if is_user_file(one.__code__.co_filename):
+            yield from _enclosed(one)
+    elif isinstance(one, type):
+        if is_user_class(one):
+            yield from list(vars(one).items())
+    elif isinstance(one, GeneratorType):
+        yield from variables_of(one.gi_frame).items() if one.gi_frame is not None else ()
+    elif type(one) in weakref.ProxyTypes or isinstance(one, weakref.ref):
+        yield "", _referred(one)
+    elif not isinstance(one, (ModuleType, FrameType, CodeType)):
+        yield from _of_instance(one)
+
+
+def _referred(one: Any) -> Any:
+    """Return what a weak reference or a proxy stands for; None where it is gone."""
+    if isinstance(one, weakref.ref):
+        return one()
+    with suppress(ReferenceError):
+        return one.__repr__.__self__
+    return None
+
+
+def _of_instance(one: Any) -> Iterator[tuple[str, Any]]:
+    held = getattr(type(one), "__dictoffset__", 0) and getattr(one, "__dict__", None)
+    if isinstance(held, dict):
+        yield from list(held.items())
+    for kind in filter(is_user_class, type(one).__mro__):
+        yield from ((name, part) for name, part in list(vars(kind).items())
+                    if not isinstance(part, _OF_CLASSES))  # fmt: skip
+        for name in getattr(kind, "__slots__", ()):
+            if isinstance(name, str) and name in vars(kind):
+                with suppress(AttributeError):
+                    yield name, vars(kind)[name].__get__(one, kind)
+    if not isinstance(held, dict) or isinstance(one, (list, dict, set, tuple, frozenset, deque)):
+        inside = gc.get_referents(one)
+        yield from (("", part) for part in inside if part is not held and part is not type(one))
+
+
+def _enclosed(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:
+            continue
+    yield from (("", part) for part in function.__defaults__ or ())
+    yield from (("", part) for part in (function.__kwdefaults__ or {}).values())
+    yield from (("", part) for part in vars(function).values())
+
+
+def names_of(reads: Reads, loader: Any, frames: Iterable[FrameType]) -> Names:
+    """Return the names by which the user's code can get at what the items read.
+
+    Args:
+        reads: what the items read.
+        loader: the script's.
+        frames: of the user's code, on all threads.
+
+    Raises:
+        TooLarge: there is too much to look through.
+    """
+    graph = _Graph()
+    spaces = [dict(vars(module)) for module in user_modules()]
+    spaces += [variables_of(frame) for frame in frames]
+    for space in spaces:
+        for name, value in space.items():
+            graph.add(0, name, value, variable=True)
+    _add_from_heap(graph)
+    graph.grow()
+    written = set(reads.content) | sharing(list(_all_arrays(reads.content.values())), graph.arrays)
+    written |= {id(part) for one in reads.content.values() if isinstance(one, MappingProxyType)
+                for part in gc.get_referents(one)}  # fmt: skip
+    plain = (list, dict, set, deque, bytearray)
+    containers = {key for key, one in reads.content.items() if isinstance(one, plain)}
+    attributes, variables, nested, collecting = _direct(graph, written, containers)
+    spaced = {key for key, one in reads.content.items() if isinstance(one, _NAMESPACES)}
+    options = {name for key in spaced for _, name, _ in graph.edges.get(key, ()) if name}
+    options -= set[str]().union(*_direct(graph, written - spaced, containers))
+    read = (
+        written
+        | set(reads.objects)
+        | {id(loader), id(loader.dataset)}
+        | set(map(id, reads.classes))
+        | {id(module) for module in user_modules() if id(vars(module)) in reads.variables}
+    )
+    loaders, others, shared = _by_kind(spaces, type(loader))
+    near, leading, iterated, leaders = _near(graph, read)
+    direct = {name for one in read for _, name, _ in graph.edges.get(one, ()) if name}
+    modules = {name for space in spaces for name, value in space.items()
+               if isinstance(value, ModuleType)}  # fmt: skip
+    kinds = {*reads.classes, *map(type, reads.classes), type(loader), type(loader.dataset),
+             *map(type, reads.content.values()), *map(type, reads.objects.values())}  # fmt: skip
+    return Names(
+        frozenset(attributes), frozenset(variables), frozenset(near), frozenset(nested),
+        frozenset(collecting), frozenset(loaders - others), frozenset(shared),
+        frozenset(modules), frozenset(leading),
+        frozenset(direct | attributes | variables), frozenset(leaders), frozenset(iterated),
+        frozenset(options), frozenset(_named(graph.kinds.values()) | graph.functions),
+        frozenset(_named(kinds)),
+    )  # fmt: skip
+
+
+def _named(kinds: Iterable[type]) -> set[str]:
+    """Return the names of classes and of their parents, as they are and as they were written."""
+    found: set[str] = set()
+    parents = {parent for kind in kinds for parent in kind.__mro__}
+    for kind in filter(is_user_class, parents):
+        found.add(kind.__name__)
+        for one in vars(kind).values():
+            if isinstance(one, FunctionType):
+                found.add(one.__qualname__.rpartition(".")[0].rpartition(".")[2])
+    return found
+
+
+def _by_kind(spaces: Iterable[dict[str, Any]], kind: type) -> tuple[set[str], set[str], set[str]]:
+    """Return the variables that are loaders, that are anything else, and that all code shares."""
+    loaders: set[str] = set()
+    others: set[str] = set()
+    shared: set[str] = set()
+    for space in spaces:
+        for name, value in space.items():
+            (loaders if isinstance(value, kind) or gives_batches(value) else others).add(name)
+            if isinstance(value, (ModuleType, type)):
+                shared.add(name)
+    return loaders, others, shared
+
+
+def _add_from_heap(graph: _Graph) -> None:
+    """Add what the script's functions enclose and its objects hold, whoever holds these."""
+    installed: set[str] = set()
+    for one in gc.get_objects():  # some hundred thousands: little is called for most of them
+        kind = type(one)
+        if kind in _OTHERS:
+            continue
+        if kind is FunctionType:
+            _add_function(graph, one, installed)
+        elif not is_user_class(kind):
+            _OTHERS.add(kind)
+        else:
+            graph.kinds[id(one)] = kind
+            for name, value in _parts(one):
+                graph.add(id(one), name, value)
+
+
+def _add_function(graph: _Graph, function: FunctionType, installed: set[str]) -> None:
+    path = function.__code__.co_filename
+    if path in installed:
+        return
+    if not is_user_file(path):
+        installed.add(path)
+        return
+    graph.functions.add(f"{path}:{function.__code__.co_firstlineno}")
+    for name, value in _enclosed(function):
+        graph.add(0, name, value, variable=True)
+
+
+def _direct(
+    graph: _Graph, written: set[int], containers: set[int]
+) -> tuple[set[str], set[str], set[str], set[str]]:
+    """Return the names that hold what can be written, with nothing but containers between.
+
+    A part of an array is a view of it; a member of a plain container is what it is.
+    """
+    attributes: set[str] = set()
+    variables: set[str] = set()
+    nested: set[str] = set()
+    collecting: set[str] = set()
+    for start in written:
+        seen, waiting = {start}, [(start, start not in containers)]
+        while waiting:
+            child, is_inside = waiting.pop()
+            for parent, name, is_variable in graph.edges.get(child, ()):
+                if name:
+                    (variables if is_variable else attributes).add(name)
+                    if is_inside:
+                        nested.add(name)
+                    if child != start:
+                        collecting.add(name)
+                elif parent not in seen:
+                    seen.add(parent)
+                    waiting.append((parent, True))
+    return attributes, variables, nested, collecting
+
+
+def _near(graph: _Graph, read: set[int]) -> tuple[set[str], set[str], set[str], set[str]]:
+    """Return the variables and the attributes that lead to any of some objects.
+
+    The third are those attributes that are loaders, and nothing else where they lead there;
+    the fourth the names of the classes of the objects between.
+    """
+    found: set[str] = set()
+    leading: set[str] = set()
+    loaders: set[str] = set()
+    others: set[str] = set()
+    seen, waiting = set(read), list(read)
+    while waiting:
+        child = waiting.pop()
+        for parent, name, is_variable in graph.edges.get(child, ()):
+            if is_variable:
+                found.add(name)
+                continue
+            leading.add(name)
+            (loaders if child in graph.loaders else others).add(name)
+            if parent not in seen:
+                seen.add(parent)
+                waiting.append(parent)
+    kinds = {
+        kind.__name__ for one in seen if one in graph.kinds for kind in graph.kinds[one].__mro__
+    }
+    return found, leading - {""}, loaders - others, kinds
+
+
+def _all_arrays(content: Iterable[Any]) -> Iterator[Any]:
+    """Yield arrays, and those inside objects of libraries, such as tables."""
+    seen: set[int] = set()
+    waiting = [one for one in content if not isinstance(one, (list, dict, set))]
+    while waiting and len(seen) < _MOST_OBJECTS:
+        one = waiting.pop()
+        if id(one) in seen or is_atomic(one):
+            continue
+        seen.add(id(one))
+        if is_memory(type(one)):  # type: ignore[arg-type]
+            yield one
+            base = getattr(one, "base", None)
+            if base is not None:
+                waiting.append(base)
+        elif not isinstance(one, (type, ModuleType, FunctionType)):
+            waiting += [part for _, part in _parts(one)]

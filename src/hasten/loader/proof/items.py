@@ -1,0 +1,111 @@
+"""Read the code that makes the items of a loader, and its batches."""
+
+from __future__ import annotations
+
+import ast
+from types import FunctionType, MethodType
+from typing import Any
+
+from hasten.loader.proof import body as bodies
+from hasten.loader.proof import calls, containers, world
+from hasten.loader.proof.follower import Follower
+from hasten.loader.proof.objects import attribute_of
+from hasten.loader.proof.reads import Facts, Reads
+from hasten.loader.proof.source import is_user_function
+from hasten.loader.proof.values import Value, either, new
+
+_MOST_LOOKS = 6
+
+
+def read_items(loader: Any) -> tuple[Reads, bool]:
+    """Follow what makes a batch; return what it reads, and whether the batch shares any of it.
+
+    Args:
+        loader: a map-style `DataLoader`.
+    """
+    facts = Facts()
+    for _ in range(_MOST_LOOKS):
+        known = facts.size
+        reads, shares = _read(loader, facts)
+        if facts.size == known:
+            return reads, shares
+    reads.gap("its code is too large to be followed")
+    return reads, True
+
+
+def _read(loader: Any, facts: Facts) -> tuple[Reads, bool]:
+    reads = Reads(facts)
+    body = bodies.Body(Follower(reads), "", {}, {}, None, {})
+    node = ast.Pass()
+    if not hasattr(type(loader.dataset), "__getitem__") or _is_stream(loader.dataset):
+        reads.gap("its items are a stream, not a table")
+        return reads, True
+    batch = _batch(body, loader, node)
+    holds = reads.holds(batch) and not (batch.flat and batch.fresh)
+    _worker(body, loader, node)
+    world.answer(body)
+    return reads, holds
+
+
+def _is_stream(dataset: Any) -> bool:
+    from torch.utils.data import IterableDataset
+
+    return isinstance(dataset, IterableDataset)
+
+
+def _batch(body: Any, loader: Any, node: ast.AST) -> Value:
+    sample = _item(body, loader.dataset, node, batched=loader._auto_collation)
+    if loader.collate_fn is _stock("default_collate") and not _is_extended(body):
+        return new(flat=True)  # it copies all that could be shared
+    given = sample
+    if loader._auto_collation:
+        holds = body.reads.holds(sample) and not (sample.flat and sample.fresh)
+        given = new(shares=holds, kind=list)
+    elif loader.collate_fn is _stock("default_convert"):
+        return sample
+    return calls.call_object(body, loader.collate_fn, [given], {}, node, module=None)
+
+
+def _is_extended(body: Any) -> bool:
+    """Return whether the script gave torch's collate function kinds of its own to collate."""
+    from torch.utils.data._utils import collate
+
+    if not any(map(is_user_function, collate.default_collate_fn_map.values())):
+        return False
+    body.gap("the script extends default_collate", None)
+    return True
+
+
+def _item(body: Any, dataset: Any, node: ast.AST, *, batched: bool) -> Value:
+    """Follow what makes one item, or a list of them."""
+    found = []
+    names = ["__getitem__"]
+    if batched and attribute_of(dataset, "__getitems__") is not None:
+        names.append("__getitems__")
+    for name in names:
+        raw = attribute_of(type(dataset), name)  # Python looks for it in the class
+        target = attribute_of(dataset, name) if name == "__getitems__" else raw
+        if isinstance(target, FunctionType):
+            target = MethodType(target, dataset)
+        if not isinstance(target, MethodType):
+            found.append(containers.member(body, body.reads.load(dataset), ..., node))
+            continue
+        index = new(flat=True) if name == "__getitem__" else new(kind=list)
+        found.append(calls.call_object(body, target, [index], {}, node, module=None))
+    body.reads.load(dataset)
+    return either(*found)
+
+
+def _worker(body: Any, loader: Any, node: ast.AST) -> None:
+    """Follow what a worker process runs at its start: it may seed generators, no more."""
+    if loader.worker_init_fn is None:
+        return
+    body.follower.in_worker = True
+    calls.call_object(body, loader.worker_init_fn, [new(flat=True)], {}, node, module=None)
+    body.follower.in_worker = False
+
+
+def _stock(name: str) -> Any:
+    from torch.utils.data._utils import collate
+
+    return getattr(collate, name)

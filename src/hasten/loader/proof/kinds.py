@@ -1,0 +1,87 @@
+"""Which classes of libraries are data: reading them changes nothing."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from types import FunctionType
+from typing import Any
+
+from hasten.loader.proof.source import is_user_class, is_user_function
+from hasten.loader.proof.values import elements, is_atomic
+
+_DATA = {
+    "numpy": "ndarray memmap recarray MaskedArray chararray",
+    "torch": "Tensor Parameter Size",
+    "pandas": "DataFrame Series Index RangeIndex MultiIndex DatetimeIndex Categorical "
+              "CategoricalIndex StringArray ArrowStringArray IntervalIndex",
+    "array": "array",
+    "builtins": "bytearray memoryview mappingproxy property",
+    "scipy": "csr_matrix csc_matrix coo_matrix lil_matrix dok_matrix csr_array csc_array coo_array",
+    "torchvision": "Image Mask BoundingBoxes Video",
+}  # fmt: skip
+_INDEXERS = ("_iLocIndexer", "_LocIndexer", "_AtIndexer", "_iAtIndexer", "StringMethods")
+_PATCHABLE = (
+    ("torch", "Tensor"), ("PIL.Image", "Image"), ("pandas", "DataFrame"), ("pandas", "Series"),
+    ("pandas", "Index"), ("pathlib", "Path"), ("pathlib", "PurePath"),
+)  # fmt: skip
+
+
+def shown(one: Any) -> str:
+    """Return the name of an object's class."""
+    return f"{type(one).__module__}.{type(one).__qualname__}"
+
+
+def is_container(one: Any) -> bool:
+    """Return whether an object is a list, a dictionary or their like, of Python's own."""
+    return elements(one) is not None and not is_user_class(type(one))
+
+
+def is_indexer(kind: type) -> bool:
+    """Return whether a class is what `frame.loc` returns."""
+    return kind.__name__ in _INDEXERS
+
+
+def is_known(one: Any) -> bool:
+    """Return whether reading an object changes nothing, in this process or in another."""
+    if is_atomic(one) or is_container(one):
+        return True
+    kind = type(one)
+    if is_user_class(kind):
+        return False
+    root = kind.__module__.partition(".")[0]
+    if root == "PIL":  # one that was not read yet shares its file with other processes
+        shares = getattr(one, "readonly", 0)  # its memory may be that of an array
+        return hasattr(one, "getbbox") and getattr(one, "fp", None) is None and not shares
+    if kind.__module__ == "types" and kind.__name__ == "SimpleNamespace":
+        return True
+    return kind.__name__ in _DATA.get(root, "").split() or (
+        root == "pandas" and kind.__name__ in _INDEXERS
+    )
+
+
+def is_array(one: Any) -> bool:
+    """Return whether an object is indexed as an array or a table is."""
+    root = type(one).__module__.partition(".")[0]
+    return root in ("numpy", "torch", "pandas", "scipy", "array", "torchvision") and is_known(one)
+
+
+def is_patched(name: str) -> bool:
+    """Return whether the script put a method of its own into a class of a library."""
+    for home, kind in _PATCHABLE:
+        owner = getattr(sys.modules.get(home), kind, None)
+        for parent in getattr(owner, "__mro__", ()):
+            found = vars(parent).get(name)
+            if isinstance(found, FunctionType) and is_user_function(found):
+                return True
+    return False
+
+
+def gives_batches(one: Any) -> bool:
+    """Return whether an object is a loader of torch's own, or goes through one."""
+    kind = type(one)
+    if kind.__module__ == "torch.utils.data.dataloader":
+        return True
+    if kind.__module__.partition(".")[0] == "tqdm":
+        return gives_batches(vars(one).get("iterable"))
+    return kind is enumerate and any(map(gives_batches, gc.get_referents(one)))

@@ -1,0 +1,210 @@
+"""Operators, comparisons and tests in the code of items."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.proof.objects import OPAQUE, attribute_of
+from hasten.loader.proof.source import is_generated, is_user_class
+from hasten.loader.proof.values import (
+    Value,
+    derived,
+    either,
+    elements,
+    is_atomic,
+    live,
+    new,
+    unknown,
+)
+from hasten.loader.proof.words import words
+
+if TYPE_CHECKING:
+    from hasten.loader.proof.body import Body
+
+_FEW = 64
+_COMPARISONS: dict[type, Any] = {
+    ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.In: lambda one, held: one in held, ast.NotIn: lambda one, held: one not in held,
+}  # fmt: skip
+_NEVER_IMPLIED = words(
+    "__init__ __new__ __call__ __del__ __setattr__ __delattr__ __setitem__ __delitem__ "
+    "__init_subclass__ __class_getitem__ __set_name__ __enter__ __exit__ __reduce__ "
+    "__reduce_ex__ __getstate__ __setstate__ __copy__ __deepcopy__ __getitems__ "
+    "__dataclass_fields__ __post_init__ __subclasshook__ __getattr__ __getattribute__ "
+    "__sizeof__ __dir__ __class__ __doc__ __module__ __dict__ __weakref__ __slots__ "
+    "__getnewargs__"
+)
+
+
+def special_methods(kind: type) -> list[str]:
+    """Return the special methods of the script's own that Python calls without being told."""
+    found = []
+    for parent in kind.__mro__:
+        if not is_user_class(parent):
+            continue
+        found += [
+            name for name, one in vars(parent).items()
+            if name.startswith("__") and name.endswith("__") and name not in _NEVER_IMPLIED
+            and isinstance(one, (FunctionType, property, classmethod, staticmethod))
+            and not ("__dataclass_fields__" in vars(parent) and is_generated(one))
+        ]  # fmt: skip
+    return sorted(set(found))
+
+
+def implied(
+    body: Body, value: Value, node: ast.AST | None, *, but: str = "", deep: bool = True
+) -> None:
+    """Follow what Python may call of a value without being told: `__str__`, `__eq__`, `__len__`.
+
+    Args:
+        body: the function.
+        value: of which something is asked.
+        node: where.
+        but: special methods that are not called here.
+        deep: its members are asked too.
+    """
+    if value.flat:
+        return
+    body.ask(value, "*", node)
+    if deep and any(elements(one) is not None for one in value.objects or ()):
+        body.ask(unknown(), "*", node)
+    kinds = set(map(type, value.objects or ())) | ({value.kind} if value.kind else set())
+    for kind in filter(is_user_class, kinds):
+        for name in set(special_methods(kind)) - set(but.split()):
+            _special(body, value, kind, name, node)
+
+
+def _special(body: Body, value: Value, kind: type, name: str, node: ast.AST | None) -> None:
+    owner = value
+    if value.objects is not None:
+        owner = body.reads.load(*(one for one in value.objects if type(one) is kind))
+    function = attribute_of(kind, name)
+    if isinstance(function, FunctionType):
+        many = [unknown()] * (function.__code__.co_argcount - 1)
+        body.follower.call(function, [owner, *many], {}, body, node)
+    elif function is OPAQUE or function is not None:
+        body.gap(f"{kind.__name__}.{name} cannot be followed", node)
+
+
+def binary(body: Body, node: Any) -> Value:
+    """Follow `left + right` and its like."""
+    left, right = body.value(node.left), body.value(node.right)
+    for operand in (left, right):
+        implied(
+            body, operand, node, but="__getitem__ __len__ __iter__ __str__ __repr__", deep=False
+        )
+    if left.flat and right.flat:
+        return new(flat=True)
+    users = any(_is_users(one) for one in (left, right))
+    if users or any(_may_be_list(one) for one in (left, right)):
+        return new(shares=any(map(body.reads.holds, (left, right))))
+    return new(flat=left.flat or right.flat)
+
+
+def _is_users(value: Value) -> bool:
+    kinds = {*map(type, value.objects or ()), value.kind or int}
+    return any(map(is_user_class, kinds))
+
+
+def _may_be_list(value: Value) -> bool:
+    if value.flat:
+        return False
+    if value.objects is not None:
+        return any(isinstance(one, (list, tuple)) for one in value.objects)
+    return True
+
+
+def truth(value: Value) -> bool | None:
+    """Return whether a value counts as true; None where nobody knows."""
+    if not value.objects or len(value.objects) > _FEW:
+        return None
+    found = {_truth_of(one) for one in value.objects}
+    return found.pop() if len(found) == 1 else None
+
+
+def _truth_of(one: Any) -> bool | None:
+    if is_atomic(one):
+        return bool(one)
+    kind = type(one)
+    return None if hasattr(kind, "__bool__") or hasattr(kind, "__len__") else True
+
+
+def tested(body: Body, value: Value, node: ast.AST) -> bool | None:
+    """Follow the test of a value; return its outcome, None where nobody knows."""
+    known = truth(value)
+    if known is None:
+        implied(
+            body,
+            value,
+            node,
+            but="__getitem__ __iter__ __str__ __repr__ __eq__ __hash__",
+            deep=False,
+        )
+    return known
+
+
+def _known_comparison(sign: ast.cmpop, operands: list[Value]) -> bool | None:
+    """Return the result of a comparison of two live values; None where nobody knows."""
+    left, right = operands
+    compare = _COMPARISONS.get(type(sign))
+    if compare is None or not left.objects or right.only is ... or len(left.objects) > _FEW:
+        return None
+    one = right.only
+    if isinstance(sign, (ast.Is, ast.IsNot)):
+        if not (one is None or isinstance(one, bool)):
+            return None
+    elif not all(map(is_atomic, (one, *left.objects))):
+        return None
+    try:
+        found = {bool(compare(each, one)) for each in left.objects}
+    except TypeError:
+        return None
+    return found.pop() if len(found) == 1 else None
+
+
+def compare(body: Body, node: Any) -> Value:
+    """Follow a comparison."""
+    operands = [body.value(one) for one in (node.left, *node.comparators)]
+    if len(node.ops) == 1:
+        known = _known_comparison(node.ops[0], operands)
+        if known is not None:
+            return live(known)
+    if all(isinstance(one, (ast.Is, ast.IsNot)) for one in node.ops):
+        return new(flat=True)
+    for operand in operands:
+        implied(body, operand, node, but="__str__ __repr__ __add__ __mul__ __sub__ __format__")
+    return new(flat=True)
+
+
+def boolean(body: Body, node: Any) -> Value:
+    """Follow `one and another`."""
+    stops = isinstance(node.op, ast.Or)
+    found: list[Value] = []
+    for one in node.values:
+        value = body.value(one)
+        last = one is node.values[-1]
+        known = truth(value) if last else tested(body, value, node)
+        if known is None or known is stops or last:
+            found.append(value)
+        if known is stops:
+            break
+    return either(*found)
+
+
+def unary(body: Body, node: Any) -> Value:
+    """Follow `not value`, `-value` and `~value`."""
+    operand = body.value(node.operand)
+    if isinstance(node.op, ast.Not):
+        known = tested(body, operand, node)
+        return new(flat=True) if known is None else live(not known)
+    implied(
+        body, operand, node, but="__getitem__ __len__ __iter__ __str__ __repr__ __eq__", deep=False
+    )
+    one = operand.only
+    if isinstance(node.op, ast.USub) and type(one) in (int, float):
+        return live(-one)
+    return new(flat=True) if operand.flat else derived(operand)

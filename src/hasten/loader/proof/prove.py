@@ -1,0 +1,68 @@
+"""Put the three reasons together."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.proof.holders import TooLarge, frames_of_threads, names_of, user_modules
+from hasten.loader.proof.items import read_items
+from hasten.loader.proof.script import Unreadable, code_of
+from hasten.loader.proof.stores import Writes
+from hasten.loader.proof.verdict import Gap, Proof, Reason
+
+if TYPE_CHECKING:
+    from hasten.loader.proof.reads import Reads
+
+
+def prove(loader: Any) -> Proof:
+    """Return what can be shown of a loader, at the beginning of a pass over it.
+
+    Args:
+        loader: a map-style `DataLoader` of the script's.
+    """
+    try:
+        return _prove(loader)
+    except Exception as error:  # whatever cannot be followed is not proven
+        why = f"its code cannot be followed ({type(error).__name__}: {error})"
+        return Proof((Gap(Reason.PURE, why),), draws=True)
+
+
+def _prove(loader: Any) -> Proof:
+    reads, shares = read_items(loader)
+    _read_sampler(reads, loader.sampler)
+    gaps = list(reads.gaps)
+    if watcher := _watcher():
+        gaps.append(Gap(Reason.PURE, f"the script is told of warnings by {watcher}"))
+    if shares and not gaps:
+        gaps.append(Gap(Reason.PURE, "a batch holds what the dataset keeps, and can be written"))
+    if gaps:
+        return Proof(tuple(gaps), draws=reads.draws)
+    frames = frames_of_threads()
+    try:
+        names = names_of(reads, loader, frames)
+        gaps = Writes(reads, names, code_of(frames, user_modules(), names.alive)).find()
+    except TooLarge:
+        gaps = [Gap(Reason.OWNED, "there is too much to look through")]
+    except Unreadable as error:
+        gaps = [Gap(Reason.UNWRITTEN, str(error))]
+    return Proof(tuple(gaps), draws=reads.draws)
+
+
+def _read_sampler(reads: Reads, sampler: Any) -> None:
+    """Note what a sampler reads while a pass runs: only this one of torch's own does."""
+    if type(sampler).__name__ == "SubsetRandomSampler":
+        reads.look_into(sampler)
+        reads.attributes.add("indices")
+        reads.load(sampler.indices)
+
+
+def _watcher() -> str:
+    """Return what hears of the warnings of items in this process; empty where nothing does."""
+    stock = (vars(warnings).get("_showwarning_orig"), vars(warnings).get("_showwarnmsg_impl"))
+    if warnings.showwarning is not stock[0] or not isinstance(stock[1], FunctionType):
+        return "warnings.showwarning"
+    errors = getattr(sys.modules.get("numpy"), "geterrcall", None)
+    return "numpy.seterrcall" if errors is not None and errors() is not None else ""

@@ -1,0 +1,151 @@
+"""What the code of items reads, and what in it stands against a proof."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.proof.library import OPENING, is_read
+from hasten.loader.proof.values import Value, all_atomic, is_atomic, live, new
+from hasten.loader.proof.verdict import Gap, Reason
+
+if TYPE_CHECKING:
+    import ast
+
+_MOST_GAPS = 8
+_IMMUTABLE = (tuple, frozenset)
+_MANY = 64
+_ROUTINES = ("ufunc", "_ArrayFunctionDispatcher", "cython_function_or_method")
+_CODE = (FunctionType, MethodType, BuiltinFunctionType, type, ModuleType)
+
+
+@dataclass
+class Facts:
+    """What must be known from the start, found while the code was followed before.
+
+    Attributes:
+        mixes: something that outlives the batch was put into something that does not.
+        stored: names of attributes that the items set on what they make.
+        made: the script's own classes of which items make objects.
+        copies: items copy objects whose classes nobody knows.
+    """
+
+    mixes: bool = False
+    stored: set[str] = field(default_factory=set)
+    made: set[type] = field(default_factory=set)
+    copies: bool = False
+
+    @property
+    def size(self) -> int:
+        """How much is known; it only grows."""
+        return self.mixes + self.copies + len(self.stored) + len(self.made)
+
+
+class Reads:
+    """What was found while the code of items was followed.
+
+    Attributes:
+        gaps: effects outside of the batch, and code that could not be followed.
+        draws: something draws from a global random generator.
+        attributes: names that are read from live objects.
+        variables: namespaces of modules, with the names that are read from them.
+        enclosed: names that functions find in the functions around them.
+        content: live objects that can be written in place, by their id.
+        objects: live objects whose attributes are read, by their id.
+        classes: of these objects.
+        codes: functions that belong to the items.
+        facts: what another look at the code has to know from its start.
+        files: names of functions by which files are asked for.
+        asks: what is called by its name of objects that nobody knows, and where.
+    """
+
+    def __init__(self, facts: Facts | None = None) -> None:
+        self.gaps: list[Gap] = []
+        self.draws = False
+        self.attributes: set[str] = set()
+        self.variables: dict[int, tuple[dict[str, Any], set[str]]] = {}
+        self.enclosed: set[str] = set()
+        self.content: dict[int, Any] = {}
+        self.objects: dict[int, Any] = {}
+        self.classes: set[type] = set()
+        self.codes: set[CodeType] = set()
+        self.files: set[str] = set()
+        self.facts = facts or Facts()
+        self.asks: dict[tuple[str, bool], tuple[str, ast.AST | None]] = {}
+
+    def gap(self, what: str, path: str = "", node: ast.AST | None = None) -> Value:
+        """Note what stands against purity; return what is known of the result."""
+        where = f"{path}:{getattr(node, 'lineno', '?')}" if path else ""
+        found = Gap(Reason.PURE, what, where)
+        if found not in self.gaps and len(self.gaps) < _MOST_GAPS:
+            self.gaps.append(found)
+        return Value()
+
+    def ask(self, value: Value, name: str, path: str, node: ast.AST | None) -> None:
+        """Note that a value is asked for something by name, where its class is not known.
+
+        A star stands for all that a library may ask of it without being told.
+        """
+        if value.flat or value.objects is not None or value.made is not None:
+            return
+        if value.fresh and value.kind is not None:
+            return
+        self.asks.setdefault((name, value.fresh), (path, node))
+
+    def asks_files(self, name: str) -> None:
+        """Note a function by which files may be asked for."""
+        if name in OPENING:
+            self.files.add(name)
+
+    @property
+    def has_modules(self) -> bool:
+        """Whether networks, or parameters of such, are read."""
+        kinds = {*map(type, self.objects.values()), *map(type, self.content.values())}
+        names = {parent.__name__ for kind in kinds for parent in kind.__mro__}
+        return bool(names & {"Module", "Parameter"})
+
+    @property
+    def has_maps(self) -> bool:
+        """Whether arrays are read that lie in a mapped file."""
+        return any("mmap" in type(one).__name__ or "memmap" in type(one).__name__ or
+                   "memmap" in type(getattr(one, "base", None)).__name__
+                   for one in self.content.values())  # fmt: skip
+
+    def holds(self, value: Value) -> bool:
+        """Return whether what a value holds may outlive the batch."""
+        if value.shares or not value.fresh or value.made is not None:
+            return True
+        return self.facts.mixes and not value.flat
+
+    def load(self, *objects: Any) -> Value:
+        """Note that code gets hold of live objects."""
+        if len(objects) > _MANY and all_atomic(objects):
+            return new(flat=True)
+        for one in objects:
+            if id(one) in self.content or id(one) in self.objects:
+                continue
+            kind = type(one)
+            if kind in (list, dict):
+                self.content[id(one)] = one
+            elif is_atomic(one) or isinstance(one, _CODE) or kind.__name__ in _ROUTINES:
+                continue
+            elif is_read(kind):
+                self.look_into(one)
+            elif not isinstance(one, _IMMUTABLE):
+                self.content[id(one)] = one
+        return live(*objects)
+
+    def look_into(self, instance: Any) -> None:
+        """Note an object whose attributes may be read."""
+        self.objects[id(instance)] = instance
+        self.classes.update(kind for kind in type(instance).__mro__ if kind is not object)
+        if isinstance(instance, (list, dict, set)):  # a class of the script's may extend these
+            self.content[id(instance)] = instance
+
+    def variable(self, space: dict[str, Any], name: str) -> Value:
+        """Note that a module's variable is read."""
+        value = space[name]
+        if not isinstance(value, ModuleType):
+            self.variables.setdefault(id(space), (space, set()))[1].add(name)
+        return self.load(value)

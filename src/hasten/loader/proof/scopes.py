@@ -1,0 +1,394 @@
+"""Which variables of the script's code may lead to what the items read."""
+
+from __future__ import annotations
+
+import ast
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from hasten.loader.proof.bindings import bindings, imported, puts, stored
+from hasten.loader.proof.reach import FAR, HOLDS, NEAR, SENT, Known, called, level
+from hasten.loader.proof.script import Unreadable, applied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from hasten.loader.proof.holders import Names
+    from hasten.loader.proof.script import Code, Unit
+
+_BUILDING = {"__init__", "__new__", "__post_init__"}
+_ANY_CLASS = {"cls", "__class__"}
+"""What a class may be called in its own methods."""
+_PASSING_ON = {"enumerate", "iter", "next", "tqdm", "zip", "islice", "cycle", "chain", "track"}
+_MOST_ROUNDS = 16
+
+
+class Scope:
+    """The variables of one piece of code.
+
+    Args:
+        unit: the code.
+        names: by which names the script can get at what the items read.
+        known: what is known of all code together.
+
+    Attributes:
+        unit: the code.
+        nodes: everything in it.
+        calls: those in it.
+        parameters: of the function, in order.
+        first: the first one, where the function is a method.
+        near: its own variables that may lead to what the items read, and how near they are.
+        loaders: those that are loaders and nothing else: what they give is a batch.
+        filled: parameters into which something near is put.
+        finds: it is a method that others than items call.
+    """
+
+    def __init__(self, unit: Unit, names: Names, known: Known) -> None:
+        self.unit = unit
+        self.names = names
+        self.known = known
+        self.nodes = [node for top in unit.nodes for node in ast.walk(top)]
+        self.parameters = _parameters(unit)
+        is_method = unit.owner and not _is_static(unit)
+        self.first = self.parameters[0] if self.parameters and is_method else ""
+        self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
+        self._imported = imported(self.nodes)
+        outside = {name for node in self.nodes if isinstance(node, (ast.Global, ast.Nonlocal))
+                   for name in node.names}  # fmt: skip
+        bound = set(self.parameters) | stored(self.nodes) | set(self._imported)
+        self._own = set() if unit.function is None else bound - outside
+        self._bindings = [pair for node in self.nodes for pair in bindings(node)]
+        self._puts = [pair for node in self.nodes for pair in puts(node)]
+        self._puts += [(node.target, node.value) for node in self.nodes
+                       if isinstance(node, ast.AugAssign)]  # fmt: skip
+        running = unit.frame is not None
+        self.near = {name: self._of_names(name) for name in self._own & names.near if running}
+        self.loaders = self._own & names.loaders if running else set()
+        self.filled: set[str] = set()
+        self.finds = False
+        self._begin()
+
+    def _begin(self) -> None:
+        for name, default in _defaults(self.unit):
+            walked = (one.id for one in ast.walk(default) if isinstance(one, ast.Name))
+            if any(map(self._of_names, walked)):
+                self.near[name] = NEAR
+        for node in self.nodes:
+            if isinstance(node, ast.ExceptHandler) and node.name:
+                self._own |= {node.name}
+                self.near[node.name] = NEAR
+        if self.unit.function is not None:
+            for name, original in self._imported.items():
+                self.near[name] = max(self._of_names(original), self._of_names(name))
+
+    def _of_names(self, name: str) -> int:
+        if name in self.names.direct:
+            return NEAR
+        return HOLDS if name in self.names.near else FAR
+
+    @cached_property
+    def parents(self) -> dict[int, ast.AST]:
+        """What each node stands in, by the node's id."""
+        inside = ((child, node) for node in self.nodes for child in ast.iter_child_nodes(node))
+        return {id(child): node for child, node in inside}
+
+    def spread(self) -> None:
+        """Add the variables that are set from what is near, until there are no more."""
+        grown = True
+        while grown:
+            before = sum(self.near.values()) + len(self.loaders) + self.known.size
+            for target, source, iterates in self._bindings:
+                is_loader = self.is_loader(source)
+                if found := self._given_by(source, iterates=iterates):
+                    self._bind(target, NEAR if iterates else found)
+                    if is_loader and isinstance(target, ast.Name) and target.id in self._own:
+                        self.loaders.add(target.id)
+            for target, source in self._puts:
+                if level(self, source):
+                    self._put(target)
+            self._gives()
+            grown = before != sum(self.near.values()) + len(self.loaders) + self.known.size
+
+    def _given_by(self, source: ast.AST, *, iterates: bool) -> int:
+        """Return how near what an expression gives to a variable is, or its members."""
+        is_loader = self.is_loader(source)
+        methods = {"__iter__", "__next__"} if iterates else {"__enter__"}
+        if self.known.finding & methods and not is_loader:
+            return NEAR
+        return FAR if iterates and is_loader else level(self, source)
+
+    def _bind(self, target: ast.AST, found: int) -> None:
+        if isinstance(target, ast.Attribute):
+            self._raise(self.known.attributes, target.attr, found)
+            self._put(target.value)
+        elif isinstance(target, ast.Subscript):
+            self._put(target.value)
+        elif isinstance(target, (ast.Tuple, ast.List, ast.Starred)):
+            for one in ast.iter_child_nodes(target):
+                self._bind(one, NEAR)
+        elif isinstance(target, ast.Name):
+            self._reach(target.id, found)
+
+    def _put(self, target: ast.AST) -> None:
+        """Follow that something near was put into an object."""
+        while isinstance(target, (ast.Attribute, ast.Subscript, ast.Call)):
+            if isinstance(target, ast.Attribute):
+                self._raise(self.known.attributes, target.attr, HOLDS)
+            target = target.func if isinstance(target, ast.Call) else target.value
+        if isinstance(target, ast.Yield):
+            self._raise(self.known.reached, SENT, NEAR)
+        if isinstance(target, ast.Name) and target.id not in self.known.functions:
+            self._reach(target.id, HOLDS)
+            if target.id in self.parameters:
+                self.filled.add(target.id)
+
+    def _reach(self, name: str, found: int) -> None:
+        if name in self._own:
+            self._raise(self.near, name, found)
+        elif name not in self.names.modules:
+            self._raise(self.known.reached, name, found)
+
+    @staticmethod
+    def _raise(levels: dict[str, int], name: str, found: int) -> None:
+        if levels.get(name, FAR) < found:
+            levels[name] = found
+
+    def _gives(self) -> None:
+        for node in self.nodes:
+            if isinstance(node, (ast.Return, ast.Yield, ast.YieldFrom)) and node.value is not None:
+                found = level(self, node.value)
+                if found:
+                    self._raise(self.known.given, self.unit.name, NEAR
+                                if not isinstance(node, ast.Return) else found)  # fmt: skip
+                if found and self._is_from_outside(node.value):
+                    self.known.finding.add(self.unit.name)
+
+    def _is_from_outside(self, node: ast.AST) -> bool:
+        """Return whether a special method finds something near in variables of its module."""
+        if not (self.finds and self.unit.name.startswith("__")):
+            return False
+        return any(isinstance(one, ast.Name) and one.id not in self._own
+                   and one.id not in self.names.shared and self.level_of(one.id)
+                   for one in ast.walk(node))  # fmt: skip
+
+    def level_of(self, name: str) -> int:
+        """Return how near a variable is."""
+        if name in self._own:
+            return self.near.get(name, FAR)
+        return max(self._of_names(name), self.known.reached.get(name, FAR))
+
+    def is_near(self, node: ast.AST) -> bool:
+        """Return whether an expression may be, or lead to, what items read."""
+        return level(self, node) > FAR
+
+    def is_read(self, node: ast.AST) -> bool:
+        """Return whether an expression may be what items read, or a part of it."""
+        return level(self, node) == NEAR and not self.is_loader(node)
+
+    def is_loader(self, node: ast.AST) -> bool:
+        """Return whether an expression is a loader, or gives what a loader gives."""
+        if isinstance(node, ast.Name):
+            known = self.loaders if node.id in self._own else self.names.loaders
+            return node.id in known
+        if isinstance(node, ast.Attribute):
+            return node.attr in self.names.iterated
+        if isinstance(node, ast.Call) and called(node) in _PASSING_ON and node.args:
+            return all(self.is_loader(one) or not self.is_near(one) for one in node.args)
+        return False
+
+    def is_module(self, node: ast.AST) -> bool:
+        """Return whether an expression is a module, or what it is called for."""
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        return isinstance(node, ast.Name) and node.id in self.names.modules - self._own
+
+    def is_shared(self, node: ast.expr) -> bool:
+        """Return whether an expression is, or lies in, a module or class, which all code shares."""
+        root: ast.AST = node
+        while isinstance(root, (ast.Attribute, ast.Subscript)):
+            if isinstance(root, ast.Attribute) and root.attr == "__class__":
+                return True
+            root = root.value
+        if isinstance(root, ast.Call) and called(root) == "type" and len(root.args) == 1:
+            return True
+        if not isinstance(root, ast.Name):
+            return False
+        if self.unit.function is not None and root.id in self._imported:
+            return True
+        return root.id in self.names.shared - self._own
+
+    def is_content(self, name: str) -> bool:
+        """Return whether a variable holds what can be written in place."""
+        if name not in self.names.variables:
+            return False
+        return name not in self._own or name in self.near
+
+
+def scopes_of(code: Code, names: Names, is_of_items: Callable[[Unit], bool]) -> list[Scope]:
+    """Return the scopes of code that can still run, with what is passed from one to another.
+
+    Args:
+        code: what can still run.
+        names: by which names the script can get at what the items read.
+        is_of_items: tells of code whether items run it.
+    """
+    classes = {unit.owner for unit in code.units} - {""}
+    known = Known(code.functions, code.methods, code.stored, classes)
+    scopes = [Scope(unit, names, known) for unit in code.units]
+    for scope in scopes:
+        scope.finds = bool(scope.unit.owner) and not is_of_items(scope.unit)
+    by_name = _by_name(scopes, code)
+    for _ in range(_MOST_ROUNDS):
+        before = known.size
+        for scope in scopes:
+            scope.spread()
+        if not _pass_on(scopes, by_name) and known.size == before:
+            return scopes
+    raise Unreadable("the script's code is too large to be followed")
+
+
+def _by_name(scopes: Iterable[Scope], code: Code) -> dict[str, list[Scope]]:
+    """Return the functions by the names that they are called by, those of classes by these."""
+    by_name: dict[str, list[Scope]] = {}
+    for scope in scopes:
+        unit = scope.unit
+        if unit.frame is not None or unit.function is None:
+            continue
+        is_building = unit.name in _BUILDING
+        heirs = _heirs(unit.owner, code.parents) if is_building else set[str]()
+        for name in heirs | (_ANY_CLASS if is_building else set()) | {unit.name}:
+            by_name.setdefault(name, []).append(scope)
+        if heirs & code.handed:
+            scope.near |= dict.fromkeys(scope.parameters[1:], NEAR)
+        elif not is_building:
+            _hand_over(scope, code)
+    return by_name
+
+
+def _hand_over(scope: Scope, code: Code) -> None:
+    """Let what nobody's code passes be near, where anybody may call a function."""
+    unit, names = scope.unit, scope.names
+    is_handed = unit.name == "<lambda>" or unit.name in code.handed
+    if is_handed or unit.name.startswith("__"):
+        scope.near |= dict.fromkeys(scope.parameters, NEAR)
+    elif (unit.owner, unit.name) in code.overriding and unit.owner in names.leaders:
+        scope.near |= dict.fromkeys(scope.parameters[:1], HOLDS)
+    is_special = scope.first in scope.near and not is_handed
+    if is_special and unit.owner not in names.kinds:
+        scope.near[scope.first] = HOLDS  # Python calls it of its own objects, which are not read
+
+
+def _heirs(name: str, parents: Mapping[str, set[str]]) -> set[str]:
+    """Return a class and those that are derived from it."""
+    found: set[str] = set()
+    fresh = {name}
+    while fresh:
+        found |= fresh
+        fresh = {heir for heir, given in parents.items() if given & fresh} - found
+    return found
+
+
+def _pass_on(scopes: Sequence[Scope], by_name: Mapping[str, list[Scope]]) -> bool:
+    """Let what is near be passed in calls; return whether anything was."""
+    changed = False
+    for scope in scopes:
+        for node in scope.calls:
+            for call in (node, *_call_of_applied(node)):
+                for target in by_name.get(_callee(call), ()):
+                    changed |= _pass_to(scope, call, target)
+    return changed
+
+
+def _callee(call: ast.Call) -> str:
+    """Return the last name of what is called, that of a class where the call asks for a class."""
+    inner = call.func
+    is_type = isinstance(inner, ast.Call) and called(inner) == "type"
+    return "__class__" if is_type else called(call)
+
+
+def _call_of_applied(node: ast.Call) -> list[ast.Call]:
+    """Return the call that `one.apply(function, *more)` makes: `function(one, *more)`."""
+    function = applied(node)
+    if function is None or not isinstance(node.func, ast.Attribute):
+        return []
+    given: list[ast.expr] = [ast.Starred(value=one, ctx=ast.Load()) for one in node.args[1:]]
+    return [ast.Call(func=function, args=args, keywords=node.keywords)
+            for args in ([node.func.value, *node.args[1:]], given)]  # fmt: skip
+
+
+def _pass_to(scope: Scope, node: ast.Call, target: Scope) -> bool:
+    """Give what a call passes to the parameters of a function of that name."""
+    names = _positional(target.unit)
+    given: list[tuple[str, ast.AST]] = []
+    if target.first:
+        names = names[1:]
+        if isinstance(node.func, ast.Attribute):
+            given.append((target.first, node.func.value))
+            value = node.func.value
+            if getattr(value, "attr", getattr(value, "id", "")) in scope.known.functions:
+                given += list(zip([target.first, *names], node.args, strict=False))
+    elif names and isinstance(node.func, ast.Attribute) and not target.unit.owner:
+        given.append((names[0], node.func.value))  # it may have become a method
+        given += list(zip(names[1:], node.args, strict=False))
+    spreads = any(isinstance(one, ast.Starred) for one in node.args)
+    if spreads or any(one.arg is None for one in node.keywords):
+        given += [(name, node) for name in target.parameters]
+        given += [(name, one) for name in target.parameters
+                  for one in (*node.args, *(more.value for more in node.keywords))]  # fmt: skip
+    rest = [name for name in target.parameters if name not in names and name != target.first]
+    given += list(zip(names, node.args, strict=False))
+    given += [(name, one) for name in rest for one in node.args[len(names) :]]
+    given += [(one.arg, one.value) for one in node.keywords if one.arg in target.parameters]
+    given += [(name, one.value) for one in node.keywords if one.arg not in target.parameters
+              for name in rest]  # fmt: skip
+    return _take(scope, target, given)
+
+
+def _take(scope: Scope, target: Scope, given: Iterable[tuple[str, ast.AST]]) -> bool:
+    grown = False
+    for name, value in given:
+        found, is_loader = level(scope, value), scope.is_loader(value)
+        if name in target.filled and not found:
+            scope._put(value)
+            grown |= level(scope, value) > FAR
+        if found > target.near.get(name, FAR):
+            if is_loader and name not in target.near:
+                target.loaders.add(name)
+            target.near[name] = found
+            grown = True
+        if found and name in target.loaders and not is_loader:
+            target.loaders.discard(name)
+            grown = True
+    return grown
+
+
+def _positional(unit: Unit) -> list[str]:
+    arguments = getattr(unit.function, "args", None)
+    if arguments is None:
+        return []
+    return [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+
+
+def _is_static(unit: Unit) -> bool:
+    decorators = getattr(unit.function, "decorator_list", [])
+    return any(getattr(one, "id", "") == "staticmethod" for one in decorators)
+
+
+def _defaults(unit: Unit) -> list[tuple[str, ast.AST]]:
+    """Return the parameters of a function that have defaults, with these."""
+    arguments = getattr(unit.function, "args", None)
+    if arguments is None:
+        return []
+    names = _positional(unit)[-len(arguments.defaults) :] if arguments.defaults else []
+    found: list[tuple[str, ast.AST]] = list(zip(names, arguments.defaults, strict=True))
+    named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return found + [(one.arg, default) for one, default in named if default is not None]
+
+
+def _parameters(unit: Unit) -> list[str]:
+    arguments = getattr(unit.function, "args", None)
+    if arguments is None:
+        return []
+    listed = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    many = (one for one in (arguments.vararg, arguments.kwarg) if one)
+    return [one.arg for one in (*listed, *many)]

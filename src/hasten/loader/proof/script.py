@@ -1,0 +1,373 @@
+"""The code of the script that can still run, and what it writes to."""
+
+from __future__ import annotations
+
+import ast
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hasten.loader.proof.source import Function, Tree, tree_of_file
+from hasten.loader.proof.special import is_special, overriding_methods
+from hasten.loader.proof.words import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence, Set
+    from types import CodeType, FrameType, ModuleType
+
+ANY_NAME = "*"
+"""Stands for a name that is known only when the code runs."""
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_PLAIN_DECORATORS = words(
+    "property setter getter deleter staticmethod classmethod cached_property no_grad "
+    "inference_mode enable_grad lru_cache cache wraps dataclass total_ordering contextmanager "
+    "abstractmethod override overload final unique script_if_tracing"
+)
+_KEPT_BY_NAME = {"methodcaller", "attrgetter"}
+_BY_NAME = {"getattr", *_KEPT_BY_NAME}
+_LISTING = {"getmembers", "getmembers_static", "__subclasses__"}
+_BUILDING = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__"}
+_OF_CLASSES = {"__subclasses__", "__mro__", "__bases__", "__base__", "mro", "metaclass",
+               "__init_subclass__"}  # fmt: skip
+"""What gets at a class by way of another, or may keep one."""
+_OWN_CLASS = "type()"
+"""Stands for a call of a class by what an object, or code in a class, has of it."""
+_PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "Unpickler", "weights_only"}
+
+
+class Unit(NamedTuple):
+    """Code that can still run.
+
+    Attributes:
+        path: its file.
+        nodes: what is left of it.
+        function: the function it belongs to; None at the top of a module.
+        name: of the function; empty at the top of a module.
+        owner: the class it is a method of; empty where it is none.
+        frame: where it runs already; None where it does not.
+        inside: the function around it; None where there is none.
+    """
+
+    path: str
+    nodes: Sequence[ast.AST]
+    function: Function | None
+    name: str
+    owner: str
+    frame: FrameType | None
+    inside: Function | None = None
+
+
+class Unreadable(Exception):
+    """Some code of the script has no source."""
+
+
+class Code(NamedTuple):
+    """What of a script can still run.
+
+    Attributes:
+        units: its parts.
+        handed: names that stand anywhere but in front of the brackets of a call: a function of
+            such a name may be called by anybody, with anything.
+        functions: names of all functions and classes of the script.
+        methods: names of the functions in its classes.
+        stored: names of all attributes that it sets, or that its classes have.
+        parents: what its classes are derived from, by their names.
+        overriding: its methods that a library may call by a name of its own, each after the
+            name of its class.
+    """
+
+    units: list[Unit]
+    handed: set[str]
+    functions: set[str]
+    methods: set[str]
+    stored: set[str]
+    parents: dict[str, set[str]]
+    overriding: set[tuple[str, str]]
+
+
+def code_of(frames: Iterable[FrameType], modules: Iterable[ModuleType], alive: Set[str]) -> Code:
+    """Return the code that can still run: what is left in each frame, and what that names.
+
+    A function can run where code that can run names it, or where anything names it without
+    calling it, for then it may have been handed to somebody who will. A method can run where there
+    are objects of its class, too, or where code names the class; special ones are named by nobody.
+
+    Args:
+        frames: of the script, on all threads.
+        modules: of the script.
+        alive: names of the classes of which there are objects, and `path:line` of the functions
+            that there are.
+
+    Raises:
+        Unreadable: some of it has no source.
+    """
+    paths = {frame.f_code.co_filename for frame in frames}
+    paths |= {path for module in modules if (path := getattr(module, "__file__", None))}
+    trees = {path: tree for path in paths if (tree := tree_of_file(path)) is not None}
+    running = [_rest_of(frame) for frame in frames]
+    known = [unit for tree in trees.values() for unit in _functions(tree)]
+    overriding = overriding_methods()
+    found, handed, parents = list(running), _handed_over(trees.values()), _parents(trees.values())
+    mentioned = handed | {name for unit in running for name in _named_in(unit)}
+    mentioned |= set[str]().union(*parents.values())
+    if any(_keeps_classes(tree) for tree in trees.values()):
+        alive |= set(parents) | {_place(unit) for unit in known}
+    functions = {unit.name for unit in known} | {unit.owner for unit in known} - {"", "<lambda>"}
+    methods = {unit.name for unit in known if unit.owner}
+    stored = {name for tree in trees.values() for name in _attributes_of(tree)}
+    waiting = known
+    while True:
+        if ANY_NAME in mentioned:  # a name that is put together may be that of any function
+            handed |= functions
+            mentioned |= functions
+        if mentioned & _PICKLES:  # of any class that there is
+            alive |= set(parents)
+        makers = {id(unit.function) if unit.function else unit.path for unit in found}
+        fresh = [unit for unit in waiting if _can_run(unit, mentioned, alive, makers)
+                 or ((unit.owner, unit.name) in overriding
+                     and unit.owner in mentioned | alive)]  # fmt: skip
+        if not fresh:
+            return Code(found, handed, functions, methods, stored, parents, overriding)
+        found += fresh
+        waiting = [unit for unit in waiting if unit not in fresh]
+        mentioned |= {name for unit in fresh for name in _named_in(unit)}
+
+
+def _place(unit: Unit) -> str:
+    return f"{unit.path}:{getattr(unit.function, 'lineno', 0)}"
+
+
+def _can_run(unit: Unit, mentioned: Set[str], alive: Set[str], makers: Set[str | int]) -> bool:
+    if unit.name == "<lambda>":  # it is there, or what it stands in will make it
+        around = id(unit.inside) if unit.inside else unit.path
+        return around in makers or _place(unit) in alive
+    if unit.name in _BUILDING and (
+        unit.owner in mentioned or (unit.owner in alive and _OWN_CLASS in mentioned)
+    ):
+        return True
+    if unit.owner and unit.owner not in mentioned and unit.owner not in alive:
+        return False
+    return unit.name in mentioned or (is_special(unit.name) and unit.name not in _BUILDING)
+
+
+def _named_in(unit: Unit) -> set[str]:
+    names = set(_names(unit.nodes))
+    return names | {_OWN_CLASS} if "cls()" in names and (unit.owner or unit.inside) else names
+
+
+def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for top in nodes:
+        for node in ast.walk(top):
+            if isinstance(node, ast.Name):
+                yield node.id
+            elif isinstance(node, ast.Attribute):
+                yield node.attr
+            elif isinstance(node, ast.alias):
+                yield node.name.rpartition(".")[2]
+            elif isinstance(node, ast.Call):
+                yield from _named_by_text(node, _BY_NAME)
+                if getattr(node.func, "id", getattr(node.func, "attr", "")) in _LISTING:
+                    yield ANY_NAME
+
+
+def _named_by_text(node: ast.Call, functions: set[str]) -> Iterator[str]:
+    """Yield the names of which `getattr` and its like are given the text, or a pickle's."""
+    name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+    if any(one.arg == "weights_only" and not _is_true(one.value) for one in node.keywords):
+        yield "weights_only"
+    if name == "cls":
+        yield "cls()"
+    if name == "__class__" or (not name and _last_name(node.func) == "type"):
+        yield _OWN_CLASS
+    if name not in functions:
+        return
+    given = node.args[1:2] if name == "getattr" else node.args
+    for one in given:
+        if not isinstance(one, ast.Constant):
+            yield ANY_NAME
+        elif isinstance(one.value, str):
+            yield from one.value.split(".")
+
+
+def _is_true(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True
+
+
+def _attributes_of(tree: Tree) -> Iterator[str]:
+    """Yield the attributes that a file sets, and those that stand in its classes."""
+    for node in tree.nodes:
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            yield node.attr
+        elif isinstance(node, ast.ClassDef):
+            for one in node.body:
+                targets = one.targets if isinstance(one, ast.Assign) else [
+                    one.target if isinstance(one, ast.AnnAssign) else None]  # fmt: skip
+                yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def _handed_over(trees: Iterable[Tree]) -> set[str]:
+    """Return the names that stand anywhere but in front of the brackets of a call.
+
+    What is imported under another name is called by that one. What `apply` is given is called at
+    once and not kept; `scopes.py` passes on with what. What `super` is given is looked into. What a
+    class is derived from is called where the class is.
+    """
+    found: set[str] = set()
+    for tree in trees:
+        called = _called_at_once(tree.nodes)
+        for node in tree.nodes:
+            found.update(_handed_by(node))
+            if id(node) in called or not isinstance(getattr(node, "ctx", None), ast.Load):
+                continue
+            if isinstance(node, ast.Name):
+                found.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                found.add(node.attr)
+    return found
+
+
+def _called_at_once(nodes: Sequence[ast.AST]) -> set[int]:
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    called = {id(node.func) for node in calls}
+    if not any(isinstance(node, _DEFINITIONS) and node.name == "apply" for node in nodes):
+        called |= {id(function) for node in calls if (function := applied(node)) is not None}
+    called |= {id(one) for node in nodes if isinstance(node, ast.ClassDef) for one in node.bases}
+    return called | {id(one) for node in calls if _is_super(node) for one in node.args}
+
+
+def _parents(trees: Iterable[Tree]) -> dict[str, set[str]]:
+    """Return from what each class is derived, by their last names."""
+    found: dict[str, set[str]] = {}
+    for tree in trees:
+        for node in tree.nodes:
+            if isinstance(node, ast.ClassDef):
+                names = {_last_name(one) for one in node.bases} - {""}
+                found[node.name] = found.get(node.name, set()) | names
+    return found
+
+
+def _keeps_classes(tree: Tree) -> bool:
+    """Return whether a file gets at classes that nobody names, by those that they come from."""
+    return any(
+        str(getattr(node, "attr", getattr(node, "arg", getattr(node, "name", "")))) in _OF_CLASSES
+        or (getattr(node, "attr", "") == "freeze" and getattr(node.value, "id", "") == "gc")  # type: ignore[attr-defined]
+        for node in tree.nodes
+    )
+
+
+def _handed_by(node: ast.AST) -> Iterator[str]:
+    """Yield names of functions that get another name, or that a decorator may keep."""
+    if isinstance(node, ast.alias) and node.asname:
+        yield node.name.rpartition(".")[2]
+    elif isinstance(node, ast.Call):
+        yield from _named_by_text(node, _KEPT_BY_NAME)
+    elif isinstance(node, (*_DEFINITIONS, ast.ClassDef)) and _is_registered(node):
+        yield node.name
+
+
+def _is_registered(node: Any) -> bool:
+    """Return whether a decorator may keep what it decorates, and call it later."""
+    return any(_last_name(one) not in _PLAIN_DECORATORS for one in node.decorator_list)
+
+
+def _last_name(node: ast.AST) -> str:
+    node = node.func if isinstance(node, ast.Call) else node
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def _is_super(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id == "super"
+
+
+def applied(call: ast.Call) -> ast.Name | ast.Attribute | None:
+    """Return the function that a call of a method `apply` is given by its name."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "apply" and call.args:
+        given = call.args[0]
+        return given if isinstance(given, (ast.Name, ast.Attribute)) else None
+    return None
+
+
+def _functions(tree: Tree) -> Iterator[Unit]:
+    """Yield the functions of a file; what stands inside of one belongs to it."""
+    waiting: list[tuple[ast.AST, str, Function | None]] = [(tree.module, "", None)]
+    while waiting:
+        node, owner, function = waiting.pop()
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, Function):
+                name = "<lambda>" if isinstance(child, ast.Lambda) else child.name
+                yield Unit(tree.path, _body(child), child, name, owner, None, function)
+                waiting.append((child, "", child))
+            else:
+                inside = child.name if isinstance(child, ast.ClassDef) else owner
+                waiting.append((child, inside, function))
+
+
+def _body(function: Function) -> list[ast.AST]:
+    return [function.body] if isinstance(function, ast.Lambda) else list(function.body)
+
+
+def _rest_of(frame: FrameType) -> Unit:
+    """Return what is left of a frame: whole loops that it is in, and what follows."""
+    code = frame.f_code
+    tree = tree_of_file(code.co_filename)
+    function = tree.function(code) if tree else None
+    if tree is None or (function is None and not tree.is_module(code)):
+        if tree is not None and (around := _class_body(tree, code)) is not None:
+            return Unit(tree.path, [around], None, "", around.name, frame)
+        raise Unreadable(f"the source of {code.co_name} in {code.co_filename} is not what runs")
+    if isinstance(function, ast.Lambda):
+        rest: list[ast.AST] = [] if _is_called(function.body, frame) else [function.body]
+        return Unit(tree.path, rest, function, "<lambda>", "", frame)
+    statements = function.body if function is not None else tree.module.body
+    rest = _following(statements, frame.f_lineno or 0, frame) or []
+    name = function.name if function is not None else ""
+    return Unit(tree.path, rest, function, name, "", frame)
+
+
+def _class_body(tree: Tree, code: CodeType) -> ast.ClassDef | None:
+    for node in tree.nodes:
+        if isinstance(node, ast.ClassDef) and node.name == code.co_name:
+            return node
+    return None
+
+
+def _following(statements: Sequence[ast.stmt], line: int, frame: FrameType) -> list[ast.AST] | None:
+    """Return the statements from the line of a frame on, None where it is elsewhere.
+
+    A loop around the line begins anew.
+    """
+    for place, statement in enumerate(statements):
+        first = min(getattr(statement, "lineno", 0), *_decorator_lines(statement), 1 << 30)
+        if not first <= line <= (statement.end_lineno or 0):
+            continue
+        after: list[ast.AST] = list(statements[place + 1 :])
+        if isinstance(statement, (ast.For, ast.While, ast.AsyncFor)):
+            return [statement, *after]
+        blocks = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")] + [
+            handler.body for handler in getattr(statement, "handlers", [])
+        ]
+        rests = (_following(block, line, frame) for block in blocks)
+        inner = next((rest for rest in rests if rest is not None), None)
+        if isinstance(statement, ast.Try):
+            inner = [*([statement] if inner is None else inner), *statement.handlers,
+                     *statement.finalbody, *statement.orelse]  # fmt: skip
+        if (
+            inner is None
+            and isinstance(statement, (ast.Expr, ast.Assign, ast.Return))
+            and (_is_called(statement.value, frame))
+        ):
+            return after  # its arguments are made: what is left of it is the call
+        return [*(inner if inner is not None else [statement]), *after]
+    return None
+
+
+def _is_called(node: ast.AST | None, frame: FrameType) -> bool:
+    """Return whether a frame is in just this call, so that its arguments are made."""
+    if not isinstance(node, ast.Call):
+        return False
+    now = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
+    return now == (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
+
+
+def _decorator_lines(statement: ast.stmt) -> list[int]:
+    return [one.lineno for one in getattr(statement, "decorator_list", [])] or [1 << 30]

@@ -1,0 +1,338 @@
+"""Whether code of the script may write what the items read."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from hasten.loader.proof import ambient, library
+from hasten.loader.proof.names import stored_by
+from hasten.loader.proof.reach import FIGURES, called
+from hasten.loader.proof.scopes import scopes_of
+from hasten.loader.proof.source import is_user_file
+from hasten.loader.proof.verdict import Gap, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from hasten.loader.proof.holders import Names
+    from hasten.loader.proof.reads import Reads
+    from hasten.loader.proof.scopes import Scope
+    from hasten.loader.proof.script import Code, Unit
+
+_MOST_GAPS = 8
+_ALWAYS = {"dataset", "collate_fn", "worker_init_fn"}
+_INNARDS = {
+    "__class__", "__dict__", "__code__", "__defaults__", "__kwdefaults__", "__globals__",
+    "__bases__", "__wrapped__", "cell_contents",
+}  # fmt: skip
+_HIDDEN = {
+    "exec", "eval", "get_objects", "get_referrers", "get_referents", "_getframe",
+    "_current_frames", "currentframe", "reload", "ctypes", "settrace", "setprofile",
+}  # fmt: skip
+_RUNS_TEXT = {"exec", "eval"}  # given to them: `model.eval()` is another matter
+_NAMESPACES = {"globals", "vars", "locals"}
+_SETTERS = {"setattr", "delattr", "__setattr__", "__delattr__", "__setstate__"}
+_READERS = {
+    "len", "print", "isinstance", "type", "str", "repr", "bool", "sum", "min", "max", "int",
+    "float", "unique", "bincount", "mean", "std", "id", "hash", "any", "all", "Counter", "range",
+    "shape",
+}  # fmt: skip
+_FLAT_READERS = {"list", "set", "tuple", "sorted", "dict", "enumerate", "zip", "frozenset"}
+
+
+class Writes:
+    """Looks through code that can still run for stores into what the items read.
+
+    Args:
+        reads: what the items read.
+        names: by which names the script can get at it.
+        code: what can still run.
+    """
+
+    def __init__(self, reads: Reads, names: Names, code: Code) -> None:
+        self._reads = reads
+        self._names = names
+        self.gaps: list[Gap] = []
+        self._read = (
+            set(reads.attributes)
+            | _ALWAYS
+            | {code.co_name for code in reads.codes if code.co_name != "<lambda>"}
+        )
+        self._variables: set[str] = set()
+        self._shared: set[str] = set()
+        for space, named in reads.variables.values():
+            self._shared |= named
+            if space.get("__name__") == "__main__" or is_user_file(
+                space.get("__file__") or "<frozen"
+            ):
+                self._variables |= named
+        self._items = {(code.co_filename, code.co_firstlineno) for code in reads.codes}
+        self._scopes = scopes_of(code, names, self._is_item_code)
+        self._remade = {unit.owner for unit in code.units if unit.name == "__new__"}
+        self._handed = code.handed
+        self._methods = {(unit.path, unit.owner, unit.name) for unit in code.units if unit.owner}
+        self._functions = {(unit.path, unit.name) for unit in code.units if not unit.owner}
+
+    def find(self) -> list[Gap]:
+        """Return what stands against the two reasons that are about the script."""
+        if handed := (_SETTERS | ambient.SETTINGS | ambient.LATE | _RUNS_TEXT) & self._handed:
+            what = f"the script hands {min(handed)} over, for anybody to call"
+            self.gaps.append(Gap(Reason.UNWRITTEN, what))
+        own = [scope for scope in self._scopes if not self._is_item_code(scope.unit)]
+        given = {name for scope in own for name in _called_with_near(scope)}
+        for scope in self._scopes:
+            if len(self.gaps) >= _MOST_GAPS:
+                break
+            if scope in own:
+                self._look(scope)
+            elif scope.unit.name in given:
+                self._look_for_stores(scope)
+        return self.gaps
+
+    def _is_item_code(self, unit: Unit) -> bool:
+        """Return whether a function was followed as part of the items."""
+        if unit.function is None:
+            return False
+        lines = [unit.function.lineno]
+        lines += [one.lineno for one in getattr(unit.function, "decorator_list", [])]
+        return (unit.path, min(lines)) in self._items
+
+    def _gap(self, reason: Reason, what: str, unit: Unit, node: ast.AST) -> None:
+        found = Gap(reason, what, f"{unit.path}:{getattr(node, 'lineno', '?')}")
+        if found not in self.gaps:
+            self.gaps.append(found)
+
+    # ---- one unit
+
+    def _look(self, scope: Scope) -> None:
+        unit = scope.unit
+        for node in scope.nodes:
+            if isinstance(node, ast.Attribute):
+                self._attribute(unit, node, scope)
+            elif isinstance(node, ast.Name):
+                self._name(unit, node, scope)
+            elif isinstance(node, ast.Call):
+                self._call(unit, node, scope)
+            elif isinstance(node, (ast.Global, ast.Nonlocal)):
+                self._declared(unit, node)
+            elif isinstance(node, (ast.Subscript, ast.AugAssign)):
+                self._written_into(unit, node, scope)
+            self._bound(unit, node)
+            if what := ambient.against(node, scope, self._reads):
+                self._gap(Reason.UNWRITTEN, what, unit, node)
+
+    def _look_for_stores(self, scope: Scope) -> None:
+        """Look at a function of the items that the script calls, too, with what items read."""
+        unit = scope.unit
+        for node in scope.nodes:
+            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+                self._attribute(unit, node, scope)
+            elif isinstance(node, (ast.Subscript, ast.AugAssign)):
+                self._written_into(unit, node, scope)
+            elif isinstance(node, ast.Call):
+                self._worked_on(unit, node, scope)
+
+    def _bound(self, unit: Unit, node: ast.AST) -> None:
+        """Look at what binds a variable that items find in a module, or in a running function."""
+        bound = set(stored_by(node))
+        if isinstance(node, ast.ClassDef):
+            bound.add(node.name)
+        if unit.function is None and not isinstance(node, ast.Name):
+            read = self._variables
+        elif unit.function is not None and unit.frame is not None:
+            read = self._reads.enclosed & set(unit.frame.f_code.co_cellvars)
+        else:
+            return
+        if named := bound & (read | {"*"}):
+            what = f"the script sets {min(named)}, which items read"
+            self._gap(Reason.UNWRITTEN, what, unit, node)
+
+    def _written_into(self, unit: Unit, node: ast.Subscript | ast.AugAssign, scope: Scope) -> None:
+        """Look at a store into what may be what items read."""
+        target = node.value if isinstance(node, ast.Subscript) else node.target
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            return
+        if isinstance(node, ast.AugAssign) and not isinstance(target, ast.Name):
+            return
+        if scope.is_read(target):
+            self._gap(Reason.OWNED, f"the script writes into {_shown(target)}, which items may "
+                      "read", unit, node)  # fmt: skip
+
+    def _declared(self, unit: Unit, node: ast.Global | ast.Nonlocal) -> None:
+        read = self._variables if isinstance(node, ast.Global) else self._reads.enclosed
+        if named := read & set(node.names):
+            what = f"the script sets {min(named)}, which items read"
+            self._gap(Reason.UNWRITTEN, what, unit, node)
+
+    def _attribute(self, unit: Unit, node: ast.Attribute, scope: Scope) -> None:
+        stored = not isinstance(node.ctx, ast.Load)
+        owner = node.value
+        shared = scope.is_shared(owner) or scope.is_near(owner)
+        inner = node.attr in _INNARDS or (node.attr in self._shared and shared)
+        if stored and (inner or (node.attr in self._read and self._may_be_read(unit, node, scope))):
+            what = f"the script sets .{node.attr}, which items read"
+            self._gap(Reason.UNWRITTEN, what, unit, node)
+        if node.attr == "modules" and isinstance(node.value, ast.Name) and node.value.id == "sys":
+            self._gap(Reason.UNWRITTEN, "the script uses sys.modules", unit, node)
+        if stored or node.attr not in self._names.attributes | {"__dict__"}:
+            return
+        if scope.is_near(node.value) and not self._only_read(node, scope):
+            what = f"the script takes .{node.attr}, which items read, and may write it"
+            self._gap(Reason.OWNED, what, unit, node)
+
+    def _may_be_read(self, unit: Unit, node: ast.Attribute, scope: Scope) -> bool:
+        """Return whether the object of a store may be one that items read."""
+        is_self = isinstance(node.value, ast.Name) and node.value.id == scope.first
+        is_building = unit.name in ("__init__", "__new__", "__post_init__")
+        if is_self and is_building and unit.owner not in self._remade:
+            return False  # of an object that is just being made
+        if is_self and unit.owner:
+            return any(kind.__name__ == unit.owner for kind in self._reads.classes)
+        return scope.is_near(node.value) or scope.is_shared(node.value)
+
+    def _name(self, unit: Unit, node: ast.Name, scope: Scope) -> None:
+        stored = not isinstance(node.ctx, ast.Load)
+        if node.id in _HIDDEN and (unit.path, node.id) not in self._functions:
+            self._gap(Reason.UNWRITTEN, f"the script uses {node.id}", unit, node)
+        elif stored and unit.function is None and node.id in self._variables:
+            what = f"the script sets {node.id}, which items read"
+            self._gap(Reason.UNWRITTEN, what, unit, node)
+        elif not scope.is_content(node.id):
+            return
+        elif isinstance(scope.parents.get(id(node)), ast.AugAssign) or (
+            not stored and not self._only_read(node, scope)
+        ):
+            what = f"the script holds {node.id}, which items read, and may write it"
+            self._gap(Reason.OWNED, what, unit, node)
+
+    def _taken_by_name(self, unit: Unit, node: ast.Call, scope: Scope) -> None:
+        if len(node.args) < 2 or not scope.is_near(node.args[0]):
+            return
+        named = node.args[1]
+        if isinstance(named, ast.Constant) and named.value not in self._names.attributes:
+            return
+        parent = scope.parents.get(id(node))
+        is_called = isinstance(parent, ast.Call) and parent.func is node
+        if not is_called and not _is_looked_at(node, scope.parents, flat=False, whole=False):
+            self._gap(Reason.OWNED, "the script takes an attribute by name", unit, node)
+
+    def _worked_on(self, unit: Unit, node: ast.Call, scope: Scope) -> None:
+        """Look at a method that writes into what it is called of."""
+        name = called(node)
+        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+        writes = library.writes_itself(name) and not self._is_own_method(unit, node, scope)
+        if writes and owner is not None and scope.is_read(owner) and not scope.is_module(owner):
+            what = f"the script calls .{name}() of what items may read"
+            self._gap(Reason.OWNED, what, unit, node)
+        if any(one.arg == "inplace" for one in node.keywords) and scope.is_near(node.func):
+            what = "the script works in place on what items may read"
+            self._gap(Reason.OWNED, what, unit, node)
+        again = name == "__init__" and owner is not None and unit.name != "__init__"
+        if again and any(map(scope.is_near, [node.func, *node.args])):
+            self._gap(Reason.UNWRITTEN, "the script makes an object anew", unit, node)
+
+    def _is_own_method(self, unit: Unit, node: ast.Call, scope: Scope) -> bool:
+        """Return whether a method calls another that stands in its own class: that is looked at."""
+        owner = getattr(node.func, "value", None)
+        is_self = isinstance(owner, ast.Name) and owner.id == scope.first
+        return is_self and (unit.path, unit.owner, called(node)) in self._methods
+
+    def _call(self, unit: Unit, node: ast.Call, scope: Scope) -> None:
+        name = called(node)
+        self._worked_on(unit, node, scope)
+        if name in _HIDDEN and isinstance(node.func, ast.Attribute):
+            if name not in _RUNS_TEXT or node.args or node.keywords:
+                self._gap(Reason.UNWRITTEN, f"the script uses {name}", unit, node)
+        elif name in _NAMESPACES and isinstance(node.func, ast.Name):
+            if not node.args or scope.is_near(node.args[0]):
+                self._gap(Reason.UNWRITTEN, f"the script uses {name}()", unit, node)
+        elif name == "getattr" and isinstance(node.func, ast.Name):
+            self._taken_by_name(unit, node, scope)
+        elif name in _SETTERS:
+            given = node.args if isinstance(node.func, ast.Name) else [node.func.value, *node.args]  # type: ignore[attr-defined]
+            self._set_by_name(unit, node, given, scope)
+
+    def _set_by_name(
+        self, unit: Unit, node: ast.Call, given: Sequence[ast.expr], scope: Scope
+    ) -> None:
+        if not given or not (scope.is_near(given[0]) or scope.is_shared(given[0])):
+            return
+        named = given[1] if len(given) > 1 else None
+        if isinstance(named, ast.Constant) and named.value not in self._read:
+            return
+        self._gap(Reason.UNWRITTEN, "the script sets an attribute by name", unit, node)
+
+    # ---- what is done with what was taken
+
+    def _only_read(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether an expression that holds what items read is looked at and no more."""
+        name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+        parents = scope.parents
+        parent = parents.get(id(node))
+        if isinstance(parent, ast.Attribute) and not _is_called(parent, parents):
+            if name in self._names.options and isinstance(parent.ctx, ast.Load):
+                return True  # what it is called there is looked for by its own name
+            if parent.attr == "index":  # of a table: it cannot be written
+                return _is_looked_at(parent, parents, flat=True, whole=True)
+        is_flat = name not in self._names.nested
+        return _is_looked_at(node, parents, flat=is_flat, whole=name not in self._names.collecting)
+
+
+def _called_with_near(scope: Scope) -> Iterator[str]:
+    """Yield the names of what is called of, or with, what may lead to what items read."""
+    for node in scope.nodes:
+        if isinstance(node, ast.Call):
+            owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+            if any(map(scope.is_near, [*owner, *node.args, *node.keywords])):
+                yield called(node)
+
+
+def _shown(node: ast.AST) -> str:
+    text = ast.unparse(node)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _is_called(node: ast.Attribute, parents: Mapping[int, ast.AST]) -> bool:
+    call = parents.get(id(node))
+    return isinstance(call, ast.Call) and call.func is node
+
+
+def _is_looked_at(
+    node: ast.AST, parents: Mapping[int, ast.AST], *, flat: bool, whole: bool
+) -> bool:
+    """Return whether what is done with an expression leaves it as it is, and keeps nothing of it.
+
+    Args:
+        node: the expression.
+        parents: of each node.
+        flat: nothing in it can be written.
+        whole: it is not a container of what can be written.
+    """
+    parent = parents.get(id(node))
+    if isinstance(parent, ast.Attribute):
+        if parent.attr in FIGURES:
+            return isinstance(parent.ctx, ast.Load)
+        return whole and _is_called(parent, parents) and parent.attr in library.COPYING_METHODS
+    if isinstance(parent, ast.Call) and parent.func is not node:
+        name = called(parent)
+        return name in _READERS or (flat and name in _FLAT_READERS)
+    if isinstance(parent, ast.keyword) and parent.arg is None:  # "{name}".format(**vars)
+        call = parents.get(id(parent))
+        return isinstance(call, ast.Call) and called(call) == "format"
+    if isinstance(parent, ast.Subscript) and parent.value is node:
+        if not isinstance(parent.ctx, ast.Load):
+            return False
+        return flat or _is_looked_at(parent, parents, flat=flat, whole=whole)
+    if isinstance(parent, (ast.For, ast.comprehension)) and parent.iter is node:
+        return flat
+    return _is_test(node, parent) or (whole and isinstance(parent, ast.BinOp))
+
+
+def _is_test(node: ast.AST, parent: ast.AST | None) -> bool:
+    if isinstance(parent, ast.IfExp):
+        return parent.test is node
+    looking = (
+        ast.Compare, ast.UnaryOp, ast.FormattedValue, ast.Expr, ast.If, ast.Assert, ast.While,
+    )  # fmt: skip
+    return isinstance(parent, looking)

@@ -1,0 +1,212 @@
+"""Follow calls of objects: the script's own, and the transforms of torchvision."""
+
+from __future__ import annotations
+
+import ast
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.proof import calls, functions, kinds, library, operators
+from hasten.loader.proof.objects import attribute_of
+from hasten.loader.proof.source import is_user_class, is_user_function
+from hasten.loader.proof.values import Value, either, elements, new, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hasten.loader.proof.body import Body
+
+_DRAW_NOTHING = {
+    "ToTensor", "PILToTensor", "ConvertImageDtype", "ToPILImage", "Normalize", "Resize",
+    "CenterCrop", "Pad", "FiveCrop", "TenCrop", "Grayscale", "LinearTransformation", "Compose",
+    "Lambda", "ToImage", "ToDtype", "ToPureTensor", "Identity", "ConvertBoundingBoxFormat",
+    "ClampBoundingBoxes", "MelSpectrogram", "Spectrogram", "MFCC", "AmplitudeToDB", "Resample",
+    "MelScale", "Sequential", "StandardTransform",
+}  # fmt: skip
+_CONTAINERS = ("torch.nn.modules.container", "torch.nn.modules.linear")
+_PRIVATE = {"_forward_hooks", "_forward_pre_hooks", "_modules"}
+
+
+def call_instance(
+    body: Body, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
+) -> Value:
+    """Follow a call of an object that is neither a function nor a class."""
+    kind = type(one)
+    if not is_user_class(kind):
+        if is_transform(kind):
+            return _transform(body, one, args, node)
+        if kind.__module__ == "operator":
+            holds = any(body.reads.holds(value) for value in args)
+            for value in args:
+                operators.implied(body, value, node)
+            return Value(None, fresh=not holds, shares=holds)
+        return body.gap(f"it calls a {kinds.shown(one)}", node)
+    body.reads.load(one)
+    call = attribute_of(kind, "__call__")
+    if _is_of_torch(call):
+        return _module(body, one, args, named, node)
+    target = attribute_of(one, "__call__") if "__call__" not in _held(one) else None
+    if not isinstance(target, MethodType):
+        return body.gap(f"a call of {kind.__name__} cannot be followed", node)
+    body.reads.attributes.add("__call__")
+    return calls.call_object(body, target, args, named, node, module=None)
+
+
+def _held(one: Any) -> dict[str, Any]:
+    found = getattr(one, "__dict__", None)
+    return found if isinstance(found, dict) else {}
+
+
+def _is_of_torch(call: Any) -> bool:
+    return (
+        isinstance(call, FunctionType)
+        and call.__module__ == "torch.nn.modules.module"
+        and not is_user_function(call)
+    )
+
+
+def _module(
+    body: Body, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
+) -> Value:
+    """Follow a call of a module of the script's: torch calls `forward`, where it has no hooks."""
+    if any(value for name, value in _held(one).items() if name.endswith("_hooks")):
+        return body.gap(f"a {type(one).__name__} with hooks is called", node)
+    target = attribute_of(one, "forward")
+    body.reads.attributes.add("forward")
+    if not isinstance(target, (FunctionType, MethodType)):
+        return body.gap(f"a call of {type(one).__name__} cannot be followed", node)
+    return calls.call_object(body, target, args, named, node, module=None)
+
+
+def is_transform(kind: type) -> bool:
+    """Return whether a class is a transform of torchvision, or a chain of torch's."""
+    if kind.__module__.startswith(_CONTAINERS):
+        return kind.__name__ in ("Sequential", "Identity")
+    return kind.__module__.startswith((*library.TRANSFORMS, "torchvision.datasets.vision"))
+
+
+def _transform(body: Body, one: Any, args: list[Value], node: Any) -> Value:
+    """Follow a transform of torchvision: it reads its attributes, and calls those it was given."""
+    reads, given = body.reads, [value for value in args if value is not calls.MANY]
+    holds = any(reads.holds(value) and not (value.flat and value.fresh) for value in given)
+    flat = bool(given) and all(value.flat for value in given)
+    whole = Value(None, fresh=not holds, shares=holds, flat=flat and _is_flat(one))
+    if type(one).__name__ not in _DRAW_NOTHING:
+        reads.draws = True
+    if _held(one).get("inplace") and not (given and given[0].fresh):
+        return body.gap(f"{type(one).__name__} works in place on what outlives the batch", node)
+    for value in given:
+        operators.implied(body, value, node)
+    if one in body.follower.following:
+        return whole
+    body.follower.following.append(one)
+    found = _stages(body, one, given or [new()], node)
+    body.follower.following.remove(one)
+    return either(whole, *found) if not _replaces(one) else [whole, *found][-1]
+
+
+def _stages(body: Body, one: Any, passed: list[Value], node: Any) -> list[Value]:
+    """Follow what a transform calls: each part of it on what the one before returned."""
+    found: list[Value] = []
+    body.reads.look_into(one)
+    for name, value in _held(one).items():
+        if name.startswith("_") and name not in _PRIVATE:
+            continue
+        body.reads.attributes.add(name)
+        body.reads.load(value)
+        for part in _parts(value):
+            given = passed if _is_stage(part) else [unknown()] * _count(part)
+            result = calls.call_object(body, part, given, {}, node, module=None)
+            found.append(result)
+            if _is_stage(part):
+                passed = [either(passed[0], result), *passed[1:]]
+    return found
+
+
+def make(body: Body, kind: type, args: list[Value], named: Mapping[str, Value], node: Any) -> Value:
+    """Follow the making of a transform: what it may call is followed here."""
+    functions.follow_functions(body, "", args, named, node)
+    told = {**functions.by_signature(kind, args), **named}
+    if "inplace" in told and told["inplace"].only is not False:
+        return body.gap(f"a {kind.__name__} that works in place is made", node)
+    if kind.__name__ not in _DRAW_NOTHING:
+        body.reads.draws = True
+    shares = False
+    stages = _displayed(body, kind, node)
+    if stages is not None:
+        shares = any(map(body.reads.holds, stages))
+        return Value(None, fresh=True, shares=shares, kind=kind, stages=stages)
+    for value in (*args, *named.values()):
+        if value.made is not None:
+            count = len(value.made[0].args.args)
+            shares |= body.reads.holds(body.follower.inner(value, [new()] * count, {}))
+        elif body.reads.holds(value) and not value.flat:
+            return body.gap(f"a {kind.__name__} of what nobody can know is made", node)
+        body.ask(new(), "__call__", node)
+    return new(kind=kind, shares=shares)
+
+
+def _displayed(body: Body, kind: type, node: Any) -> tuple[Value, ...] | None:
+    """Return the stages of a chain that are written out where it is made: `Compose([a, b])`."""
+    if kind.__name__ != "Compose" or not isinstance(node, ast.Call):
+        return None
+    given = [*node.args, *(one.value for one in node.keywords)]
+    if len(given) != 1 or not isinstance(given[0], (ast.List, ast.Tuple)):
+        return None
+    if any(isinstance(one, ast.Starred) for one in given[0].elts):
+        return None
+    return tuple(body.value(one) for one in given[0].elts)
+
+
+def call_made(body: Body, made: Value, args: list[Value], node: Any) -> Value:
+    """Follow a call of a transform that was made for the batch."""
+    if made.stages is not None:
+        if len(args) != 1:
+            return body.gap("a chain of transforms is given more than a picture", node)
+        passed = args[0]
+        for stage in made.stages:
+            passed = calls.call_value(body, stage, [passed], {}, node)
+        return passed
+    for value in args:
+        operators.implied(body, value, node)
+    holds = made.shares or any(
+        body.reads.holds(value) and not (value.flat and value.fresh) for value in args
+    )
+    flat = made.kind is not None and made.kind.__name__ not in _GROUPS
+    return Value(None, fresh=not holds, shares=holds, flat=flat and all(v.flat for v in args))
+
+
+_GROUPS = ("FiveCrop", "TenCrop", "Lambda", "Compose", "Sequential")
+
+
+def _is_flat(one: Any) -> bool:
+    return type(one).__name__ not in _GROUPS
+
+
+def _replaces(one: Any) -> bool:
+    """Return whether what a transform returns is what the last of its parts does."""
+    return type(one).__name__ in ("Compose", "Lambda")
+
+
+def _count(part: Any) -> int:
+    code = getattr(getattr(part, "__func__", part), "__code__", None)
+    return code.co_argcount - isinstance(part, MethodType) if code else 1
+
+
+def _is_stage(part: Any) -> bool:
+    return _count(part) == 1 or not isinstance(part, (FunctionType, MethodType))
+
+
+def _parts(value: Any) -> list[Any]:
+    held = elements(value)
+    parts = [value] if held is None else list(held)
+    return [part for part in parts if _is_called(part)]
+
+
+def _is_called(part: Any) -> bool:
+    kind = type(part)
+    if isinstance(part, (FunctionType, MethodType)):
+        return True
+    if isinstance(part, type):
+        return False
+    return is_transform(kind) or (is_user_class(kind) and callable(part))

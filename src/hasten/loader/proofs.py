@@ -1,0 +1,90 @@
+"""What is proven of the loaders of a script, each looked at once."""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.proof import Proof, prove
+from hasten.loader.proof.verdict import ASSUMPTION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hasten.loader.staff import Wish
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """What may be done with a loader; all that levers can where the user answers for it.
+
+    Attributes:
+        is_pure: making an item has no effects outside of the batch.
+        is_unchanged: and what it reads stays as it is.
+        missing: what may not be done, and why; empty where all may.
+    """
+
+    is_pure: bool = True
+    is_unchanged: bool = True
+    missing: str = ""
+
+    def allows(self, loader: Any, wish: Wish, offers: Sequence[Any], setups: Sequence[Any]) -> bool:
+        """Return whether anything that levers ask for may be done for a loader."""
+        own = int(loader.num_workers)
+        if self.is_unchanged or (offers and not own) or self.setups(setups):
+            return True
+        return self.is_pure and own > 0 and wish.count is not None
+
+    def setups(self, setups: Sequence[Any]) -> tuple[Any, ...]:
+        """Return what may act in workers: what makes items twice needs items without effects."""
+        return tuple(one for one in setups if self.is_pure or not one.repeats)
+
+
+def permit_of(proof: Proof) -> Permit:
+    """Return what may be done with a loader by what is proven of it."""
+    if proof.is_whole:
+        return Permit()
+    who = "processes that start anew with each pass" if proof.is_pure else "the script"
+    why = f"only {who} may make these batches without --assume {ASSUMPTION}: {proof.message}"
+    return Permit(is_pure=proof.is_pure, is_unchanged=False, missing=why)
+
+
+class Proofs:
+    """Keeps the proof of each dataset and collate function.
+
+    What is proven stays so: code that can run later could run at the first look, too.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, bool], tuple[Any, Any, Proof]] = {}
+        self._last: dict[int, Proof] = {}
+
+    def of(self, loader: Any) -> Proof:
+        """Return what is proven of a loader."""
+        dataset = loader.dataset
+        key = id(dataset), id(loader.collate_fn), loader._auto_collation
+        known = self._known.get(key)
+        if known is not None and known[0]() is dataset and known[1]() is loader.collate_fn:
+            return known[2]
+        found = prove(loader)
+        with suppress(TypeError):  # a list, say, is looked at anew
+            self._known[key] = weakref.ref(dataset), weakref.ref(loader.collate_fn), found
+        self._last[id(dataset)] = found
+        return found
+
+    def traits(self, dataset_id: int) -> dict[str, Any]:
+        """Return what is told of the dataset that feeds the loop.
+
+        Args:
+            dataset_id: by `id`.
+        """
+        found = self._last.get(dataset_id)
+        if found is None:
+            return {}
+        return {
+            "loader.pure": found.is_pure,
+            "loader.unchanged": found.is_whole,
+            "loader.unproven": found.message,
+        }

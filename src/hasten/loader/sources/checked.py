@@ -1,0 +1,161 @@
+"""A faster source, believed only as long as it equals torch's own."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader import states
+from hasten.loader.fingerprint import fingerprint
+from hasten.loader.indices import listed
+from hasten.loader.same import difference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hasten.loader.sources.source import Source, Stock
+
+_TIMED_COUNT = 3
+_WHOLE_COUNT = 5
+_RARELY = 256
+_PATIENCE_COUNT = 3
+
+
+def due(number: int) -> bool:
+    """Return whether the batch with this number is compared: the first, then ever more rarely.
+
+    >>> [number for number in range(600) if due(number)]
+    [0, 1, 4, 16, 64, 256, 512]
+    """
+    is_power_of_4 = number & (number - 1) == 0 and number.bit_length() % 2 == 1
+    return is_power_of_4 or number % _RARELY == 0
+
+
+def _arrived(source: Any, stock: Any) -> Any:
+    return stock if source is None else Checked(source, stock, on_end=lambda why: None)
+
+
+class Checked:
+    """Fetch with a source, and compare it with torch's own way every now and then.
+
+    Where they differ in anything - bits, strides, types, the generators afterwards - or where
+    the source raises, the loader goes back to torch's own for good. What is delivered then is
+    torch's batch, so nobody has seen the other. After the first few batches only two samples of a
+    batch are compared: a whole batch of torch's takes as long as dozens of ours.
+
+    What items write into the dataset, or draw from a generator of its own, cannot be taken back.
+    Where torch's own making of a batch is seen to do so, the other one is not tried; after a few
+    such batches the source is given up.
+
+    Args:
+        source: the faster way.
+        stock: torch's own.
+        on_end: told, in one sentence, why the source was given up.
+    """
+
+    def __init__(self, source: Source, stock: Stock, *, on_end: Callable[[str], None]) -> None:
+        self.source: Source | None = source
+        self.stock = stock
+        self.pure = source.pure
+        self.name = source.name
+        self._light = getattr(source, "light", False)
+        self._on_end = on_end
+        self._number = self._change_count = 0
+        self._stock_ns: list[int] = []
+        self._source_ns: list[int] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to a worker without the one to tell: that one is in this process."""
+        return _arrived, (self.source, self.stock)
+
+    def fetch(self, indices: Sequence[int], *, fast: bool = False) -> Any:
+        """Return the batch of `indices`.
+
+        Args:
+            indices: of one batch.
+            fast: they are a tensor of ours, where torch's sampler gives a list.
+        """
+        if self.source is None:
+            return self._of_stock(indices, fast=fast)
+        number, self._number = self._number, self._number + 1
+        if due(number):
+            few = number >= (_WHOLE_COUNT if self._light else 1)
+            # What the script's own sampler gives may be more than its members.
+            few = few and (fast or type(indices) is list) and len(indices) > 2
+            return self._spot(indices, fast=fast) if few else self._both(indices, fast=fast)
+        return self._alone(indices, None if self.pure else states.read(), fast=fast)
+
+    def _of_stock(self, indices: Sequence[int], *, fast: bool) -> Any:
+        return self.stock.fetch(listed(indices) if fast else indices)
+
+    def _spot(self, indices: Sequence[int], *, fast: bool) -> Any:
+        """Deliver a batch after a comparison of two samples, from the same random numbers."""
+        before = states.read()
+        self._both([int(indices[0]), int(indices[-1])] if fast else [indices[0], indices[-1]])
+        states.restore(before)
+        return self._alone(indices, before, fast=fast)
+
+    def _alone(self, indices: Sequence[int], before: states.States | None, *, fast: bool) -> Any:
+        if self.source is None:
+            return self._of_stock(indices, fast=fast)
+        try:
+            return self.source.fetch(indices)
+        except Exception as error:
+            if before is not None:
+                states.restore(before)
+            self._end(f"{self.name} raised {type(error).__name__}: {error}")
+            return self._of_stock(indices, fast=fast)
+
+    def _both(self, indices: Sequence[int], *, fast: bool = False) -> Any:
+        looked = self._looks()
+        before = states.read()
+        start_ns = time.perf_counter_ns()
+        truth = self._of_stock(indices, fast=fast)  # raises what the script would see
+        between_ns = time.perf_counter_ns()
+        after = states.read()
+        if looked != self._looks():
+            self._put_off()
+            return truth
+        states.restore(before)
+        try:
+            began_ns = time.perf_counter_ns()
+            ours = self.source.fetch(indices)  # type: ignore[union-attr]
+            ended_ns = time.perf_counter_ns()
+            found = difference(truth, ours)
+            if not found and states.read() != after:
+                found = "the random generators afterwards"
+        except Exception as error:
+            found = f"it raised {type(error).__name__}: {error}"
+        states.restore(after)
+        if found:
+            self._end(f"{self.name} differs from torch's own batch: {found}")
+        else:
+            self._weigh(between_ns - start_ns, ended_ns - began_ns)
+        return truth
+
+    def _looks(self) -> Any:
+        """Return what items could change; those of light sources are made by known code."""
+        if self._light:
+            return None
+        roots = self.stock.roots
+        return [fingerprint(root) for root in roots], states.Private(*roots).read()
+
+    def _put_off(self) -> None:
+        """Compare the next batch, for the first items of a dataset may open its files."""
+        self._change_count += 1
+        if self._number > 1 or self._change_count > _PATIENCE_COUNT:
+            self._end(f"{self.name} cannot be compared: the dataset changes while it is read")
+        self._number = 0
+
+    def _weigh(self, stock_ns: int, source_ns: int) -> None:
+        """Give the source up where it is not the faster one, by the first few batches."""
+        if not self._light or len(self._stock_ns) >= _TIMED_COUNT:
+            return
+        self._stock_ns.append(stock_ns)
+        self._source_ns.append(source_ns)
+        if len(self._stock_ns) == _TIMED_COUNT and min(self._source_ns) > min(self._stock_ns):
+            self._end(f"{self.name} is not faster than torch's own here")
+
+    def _end(self, why: str) -> None:
+        self.source = None
+        self._on_end(why)

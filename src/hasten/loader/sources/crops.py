@@ -1,0 +1,263 @@
+"""Pads, crops and flips of a whole batch of images at once, and how to read them off transforms.
+
+Images are arrays of NumPy's: batch, height, width, channel, with any strides. A step may write
+into the array that it gets.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.sources.palette import Refused, entries, fill_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.loader.sources.draws import Kinds
+    from hasten.loader.sources.palette import Reading
+
+_PAD_MODES = ("constant", "edge", "reflect", "symmetric")
+
+
+@dataclass(frozen=True, slots=True)
+class Pad:
+    """Rows and columns added around.
+
+    Attributes:
+        left, top, right, bottom: in pixels.
+        mode: as `numpy.pad` calls it.
+        fill: one value for each channel, where the mode is "constant".
+    """
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+    mode: str
+    fill: tuple[int, ...]
+
+    draws: Kinds = ()
+
+    def apply(self, images: Any, drawn: list[Any]) -> Any:
+        """Return the padded images."""
+        numpy: Any = sys.modules["numpy"]
+        if self.mode != "constant":
+            widths = ((0, 0), (self.top, self.bottom), (self.left, self.right), (0, 0))
+            return numpy.pad(images, widths, self.mode)
+        count, height, width, channel_count = images.shape
+        shape = (count, height + self.top + self.bottom, width + self.left + self.right)
+        padded = numpy.empty((*shape, channel_count), images.dtype)
+        padded[...] = self.fill if len(set(self.fill)) > 1 else self.fill[0]
+        padded[:, self.top : self.top + height, self.left : self.left + width] = images
+        return padded
+
+
+@dataclass(frozen=True, slots=True)
+class Crop:
+    """The same rectangle of each image."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    draws: Kinds = ()
+
+    def apply(self, images: Any, drawn: list[Any]) -> Any:
+        """Return the rectangles."""
+        bottom, right = self.top + self.height, self.left + self.width
+        return images[:, self.top : bottom, self.left : right]
+
+
+@dataclass(frozen=True, slots=True)
+class RandomCrop:
+    """A rectangle of each image, at a place that is drawn.
+
+    Attributes:
+        height, width: of the rectangle.
+        tops, lefts: how many places there are; None: the first, without a draw.
+    """
+
+    height: int
+    width: int
+    tops: int | None
+    lefts: int | None
+
+    @property
+    def draws(self) -> Kinds:
+        """What one sample draws: the top, then the left."""
+        return tuple(count for count in (self.tops, self.lefts) if count is not None)
+
+    def apply(self, images: Any, drawn: list[Any]) -> Any:
+        """Return the rectangles."""
+        numpy: Any = sys.modules["numpy"]
+        places = iter(drawn)
+        top = 0 if self.tops is None else next(places).numpy()
+        left = 0 if self.lefts is None else next(places).numpy()
+        size = (self.height, self.width)
+        windows = numpy.lib.stride_tricks.sliding_window_view(images, size, axis=(1, 2))
+        return windows[numpy.arange(len(images)), top, left].transpose(0, 2, 3, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomFlip:
+    """Each image turned around, or not.
+
+    Attributes:
+        axis: 1: upside down, 2: left to right.
+        p: how likely.
+    """
+
+    axis: int
+    p: float
+
+    draws: Kinds = (None,)
+
+    def apply(self, images: Any, drawn: list[Any]) -> Any:
+        """Turn those whose draw is below `p`."""
+        import torch
+
+        numpy: Any = sys.modules["numpy"]
+        planes = numpy.ascontiguousarray(images.transpose(0, 3, 1, 2))
+        turned = (drawn[0] < self.p).nonzero().flatten().numpy()
+        # Torch turns bytes around four times as fast as NumPy.
+        planes[turned] = torch.from_numpy(planes[turned]).flip(self.axis - 3).numpy()
+        return planes.transpose(0, 2, 3, 1)
+
+
+Step = Pad | Crop | RandomCrop | RandomFlip
+
+
+def apply(steps: tuple[Step, ...], images: Any, drawn: list[Any]) -> Any:
+    """Return the images after all steps.
+
+    Args:
+        steps: in order.
+        images: a fresh array: batch, height, width, channel.
+        drawn: what `draw` returned for the draws of all steps, in order.
+    """
+    places = list(drawn)
+    for step in steps:
+        images = step.apply(images, [places.pop(0) for _ in step.draws])
+    return images
+
+
+def resize(reading: Reading, transform: Any, generation: int) -> None:
+    """Read a transform that gives images the size that they have."""
+    size = [transform.size] if isinstance(transform.size, int) else list(transform.size or ())
+    own = [reading.height, reading.width]
+    if transform.max_size is not None or size not in (own, [min(own)]):
+        raise Refused("Resize is not known to give whole batches the same bits")
+    _may_move(reading, transform, generation)
+
+
+def _may_move(reading: Reading, transform: Any, generation: int) -> None:
+    import torch
+
+    # Transforms of the first generation make plain tensors of some of torchvision's own.
+    kinds = (torch.Tensor, sys.modules["PIL.Image"].Image)
+    if generation == 1 and type(reading.palette) not in kinds:
+        raise Refused(f"{type(transform).__name__} gets a {type(reading.palette).__name__}")
+
+
+def flip(axis: int) -> Callable[[Reading, Any, int], None]:
+    """Return the reader of flips along an axis."""
+
+    def read_flip(reading: Reading, transform: Any, generation: int) -> None:
+        _may_move(reading, transform, generation)
+        if not isinstance(transform.p, (int, float)):
+            raise Refused(f"{type(transform).__name__} has a {type(transform.p).__name__} for p")
+        reading.steps.append(RandomFlip(axis, transform.p))
+
+    return read_flip
+
+
+def pad(reading: Reading, transform: Any, generation: int) -> None:
+    """Read a Pad."""
+    _may_move(reading, transform, generation)
+    _pad(reading, transform, generation, _four(transform.padding))
+
+
+def _four(padding: Any) -> tuple[int, int, int, int]:
+    """Return left, top, right, bottom of a padding as the transforms take it."""
+    given = [padding] if isinstance(padding, int) else list(padding)
+    left, top, right, bottom = (given * (4 // len(given)))[:4]
+    return left, top, right, bottom
+
+
+def _pad(reading: Reading, transform: Any, generation: int, sides: tuple[int, ...]) -> None:
+    left, top, right, bottom = sides
+    mode = transform.padding_mode
+    if mode not in _PAD_MODES or min(sides) < 0 or not all(type(side) is int for side in sides):
+        raise Refused(f"{type(transform).__name__} pads by {sides}, {mode!r}")
+    if mode != "constant" and (
+        max(left, right) >= reading.width or max(top, bottom) >= reading.height
+    ):
+        raise Refused(f"{type(transform).__name__} pads by more than an image")
+    fill: tuple[int, ...] = ()
+    if mode == "constant":
+        fill = entries(reading, fill_of(reading, transform, generation), generation)
+    reading.steps.append(Pad(left, top, right, bottom, mode, fill))
+    reading.height += top + bottom
+    reading.width += left + right
+
+
+def center_crop(reading: Reading, transform: Any, generation: int) -> None:
+    """Read a CenterCrop; where an image is too small, it is filled up with zeros first."""
+    _may_move(reading, transform, generation)
+    height, width = transform.size
+    more_rows, more_columns = max(0, height - reading.height), max(0, width - reading.width)
+    if more_rows or more_columns:
+        sides = (more_columns // 2, more_rows // 2, (more_columns + 1) // 2, (more_rows + 1) // 2)
+        fill = entries(reading, 0, generation)
+        reading.steps.append(Pad(*sides, "constant", fill))
+        reading.height, reading.width = reading.height + more_rows, reading.width + more_columns
+    top = round((reading.height - height) / 2.0)
+    left = round((reading.width - width) / 2.0)
+    reading.steps.append(Crop(top, left, height, width))
+    reading.height, reading.width = height, width
+
+
+def random_crop(reading: Reading, transform: Any, generation: int) -> None:
+    """Read a RandomCrop with its padding."""
+    _may_move(reading, transform, generation)
+    height, width = transform.size
+    if generation == 1:
+        _pad_for_crop_1(reading, transform, height, width)
+    else:
+        _pad_for_crop_2(reading, transform, height, width)
+    spare_rows, spare_columns = reading.height - height, reading.width - width
+    if min(spare_rows, spare_columns) < 0:
+        raise Refused("RandomCrop is larger than an image")
+    # The first generation draws both places or none; the second, each where there is a choice.
+    both = generation == 1 and bool(spare_rows or spare_columns)
+    tops = spare_rows + 1 if spare_rows or both else None
+    lefts = spare_columns + 1 if spare_columns or both else None
+    if spare_rows or spare_columns:
+        reading.steps.append(RandomCrop(height, width, tops, lefts))
+    reading.height, reading.width = height, width
+
+
+def _pad_for_crop_1(reading: Reading, transform: Any, height: int, width: int) -> None:
+    if transform.padding is not None:
+        _pad(reading, transform, 1, _four(transform.padding))
+    if not transform.pad_if_needed:
+        return
+    more_columns, more_rows = width - reading.width, height - reading.height
+    if more_columns > 0:
+        _pad(reading, transform, 1, (more_columns, 0, more_columns, 0))
+    if more_rows > 0:
+        _pad(reading, transform, 1, (0, more_rows, 0, more_rows))
+
+
+def _pad_for_crop_2(reading: Reading, transform: Any, height: int, width: int) -> None:
+    left, right, top, bottom = transform.padding or (0, 0, 0, 0)
+    if transform.pad_if_needed:
+        more_rows = max(0, height - reading.height - top - bottom)
+        more_columns = max(0, width - reading.width - left - right)
+        left, top = left + more_columns, top + more_rows
+        right, bottom = right + more_columns, bottom + more_rows
+    if any((left, top, right, bottom)):
+        _pad(reading, transform, 2, (left, top, right, bottom))

@@ -1,0 +1,92 @@
+"""What turns the indices of a batch into the batch: torch's own way, or a faster equal one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hasten.loader.workers.worker_info import collate_in_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class Source(Protocol):
+    """Makes finished batches in the calling process.
+
+    A source is a claim: for any indices it returns what the loader's own fetch and collate
+    would return, with the same draws from the same generators. Who uses it compares the first
+    batches with torch's own, bit for bit, and goes back for good where they differ or where
+    `fetch` raises; so a source may assume what it checked when it was offered, and no more.
+
+    Attributes:
+        name: one word for reports, such as "gather".
+        pure: it draws no random number and changes nothing: any order, any process will do.
+    """
+
+    name: str
+    pure: bool
+
+    def fetch(self, indices: Sequence[int]) -> Any:
+        """Return the batch of `indices`, before `pin_memory`.
+
+        Args:
+            indices: of one batch, as the batch sampler gave them: a list of integers in any
+                order, with repetitions and negative ones as the script likes.
+        """
+
+
+class Setup(Protocol):
+    """What acts in each worker process; it is pickled where workers are spawned.
+
+    Attributes:
+        repeats: it makes some batches twice.
+    """
+
+    repeats: bool
+
+    def enter(self, worker_index: int) -> None:
+        """Act at the start of the process."""
+
+    def first(
+        self, fetch: Callable[[Any], Any], indices: Any, dataset: Any = None, collate_fn: Any = None
+    ) -> Any:
+        """Return the batch that `fetch(indices)` makes with these two; asked for each batch."""
+
+
+class Stock:
+    """Torch's own fetch and collate of a map-style loader.
+
+    Attributes:
+        roots: the script's objects that it makes batches with.
+    """
+
+    name = "stock"
+    pure = False
+
+    def __init__(self, loader: Any, *, collate_fn: Any = None) -> None:
+        from torch.utils.data import _DatasetKind
+
+        self.roots = loader.dataset, loader.collate_fn
+        create: Any = _DatasetKind.create_fetcher
+        self._fetcher = create(
+            loader._dataset_kind,
+            loader.dataset,
+            loader._auto_collation,
+            collate_fn or loader.collate_fn,
+            loader.drop_last,
+        )
+
+    def fetch(self, indices: Sequence[int]) -> Any:
+        """Return the batch as torch makes it."""
+        return self._fetcher.fetch(indices)
+
+
+def stock_of(loader: Any) -> Stock:
+    """Return torch's own way to make the batches of a loader, layouts included."""
+    return Stock(loader, collate_fn=collate_in_worker(loader) if loader.num_workers else None)
+
+
+def drawable(source: Any, loader: Any) -> bool:
+    """Return whether the draws of a source can be replayed: what an init function seeds is not."""
+    own_init = loader.num_workers and loader.worker_init_fn is not None
+    return not (getattr(source, "light", False) and own_init and not source.pure)

@@ -1,0 +1,252 @@
+"""Chains of torchvision's transforms, applied to whole batches of 8-bit images.
+
+A known transform does one of two things. It moves pixels: pads, crops, flips. Or it changes
+values, each by itself: what becomes of a pixel depends on its value and its channel only. So a
+chain is read by running the script's own value transforms once, on a *palette*: an image of one
+row that holds all 256 values in each channel. A batch then consists of entries of the palette,
+which are moved as bytes and looked up at the end. Whatever arithmetic the transforms do, the
+bits are theirs: `x * (1 / 255)` for `x / 255`, say, would differ for 126 of 256 values. Where a
+few operations on the whole batch are known to give the bits of the palette for every value,
+they take the place of the look-up.
+
+The fill of a padding enters the palette where the padding stands in the chain, as an entry
+which has that value there.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.sources import crops, draws, palette
+from hasten.loader.sources.palette import HOMES, VALUE_COUNT, Reading, Refused, compute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.loader.sources.draws import Kinds
+    from hasten.loader.sources.palette import Arithmetic
+
+_METHODS = (
+    "__call__", "forward", "transform", "check_inputs", "make_params", "get_params",
+    "_get_params", "_transform", "_check_inputs", "_call_kernel", "_needs_transform_list",
+)  # fmt: skip
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """What a chain of transforms does to 8-bit images.
+
+    Attributes:
+        steps: what moves pixels.
+        table: what each entry of the palette becomes: channel, entry.
+        arithmetic: operations that make the table's bits of the 256 values, faster than looking
+            them up; none where they would not.
+        height: of the images that come out.
+        width: likewise.
+    """
+
+    steps: tuple[crops.Step, ...]
+    table: Any
+    arithmetic: Arithmetic
+    height: int
+    width: int
+
+    @property
+    def draws(self) -> Kinds:
+        """The draws of one sample from torch's global generator, in order."""
+        return tuple(kind for step in self.steps for kind in step.draws)
+
+    def same(self, other: Chain) -> bool:
+        """Return whether two chains do the same."""
+        import torch
+
+        sizes = (self.steps, self.height, self.width, self.table.dtype, self.table.shape)
+        others = (other.steps, other.height, other.width, other.table.dtype, other.table.shape)
+        if sizes != others:
+            return False
+        left, right = self.table.view(torch.uint8), other.table.view(torch.uint8)
+        return bool(torch.equal(left, right))
+
+    def move(self, images: Any) -> Any:
+        """Draw, and move the pixels of a batch.
+
+        Args:
+            images: a fresh array of uint8: batch, height, width, channel.
+        """
+        drawn = draws.draw(self.draws, len(images))
+        if self.table.shape[1] > VALUE_COUNT:  # some fill is no value of a pixel
+            images = images.astype("int16")
+        return crops.apply(self.steps, images, drawn)
+
+    def paint(self, images: Any, *, channels_last: bool) -> Any:
+        """Return the batch that the palette's entries stand for: batch, channel, height, width."""
+        import torch
+
+        numpy: Any = sys.modules["numpy"]
+        axes = (0, 1, 2, 3) if channels_last else (0, 3, 1, 2)
+        entries = torch.from_numpy(images).permute(axes).contiguous()
+        painted = _fresh(tuple(entries.shape), self.table.dtype)
+        planes = painted.permute(0, 3, 1, 2) if channels_last else painted
+        if self.arithmetic:
+            painted.copy_(entries)
+            return compute(planes, self.arithmetic)
+        channel_count, entry_count = self.table.shape
+        offsets = numpy.arange(channel_count, dtype="int32") * entry_count
+        places = numpy.empty(entries.shape, "int32")
+        offsets = offsets if channels_last else offsets[:, None, None]
+        numpy.add(entries.numpy(), offsets, out=places)
+        found = torch.from_numpy(places.reshape(-1))
+        torch.index_select(self.table.view(-1), 0, found, out=painted.view(-1))
+        return planes
+
+
+def _fresh(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return memory for a batch: shared in a worker, where torch collates into shared memory."""
+    import torch
+
+    like: Any = torch.empty(0, dtype=dtype)
+    if torch.utils.data.get_worker_info() is None:
+        return like.new_empty(shape)
+    return like.new(like._typed_storage()._new_shared(prod(shape))).resize_(shape)
+
+
+def read(transform: Any, height: int, width: int, channel_count: int) -> Chain:
+    """Return what a transform does to 8-bit images of a size, with Pillow "L" or "RGB".
+
+    Raises:
+        Refused: some part of the transform is unknown, was changed, or does not fit.
+    """
+    import torch
+
+    reading = palette.begin(height, width, channel_count)
+    for part in parts(transform):
+        generation, name = _kind(part)
+        try:
+            _READERS[name](reading, part, generation)
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise Refused(f"{name} does not take these images: {error}") from error
+    if not isinstance(reading.palette, torch.Tensor):
+        raise Refused("the transform makes no tensor of an image")
+    table = reading.levels.contiguous()
+    arithmetic = palette.proved(reading.arithmetic, table)
+    return Chain(tuple(reading.steps), table, arithmetic, reading.height, reading.width)
+
+
+def parts(transform: Any) -> tuple[Any, ...]:
+    """Return the transforms of a chain in order, chains in chains taken apart.
+
+    Raises:
+        Refused: one of them is unknown or was changed.
+    """
+    inner = _members(transform)
+    if inner is None:
+        _kind(transform)
+        return (transform,)
+    return tuple(part for member in inner for part in parts(member))
+
+
+def _members(transform: Any) -> tuple[Any, ...] | None:
+    """Return what a chain consists of, None where it is no chain."""
+    import torch
+
+    if type(transform) is torch.nn.Sequential:
+        if not _untouched(transform):
+            raise Refused("methods or hooks of Sequential were changed")
+        return tuple(transform)
+    if type(transform).__name__ != "Compose":
+        return None
+    _kind(transform)
+    if type(transform.transforms) not in (list, tuple):
+        raise Refused(f"Compose holds its transforms in a {type(transform.transforms).__name__}")
+    return tuple(transform.transforms)
+
+
+class Settings:
+    """What a chain's transforms and the chains themselves are set to, to see whether it stays.
+
+    Args:
+        transform: the whole chain.
+
+    Raises:
+        Refused: some part of it is unknown or was changed.
+    """
+
+    def __init__(self, transform: Any) -> None:
+        import torch
+
+        self._dtype = torch.get_default_dtype()
+        self._seen = [(node, _copied(node)) for node in _nodes(transform)]
+
+    def same(self) -> bool:
+        """Return whether everything is as it was. Asked for each batch, so cheap."""
+        import torch
+
+        if torch.get_default_dtype() is not self._dtype:
+            return False
+        return all(vars(node) == seen for node, seen in self._seen)
+
+
+def _nodes(transform: Any) -> list[Any]:
+    inner = _members(transform)
+    if inner is None:
+        _kind(transform)
+    return [transform, *(node for member in inner or () for node in _nodes(member))]
+
+
+def _copied(node: Any) -> dict[str, Any]:
+    """Return the attributes of an object; containers copied, since they may be written into."""
+    kept = vars(node).items()
+    return {k: v.copy() if isinstance(v, (list, dict)) else v for k, v in kept}
+
+
+def _kind(transform: Any) -> tuple[int, str]:
+    """Return generation and name of a transform that is torchvision's own, to the last method."""
+    name = type(transform).__name__
+    homes = {generation: sys.modules.get(module) for generation, module in HOMES.items()}
+    own = [which for which, home in homes.items() if getattr(home, name, None) is type(transform)]
+    if not own:
+        raise Refused(f"{name} is no transform of torchvision's")
+    if name not in _READERS and name != "Compose":
+        raise Refused(f"{name} is not known to work on whole batches with the same bits")
+    if not _untouched(transform):
+        raise Refused(f"methods or hooks of {name} were changed")
+    return own[0], name
+
+
+def _untouched(transform: Any) -> bool:
+    from torch.nn.modules import module
+
+    own = vars(transform)
+    methods = [
+        getattr(type(transform), name) for name in _METHODS if hasattr(type(transform), name)
+    ]
+    genuine = all(
+        str(getattr(method, "__module__", "")).startswith(("torchvision.", "torch.nn."))
+        for method in methods
+    )
+    hooked = any(own.get(name) for name in _HOOKS) or bool(
+        module._global_forward_hooks or module._global_forward_pre_hooks
+    )
+    return genuine and not hooked and not own.keys() & set(_METHODS)
+
+
+_READERS: dict[str, Callable[[Reading, Any, int], None]] = {
+    "CenterCrop": crops.center_crop,
+    "ConvertImageDtype": palette.to_dtype,
+    "Identity": palette.leave,
+    "Normalize": palette.normalize,
+    "Pad": crops.pad,
+    "PILToTensor": palette.change_values,
+    "RandomCrop": crops.random_crop,
+    "RandomHorizontalFlip": crops.flip(2),
+    "RandomVerticalFlip": crops.flip(1),
+    "Resize": crops.resize,
+    "ToDtype": palette.to_dtype,
+    "ToImage": palette.change_values,
+    "ToPureTensor": palette.change_values,
+    "ToTensor": palette.to_tensor,
+}

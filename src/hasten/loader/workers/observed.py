@@ -1,0 +1,77 @@
+"""Fetch a batch in this process and see what it moves: generators, the dataset, open files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hasten.loader import states
+from hasten.loader.fingerprint import DEEP, fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Moves(NamedTuple):
+    """What fetching a batch moved.
+
+    Attributes:
+        before: the states of the generators before it.
+        after: and after it.
+        changed: dataset or collate function look otherwise, or a generator of theirs has moved.
+        seeked: an open file stands elsewhere: processes share the position of a file that was
+            open when they were forked, and would read from where another one stands.
+    """
+
+    before: states.States
+    after: states.States
+    changed: bool
+    seeked: bool
+
+    @property
+    def drew(self) -> bool:
+        """A global generator has moved."""
+        return self.before != self.after
+
+
+def observe(loader: Any, fetch: Callable[[], Any]) -> tuple[Any, Moves]:
+    """Fetch; return the batch, or the exception that it raised, and what moved."""
+    private = states.Private(loader.dataset, loader.collate_fn)
+    looked, hidden, stood = _looks(loader), private.read(), _positions()
+    before = states.read()
+    try:
+        found = fetch()
+    except Exception as error:
+        found = error
+    after = states.read()
+    changed = looked != _looks(loader) or hidden != private.read()
+    stands = _positions()
+    seeked = any(stands.get(name, place) != place for name, place in stood.items())
+    return found, Moves(before, after, changed, seeked)
+
+
+def glance(loader: Any) -> list[Any]:
+    """Return what the items of a loader are made with, cheaply enough for each batch."""
+    roots = loader.dataset, loader.collate_fn
+    return [fingerprint(root, brief=True, deepest=DEEP) for root in roots]
+
+
+def _looks(loader: Any) -> list[Any]:
+    return [fingerprint(one) for one in (loader.dataset, loader.collate_fn)]
+
+
+def _positions() -> dict[str, str]:
+    """Return where each open file of this process stands."""
+    found: dict[str, str] = {}
+    if not sys.platform.startswith("linux"):
+        return found
+    for name in os.listdir("/proc/self/fdinfo"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if target.startswith("/") and os.path.isfile(target):
+                with open(f"/proc/self/fdinfo/{name}") as file:
+                    found[name] = target + file.readline()
+        except OSError:
+            continue
+    return found

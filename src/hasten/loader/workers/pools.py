@@ -1,0 +1,94 @@
+"""The worker processes of one loader that stay from pass to pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.workers.pool import Pool, looks
+from hasten.loader.workers.waiting import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hasten.loader.staff import Staff
+
+_PREFETCH_COUNT = 2
+
+
+class Pools:
+    """Lends workers to passes, and keeps those that may stay.
+
+    Args:
+        note: told, in one sentence, why workers do not stay.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._kept: dict[tuple[int, int], Pool] = {}
+
+    def lend(
+        self,
+        loader: Any,
+        staff: Staff,
+        source: Any,
+        setups: Sequence[Any],
+        *,
+        holder: Any,
+        keeps: bool,
+        patience_s: float,
+    ) -> Pool:
+        """Return workers for a pass: kept ones where they are free and saw this loader.
+
+        Args:
+            loader: the script's.
+            staff: how many, and whose random numbers they draw.
+            source: what makes the batches in them; None is torch's own way.
+            setups: what each worker does before its first batch.
+            holder: the pass.
+            keeps: they may stay.
+            patience_s: how long to wait for workers that the script never asked for.
+        """
+        key = (staff.count, staff.logical_count)
+        kept = self._kept.get(key)
+        own_stay = loader.persistent_workers and loader.num_workers > 0
+        seen = looks(loader) if keeps and not own_stay else None
+        if kept is not None and kept.free:
+            same = seen is not None and kept.serves(staff, source, setups) and kept.seen == seen
+            # The streams of the script's own persistent workers go on in theirs.
+            if kept.lives and (own_stay or same):
+                kept.hold(holder, realigned=own_stay)
+                return kept
+            if seen is not None and not seen.is_whole:
+                self._note("workers do not stay: to see what they are made with takes too long")
+            kept.close()
+            del self._kept[key]
+        pool = Pool(
+            loader,
+            source,
+            count=staff.count,
+            ahead_count=_ahead_count(loader, staff.count),
+            logical_count=staff.logical_count,
+            waiting=Waiting(
+                added=not loader.num_workers, timeout_s=loader.timeout, patience_s=patience_s
+            ),
+            seen=seen,
+            setups=setups,
+        )
+        pool.hold(holder, realigned=own_stay)
+        if key not in self._kept:  # two passes at the same time: the second one's go with it
+            self._kept[key] = pool
+        return pool
+
+    def drop(self) -> None:
+        """End all kept workers that no pass holds; the others go with their pass."""
+        pools, self._kept = self._kept, {}
+        for pool in pools.values():
+            if pool.free:
+                pool.close()
+
+
+def _ahead_count(loader: Any, count: int) -> int:
+    own = int(loader.num_workers)
+    if not own:
+        return _PREFETCH_COUNT
+    return max(1, own * int(loader.prefetch_factor) // count)

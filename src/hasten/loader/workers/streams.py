@@ -1,0 +1,68 @@
+"""The random streams of the script's own workers, replayed in the main process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader import states
+from hasten.loader.workers.worker_info import put_back, say_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Streams:
+    """What `logical_count` workers would draw, while the main process draws nothing.
+
+    Args:
+        key: of the pass; the streams start anew with each.
+        seed: the base seed of the pass.
+        logical_count: workers that the script has.
+        dataset: what `get_worker_info()` says of it.
+        quiet: the items have drawn nothing so far: then the generators are only watched.
+
+    Attributes:
+        starts: the states with which streams go on that began elsewhere.
+    """
+
+    def __init__(
+        self, key: int, seed: int, logical_count: int, dataset: Any, *, quiet: bool
+    ) -> None:
+        self.key = key
+        self.starts: dict[int, states.States] = {}
+        self._seed = seed
+        self._count = logical_count
+        self._dataset = dataset
+        self._quiet = quiet
+
+    def fetch(self, number: int, fetch: Callable[[], Any]) -> Any:
+        """Fetch batch `number` as the worker would that the script gives it to."""
+        import torch
+
+        index = number % self._count
+        said = say_worker((index, self._count, self._seed + index, self._dataset))
+        thread_count = torch.get_num_threads()
+        torch.set_num_threads(1)
+        own = states.read()
+        try:
+            if self._quiet:
+                batch = fetch()
+                if states.read() == own:
+                    return batch
+                self._quiet = False
+            return self._drawn(index, fetch)
+        finally:
+            if not self._quiet:
+                states.restore(own)
+            torch.set_num_threads(thread_count)
+            put_back(said)
+
+    def _drawn(self, index: int, fetch: Callable[[], Any]) -> Any:
+        if index in self.starts:
+            states.restore(self.starts[index])
+        else:
+            states.seed_as_worker(self._seed, index)
+        try:
+            return fetch()
+        finally:
+            self.starts[index] = states.read()

@@ -1,0 +1,282 @@
+"""What a worker process is given, and what it answers: a batch, and how it came about."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hasten.loader import states
+from hasten.loader.cache import stamps
+from hasten.loader.fingerprint import fingerprint
+from hasten.loader.same import difference
+from hasten.loader.sources.source import Stock
+from hasten.loader.workers.mail import posted
+from hasten.loader.workers.twice import tells_apart
+from hasten.loader.workers.worker_info import collate_in_worker, say_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+_FEW_COUNT = 4
+
+
+class Draws(Enum):
+    """Whose random numbers the items of a batch draw."""
+
+    NONE = "none"
+    """Nobody's: a batch that draws all the same is not delivered."""
+    STREAM = "stream"
+    """Those of one of the script's own workers, replayed."""
+    CHAIN = "chain"
+    """Those of the main process, handed over from batch to batch."""
+
+
+class Task(NamedTuple):
+    """One batch to fetch.
+
+    Attributes:
+        number: of the batch in its pass, from 0.
+        indices: of its samples.
+        draws: where its random numbers come from.
+        pass_key: tells one pass from another: streams start anew with each.
+        seed: the base seed of the pass.
+        states: of the generators before the batch, None to go on from the batch before.
+        hands_over: answer with the states of the generators after it.
+        checked: fetch it twice and compare.
+        looked: look at the whole of dataset and collate function afterwards.
+        probed: see in a fork whether items remember that they were fetched.
+    """
+
+    number: int
+    indices: Any
+    draws: Draws
+    pass_key: int
+    seed: int
+    states: states.States | None = None
+    hands_over: bool = False
+    checked: bool = False
+    looked: bool = False
+    probed: bool = False
+
+
+class Report(NamedTuple):
+    """How a batch came about.
+
+    Attributes:
+        fetch_ns: what it took.
+        drew: a generator moved.
+        changed: what dataset or collate function hold has changed, or a generator of theirs.
+        states: of the generators after the batch, where its draws are handed over.
+        unequal: in what two fetches of it differ.
+        error: what fetching it raised, as torch wraps it.
+        stamps: of the files that were read for it; None where that cannot be told.
+    """
+
+    fetch_ns: int
+    drew: bool = False
+    changed: bool = False
+    states: Any = None
+    unequal: str = ""
+    error: Any = None
+    stamps: Any = ()
+
+
+def as_it_is(batch: Any) -> Any:
+    """Collate nothing: the batch is finished."""
+    return batch
+
+
+class Worksite:
+    """Stands where torch's worker expects the dataset, and answers tasks instead of indices.
+
+    Args:
+        loader: the script's loader; what fetching needs of it is kept, not the loader itself.
+        source: makes the batches; None is torch's own way.
+        logical_count: how many workers the script has: each is a stream of random numbers.
+        setups: objects with `enter(worker_index)` and `first(fetch, indices, dataset,
+            collate_fn)`.
+    """
+
+    def __init__(
+        self, loader: Any, source: Any, *, logical_count: int, setups: Sequence[Any] = ()
+    ) -> None:
+        self.dataset = loader.dataset
+        self._own_init = loader.worker_init_fn
+        self._own_collate = loader.collate_fn
+        self._collate = collate_in_worker(loader)
+        self._source = source or Stock(loader, collate_fn=self._collate)
+        self._pins = loader.pin_memory  # by torch's thread, which knows tensors only
+        self._logical_count = logical_count
+        self._setups = tuple(setups)
+        self._streams: dict[int, states.States] = {}
+        self._key: Any = None
+        self._current: int | None = None
+        self._private: states.Private | None = None
+        self._sent = False
+        self._seen: dict[bool, Any] = {}
+        self._set_up = False
+
+    def start(self, worker_index: int) -> None:
+        """Begin in a new worker process; torch calls this before the first task."""
+        for setup in self._setups:
+            setup.enter(worker_index)
+        if not self._logical_count:
+            say_worker(None)
+        faster: Any = getattr(self._source, "source", None)
+        if hasattr(faster, "collate_fn"):
+            faster.collate_fn = self._collate
+
+    def __getitems__(self, task: Task) -> tuple[Any, Report]:
+        """Fetch the batch of a task, with automatic batching."""
+        return self._answer(task)
+
+    def __getitem__(self, task: Task) -> tuple[Any, Report]:
+        """Fetch the batch of a task, without automatic batching."""
+        return self._answer(task)
+
+    def _answer(self, task: Task) -> tuple[Any, Report]:
+        index = task.number % self._logical_count if self._logical_count else 0
+        try:
+            if self._logical_count:
+                self._enter(task, index)
+            if task.draws is Draws.STREAM:
+                batch, report = self._plain(task)
+            else:
+                batch, report = self._observed(task, index)
+            if (task.checked or not self._sent) and not self._logical_count:
+                pickle.dumps(batch)  # where the queue fails to, nobody is told
+                self._sent = True
+            return (batch if self._pins else posted(batch)), report
+        except Exception:
+            return None, Report(fetch_ns=0, error=_wrapped(index))
+
+    def _plain(self, task: Task) -> tuple[Any, Report]:
+        """Fetch with the draws of one of the script's workers, whatever they are."""
+        before = states.marks() if task.hands_over else None
+        start_ns = time.perf_counter_ns()
+        batch = self._fetch(task.indices)
+        took_ns = time.perf_counter_ns() - start_ns
+        drew = before is not None and before != states.marks()
+        after = states.read() if task.hands_over else None
+        changed = self._changed(brief=not task.looked)
+        if task.probed:
+            changed = tells_apart(lambda: self._fetch(task.indices)) or changed
+        return batch, Report(took_ns, drew=drew, changed=changed, states=after)
+
+    def _observed(self, task: Task, index: int) -> tuple[Any, Report]:
+        """Fetch what should draw nothing, or what the main process would have drawn."""
+        if task.states is not None:
+            states.restore(task.states)
+        if self._private is None:
+            self._private = states.Private(self.dataset, self._source)
+            self._remember()
+        before, hidden = states.marks(), self._private.read()
+        start = states.read() if task.checked else None
+        start_ns, opened = time.perf_counter_ns(), stamps.record()
+        try:
+            batch = self._fetch(task.indices)
+        finally:
+            stamps.stop()
+        took_ns = time.perf_counter_ns() - start_ns
+        files = None if opened.unsettled else tuple(opened.stamps.values())
+        drew = before != states.marks()
+        after = states.read() if task.hands_over else None
+        unequal = "" if start is None else self._twice(task, batch, start)
+        if drew and task.draws is Draws.NONE:  # the stream of a worker stands at its start again
+            self._streams.pop(index, None)
+            self._current = None
+        moved = hidden != self._private.read()
+        changed = self._changed(brief=not task.looked) or moved
+        return batch, Report(took_ns, drew, changed, after, unequal, stamps=files)
+
+    def _twice(self, task: Task, batch: Any, before: states.States) -> str:
+        """Return in what a second fetch differs from the first.
+
+        Where the script has no workers, the main process compares the whole batch: here two of
+        its samples will do, to find what goes on from fetch to fetch.
+        """
+        after, indices = states.read(), task.indices
+        if not self._logical_count and type(indices) is list and len(indices) > _FEW_COUNT:
+            indices = [indices[0], indices[-1]]
+            states.restore(before)
+            batch = self._fetch(indices)
+        states.restore(before)
+        found = difference(batch, self._fetch(indices))
+        states.restore(after)
+        return found
+
+    def _fetch(self, indices: Any) -> Any:
+        fetch = self._source.fetch
+        for setup in self._setups:
+            fetch = _Through(setup, fetch, self.dataset, self._own_collate)
+        return fetch(indices)
+
+    def _changed(self, *, brief: bool) -> bool:
+        """Return whether dataset or collate function look other than when this was last asked."""
+        seen, before = self._looks(brief=brief), self._seen[brief]
+        self._seen[brief] = seen
+        set_up, self._set_up = self._set_up, False
+        return set_up or (before is not None and seen != before)
+
+    def _looks(self, *, brief: bool) -> Any:
+        return [fingerprint(one, brief=brief) for one in (self.dataset, self._own_collate)]
+
+    def _remember(self) -> None:
+        self._seen = {brief: self._looks(brief=brief) for brief in (True, False)}
+
+    # ---- the streams of the script's own workers
+
+    def _enter(self, task: Task, index: int) -> None:
+        """Become worker `index` of the script, with its random numbers."""
+        if self._key != (task.pass_key, task.seed):
+            self._key = (task.pass_key, task.seed)
+            self._streams, self._current, self._seen = {}, None, {}
+        if self._current == index and task.states is None:
+            return
+        if self._current is not None:
+            self._streams[self._current] = states.read()
+        self._current = index
+        say_worker((index, self._logical_count, task.seed + index, self.dataset))
+        if index in self._streams:
+            states.restore(self._streams[index])
+        else:
+            states.seed_as_worker(task.seed, index)
+            if self._own_init is not None:
+                before = self._looks(brief=False)
+                self._own_init(index)
+                # A worker of torch's sets up a fresh copy in each pass, one that stays this one.
+                self._set_up |= before != self._looks(brief=False)
+        if task.states is not None:
+            states.restore(task.states)
+        if not self._seen:
+            self._remember()
+
+
+def _wrapped(index: int) -> Any:
+    """Wrap the current exception as torch's workers do, without our own frames at its start."""
+    from torch._utils import ExceptionWrapper
+
+    kind, error, trace = sys.exc_info()
+    own = os.path.dirname(os.path.dirname(__file__))  # the loader, not only its workers
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(own) and trace.tb_next:
+        trace = trace.tb_next
+    wrapper: Any = ExceptionWrapper
+    return wrapper(exc_info=(kind, error, trace), where=f"in DataLoader worker process {index}")
+
+
+class _Through:
+    """A fetch that a worker setup may look at."""
+
+    def __init__(self, setup: Any, fetch: Any, dataset: Any, collate_fn: Any) -> None:
+        self._setup = setup
+        self._inner = fetch
+        self._dataset = dataset
+        self._collate_fn = collate_fn
+
+    def __call__(self, indices: Any) -> Any:
+        return self._setup.first(self._inner, indices, self._dataset, self._collate_fn)

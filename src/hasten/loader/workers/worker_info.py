@@ -1,0 +1,90 @@
+"""What `get_worker_info()` says, and what torch's collate function makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hasten.loader.same import difference
+from hasten.loader.workers.mail import leaves, small
+
+
+def say_worker(said: tuple[int, int, int, Any] | None) -> Any:
+    """Let `get_worker_info()` say something else; return what it said.
+
+    Args:
+        said: index, count, seed and dataset of a worker; None for the main process.
+    """
+    from torch.utils.data._utils import worker
+
+    info = None
+    if said is not None:
+        index, count, seed, dataset = said
+        info = worker.WorkerInfo(id=index, num_workers=count, seed=seed, dataset=dataset)
+    return put_back(info)
+
+
+def put_back(info: Any) -> Any:
+    """Let `get_worker_info()` say what an earlier call returned; return what it said."""
+    from torch.utils.data._utils import worker
+
+    before: Any = worker._worker_info
+    worker._worker_info = info
+    return before
+
+
+class SharedCollate:
+    """`default_collate` in a process that stands in for one of the script's own.
+
+    Torch's own writes into shared memory where it finds itself in a worker, and then it lays
+    images out by rows that it would leave channels_last in the main process. Small batches
+    travel otherwise and need none; where the two layouts are the same they are made plainly.
+
+    Args:
+        for_worker: the layout must be a worker's; else that of the main process.
+    """
+
+    def __init__(self, *, for_worker: bool) -> None:
+        self._for_worker = for_worker
+        self._shares: bool | None = None
+
+    def __call__(self, samples: Any) -> Any:
+        """Collate the items of a batch."""
+        if self._shares:
+            return _collated(samples, shared=True)
+        plain = _collated(samples, shared=False)
+        if self._shares is None:
+            return self._decide(plain, _collated(samples, shared=True))
+        if self._for_worker and not _by_rows(plain):
+            self._shares = True
+            return _collated(samples, shared=True)
+        return plain
+
+    def _decide(self, plain: Any, shared: Any) -> Any:
+        """Settle by the first batch how the others are made."""
+        same = not difference(plain, shared)
+        self._shares = not small(plain) if same else self._for_worker
+        return shared if self._shares else plain
+
+
+def _collated(samples: Any, *, shared: bool) -> Any:
+    """Collate as torch does in a worker, or in the main process."""
+    from torch.utils.data import default_collate
+
+    before = say_worker((0, 1, 0, None) if shared else None)
+    try:
+        return default_collate(samples)
+    finally:
+        put_back(before)
+
+
+def _by_rows(batch: Any) -> bool:
+    return all(leaf.is_contiguous() for leaf in leaves(batch) if hasattr(leaf, "is_contiguous"))
+
+
+def collate_in_worker(loader: Any) -> Any:
+    """Return the collate function for a process that stands in for one of the script's."""
+    from torch.utils.data import default_collate
+
+    if loader.collate_fn is not default_collate:
+        return loader.collate_fn
+    return SharedCollate(for_worker=loader.num_workers > 0)

@@ -1,0 +1,281 @@
+"""What is wrong with a machine, as named caveats: pure functions of the facts.
+
+A healthy machine has none. Each check looks at one thing and says nothing where it is unknown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hasten.machine.kernel_files import whole
+from hasten.records import Caveat
+from hasten.units import percent, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hasten.records import Machine, Runtime, Torch
+
+# Some task waits this share of the time, or the hypervisor takes it: timings begin to wander.
+_BUSY_RATIO, _STEAL_RATIO = 0.10, 0.02
+# A few throttled periods are start-up; one in a hundred is a habit.
+_THROTTLED_RATIO = 0.01
+_LEFT_RATIO = 0.10
+_DOCKER_SHM_BYTES, _SMALL_SHM_BYTES = 64 * 2**20, 2**30
+
+
+def find(
+    machine: Machine,
+    env: Mapping[str, str],
+    *,
+    torch_asked: bool = True,
+    ends_as_one: bool = False,
+) -> tuple[Caveat, ...]:
+    """Return every caveat about `machine`, the budget's first.
+
+    Args:
+        machine: the facts.
+        env: the environment that the script will start with.
+        torch_asked: False where `machine.torch` is None because nobody asked.
+        ends_as_one: whether the kernel ends all of the job where its memory is used up.
+    """
+    found = [check(machine, env) for check in _CHECKS]
+    if ends_as_one:
+        found.append(
+            Caveat(
+                name="shared_end",
+                problem="Where memory runs out, the kernel ends all of this job at once, hasten "
+                "too (memory.oom.group).",
+                remedy="Ask for a limit that two copies of the script fit in.",
+            )
+        )
+    if torch_asked and machine.torch is None:
+        found.append(
+            Caveat(
+                name="torch_missing",
+                problem="The script's Python cannot import torch.",
+                remedy="Install torch there, or run hasten with the Python that has it.",
+            )
+        )
+    return tuple(caveat for caveat in found if caveat)
+
+
+def quota_below_cpus(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+    """A quota is invisible to os.cpu_count, to affinity masks and to every OpenMP runtime."""
+    quota, seen = machine.budget.quota_cores_ratio, _visible_cpus(machine)
+    if quota is None or seen is None or quota >= seen:
+        return None
+    return Caveat(
+        name="quota_below_cpus",
+        problem=f"The cgroup quota is {quota:g} cores but programs see {seen} CPUs.",
+        remedy="Size thread pools and loader workers for "
+        f"{_cores(machine.budget.core_count)}, not by os.cpu_count().",
+    )
+
+
+def throttled(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+    """Throttling stops every thread of the group until the next period."""
+    ratio = machine.pressure.throttled_ratio
+    if ratio is None or ratio < _THROTTLED_RATIO:
+        return None
+    return Caveat(
+        name="throttled",
+        problem=f"The cgroup was throttled in {percent(ratio)} of its quota periods.",
+        remedy=f"Run at most {machine.budget.core_count} threads and workers together, "
+        "or raise the quota.",
+    )
+
+
+def busy_cpus(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+    """Others on the same CPUs make every measurement noisier."""
+    waiting, load = machine.pressure.cpu_some_ratio, machine.pressure.load_ratio
+    if waiting is not None and waiting >= _BUSY_RATIO:
+        problem = f"Some task waited for a CPU in {percent(waiting)} of the last 10 s."
+    elif waiting is None and load is not None and load >= 1:
+        # Kernels without pressure information: the load average is coarser, so only above 1.
+        problem = f"The load average is {load:.2g} per CPU."
+    else:
+        return None
+    return Caveat(
+        name="busy_cpus",
+        problem=problem,
+        remedy="Stop what else is running, or give the search more time with --budget.",
+    )
+
+
+def stolen_time(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+    """Steal is time in which this virtual machine wanted to run and another one did."""
+    ratio = machine.pressure.steal_ratio
+    if ratio is None or ratio < _STEAL_RATIO:
+        return None
+    return Caveat(
+        name="stolen_time",
+        problem=f"The hypervisor took {percent(ratio)} of this machine's CPU time since boot.",
+        remedy="Expect noisy timings; use an instance whose cores are not shared.",
+    )
+
+
+def threads_above_budget(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+    """More threads than cores wait for one another at every barrier."""
+    torch, budget = machine.torch, _budget(machine)
+    if not torch or not torch.thread_count or not budget or torch.thread_count <= budget:
+        return None
+    return Caveat(
+        name="threads_above_budget",
+        problem=f"torch starts {torch.thread_count} threads on a budget of {_cores(budget)}.",
+        remedy=f"Set OMP_NUM_THREADS={budget} before the script starts.",
+    )
+
+
+def threads_below_budget(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+    """Idle cores; small models want them idle, so the remedy is to measure."""
+    torch, budget = machine.torch, _budget(machine)
+    if not torch or not torch.thread_count or not budget or torch.thread_count >= budget:
+        return None
+    word = "thread" if torch.thread_count == 1 else "threads"
+    return Caveat(
+        name="threads_below_budget",
+        problem=f"torch starts {torch.thread_count} {word} on a budget of {_cores(budget)}.",
+        remedy=f"Set OMP_NUM_THREADS={budget}, or let `hasten tune` measure what is best.",
+    )
+
+
+def interop_above_budget(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+    """Each inter-op thread may open a team of intra-op threads of its own."""
+    torch, budget = machine.torch, _budget(machine)
+    count = torch.interop_thread_count if torch else None
+    if not count or not budget or count <= budget:
+        return None
+    return Caveat(
+        name="interop_above_budget",
+        problem=f"torch has {count} inter-op threads on a budget of {_cores(budget)}.",
+        remedy=f"Call torch.set_num_interop_threads({budget}) before the first operation.",
+    )
+
+
+def odd_thread_setting(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+    """OMP_NUM_THREADS that is no number, or that differs where torch could not be asked.
+
+    Where torch told its threads, a difference is already said by what it leads to.
+    """
+    setting = env.get("OMP_NUM_THREADS", "").strip()
+    if not setting:
+        return None
+    first = whole(setting.split(",")[0])
+    budget = _budget(machine) or first
+    unreadable = first is None or first < 1
+    if not unreadable and (machine.torch is not None or first == budget):
+        return None
+    wanted = f"Set it to {budget}" if budget and budget > 0 else "Set it to a whole number"
+    return Caveat(
+        name="odd_thread_setting",
+        problem=f"OMP_NUM_THREADS is {setting!r}, "
+        + (
+            "which is no number of threads." if unreadable else f"the budget {_cores(budget or 1)}."
+        ),
+        remedy=f"{wanted}, or unset it.",
+    )
+
+
+def bound_threads(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+    """Importing torch then narrows the main thread's mask, and every child inherits it.
+
+    https://github.com/pytorch/pytorch/issues/99625. OMP_PROC_BIND=false switches the others off.
+    """
+    binding = env.get("OMP_PROC_BIND", "").strip()
+    if binding.lower() == "false":
+        return None
+    names = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
+    culprits = [name for name in names if env.get(name, "").strip()]
+    if not culprits:
+        return None
+    told = " and ".join(f"{name}={env[name].strip()}" for name in culprits)
+    return Caveat(
+        name="bound_threads",
+        problem=f"{told} binds the main thread to a few CPUs, and loader workers inherit that.",
+        remedy=f"Unset {' and '.join(culprits)}; bind whole processes with taskset or numactl.",
+    )
+
+
+def duplicate_openmp(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+    """Two runtimes keep two thread pools that know nothing of one another.
+
+    https://github.com/pytorch/pytorch/issues/98836
+    """
+    paths = sorted({r.path for r in _runtimes(machine.torch) if r.kind == "openmp"})
+    if len(paths) < 2:
+        return None
+    return Caveat(
+        name="duplicate_openmp",
+        problem=f"{len(paths)} OpenMP runtimes are loaded at once: {', '.join(paths)}.",
+        remedy="Install torch and numpy from one source (all by pip or all by conda).",
+    )
+
+
+def small_shm(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+    """Loader workers hand their batches over in /dev/shm and die of SIGBUS when it is full."""
+    total, free = machine.memory.shm_bytes, machine.memory.shm_free_bytes
+    if total is None:
+        return None
+    if total < _SMALL_SHM_BYTES:
+        default = ", the default of docker" if total == _DOCKER_SHM_BYTES else ""
+        return Caveat(
+            name="small_shm",
+            problem=f"/dev/shm has {size(total)}{default}; loader workers pass batches there.",
+            remedy="Start the container with --shm-size=8g or --ipc=host.",
+        )
+    if free is None or free >= _SMALL_SHM_BYTES:
+        return None
+    return Caveat(
+        name="small_shm",
+        problem=f"/dev/shm has {size(free)} left of {size(total)}.",
+        remedy="Remove what dead jobs of yours left there; loader workers pass batches in it.",
+    )
+
+
+def little_memory(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+    """Near the limit the kernel drops file cache first, then kills."""
+    memory = machine.memory
+    known = [b for b in (memory.total_bytes, memory.limit_bytes) if b is not None]
+    left = memory.available_bytes
+    if left is None or not known or left >= _LEFT_RATIO * min(known):
+        return None
+    return Caveat(
+        name="little_memory",
+        problem=f"Only {size(left)} of {size(min(known))} of memory are left for this job.",
+        remedy="Stop what else holds memory, or ask for a larger limit.",
+    )
+
+
+def _budget(machine: Machine) -> int | None:
+    """Return the budget, None where the one core is only the least there can be."""
+    return None if machine.budget.limited_by == "unknown" else machine.budget.core_count
+
+
+def _cores(count: int) -> str:
+    return "1 core" if count == 1 else f"{count} cores"
+
+
+def _visible_cpus(machine: Machine) -> int | None:
+    mask = machine.budget.affinity_count
+    return machine.cpu.thread_count if mask is None else mask
+
+
+def _runtimes(torch: Torch | None) -> tuple[Runtime, ...]:
+    return torch.runtimes if torch else ()
+
+
+_CHECKS: tuple[Callable[[Machine, Mapping[str, str]], Caveat | None], ...] = (
+    quota_below_cpus,
+    throttled,
+    busy_cpus,
+    stolen_time,
+    threads_above_budget,
+    threads_below_budget,
+    interop_above_budget,
+    odd_thread_setting,
+    bound_threads,
+    duplicate_openmp,
+    small_shm,
+    little_memory,
+)

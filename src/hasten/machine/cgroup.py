@@ -1,0 +1,167 @@
+"""Control groups, v1 and v2: the quota, the memory limit and the throttling of this process.
+
+A limit may stand on any ancestor (a pod, a slice, a Slurm step), so every level from the
+process' own group up to the top of what is mounted here is read, and the strictest counts.
+https://docs.kernel.org/admin-guide/cgroup-v2.html, https://docs.kernel.org/scheduler/sched-bwc.html
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from hasten.machine.kernel_files import fields, number, text, whole
+
+# Version 1 says "no limit" by the largest multiple of the page size; no machine has an exbibyte.
+_UNLIMITED_BYTES = 2**60
+
+
+class _Mount(NamedTuple):
+    """A mounted hierarchy: its v1 controllers (none for v2), what of it is shown, and where."""
+
+    controllers: frozenset[str]
+    shown: PurePosixPath
+    place: Path
+
+
+def levels(root: Path, controller: str) -> tuple[Path, ...]:
+    """Return the folders of this process' groups for `controller`, its own first.
+
+    Both versions are walked: on hybrid systems a controller lives in one of them, and their
+    files have different names.
+    """
+    found: list[Path] = []
+    for controllers, own in _memberships(root):
+        if not controllers or controller in controllers:
+            mount = _shown_by(own, controllers, controller, _mounts(root))
+            if mount:
+                found += _ancestors(own, mount)
+    return tuple(dict.fromkeys(found))
+
+
+def quota_cores_ratio(root: Path) -> float | None:
+    """Return the strictest CPU quota in cores (7.65), None where there is none."""
+    return min((q for group in levels(root, "cpu") if (q := _quota(group))), default=None)
+
+
+def throttled_ratio(root: Path) -> float | None:
+    """Return the share of quota periods that ended throttled, at the level that suffers most.
+
+    The counters run since the group was made, so this says "it happens here", not "now".
+    """
+    stats = [fields(group / "cpu.stat") for group in levels(root, "cpu")]
+    shares = [s.get("nr_throttled", 0) / s["nr_periods"] for s in stats if s.get("nr_periods")]
+    return max(shares, default=None)
+
+
+def memory_limit_bytes(root: Path) -> int | None:
+    """Return the strictest memory limit, None where there is none."""
+    limits = (_memory_limit(group) for group in levels(root, "memory"))
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def memory_left_bytes(root: Path) -> int | None:
+    """Return what the tightest level still allows, None where no level has a limit.
+
+    Inactive file cache is charged to a group but given back under pressure, so it counts as
+    free, as `kubectl top` and the OOM killer see it.
+    """
+    left = []
+    for group in levels(root, "memory"):
+        limit, used = _memory_limit(group), _memory_used(group)
+        if limit is not None and used is not None:
+            left.append(max(0, limit - used))
+    return min(left, default=None)
+
+
+def ends_as_one(root: Path) -> bool:
+    """Return whether the kernel ends a whole group of ours where its memory is used up.
+
+    It ends the largest group that says so at or below the one whose limit is reached:
+    https://docs.kernel.org/admin-guide/cgroup-v2.html, memory.oom.group.
+    """
+    groups = levels(root, "memory")
+    limited = [index for index, group in enumerate(groups) if _memory_limit(group) is not None]
+    below = groups[: max(limited, default=-1) + 1]
+    return any(number(group / "memory.oom.group") == 1 for group in below)
+
+
+def _quota(group: Path) -> float | None:
+    words = (text(group / "cpu.max") or "").split()
+    if len(words) == 2:
+        quota_us, period_us = whole(words[0]), whole(words[1])
+    else:
+        quota_us = number(group / "cpu.cfs_quota_us")
+        period_us = number(group / "cpu.cfs_period_us")
+    if not quota_us or not period_us or quota_us < 0:
+        return None
+    return quota_us / period_us
+
+
+def _memory_limit(group: Path) -> int | None:
+    limit = number(group / "memory.max")
+    if limit is None:
+        limit = number(group / "memory.limit_in_bytes")
+    return limit if limit is not None and 0 <= limit < _UNLIMITED_BYTES else None
+
+
+def _memory_used(group: Path) -> int | None:
+    stat = fields(group / "memory.stat")
+    used = number(group / "memory.current")
+    if used is not None:
+        return used - stat.get("inactive_file", 0)
+    used = number(group / "memory.usage_in_bytes")
+    return None if used is None else used - stat.get("total_inactive_file", 0)
+
+
+def _memberships(root: Path) -> list[tuple[frozenset[str], PurePosixPath]]:
+    """Return (v1 controllers or none for v2, path) of each line of /proc/self/cgroup."""
+    found = []
+    for line in (text(root / "proc/self/cgroup") or "").splitlines():
+        parts = line.split(":", 2)
+        if len(parts) == 3:
+            found.append((frozenset(parts[1].split(",")) - {""}, PurePosixPath(parts[2])))
+    return found
+
+
+def _mounts(root: Path) -> list[_Mount]:
+    """Return the mounted hierarchies from /proc/self/mountinfo (man 5 proc), or the usual ones."""
+    found = []
+    for line in (text(root / "proc/self/mountinfo") or "").splitlines():
+        mount, _, source = line.partition(" - ")
+        words, kind = mount.split(), source.split()
+        if len(words) < 5 or not kind or kind[0] not in ("cgroup", "cgroup2"):
+            continue
+        controllers = frozenset(kind[-1].split(",")) if kind[0] == "cgroup" else frozenset[str]()
+        place = root / words[4].lstrip("/")
+        found.append(_Mount(controllers, PurePosixPath(words[3]), place))
+    return found or _usual_mounts(root / "sys/fs/cgroup")
+
+
+def _usual_mounts(top: Path) -> list[_Mount]:
+    whole_tree = PurePosixPath("/")
+    older = [_Mount(frozenset({name}), whole_tree, top / name) for name in ("cpu", "memory")]
+    return [_Mount(frozenset(), whole_tree, top), *older]
+
+
+def _shown_by(
+    own: PurePosixPath, controllers: frozenset[str], controller: str, mounts: list[_Mount]
+) -> _Mount | None:
+    """Return the mount that shows `own`; else the first of that hierarchy, seen from its top.
+
+    The second case is a container whose /proc names a path on the host that its mounts hide.
+    """
+    fitting = [
+        mount
+        for mount in mounts
+        if (controller in mount.controllers if controllers else not mount.controllers)
+    ]
+    showing = [mount for mount in fitting if own.is_relative_to(mount.shown)]
+    return next(iter(showing or fitting), None)
+
+
+def _ancestors(own: PurePosixPath, mount: _Mount) -> list[Path]:
+    """Return the folders from `own` up to the mount point, which is included."""
+    hidden = ".." in own.parts or not own.is_relative_to(mount.shown)
+    below = PurePosixPath() if hidden else own.relative_to(mount.shown)
+    return [mount.place / step for step in (below, *below.parents)]

@@ -1,0 +1,65 @@
+"""What Slurm says that it gave this task.
+
+Slurm counts CPUs, and what a CPU is stands in slurm.conf, which a job cannot read with
+confidence: a core on some clusters, a hardware thread on most with SMT. A Slurm CPU is never
+more than one physical core, so the count is an *upper bound* on cores and is used as that.
+Where Slurm binds its tasks (task/affinity, task/cgroup), four hardware threads appear in the
+affinity mask as two cores, and the mask makes the budget exact. Where it does not bind, as many
+runnable threads as Slurm has counted CPUs are what was paid for, and nothing finer is known.
+`SLURM_THREADS_PER_CORE` is a request and not the unit of the count, so it is left alone.
+https://slurm.schedmd.com/srun.html (output environment variables), https://slurm.schedmd.com/mc_support.html
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from hasten.machine.kernel_files import whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_RUN = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+
+
+def slurm_count(env: Mapping[str, str]) -> int | None:
+    """Return the CPUs that Slurm gave this task on this node, None where it is not clear."""
+    asked = whole(env.get("SLURM_CPUS_PER_TASK"))
+    if asked and asked > 0:
+        return asked
+    counts = per_node(env.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    if not counts or _shares_the_node(env):
+        return None
+    count = counts[0] if len(set(counts)) == 1 else _of_this_node(counts, env)
+    return count or None
+
+
+def per_node(listing: str) -> tuple[int, ...]:
+    """Return Slurm's compact list of counts, one per node; empty where it cannot be read.
+
+    >>> per_node("4(x2),2")
+    (4, 4, 2)
+    """
+    counts: list[int] = []
+    for part in listing.split(","):
+        run = _RUN.fullmatch(part.strip())
+        if run is None:
+            return ()
+        counts += [int(run[1])] * int(run[2] or 1)
+    return tuple(counts)
+
+
+def _shares_the_node(env: Mapping[str, str]) -> bool:
+    """True in a step with several tasks on a node: the node's count is not one task's."""
+    tasks = env.get("SLURM_STEP_TASKS_PER_NODE")
+    return tasks is not None and set(per_node(tasks)) != {1}
+
+
+def _of_this_node(counts: tuple[int, ...], env: Mapping[str, str]) -> int | None:
+    """Return this node's count. SLURM_NODEID counts the step's nodes, the list the job's."""
+    node = whole(env.get("SLURM_NODEID"))
+    step_nodes = whole(env.get("SLURM_STEP_NUM_NODES"))
+    if node is None or not 0 <= node < len(counts) or step_nodes not in (None, len(counts)):
+        return None
+    return counts[node]

@@ -1,0 +1,114 @@
+"""The program that `probe_torch` runs in the user's Python: standard library and torch only.
+
+It is handed over as text, so that no file of hasten's can shadow a module of the user's.
+"""
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import re
+import signal
+import sys
+from typing import Any
+
+_PDEATHSIG = 1
+_KINDS = (
+    ("openmp", "libgomp", re.compile(r"libgomp[.-]")),
+    ("openmp", "libiomp5", re.compile(r"libiomp5")),
+    ("openmp", "libomp", re.compile(r"libomp[.-]")),
+    ("blas", "mkl", re.compile(r"libmkl_(rt|core)")),
+    ("blas", "openblas", re.compile(r"lib\w*openblas")),
+    ("blas", "blis", re.compile(r"libblis")),
+)
+# One library answers to one of these; numpy's OpenBLAS carries a prefix and a suffix.
+_THREAD_CALLS = {
+    "libgomp": ("omp_get_max_threads",),
+    "libiomp5": ("omp_get_max_threads",),
+    "libomp": ("omp_get_max_threads",),
+    "mkl": ("MKL_Get_Max_Threads",),
+    "openblas": (
+        "openblas_get_num_threads",
+        "openblas_get_num_threads64_",
+        "scipy_openblas_get_num_threads",
+        "scipy_openblas_get_num_threads64_",
+    ),
+    "blis": ("bli_thread_get_num_threads",),
+}
+
+
+def mapped_files() -> "list[str]":
+    """Return the files that are mapped into this process; none where the kernel does not say."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            lines = [line.rstrip("\n").split(maxsplit=5) for line in maps]
+    except OSError:
+        return []
+    return sorted({words[5] for words in lines if len(words) == 6 and words[5][0] == "/"})
+
+
+def threads(name: str, path: str) -> "int | None":
+    """Ask a loaded library how many threads it would use."""
+    try:
+        library = ctypes.CDLL(path)
+    except OSError:
+        return None
+    for call in _THREAD_CALLS[name]:
+        if hasattr(library, call):
+            return int(getattr(library, call)())
+    return None
+
+
+def runtimes(files: "list[str]", *, has_mkl: bool) -> "list[dict[str, object]]":
+    """Return the OpenMP and BLAS libraries among `files`."""
+    found: list[dict[str, object]] = []
+    for path in files:
+        base = os.path.basename(path)
+        for kind, name, pattern in _KINDS:
+            if pattern.match(base):
+                count = threads(name, path)
+                found.append({"kind": kind, "name": name, "path": path, "thread_count": count})
+    inside = [path for path in files if os.path.basename(path).startswith("libtorch_cpu.")]
+    if has_mkl and inside and not any(one["name"] == "mkl" for one in found):
+        # The x86 wheels link MKL into torch itself: in use, and in no file of its own.
+        found.append({"kind": "blas", "name": "mkl", "path": inside[0], "thread_count": None})
+    return found
+
+
+def accelerators(torch: "Any") -> "list[str]":
+    """Return the names of the devices that torch can use; a broken driver has none."""
+    found = []
+    for backend in (torch.cuda, getattr(torch, "xpu", None)):
+        if backend is not None:
+            with contextlib.suppress(Exception):
+                count = backend.device_count()
+                found += [backend.get_device_name(index) for index in range(count)]
+    if torch.backends.mps.is_available():
+        found.append("Apple MPS")
+    return found
+
+
+def main(mark: str) -> None:
+    """Print the facts as one marked line of JSON."""
+    with contextlib.suppress(AttributeError):  # importing torch takes seconds: end with the parent
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    torch: Any = importlib.import_module("torch")
+    thread_count = torch.get_num_threads()
+    interop_thread_count = torch.get_num_interop_threads()
+    # Most scripts use numpy, and it brings a BLAS of its own; a broken one is not our matter.
+    with contextlib.suppress(Exception):
+        importlib.import_module("numpy")
+    facts = {
+        "version": str(torch.__version__),
+        "thread_count": thread_count,
+        "interop_thread_count": interop_thread_count,
+        "cuda": torch.version.cuda,
+        "accelerators": accelerators(torch),
+        "runtimes": runtimes(mapped_files(), has_mkl=torch.backends.mkl.is_available()),
+    }
+    print(mark + json.dumps(facts))  # noqa: T201 - stdout is how it answers
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

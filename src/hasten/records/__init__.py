@@ -1,0 +1,52 @@
+"""The nouns: every value that passes from one stage to the next.
+
+Read this folder first. All records are frozen, keyword-only and free of behaviour beyond
+their own invariants. Durations are seconds (`_s`) or nanoseconds (`_ns`), sizes are bytes
+(`_bytes`), ratios above 1 mean better. Unknown is None.
+"""
+
+from hasten.records.band import Band
+from hasten.records.evidence import Comparison, Interval, Noise, Pair, Profile, Step
+from hasten.records.finding import Diagnosis, Finding, HotLine, Place
+from hasten.records.machine import Budget, Caveat, Cpu, Machine, Memory, Pressure, Runtime, Torch
+from hasten.records.plan import Plan, Workload
+from hasten.records.tuning import Cost, Gate, LeverReport, Passes, Profiling, Proof, Tuning
+from hasten.records.words import Assumption, Effect, Entry, Phase, Setting, Switch, Verdict
+
+__all__ = [
+    "Assumption",
+    "Band",
+    "Budget",
+    "Caveat",
+    "Comparison",
+    "Cost",
+    "Cpu",
+    "Diagnosis",
+    "Effect",
+    "Entry",
+    "Finding",
+    "Gate",
+    "HotLine",
+    "Interval",
+    "LeverReport",
+    "Machine",
+    "Memory",
+    "Noise",
+    "Pair",
+    "Passes",
+    "Phase",
+    "Place",
+    "Plan",
+    "Pressure",
+    "Profile",
+    "Profiling",
+    "Proof",
+    "Runtime",
+    "Setting",
+    "Step",
+    "Switch",
+    "Torch",
+    "Tuning",
+    "Verdict",
+    "Workload",
+]

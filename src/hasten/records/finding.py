@@ -1,0 +1,77 @@
+"""What makes a step slow, and where in the user's code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hasten.records.evidence import Interval, Step  # noqa: TC001  msgspec reads the fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A line of source.
+
+    Attributes:
+        path: the file, absolute.
+        line: counted from 1.
+        source: its text without indentation, empty where it cannot be read.
+    """
+
+    path: str
+    line: int
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotLine:
+    """A line of the user's own code on which the loop spends time.
+
+    Attributes:
+        share_ratio: share of the samples of the loop's thread that stood on it, or below it in
+            code that is not the user's.
+        phase: the phase that most of these samples fell into, empty outside of all.
+        calls: what it was inside of most often, such as `PIL.Image.Image.resize`; empty where it
+            was the line itself.
+    """
+
+    place: Place
+    share_ratio: float
+    phase: str = ""
+    calls: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A named, measured reason for lost time.
+
+    Attributes:
+        name: its id, such as `few-workers`; never renamed.
+        share: share of the step that it costs (0.2 is 20 %) with its 95 % interval; None where it
+            costs something that no share can tell, such as memory or trust.
+        says: what was measured, in one sentence with its figures.
+        remedy: what to do, in one imperative sentence.
+        lever: the lever that does it without an edit, None where only the user can.
+        places: the lines in question, most important first.
+    """
+
+    name: str
+    says: str
+    remedy: str
+    share: Interval | None = None
+    lever: str | None = None
+    places: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What a look at the running script found, beside its profile.
+
+    Attributes:
+        findings: dearest first.
+        hot_lines: lines of the user's code that cost more than 2 % of the loop, dearest first.
+        steps: the steps that were watched, in order.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    hot_lines: tuple[HotLine, ...] = ()
+    steps: tuple[Step, ...] = ()

@@ -1,0 +1,151 @@
+"""What is said in the end: gates, rows and the whole tuning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hasten.records.band import Band
+    from hasten.records.evidence import Comparison, Interval, Noise, Profile
+    from hasten.records.finding import Diagnosis
+    from hasten.records.machine import Machine
+    from hasten.records.plan import Plan, Workload
+    from hasten.records.words import Effect, Setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """One check of the maths: passed, failed, or (None) not decided."""
+
+    name: str
+    passed: bool | None
+    says: str
+    distance_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What was shown about the arithmetic of a plan.
+
+    Attributes:
+        baseline_losses: mean loss of each recorded step of the script as it is.
+        candidate_losses: the same under the plan; as many steps, empty where none was recorded.
+        taught_count: the first steps, each of which began with the weights of the script as it
+            is; after these the candidate trains on its own.
+    """
+
+    effect: Effect
+    gates: tuple[Gate, ...] = ()
+    baseline_losses: tuple[float, ...] = ()
+    candidate_losses: tuple[float, ...] = ()
+    taught_count: int = 0
+
+    @property
+    def holds(self) -> bool:
+        """True when no gate failed."""
+        return all(gate.passed is not False for gate in self.gates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeverReport:
+    """One row of the report: a lever, what was tried, and what came of it.
+
+    Attributes:
+        outcome: kept, dropped, rejected, skipped or failed.
+        why: one sentence with the figure.
+    """
+
+    lever: str
+    setting: Setting | None
+    outcome: str
+    why: str
+    effect: Effect
+    speedup: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What the tuning itself took."""
+
+    wall_s: float
+    launch_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """The gain of a plan whose first pass over the data takes longer than later ones.
+
+    Attributes:
+        step_count: steps of a pass.
+        longer_s: seconds that the first pass takes longer than later ones.
+        pass_count: passes of the training.
+        is_assumed: nobody said how long the training is.
+        first_ratio: gain of the first pass.
+        whole: gain of all passes.
+    """
+
+    step_count: int
+    longer_s: float
+    pass_count: int
+    is_assumed: bool
+    first_ratio: float
+    whole: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiling:
+    """Everything that one `profile` found out; `assumed` is what the user granted, by name."""
+
+    machine: Machine
+    workload: Workload
+    profile: Profile
+    diagnosis: Diagnosis
+    notes: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Everything that one `tune` found out: the only input of every report.
+
+    Attributes:
+        band: how the script trains without levers, None where no proof recorded it.
+        diagnosis: what makes the untouched script slow, None where nobody looked.
+        races: every race of the search, in order.
+        interrupted: the user ended it before its answer was confirmed.
+        out_of_time: its budget did.
+        confirmed: the fresh launches behind `speedup`.
+        traits: what the child saw of the script, as levers read it; a missing key is unknown.
+        assumed: what the user granted by `--assume`, by name.
+        passes: the gain of the first pass and of all, where `speedup` is of later ones only.
+    """
+
+    machine: Machine
+    workload: Workload
+    baseline: Profile
+    plan: Plan
+    proof: Proof
+    cost: Cost
+    tuned: Profile | None = None
+    speedup: Interval | None = None
+    means_ratio: float | None = None
+    noise: Noise | None = None
+    levers: tuple[LeverReport, ...] = ()
+    notes: tuple[str, ...] = ()
+    interrupted: bool = False
+    out_of_time: bool = False
+    band: Band | None = None
+    diagnosis: Diagnosis | None = None
+    races: tuple[Comparison, ...] = ()
+    confirmed: Comparison | None = None
+    traits: Mapping[str, Setting] = field(default_factory=dict)
+    assumed: tuple[str, ...] = ()
+    passes: Passes | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it ended before its answer was confirmed."""
+        return self.interrupted or self.out_of_time

@@ -1,0 +1,132 @@
+"""The last tuning of each plan, kept in the user's cache, so that it can be shown again."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import hashlib
+import json
+import os
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+from hasten import records
+from hasten.errors import UsageError
+from hasten.records import Tuning
+from hasten.report.files import write_atomically
+
+SCHEMA = 1
+NAMES = {**vars(records), "Mapping": collections.abc.Mapping}
+
+
+def folder() -> Path:
+    """Return where tunings are kept: under `$XDG_CACHE_HOME`, or `~/.cache`.
+
+    Raises:
+        UsageError: there is no home either, as in a container under a user without a name.
+    """
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    # The specification says that a relative path there is to be ignored.
+    if Path(home).is_absolute():
+        return Path(home, "hasten", "tunings")
+    try:
+        return Path.home() / ".cache" / "hasten" / "tunings"
+    except RuntimeError:  # no HOME, and no line in /etc/passwd
+        raise UsageError(
+            "There is no home folder to keep a tuning in.",
+            remedy="Set XDG_CACHE_HOME to a folder that you may write.",
+        ) from None
+
+
+def remember(tuning: Tuning, plan_path: Path) -> Path:
+    """Keep a tuning under the path of its plan file, and return where.
+
+    Raises:
+        UsageError: the cache cannot be written, or there is no place for one.
+    """
+    import msgspec
+
+    place = _place(plan_path)
+    content = {
+        "schema": SCHEMA,
+        "plan_path": str(plan_path.absolute()),
+        "tuning": msgspec.to_builtins(tuning, enc_hook=dict),
+    }
+    # json and not msgspec: it writes infinities so that they can be read back.
+    write_atomically(place, json.dumps(content))
+    return place
+
+
+def recall(path: Path | None, default: Path) -> tuple[Tuning, Path]:
+    """Return a kept tuning, and where its plan stands.
+
+    Args:
+        path: a plan file, or a kept tuning itself; None for `default`, and where that was
+            never tuned, for the newest of all.
+        default: the plan file of the working folder.
+
+    Raises:
+        UsageError: there is none, or it cannot be read.
+    """
+    if path is not None:
+        place = _place(path)
+        return _read(place if os.path.exists(place) else path)
+    place = _place(default)
+    if os.path.exists(place):
+        return _read(place)
+    try:
+        kept = sorted(folder().glob("*.json"), key=lambda p: p.stat().st_mtime)
+    except OSError:  # a folder on the way may not be entered
+        kept = []
+    if not kept:
+        raise UsageError("Nothing was tuned yet.", remedy="Run `hasten tune` first.")
+    return _read(kept[-1])
+
+
+def _place(plan_path: Path) -> Path:
+    name = hashlib.sha256(os.fsencode(plan_path.absolute())).hexdigest()[:16]
+    return folder() / f"{name}.json"
+
+
+def _read(place: Path) -> tuple[Tuning, Path]:
+    try:
+        content = json.loads(place.read_text("utf-8"))
+        return revive(Tuning, content["tuning"]), Path(content["plan_path"])
+    except FileNotFoundError as error:
+        remedy = "Run `hasten tune` first, or name the plan file that it wrote."
+        raise UsageError(f"No tuning is kept for {place}.", remedy=remedy) from error
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        remedy = "Run `hasten tune` again."
+        raise UsageError(f"{place} holds no tuning that can be read.", remedy=remedy) from error
+
+
+def revive(kind: Any, value: Any) -> Any:
+    """Build a record again from what JSON keeps of it.
+
+    msgspec would do this, were it not that the records name one another only for the type
+    checker, so that their annotations cannot be resolved without the names given here.
+    """
+    if value is None:
+        return None
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        hints = typing.get_type_hints(kind, localns=NAMES)
+        return kind(**{name: revive(hints[name], item) for name, item in value.items()})
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return kind(value)
+    return _revive_generic(typing.get_origin(kind), typing.get_args(kind), value)
+
+
+def _revive_generic(origin: Any, parts: tuple[Any, ...], value: Any) -> Any:
+    if origin is tuple:
+        kinds = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
+        return tuple(revive(kind, item) for kind, item in zip(kinds, value, strict=True))
+    if origin is collections.abc.Mapping:
+        return {revive(parts[0], key): revive(parts[1], item) for key, item in value.items()}
+    if origin in (types.UnionType, typing.Union):
+        some = [kind for kind in parts if kind is not type(None)]
+        # More than one is a Setting, which JSON keeps as it is.
+        return revive(some[0], value) if len(some) == 1 else value
+    return value

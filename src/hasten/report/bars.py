@@ -1,0 +1,146 @@
+"""Bars that can be read without colour and without Unicode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+from typing import TYPE_CHECKING
+
+from rich.measure import Measurement
+from rich.text import Text
+
+from hasten.records import Phase
+from hasten.units import percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rich.console import Console, ConsoleOptions
+
+    from hasten.records import Interval
+
+AXIS_ENDS = (1.25, 2.0, 5.0, 25.0, 125.0)
+COLOURS = {
+    Phase.DATA: "yellow",
+    Phase.TRANSFER: "magenta",
+    Phase.FORWARD: "cyan",
+    Phase.LOSS: "bright_black",
+    Phase.BACKWARD: "blue",
+    Phase.EXCHANGE: "magenta",
+    Phase.OPTIMIZER: "green",
+    Phase.OTHER: "red",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """One bar, `share_ratio` of `width` cells long."""
+
+    share_ratio: float
+    width: int
+    colour: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Draw the bar; to an eighth of a cell where the encoding has the glyphs."""
+        share = min(max(self.share_ratio, 0.0), 1.0)
+        if options.ascii_only:
+            yield Text("#" * round(share * self.width), self.colour)
+            return
+        whole, eighths = divmod(round(share * self.width * 8), 8)
+        yield Text("█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip(), self.colour)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Ask for the whole width, so that the bars of a table share one scale."""
+        return Measurement(self.width, self.width)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """The phases of one step in a row; as wide as the line when the step takes `full_s`.
+
+    Two stacks with the same `full_s` show by their length how much shorter a step has become.
+    """
+
+    phase_s: Mapping[Phase, float]
+    full_s: float
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Draw the segments, each with its name where there is room for it."""
+        steps = [(Phase(p), s) for p, s in self.phase_s.items() if Phase(p).in_step and s > 0]
+        steps.sort(key=lambda item: list(Phase).index(item[0]))
+        total_s = sum(s for _, s in steps)
+        edge, fills = ("|", ":=") if options.ascii_only else ("│", "░▒")
+        room = round((options.max_width - 1) * min(1.0, total_s / (self.full_s or 1.0)))
+        line = Text(edge, no_wrap=True)
+        widths = _share_out(room, [s for _, s in steps])
+        drawn = 0
+        for (phase, phase_s), width in zip(steps, widths, strict=True):
+            if width < 2:
+                line.append(edge * width)
+                continue
+            inside = _label(phase, phase_s / total_s, width - 1).center(width - 1, fills[drawn % 2])
+            line.append(inside, COLOURS.get(phase, "")).append(edge)
+            drawn += 1
+        yield line
+
+
+def _label(phase: Phase, share_ratio: float, width: int) -> str:
+    """Return the longest label that leaves `width` cells intact; nothing where none fits."""
+    for label in (f" {phase} {percent(share_ratio)} ", f" {phase} "):
+        if len(label) <= width:
+            return label
+    return ""
+
+
+def _share_out(cell_count: int, weights: list[float]) -> list[int]:
+    """Share out cells in proportion to weights, so that they add up (largest remainder)."""
+    total = sum(weights)
+    if not total:
+        return [0 for _ in weights]
+    exact = [cell_count * weight / total for weight in weights]
+    cells = [int(share) for share in exact]
+    order = sorted(range(len(exact)), key=lambda i: cells[i] - exact[i])
+    for i in order[: cell_count - sum(cells)]:
+        cells[i] += 1
+    return cells
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whisker:
+    """A speed-up with its interval on a log axis, on which 1 stands in the middle.
+
+    The axis is as wide as the estimate needs, in fixed steps, so that it seldom jumps while the
+    interval shrinks; an interval that is wider runs into the edge.
+    """
+
+    speedup: Interval
+    width: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Draw the axis between its two ends, which are told."""
+        mid_ratio = self.speedup.mid_ratio
+        reach = max(mid_ratio, 1 / mid_ratio)
+        end = next((e for e in AXIS_ENDS if e >= reach), AXIS_ENDS[-1])
+        left, right = f"{1 / end:.3g}x ", f" {end:.3g}x"
+        room = max(3, min(self.width, options.max_width - len(left) - len(right)) | 1)
+        line, bar, dot, one = "-=o|" if options.ascii_only else "─━●┼"
+        cells = [line] * room
+        low, mid, high = (
+            _cell(ratio, end, room)
+            for ratio in (self.speedup.low_ratio, self.speedup.mid_ratio, self.speedup.high_ratio)
+        )
+        cells[low : high + 1] = [bar] * (high + 1 - low)
+        cells[room // 2] = one
+        cells[mid] = dot
+        colour = "green" if self.speedup.is_gain else "red" if self.speedup.high_ratio < 1 else ""
+        text = Text(left, "dim", no_wrap=True)
+        text.append("".join(cells[:low]), "dim")
+        text.append("".join(cells[low : high + 1]), colour)
+        text.append("".join(cells[high + 1 :]), "dim")
+        yield text.append(right, "dim")
+
+
+def _cell(ratio: float, end: float, room: int) -> int:
+    """Return the cell in which a ratio stands, the outermost where it is beyond the axis."""
+    place = round((log(ratio) / log(end) + 1) / 2 * (room - 1))
+    return min(max(place, 0), room - 1)

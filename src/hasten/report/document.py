@@ -1,0 +1,165 @@
+"""The JSON document: one shape for every command, frozen under `schema`.
+
+Unknown is null. A key is never renamed or removed without a new schema number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hasten.report.files import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from hasten.records import Diagnosis, Interval, Machine, Passes, Profile, Profiling, Tuning
+
+SCHEMA = 1
+KEYS = (
+    "schema",
+    "machine",
+    "workload",
+    "baseline",
+    "findings",
+    "plan",
+    "speedup",
+    "levers",
+    "maths",
+    "cost",
+    "assumed",
+    "passes",
+)
+
+
+def machine_document(machine: Machine) -> dict[str, Any]:
+    """Return what `doctor` knows."""
+    return _document(machine=_plain(machine))
+
+
+def profile_document(found: Profiling) -> dict[str, Any]:
+    """Return what `profile` found."""
+    return _document(
+        machine=_plain(found.machine),
+        workload=_plain(found.workload),
+        baseline=baseline(found.profile),
+        findings=findings(found.diagnosis),
+        assumed=list(found.assumed),
+    )
+
+
+def tuning_document(tuning: Tuning) -> dict[str, Any]:
+    """Return what `tune` found."""
+    return _document(
+        machine=_plain(tuning.machine),
+        workload=_plain(tuning.workload),
+        baseline=baseline(tuning.baseline),
+        findings=findings(tuning.diagnosis),
+        plan=dict(tuning.plan.settings),
+        speedup=interval(tuning.speedup),
+        levers=[
+            {
+                "lever": row.lever,
+                "setting": row.setting,
+                "verdict": row.outcome,
+                "speedup": interval(row.speedup),
+                "effect": row.effect.value,
+                "why": row.why,
+            }
+            for row in tuning.levers
+        ],
+        maths={
+            "effect": tuning.proof.effect.value,
+            "gates": [_plain(gate) for gate in tuning.proof.gates],
+        },
+        passes=_passes(tuning.passes),
+        cost={"wall_s": tuning.cost.wall_s, "launches": tuning.cost.launch_count},
+        assumed=list(tuning.assumed),
+    )
+
+
+def _passes(passes: Passes | None) -> dict[str, Any] | None:
+    if passes is None:
+        return None
+    return {
+        "steps": passes.step_count,
+        "longer_s": passes.longer_s,
+        "count": passes.pass_count,
+        "assumed": passes.is_assumed,
+        "first": passes.first_ratio,
+        "whole": interval(passes.whole),
+    }
+
+
+def utf8(text: str) -> str:
+    """Spell out bytes that are no UTF-8, which a file name or an argument may hold."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def encoded(content: object) -> bytes:
+    """Return JSON; what is no UTF-8 is spelt out, for JSON has no other bytes."""
+    import msgspec
+
+    return msgspec.json.encode(_spelt(msgspec.to_builtins(content)))
+
+
+def _spelt(content: Any) -> Any:
+    if isinstance(content, str):
+        return utf8(content)
+    if isinstance(content, dict):
+        return {_spelt(key): _spelt(value) for key, value in content.items()}
+    return list(map(_spelt, content)) if isinstance(content, list | tuple) else content
+
+
+def write_document(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a document as JSON, atomically.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    import msgspec
+
+    # msgspec writes infinities and not-a-number as null, which JSON can say and json cannot.
+    payload = msgspec.json.format(encoded(document), indent=2)
+    write_atomically(path, payload.decode() + "\n")
+
+
+def _document(**known: Any) -> dict[str, Any]:
+    return {"schema": SCHEMA} | {key: known.get(key) for key in KEYS[1:]}
+
+
+def _plain(record: object) -> Any:
+    import msgspec
+
+    return msgspec.to_builtins(record)
+
+
+def findings(diagnosis: Diagnosis | None) -> list[dict[str, Any]]:
+    """Return findings as the document writes them, dearest first."""
+    return [
+        {
+            "id": finding.name,
+            "share": interval(finding.share),
+            "where": [_plain(place) for place in finding.places],
+            "why": finding.says,
+            "remedy": finding.remedy,
+            "lever": finding.lever,
+        }
+        for finding in (diagnosis.findings if diagnosis else ())
+    ]
+
+
+def baseline(profile: Profile) -> dict[str, Any]:
+    """Return a profile as the document writes it."""
+    return {
+        "step_s": profile.step_s,
+        "samples_per_s": profile.samples_per_s,
+        "phases": {str(phase): seconds for phase, seconds in profile.phase_s.items()},
+    }
+
+
+def interval(ratio: Interval | None) -> dict[str, float] | None:
+    """Return a speed-up with its interval as the document writes it."""
+    if ratio is None:
+        return None
+    return {"low": ratio.low_ratio, "mid": ratio.mid_ratio, "high": ratio.high_ratio}

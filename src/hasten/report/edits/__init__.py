@@ -1,0 +1,141 @@
+"""The plan as a diff of the user's own source, for who would rather write it down.
+
+Each edit gives what the lever gives, as far as the text of the files can tell; else the lines are
+given to the user, or the reason why there are none. The files are read, never run or written.
+"""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hasten.lever import lookup
+from hasten.records import Entry
+from hasten.report.edits.job import Job
+from hasten.report.edits.project import read_project, too_deep
+from hasten.report.edits.table import EDITS, LAST, NO_EDIT, PLACES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from hasten.lever import Lever
+    from hasten.records import Plan, Setting, Workload
+    from hasten.report.edits.job import Edit
+
+_OURS = "HASTEN_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edits:
+    """What to change by hand.
+
+    Attributes:
+        diff: for `patch -p1`; empty where no file changes.
+        notes: sentences, some with lines of code below them.
+    """
+
+    diff: str
+    notes: tuple[str, ...]
+
+
+def write_edits(
+    workload: Workload,
+    plan: Plan,
+    *,
+    traits: Mapping[str, Setting],
+    env: Mapping[str, str],
+    python_version: str = "",
+) -> Edits:
+    """Write a plan into the source of a workload.
+
+    Args:
+        workload: whose source.
+        plan: its settings.
+        traits: what a tuning saw of the script; what is missing is unknown, and not written.
+        env: the environment in which the script would be started.
+        python_version: of the Python that was tuned; empty stands for this one.
+
+    Raises:
+        UsageError: the script is no Python file, cannot be read, or nests too deeply.
+        PlanError: the plan names a lever that is not installed here.
+    """
+    if not plan.settings:
+        return Edits(diff="", notes=("The plan is empty: there is nothing to write.",))
+    project = read_project(workload)
+    notes = list(project.unread)
+    jobs = {
+        lever.name: (
+            lever,
+            Job(
+                project=project, lever=lever.name, setting=setting, lines=lever.lines(setting),
+                plan=dict(plan.settings), traits=traits, notes=notes,
+                python=python_version or platform.python_version(),
+            ),
+        )
+        for lever, setting in lookup(plan)
+    }  # fmt: skip
+    try:
+        variables = _edit_all(jobs, env)
+    except RecursionError as error:
+        raise too_deep(project.entry.path) from error
+    if any(key.startswith(_OURS) for key in variables):
+        notes.append("A library that the plan preloads is not installed here any more.")
+    told = {key: value for key, value in variables.items() if not key.startswith(_OURS)}
+    if told:
+        notes.append(f"Start the script like this:\n    {_command(told, workload)}")
+    diff = project.diff()
+    if diff and project.root != project.folder:
+        notes.append(f"Apply the diff in {project.root}: patch -p1 -d {project.root}")
+    return Edits(diff=diff, notes=tuple(notes))
+
+
+def _edit_all(jobs: Mapping[str, tuple[Lever[Any], Job]], env: Mapping[str, str]) -> dict[str, str]:
+    """Write every lever, and return the variables of those that are the environment's."""
+    variables: dict[str, str] = {}
+    for name in sorted(jobs, key=lambda name: (name in LAST and LAST.index(name) + 1, name)):
+        lever, job = jobs[name]
+        if name in EDITS:
+            _edit(EDITS[name], job)
+        elif added := _variables(lever, job.setting, env):
+            variables |= added
+        else:
+            _explain(job)
+    return variables
+
+
+def _edit(edit: Edit, job: Job) -> None:
+    """Write one lever; what an edit cannot deal with is left to the user, and all else written."""
+    before = [(source, source.tree, set(source.added)) for source in job.project.sources]
+    noted_count = len(job.notes)
+    try:
+        edit(job)
+    except RecursionError:
+        raise
+    except Exception as error:
+        for source, tree, added in before:
+            source.tree, source.added = tree, added
+        del job.notes[noted_count:]
+        job.paste(f"the edit does not understand these files ({type(error).__name__})")
+
+
+def _variables(lever: Lever[Any], setting: Setting, env: Mapping[str, str]) -> dict[str, str]:
+    """Return what a lever adds to the environment, or changes in it."""
+    return {key: v for key, v in lever.env(env, setting).items() if env.get(key) != v}
+
+
+def _explain(job: Job) -> None:
+    if job.lever in NO_EDIT:
+        job.keep_running(NO_EDIT[job.lever])
+        return
+    survey = job.survey()
+    sites = survey.called(*PLACES.get(job.lever, ()))
+    job.paste("no edit is made for this lever", at=survey.places(sites))
+
+
+def _command(variables: Mapping[str, str], workload: Workload) -> str:
+    lead = {Entry.SCRIPT: ("python",), Entry.MODULE: ("python", "-m")}.get(workload.entry, ())
+    told = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    return " ".join([*told, shlex.join((*lead, *workload.argv))])

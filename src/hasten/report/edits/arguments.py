@@ -1,0 +1,188 @@
+"""Arguments of a call, changed without touching what stands around them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from hasten.report.edits.survey import Site, dotted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hasten.report.edits.survey import Survey
+
+
+def expression(code: str) -> cst.BaseExpression:
+    """Return the node of an expression."""
+    return cst.parse_expression(code)
+
+
+def code(node: cst.CSTNode) -> str:
+    """Return the text of a node."""
+    return cst.Module(body=()).code_for_node(node)
+
+
+def argument(call: cst.Call, name: str, *, index: int | None = None) -> cst.Arg | None:
+    """Return the argument of a call that a parameter gets, by its name or its position."""
+    for place, arg in enumerate(call.args):
+        if arg.star == "*":
+            index = None
+        elif arg.keyword is not None:
+            if arg.keyword.value == name:
+                return arg
+        elif place == index and not arg.star:
+            return arg
+    return None
+
+
+def with_argument(call: cst.Call, name: str, value: str, *, index: int | None = None) -> cst.Call:
+    """Return a call with an argument changed where it is there, and added at the end if not.
+
+    >>> call = expression("Adam(params,  1e-3,)")
+    >>> code(with_argument(call, "fused", "True"))
+    'Adam(params,  1e-3, fused=True,)'
+    """
+    found = argument(call, name, index=index)
+    if found is not None:
+        changed = found.with_changes(value=expression(value))
+        return call.with_changes(args=[changed if a is found else a for a in call.args])
+    return call.with_changes(args=_added(call, name, value))
+
+
+def without_argument(call: cst.Call, found: cst.Arg) -> cst.Call:
+    """Return a call without one of its arguments."""
+    kept = [arg for arg in call.args if arg is not found]
+    if kept and call.args[-1] is found:
+        last = kept[-1].with_changes(
+            comma=found.comma, whitespace_after_arg=found.whitespace_after_arg
+        )
+        kept[-1] = last
+    return call.with_changes(args=kept)
+
+
+def _added(call: cst.Call, name: str, value: str) -> list[cst.Arg]:
+    """Return the arguments with one more, laid out as those before it."""
+    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    new = cst.Arg(value=expression(value), keyword=cst.Name(name), equal=equal)
+    args = list(call.args)
+    if not args:
+        return [new]
+    last = args[-1]
+    if _is_generator(last):
+        bare = last.value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        last = last.with_changes(value=bare)
+    new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+    comma = cst.Comma(whitespace_after=_between(call))
+    closed = last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace(""))
+    return [*args[:-1], closed, new]
+
+
+def _is_generator(arg: cst.Arg) -> bool:
+    """Return whether an only argument leans on the parentheses of its call."""
+    return isinstance(arg.value, cst.GeneratorExp) and not arg.value.lpar
+
+
+def _between(call: cst.Call) -> cst.BaseParenthesizableWhitespace:
+    """Return what stands between two arguments: a space, or a new line where each has its own."""
+    for arg in call.args[:-1]:
+        if isinstance(arg.comma, cst.Comma):
+            space = arg.comma.whitespace_after
+            if isinstance(space, cst.ParenthesizedWhitespace):  # without its comment
+                return space.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
+            return cst.SimpleWhitespace(" ")
+    space = call.whitespace_before_args
+    if isinstance(space, cst.ParenthesizedWhitespace):
+        return space.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
+    return cst.SimpleWhitespace(" ")
+
+
+def spread_names(call: cst.Call) -> list[str]:
+    """Return what a call spreads by `**`; "" for what is no plain name."""
+    return [dotted(arg.value) for arg in call.args if arg.star == "**"]
+
+
+def spread_literal(survey: Survey, site: Site) -> Site | None:
+    """Return the dict that a call spreads by `**`, where it is written down and used for no more.
+
+    A dict that is also changed, handed on or read is nobody's to edit.
+    """
+    names = spread_names(site.call)
+    if len(names) != 1 or not names[0] or "." in names[0]:
+        return None
+    owner = site.scope.binding(names[0])
+    if owner is None:
+        return None
+    made = [
+        a
+        for a in survey.assignments
+        if a.scope is owner and isinstance(a.node, cst.Assign) and _names_one(a.node, names[0])
+    ]
+    if len(made) != 1 or not isinstance(made[0].node, cst.Assign):
+        return None
+    value = made[0].node.value
+    full = survey.full_name(site.call.func, site.scope)
+    spread = [
+        s
+        for s in survey.calls
+        if names[0] in spread_names(s.call) and s.scope.binding(names[0]) is owner
+    ]
+    alike = all(survey.full_name(s.call.func, s.scope) == full for s in spread)
+    if not isinstance(value, cst.Dict) or not alike:
+        return None
+    used_count = _count(owner.node, names[0])
+    return Site(scope=owner, node=value) if used_count == len(spread) + 1 else None
+
+
+def with_entry(node: cst.Dict, name: str, value: str) -> cst.Dict:
+    """Return a dict with an entry changed where it is there, and added at the end if not."""
+    elements = list(node.elements)
+    for place, element in enumerate(elements):
+        if isinstance(element, cst.DictElement) and _text(element.key) == name:
+            elements[place] = element.with_changes(value=expression(value))
+            return node.with_changes(elements=elements)
+    new = cst.DictElement(key=expression(f'"{name}"'), value=expression(value))
+    if elements:
+        new = new.with_changes(comma=elements[-1].comma)
+        space = _spaces(elements)
+        elements[-1] = elements[-1].with_changes(comma=cst.Comma(whitespace_after=space))
+    return node.with_changes(elements=[*elements, new])
+
+
+def entry(node: cst.Dict, name: str) -> cst.BaseExpression | None:
+    """Return the value of an entry of a dict."""
+    found = (e for e in node.elements if isinstance(e, cst.DictElement) and _text(e.key) == name)
+    return next((element.value for element in found), None)
+
+
+def _spaces(elements: Sequence[cst.BaseDictElement]) -> cst.BaseParenthesizableWhitespace:
+    first = elements[0].comma
+    if len(elements) > 1 and isinstance(first, cst.Comma):
+        return first.whitespace_after
+    return cst.SimpleWhitespace(" ")
+
+
+def _text(node: cst.BaseExpression) -> object:
+    return node.evaluated_value if isinstance(node, cst.SimpleString) else None
+
+
+def _names_one(node: cst.Assign, name: str) -> bool:
+    return len(node.targets) == 1 and dotted(node.targets[0].target) == name
+
+
+def _count(node: cst.CSTNode, name: str) -> int:
+    """Return how often a name stands in a part of a file; words after a dot do not count."""
+    if isinstance(node, cst.Name):
+        return int(node.value == name)
+    if isinstance(node, cst.Attribute):
+        return _count(node.value, name)
+    if isinstance(node, cst.Arg) and node.keyword is not None:
+        return _count(node.value, name)
+    return sum(_count(child, name) for child in node.children)
+
+
+def values(call: cst.Call, names: Mapping[str, int | None]) -> dict[str, str]:
+    """Return the texts of those arguments that are given, of some."""
+    found = {name: argument(call, name, index=index) for name, index in names.items()}
+    return {name: code(arg.value) for name, arg in found.items() if arg is not None}

@@ -1,0 +1,97 @@
+"""One lever of a plan, to be written into the user's files."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hasten.report.edits.statements import ensure_import, has_statement, insert_after_imports
+from hasten.report.edits.survey import Survey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hasten.records import Setting
+    from hasten.report.edits.project import Project
+    from hasten.report.edits.survey import Site
+
+    Edit = Callable[["Job"], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What an edit is made from.
+
+    Attributes:
+        lever: its name.
+        lines: what a user would write by hand.
+        plan: the settings of all levers.
+        traits: what the tuning saw of the script; a missing key is unknown.
+        python: the version of Python that starts the script.
+        notes: the sentences for the user; edits add to them.
+    """
+
+    project: Project
+    lever: str
+    setting: Setting
+    lines: str
+    plan: Mapping[str, Setting]
+    traits: Mapping[str, Setting]
+    python: str
+    notes: list[str]
+
+    def survey(self) -> Survey:
+        """Look at the files as they are now."""
+        return Survey(self.project)
+
+    def note(self, says: str) -> None:
+        """Tell the user something about this lever."""
+        self.notes.append(f"{self.lever}: {says}")
+
+    def keep_running(self, why: str) -> None:
+        """Say that no edit gives what the lever gives."""
+        self.note(f"no edit can do this: keep `hasten run`. {why[:1].upper()}{why[1:]}.")
+
+    def paste(self, why: str, *, at: str = "") -> None:
+        """Give the lines to write by hand where no place for them was found, or `at` one."""
+        place = f" at {at}" if at else ""
+        lines = "".join(f"\n    {line}" for line in self.lines.splitlines())
+        self.note(f"write this yourself{place}, since {why}:{lines}")
+
+    def set_up(self, *lines: str) -> None:
+        """Put lines after the import of torch in the script, but for those that are there."""
+        source = self.project.entry
+        missing = [line for line in lines if not has_statement(source, line.partition("  #")[0])]
+        if missing:
+            insert_after_imports(source, "".join(f"{line}\n" for line in missing))
+
+    def torch_name(self) -> str:
+        """Return how the script calls torch, importing it where it does not."""
+        own = self.survey().local_name(self.project.entry, "torch")
+        if not own:
+            ensure_import(self.project.entry, "torch")
+        return own or "torch"
+
+    def import_torch(self, sites: list[Site]) -> bool:
+        """Import torch in the files of some nodes; return whether one of these files changed."""
+        survey = self.survey()
+        nameless = {site.source for site in sites if not survey.local_name(site.source, "torch")}
+        changed = [ensure_import(source, "torch") for source in nameless]
+        return any(changed)
+
+
+def reaches(version: object, least: tuple[int, int]) -> bool:
+    """Return whether a version is that of a release or of a later one; an unknown one is not.
+
+    >>> reaches("2.13.0+cpu", (2, 9)), reaches("2.8.1", (2, 9)), reaches("", (2, 9))
+    (True, False, False)
+    """
+    found = re.match(r"(\d+)\.(\d+)", str(version))
+    return found is not None and (int(found[1]), int(found[2])) >= least
+
+
+def change(sites: list[Site], how: Callable[[Site], Callable[[object], object]]) -> None:
+    """Change nodes of several files."""
+    for source in {site.source for site in sites}:
+        source.apply({id(s.node): how(s) for s in sites if s.source is source})

@@ -1,0 +1,187 @@
+"""The model's call under autocast, its answer widened again; the loss stays outside.
+
+The answer has to be one tensor to be widened by a word. Where the text does not show that, the
+lines are given to the user.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, count
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from hasten.report.edits.arguments import code
+from hasten.report.edits.flow import Flow
+from hasten.report.edits.job import change
+from hasten.report.edits.kinds.loops import backwards
+from hasten.report.edits.kinds.trained import calls_of, models
+from hasten.report.edits.statements import parsed
+from hasten.report.edits.survey import Site, dotted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.report.edits.job import Job
+    from hasten.report.edits.survey import Survey
+
+_TENSOR_METHODS = frozenset({
+    "argmax", "backward", "detach", "flatten", "float", "log_softmax", "mean", "permute",
+    "reshape", "sigmoid", "softmax", "squeeze", "sum", "transpose", "view",
+})  # fmt: skip
+_NO_GRAD = frozenset({"torch.no_grad", "torch.inference_mode", "torch.set_grad_enabled"})
+_OWN = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
+
+
+def autocast(job: Job) -> None:
+    """Put each call of the model that a backward pass follows under autocast."""
+    survey = job.survey()
+    flow = Flow(survey)
+    if own := survey.called(*_OWN):
+        job.note(f"the script has an autocast of its own at {survey.places(own)}")
+        return
+    training = {id(site.scope) for site in backwards(survey)}
+    calls = [
+        site
+        for model in models(survey, flow)
+        for site in calls_of(survey, flow, model)
+        if id(site.scope) in training and not _without_gradients(survey, site)
+    ]
+    able = [site for site in calls if _is_tensor(survey, flow, site) and _comes_first(survey, site)]
+    if not calls or len(able) < len(calls):
+        where = survey.places([site for site in calls if site not in able])
+        why = "nothing here shows that the model's answer is one tensor" if calls else (
+            "no call of the model is followed by a backward pass in the same function"
+        )  # fmt: skip
+        job.paste(why, at=where)
+        return
+    if job.import_torch(able):
+        autocast(job)  # once more, on the new text
+        return
+    _write(job, survey, able)
+
+
+def _write(job: Job, survey: Survey, sites: list[Site]) -> None:
+    device = job.traits.get("model.device", "cpu")
+    statements = {id(site.node): survey.statement(site.node) for site in sites}
+
+    def wrapped(site: Site) -> Callable[[object], object]:
+        torch = survey.local_name(site.source, "torch") or "torch"
+        head = (
+            f'with {torch}.autocast("{device}", dtype={torch}.{job.setting}, cache_enabled=False):'
+        )
+        call = next(s for s in sites if statements[id(s.node)] is site.node)
+        return lambda node: _under(node, call, head, _free_name(survey, call))
+
+    unique = {id(n): n for n in statements.values()}
+    scopes = {id(statements[id(site.node)]): site.scope for site in sites}
+    places = [Site(scope=scopes[key], node=node) for key, node in unique.items()]
+    change(places, wrapped)
+
+
+def _under(
+    statement: object, site: Site, head: str, name: str
+) -> cst.FlattenSentinel[cst.BaseStatement]:
+    """Return a statement with its call of the model made before it, under autocast."""
+    assert isinstance(statement, cst.SimpleStatementLine)  # noqa: S101
+    call = code(site.node)
+    (block,) = parsed(f"{head}\n    {name} = {call}\n")
+    block = block.with_changes(leading_lines=statement.leading_lines)
+    text = code(statement.with_changes(leading_lines=(), trailing_whitespace=_PLAIN_END))
+    (rest,) = parsed(text.replace(call, f"{name}.float()", 1))
+    rest = rest.with_changes(trailing_whitespace=statement.trailing_whitespace)
+    return cst.FlattenSentinel([block, rest])
+
+
+_PLAIN_END = cst.TrailingWhitespace()
+
+
+def _free_name(survey: Survey, site: Site) -> str:
+    """Return a name for the answer that nothing in the function has."""
+    taken = site.scope.bound | set(survey.files[site.source].bound)
+    statement = survey.statement(site.node)
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    if isinstance(small, cst.Assign) and small.value is site.node:
+        return code(small.targets[0].target)
+    names = chain(("outputs", "answer"), (f"outputs_{number}" for number in count(2)))
+    return next(name for name in names if name not in taken)
+
+
+def _without_gradients(survey: Survey, site: Site) -> bool:
+    """Return whether a call stands under `torch.no_grad()` or its kin."""
+    for parent in survey.parents(site.node):
+        if isinstance(parent, cst.With):
+            items = [item.item for item in parent.items]
+        elif isinstance(parent, cst.FunctionDef):
+            items = [decorator.decorator for decorator in parent.decorators]
+        else:
+            continue
+        for item in items:
+            func = item.func if isinstance(item, cst.Call) else item
+            if survey.full_name(func, site.scope) in _NO_GRAD:
+                return True
+    return False
+
+
+def _comes_first(survey: Survey, site: Site) -> bool:
+    """Return whether nothing of the statement is computed before the call of the model."""
+    node: cst.CSTNode = site.node
+    statement = survey.statement(node)
+    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+        return False
+    if isinstance(statement.body[0], cst.AugAssign | cst.AnnAssign):
+        return False
+    for parent in survey.parents(site.node):
+        if parent is statement:
+            return True
+        if isinstance(parent, cst.Call):
+            first = bool(parent.args) and parent.args[0] is node and dotted(parent.func)
+            if not first and parent.func is not node:
+                return False
+        elif not isinstance(parent, cst.Arg | cst.Attribute | cst.Assign | cst.Expr):
+            return False
+        node = parent
+    return False
+
+
+def _is_tensor(survey: Survey, flow: Flow, site: Site) -> bool:
+    """Return whether the text shows that an answer is one tensor: what is done with it."""
+    parent = next(survey.parents(site.node))
+    if isinstance(parent, cst.Attribute):
+        return parent.attr.value in _TENSOR_METHODS
+    if isinstance(parent, cst.Arg):
+        taker = next(node for node in survey.parents(parent) if isinstance(node, cst.Call))
+        return _is_loss(survey, flow, Site(scope=site.scope, node=taker))
+    if not isinstance(parent, cst.Assign) or len(parent.targets) != 1:
+        return False
+    name = dotted(parent.targets[0].target)
+    return bool(name) and any(
+        _shows_tensor(survey, flow, other, name)
+        for other in survey.calls
+        if other.scope is site.scope
+    )
+
+
+def _shows_tensor(survey: Survey, flow: Flow, site: Site, name: str) -> bool:
+    func = site.call.func
+    if isinstance(func, cst.Attribute) and dotted(func.value) == name:
+        return func.attr.value in _TENSOR_METHODS
+    given = bool(site.call.args) and dotted(site.call.args[0].value) == name
+    return given and _is_loss(survey, flow, site)
+
+
+def _is_loss(survey: Survey, flow: Flow, site: Site) -> bool:
+    """Return whether a call is a loss of torch: a function, or a module that is made here."""
+    func = site.call.func
+    if survey.full_name(func, site.scope).startswith("torch.nn.functional."):
+        return True
+    key = flow.key(func, site.scope)
+    losses = [
+        s
+        for s in survey.calls
+        if (full := survey.full_name(s.call.func, s.scope)).startswith("torch.nn.")
+        and full.endswith("Loss")
+    ]
+    return key is not None and any(
+        flow.head(flow.result_key(loss)) == flow.head(key) for loss in losses
+    )

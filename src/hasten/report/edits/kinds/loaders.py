@@ -1,0 +1,217 @@
+"""Arguments of the DataLoader that feeds the training loop."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from hasten.report.edits.arguments import (
+    argument,
+    code,
+    spread_literal,
+    spread_names,
+    with_argument,
+    with_entry,
+)
+from hasten.report.edits.flow import Flow
+from hasten.report.edits.job import change, reaches
+from hasten.report.edits.survey import Site, dotted, mentions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hasten.report.edits.flow import Key
+    from hasten.report.edits.job import Job
+    from hasten.report.edits.survey import Survey
+
+_CONTEXT = "multiprocessing_context"
+_INDEX = 5
+# From this Python on, Linux does not fork: each worker runs the file of the script once more.
+_NO_FORK_PYTHON = (3, 14)
+_NEEDS_WORKERS = ("persistent_workers", "prefetch_factor", "timeout", _CONTEXT)
+
+
+def loader_workers(job: Job) -> None:
+    """Let so many workers fetch, where the samples cannot depend on who makes them.
+
+    `persistent_workers` is left out: a loader that keeps its workers draws one number less from
+    the script's generator in each later pass, and so shuffles otherwise.
+    """
+    if why := _why_other_draws(job):
+        job.keep_running(why)
+        return
+    if _write(job, {"num_workers": str(job.setting)}):
+        job.note(
+            "the workers start anew with each pass; persistent_workers=True would spare that, and "
+            "shuffle otherwise from the second pass on. No sample that was watched drew a random "
+            "number; `hasten run` also checks the batches that come later"
+        )
+
+
+def redrawing_workers(job: Job) -> None:
+    """Let so many workers fetch and draw for themselves."""
+    settings = {"num_workers": str(job.setting)}
+    if job.setting:
+        settings["persistent_workers"] = "True"
+    if _write(job, settings):
+        job.note("the samples draw other random numbers of the same law than under `hasten run`")
+
+
+def _why_other_draws(job: Job) -> str:
+    own, draws = job.traits.get("loader.workers"), job.traits.get("loader.draws")
+    if own is None:
+        return "whether the samples draw random numbers was not recorded; tune again to know"
+    if own:
+        return "workers of another number or life would draw other random numbers than the script's"
+    if draws is None:
+        return "whether the samples draw random numbers could not be seen"
+    if draws:
+        return (
+            "the samples draw random numbers, which workers of torch's own would draw otherwise; "
+            "the lever gives each of them the numbers that the script would have drawn"
+        )
+    return ""
+
+
+def _write(job: Job, settings: dict[str, str]) -> bool:
+    survey = job.survey()
+    sites = survey.called("torch.utils.data.", last=frozenset({"DataLoader"}))
+    if not sites:
+        job.paste("no DataLoader is made in these files")
+        return False
+    feeding = feeds(survey, sites)
+    if not feeding:
+        job.paste(
+            "which of these loaders feeds the training loop cannot be told from the text",
+            at=survey.places(sites),
+        )
+        return False
+    homes = [_home(survey, site, settings) for site in feeding]
+    known = {id(home.node): home for home in homes if home is not None}
+    if unclear := [site for site, home in zip(feeding, homes, strict=True) if home is None]:
+        job.paste("its arguments come from elsewhere", at=survey.places(unclear))
+    if settings["num_workers"] == "0" and (bound := [s for s in known.values() if _is_bound(s)]):
+        job.keep_running(f"the loader at {survey.places(bound)} asks for what needs workers")
+        return False
+    others = [s for s in sites if s not in feeding and not _written(survey, s, known)]
+    if others:
+        job.note(
+            f"the loader at {survey.places(others)} does not feed the training loop and stays as "
+            "it is; `hasten run` gives it workers, too"
+        )
+    whole = settings | _start(job, survey, list(known.values()))
+    change(list(known.values()), lambda site: lambda node: _with(node, whole))
+    return bool(known)
+
+
+def _start(job: Job, survey: Survey, homes: list[Site]) -> dict[str, str]:
+    """Return how workers start that the script never had: by fork, as under the lever."""
+    if not job.setting or job.traits.get("loader.workers"):
+        return {}
+    chosen = survey.called(
+        "multiprocessing.set_start_method", "torch.multiprocessing.set_start_method"
+    )
+    if chosen or any(_CONTEXT in code(home.node) for home in homes):
+        return {}
+    sure = not any(isinstance(home.node, cst.Call) and spread_names(home.call) for home in homes)
+    if sure and platform.system() == "Linux" and reaches(job.python, _NO_FORK_PYTHON):
+        return {_CONTEXT: '"fork"'}
+    if not _is_guarded(survey):
+        job.note(
+            "from Python 3.14 on, workers run the script anew: what it does then belongs below "
+            f'`if __name__ == "__main__":`, or the loader takes {_CONTEXT}="fork"'
+        )
+    return {}
+
+
+def _is_guarded(survey: Survey) -> bool:
+    """Return whether a part of the script runs only where it is the one that is started."""
+    body = survey.project.entry.tree.body
+    return any(isinstance(node, cst.If) and mentions(node.test, "__name__") for node in body)
+
+
+def _written(survey: Survey, site: Site, known: Mapping[int, Site]) -> bool:
+    """Return whether a loader takes its arguments from a dict that is edited for another."""
+    home = spread_literal(survey, site)
+    return home is not None and id(home.node) in known
+
+
+def feeds(survey: Survey, sites: list[Site]) -> list[Site]:
+    """Return the loaders over which a loop with a backward pass goes; an only one is taken."""
+    if len(sites) == 1:
+        return sites
+    flow = Flow(survey)
+    keys = {key for loop in _training_loops(survey) for key in _iterated(flow, loop)}
+    return [site for site in sites if flow.head(flow.result_key(site)) in keys]
+
+
+def _training_loops(survey: Survey) -> list[Site]:
+    """Return the loops around a backward pass, or around a call of a function that makes one."""
+    inside = [s for s in survey.calls if dotted(s.call.func).rpartition(".")[2] == "backward"]
+    inside += [s for s in survey.calls if _is_backward(s.call.func) and s not in inside]
+    reached = {id(site.node) for site in inside}
+    grew = True
+    while grew:
+        scopes = [site.scope for site in inside]
+        more = [
+            s for s in survey.calls if id(s.node) not in reached and survey.function(s) in scopes
+        ]
+        reached |= {id(site.node) for site in more}
+        inside, grew = inside + more, bool(more)
+    return [
+        Site(scope=site.scope, node=parent)
+        for site in inside
+        for parent in survey.parents(site.node)
+        if isinstance(parent, cst.For)
+    ]
+
+
+def _is_backward(func: cst.CSTNode) -> bool:
+    return isinstance(func, cst.Attribute) and func.attr.value == "backward"
+
+
+def _iterated(flow: Flow, loop: Site) -> list[Key]:
+    """Return the names in what a loop goes over: `loader`, `enumerate(tqdm(loader))`."""
+    assert isinstance(loop.node, cst.For)  # noqa: S101
+    found, waiting = [], [loop.node.iter]
+    while waiting:
+        node = waiting.pop()
+        key = flow.key(node, loop.scope)
+        if key is not None:
+            found.append(flow.head(key))
+        if isinstance(node, cst.Call):
+            found.append(flow.head((node, "")))
+            waiting += [arg.value for arg in node.args]
+    return found
+
+
+def _home(survey: Survey, site: Site, settings: dict[str, str]) -> Site | None:
+    """Return the node that has or gets the arguments: the call, or the dict that it spreads."""
+    call = site.call
+    if any(arg.star == "*" for arg in call.args):
+        return None
+    given = [argument(call, name, index=_index(name)) for name in settings]
+    if all(found is not None for found in given) or not spread_names(call):
+        return site
+    return None if any(given) else spread_literal(survey, site)
+
+
+def _index(name: str) -> int | None:
+    return _INDEX if name == "num_workers" else None
+
+
+def _is_bound(site: Site) -> bool:
+    """Return whether a loader asks for something that torch refuses without workers."""
+    text = code(site.node)
+    return any(name in text for name in _NEEDS_WORKERS)
+
+
+def _with(node: Any, settings: dict[str, str]) -> Any:
+    for name, value in settings.items():
+        if isinstance(node, cst.Dict):
+            node = with_entry(node, name, value)
+        else:
+            node = with_argument(node, name, value, index=_index(name))
+    return node

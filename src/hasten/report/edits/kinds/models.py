@@ -1,0 +1,192 @@
+"""Lines about the model, put before the optimizer that is made for its weights.
+
+Methods of a module act in place, so it does not matter by which name it is known there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from hasten.report.edits.arguments import argument, code, expression, with_argument
+from hasten.report.edits.flow import Flow
+from hasten.report.edits.job import change
+from hasten.report.edits.kinds.optimizers import made
+from hasten.report.edits.kinds.trained import calls_of, means, models, nameless, places
+from hasten.report.edits.statements import before, ensure_import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.report.edits.job import Job
+    from hasten.report.edits.kinds.trained import Model
+    from hasten.report.edits.survey import Scope, Site, Survey
+
+_LAYOUTS = {4: "channels_last", 5: "channels_last_3d"}
+_PLAIN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
+
+
+def channels_last(job: Job) -> None:
+    """Lay out the weights before the optimizer is made, and the inputs at the model's calls."""
+    rank = job.traits.get("model.conv_input_rank")
+    if job.traits.get("model.conv") and job.traits.get("model.conv3d"):
+        job.paste("the model has convolutions of both 2 and 3 dimensions")
+        return
+    layout = _LAYOUTS[5 if job.traits.get("model.conv3d") else 4]
+    survey = job.survey()
+    flow = Flow(survey)
+    if loads := _optimizer_loads(survey, flow):
+        job.keep_running(
+            f"the optimizer loads a state at {survey.places(loads)}, which the lever lays out as "
+            "the weights are; a fused update reads it wrongly where it is not"
+        )
+        return
+    found = _found(job, survey, flow)
+    if not found:
+        return
+    if drops := survey.called("torch.nn.Dropout", "torch.nn.functional.dropout"):
+        job.note(
+            f"a dropout of feature maps (is it at {survey.places(drops)}?) then drops others than "
+            "now: torch draws them in the order of memory, where `hasten run` keeps the script's"
+        )
+    named = [(site, site.call.func) for site in survey.calls]
+    if views := [s for s, f in named if isinstance(f, cst.Attribute) and f.attr.value == "view"]:
+        job.note(
+            f"a `.view` of feature maps (is it at {survey.places(views)}?) becomes `.reshape`: "
+            "torch has no such view in this layout"
+        )
+    calls = [site for model in found for site in calls_of(survey, flow, model)]
+    job.import_torch([*(site for model in found for site in model.optimizers), *calls])
+    _put_before_optimizers(job, lambda name: f"{name}.to(memory_format=torch.{layout})")
+    if rank is None or _LAYOUTS.get(int(rank)) != layout or len(found) > 1:
+        job.note(
+            "the inputs of the model stay as they are, since their dimensions are not known; its "
+            "first convolution converts them"
+        )
+        return
+    _convert_inputs(job, layout)
+
+
+def _found(job: Job, survey: Survey, flow: Flow) -> list[Model]:
+    """Return the models that are trained, and give the lines for those that have no sure name."""
+    found, unsure = models(survey, flow), nameless(survey, flow)
+    if unsure:
+        job.paste("no name there is sure to mean the model", at=survey.places(unsure))
+    elif not found:
+        job.paste("no optimizer is made from `parameters()` of a model in these files")
+    return found
+
+
+def _convert_inputs(job: Job, layout: str) -> None:
+    survey = job.survey()
+    flow = Flow(survey)
+    sites = [site for model in models(survey, flow) for site in calls_of(survey, flow, model)]
+    able = [s for s in sites if s.call.args and _is_convertible(s.call.args[0])]
+
+    def converted(site: Site) -> Callable[[Any], Any]:
+        own = _with_torch(survey, site.scope, f".to(memory_format=torch.{layout})")
+        return lambda node: _converted(node, own)
+
+    change(able, converted)
+    if odd := [site for site in sites if site not in able]:
+        job.note(f"the inputs at {survey.places(odd)} stay as they are")
+    if not sites:
+        job.note("no call of the model was found: its first convolution converts the inputs")
+
+
+def _is_convertible(arg: cst.Arg) -> bool:
+    return not arg.star and arg.keyword is None and isinstance(arg.value, _PLAIN)
+
+
+def _converted(node: Any, wanted: str) -> Any:
+    first, *more = node.args
+    text = code(first.value)
+    if text.endswith(wanted):
+        return node
+    return node.with_changes(args=[first.with_changes(value=expression(text + wanted)), *more])
+
+
+def _optimizer_loads(survey: Survey, flow: Flow) -> list[Site]:
+    """Return where an optimizer loads a state."""
+    optimizers = {flow.head(flow.result_key(site)) for site in made(survey)}
+    return [
+        site
+        for site in survey.calls
+        if isinstance(site.call.func, cst.Attribute)
+        and site.call.func.attr.value == "load_state_dict"
+        and (key := flow.key(site.call.func.value, site.scope)) is not None
+        and flow.head(key) in optimizers
+    ]
+
+
+def torch_compile(job: Job) -> None:
+    """Compile the model in place: its class, its keys and its pickles stay as they are."""
+    survey = job.survey()
+    if not _found(job, survey, Flow(survey)):
+        return
+    mode = "" if job.setting == "default" else f'mode="{job.setting}"'
+    ensure_import(job.project.entry, "torch._inductor.config")
+    job.set_up("torch._inductor.config.fallback_random = True")
+    _put_before_optimizers(job, lambda name: f"{name}.compile({mode})")
+    job.note(
+        "this compiles evaluation and odd batches, too, and with graph breaks where it must; "
+        "`hasten run` leaves all that to plain torch"
+    )
+
+
+def _put_before_optimizers(job: Job, line: Callable[[str], str]) -> None:
+    """Put one line for each model before the statement in which its optimizer is made."""
+    survey = job.survey()
+    flow = Flow(survey)
+    wanted: dict[int, tuple[Site, list[str]]] = {}
+    for model in models(survey, flow):
+        text = line(model.name)
+        for place in places(survey, model, _alike(survey, flow, model, text)):
+            texts = wanted.setdefault(id(place.node), (place, []))[1]
+            texts.append(_with_torch(survey, place.scope, text))
+    lines = {key: "".join(f"{text}\n" for text in texts) for key, (_, texts) in wanted.items()}
+    statements = [place for place, _ in wanted.values()]
+    change(statements, lambda site: lambda node: before(node, lines[id(site.node)]))  # type: ignore[arg-type]
+
+
+def _with_torch(survey: Survey, scope: Scope, text: str) -> str:
+    """Return a line with torch called as this file calls it."""
+    own = survey.local_name(scope.source, "torch") or "torch"
+    return text if own == "torch" else text.replace("torch.", f"{own}.")
+
+
+def _alike(survey: Survey, flow: Flow, model: Model, text: str) -> list[Site]:
+    """Return the calls of a model that do what a line of code does."""
+    wanted = expression(text)
+    assert isinstance(wanted, cst.Call)  # noqa: S101
+    assert isinstance(wanted.func, cst.Attribute)  # noqa: S101
+    method = wanted.func.attr.value
+    return [
+        site
+        for site in survey.calls
+        if isinstance(site.call.func, cst.Attribute)
+        and site.call.func.attr.value == method
+        and means(flow, site.call.func.value, site, model)
+        and (method == "compile" or argument(site.call, "memory_format") is not None)
+    ]
+
+
+def sdpa(job: Job) -> None:
+    """Ask Transformers for the fused kernel where the script asks for the eager one."""
+    survey = job.survey()
+    eager = [
+        site
+        for site in survey.calls
+        if (told := argument(site.call, "attn_implementation")) is not None
+        and code(told.value).strip("'\"") == "eager"
+    ]
+    if not eager:
+        job.paste('no attn_implementation="eager" is written in these files')
+        return
+
+    change(eager, lambda site: _with_fused_attention)
+
+
+def _with_fused_attention(node: Any) -> Any:
+    return with_argument(node, "attn_implementation", '"sdpa"')

@@ -1,0 +1,281 @@
+"""Which modules the optimizers train, by what names, and where a line about each belongs.
+
+A line goes before the optimizer that is made for a module's weights. There the module is built and
+moved, and the loop has not begun.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from hasten.report.edits.arguments import expression
+from hasten.report.edits.kinds.optimizers import made
+from hasten.report.edits.survey import Site, binds, dotted, mentions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hasten.report.edits.flow import Flow, Key
+    from hasten.report.edits.survey import Scope, Survey
+
+_WEIGHTS = frozenset({"parameters", "named_parameters"})
+_BLOCKS = (cst.Module, cst.IndentedBlock)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Model:
+    """A module whose weights an optimizer gets.
+
+    Attributes:
+        name: how it is called there: `model`, `self.model`, `agent.net`.
+        key: what stands for it in the flow of names, or for the object that it belongs to.
+        beneath: the attributes that lead from there to it, such as `net`.
+        optimizers: where its optimizers are made.
+    """
+
+    name: str
+    key: Key
+    beneath: tuple[str, ...]
+    optimizers: list[Site] = field(default_factory=list)
+
+
+def models(survey: Survey, flow: Flow) -> list[Model]:
+    """Return the models that optimizers of torch train, as far as they have sure names."""
+    found: dict[tuple[Key, tuple[str, ...]], Model] = {}
+    for site in made(survey):
+        for name in _roots(survey, flow, site):
+            short = _short(name)
+            key = flow.key(expression(short), site.scope) if name else None
+            if key is not None:
+                beneath = tuple(name[len(short) + 1 :].split(".")) if name != short else ()
+                model = Model(name=name, key=key, beneath=beneath)
+                found.setdefault((key, beneath), model).optimizers.append(site)
+    return list(found.values())
+
+
+def nameless(survey: Survey, flow: Flow) -> list[Site]:
+    """Return the optimizers that train a module which has no sure name where they are made."""
+    roots = [(site, _roots(survey, flow, site)) for site in made(survey)]
+    return [site for site, names in roots if not names or "" in names]
+
+
+def means(flow: Flow, node: cst.CSTNode, site: Site, model: Model) -> bool:
+    """Return whether an expression beside a node means a model."""
+    for name in reversed(model.beneath):
+        if not isinstance(node, cst.Attribute) or node.attr.value != name:
+            return False
+        node = node.value
+    return flow.same(node, site.scope, model.key)
+
+
+def calls_of(survey: Survey, flow: Flow, model: Model) -> list[Site]:
+    """Return where a model is called."""
+    return [site for site in survey.calls if means(flow, site.call.func, site, model)]
+
+
+def _roots(survey: Survey, flow: Flow, site: Site) -> list[str]:
+    """Return whose weights an optimizer gets; "" stands for what has no sure name.
+
+    They stand in its call, or else in the same function, if it has those of one module alone.
+    """
+    given = [name for call in _calls_in(site.node) if (name := _giver(call)) is not None]
+    if not given:
+        beside = [_giver(s.call) for s in survey.calls if s.scope is site.scope]
+        given = [name for name in beside if name]
+        if len({_short(name) for name in given}) != 1:
+            return []
+    return list(dict.fromkeys(_root(survey, flow, site, name) for name in given))
+
+
+def _calls_in(node: cst.CSTNode) -> list[cst.Call]:
+    own = [node] if isinstance(node, cst.Call) else []
+    return own + [call for child in node.children for call in _calls_in(child)]
+
+
+def _giver(call: cst.Call) -> str | None:
+    """Return `model.head` for `model.head.parameters()`; "" for what is no plain name."""
+    func = call.func
+    if not isinstance(func, cst.Attribute) or func.attr.value not in _WEIGHTS:
+        return None
+    return dotted(func.value)
+
+
+def _short(name: str) -> str:
+    """Return `model` for `model.backbone`, and `self.model` under `self`."""
+    parts = name.split(".")
+    return ".".join(parts[:2] if parts[0] == "self" else parts[:1])
+
+
+def _root(survey: Survey, flow: Flow, site: Site, name: str) -> str:
+    """Return the module to which a giver of weights belongs, by a name that is sure; else ""."""
+    short = _short(name)
+    if not name or not _is_sure(survey, site, name):
+        return ""
+    key = flow.key(expression(short), site.scope)
+    plain = key is not None and _is_plain_object(survey, flow, key)
+    if name == short:
+        return "" if plain else name
+    called = any(flow.same(s.call.func, s.scope, key) for s in survey.calls if key is not None)
+    return short if called and not plain else name
+
+
+def _is_sure(survey: Survey, site: Site, name: str) -> bool:
+    """Return whether a name means one module, and does so before the statement of an optimizer.
+
+    The name in a `for` or a comprehension means another one each time, or none outside of it.
+    """
+    head = name.partition(".")[0]
+    owner = site.scope.binding(head)
+    statement = _statement(survey, site)
+    if owner is not None and head in owner.looped:
+        return False
+    if isinstance(statement, cst.If) and _asks_about(statement, _short(name)):
+        return False
+    return not binds(statement, _names(name))
+
+
+def _names(name: str) -> frozenset[str]:
+    """Return a dotted name and all that it hangs on: `agent` and `agent.net`, but not `self`."""
+    parts = name.split(".")
+    first = 2 if parts[0] == "self" else 1
+    return frozenset(".".join(parts[:count]) for count in range(first, len(parts) + 1))
+
+
+def _is_plain_object(survey: Survey, flow: Flow, key: Key) -> bool:
+    """Return whether a name stands for an object of a class that extends none of a library."""
+    objects = ((survey.function(site), flow.result_key(site)) for site in survey.calls)
+    return any(
+        made is not None and flow.head(result) == flow.head(key) and _extends_nothing(survey, made)
+        for made, result in objects
+    )
+
+
+def _extends_nothing(survey: Survey, made: Scope) -> bool:
+    if not isinstance(made.node, cst.ClassDef) or made.outer is None:
+        return False
+    for base in made.node.bases:
+        parent = survey.named(base.value, made.outer)
+        own = parent is not None and parent is not made and _extends_nothing(survey, parent)
+        if not own and dotted(base.value) != "object":
+            return False
+    return True
+
+
+def places(survey: Survey, model: Model, own: Sequence[Site]) -> list[Site]:
+    """Return the statements before which a line about a model belongs, so that each branch has it.
+
+    There is one for each optimizer, but for those that come after another of the same block; and
+    one before the `if` whose branches make one each, where the model is sure to be known there.
+    A place that has one of the script's own calls of the kind needs none.
+    """
+    kept: list[Site] = []
+    for site in model.optimizers:
+        if not any(_covers(survey, model, other, site) for other in kept):
+            kept.append(site)
+    found = {id(node): Site(scope=s.scope, node=node) for s, node in _lifted(survey, model, kept)}
+    return [place for place in found.values() if not _is_there(survey, own, place)]
+
+
+def _is_there(survey: Survey, own: Sequence[Site], place: Site) -> bool:
+    """Return whether one of some calls is made whenever a place is reached."""
+    around = {id(block) for block in _branches(survey, place.node)}
+    return any({id(block) for block in _branches(survey, s.node)} <= around for s in own)
+
+
+def _branches(survey: Survey, node: cst.CSTNode) -> list[cst.CSTNode]:
+    """Return the blocks around a node in its function that may be passed by."""
+    found: list[cst.CSTNode] = []
+    for inner, outer in pairwise([node, *survey.parents(node)]):
+        if isinstance(outer, cst.FunctionDef | cst.ClassDef):
+            break
+        if isinstance(inner, cst.BaseSuite) and not isinstance(outer, cst.With):
+            found.append(inner)
+    return found
+
+
+def _statement(survey: Survey, site: Site) -> cst.CSTNode:
+    """Return the statement of an optimizer before which there can be another."""
+    node = survey.statement(site.node)
+    return next(n for n in (node, *survey.parents(node)) if _has_room(survey, n))
+
+
+def _has_room(survey: Survey, node: cst.CSTNode) -> bool:
+    return isinstance(next(survey.parents(node), None), _BLOCKS)
+
+
+def _covers(survey: Survey, model: Model, earlier: Site, later: Site) -> bool:
+    """Return whether a line before one optimizer is also one before a later one."""
+    first = _statement(survey, earlier)
+    block = next(survey.parents(first))
+    second = next((n for n in _upwards(survey, later) if next(survey.parents(n)) is block), None)
+    if second is None or earlier.scope is not later.scope:
+        return False
+    between = _body(block)
+    between = between[_index(between, first) : _index(between, second) + 1]
+    return not any(binds(statement, _names(model.name)) for statement in between)
+
+
+def _upwards(survey: Survey, site: Site) -> list[cst.CSTNode]:
+    """Return the statement of an optimizer, and what it lies in but for the file."""
+    node = _statement(survey, site)
+    return [n for n in (node, *survey.parents(node)) if not isinstance(n, cst.Module)]
+
+
+def _body(block: cst.CSTNode) -> Sequence[cst.CSTNode]:
+    assert isinstance(block, cst.Module | cst.IndentedBlock)  # noqa: S101
+    return block.body
+
+
+def _index(body: Sequence[cst.CSTNode], node: cst.CSTNode) -> int:
+    return next(index for index, statement in enumerate(body) if statement is node)
+
+
+def _lifted(survey: Survey, model: Model, sites: Sequence[Site]) -> list[tuple[Site, cst.CSTNode]]:
+    """Return each optimizer with its statement, or the outermost `if` that is another's as well."""
+    ladders = [(site, _ladder(survey, model, site)) for site in sites]
+    found = []
+    for site, ladder in ladders:
+        others = [rungs for other, rungs in ladders if other is not site]
+        shared = [node for node in ladder if any(node in rungs for rungs in others)]
+        found.append((site, shared[-1] if shared else _statement(survey, site)))
+    return found
+
+
+def _ladder(survey: Survey, model: Model, site: Site) -> list[cst.CSTNode]:
+    """Return the `if` statements around an optimizer before which its model is known already."""
+    found: list[cst.CSTNode] = []
+    for node in _upwards(survey, site)[1:]:
+        if not isinstance(node, cst.If | cst.Else | cst.IndentedBlock):
+            break
+        if isinstance(node, cst.If) and _has_room(survey, node):
+            if binds(node, _names(model.name)) or _asks_about(node, model.name):
+                break
+            if _is_known(survey, model.name, Site(scope=site.scope, node=node)):
+                found.append(node)
+    return found
+
+
+def _asks_about(node: cst.If, name: str) -> bool:
+    """Return whether a test of an `if` looks at a name: in a branch it may be no model."""
+    further = node.orelse
+    return mentions(node.test, name) or (isinstance(further, cst.If) and _asks_about(further, name))
+
+
+def _is_known(survey: Survey, name: str, place: Site) -> bool:
+    """Return whether a plain name is a parameter, or bound in a block around a place before it."""
+    scope = place.scope
+    if "." in name or scope.binding(name) is not scope:
+        return False
+    names = frozenset({name})
+    for inner, outer in pairwise([place.node, *survey.parents(place.node)]):
+        if isinstance(outer, cst.FunctionDef):
+            break
+        if isinstance(outer, _BLOCKS):
+            above = _body(outer)[: _index(_body(outer), inner)]
+            if any(isinstance(s, cst.SimpleStatementLine) and binds(s, names) for s in above):
+                return True
+    return name in scope.parameters

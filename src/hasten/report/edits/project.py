@@ -1,0 +1,275 @@
+"""The user's own files: the script that is started, and what it imports from its folder.
+
+They are read and never run: which file an import means is told by names and places alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import importlib.machinery
+import os
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher, unified_diff
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from hasten.errors import UsageError
+from hasten.records import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from hasten.records import Workload
+
+    Change = Callable[[cst.CSTNode], object]
+
+_FOREIGN = frozenset({"site-packages", "dist-packages", ".venv", "venv", "node_modules"})
+_NO_END = "\\ No newline at end of file"
+_PASTE = "Run `hasten report`, which shows the lines to write by hand."
+
+
+class Source:
+    """One file, as it is and as it will be.
+
+    Attributes:
+        path: where it lies.
+        name: how Python imports it, from the folder of the script; the script's own is "".
+        before: its text.
+        tree: what it is by now.
+        added: the lines put in after its imports.
+    """
+
+    def __init__(self, path: Path, name: str, content: bytes) -> None:
+        self.path = path
+        self.name = name
+        self.tree = cst.parse_module(content)
+        self.before = self.tree.code
+        self._mark = "\ufeff" if content.startswith(codecs.BOM_UTF8) else ""
+        self.added: set[str] = set()
+
+    @property
+    def is_package(self) -> bool:
+        """Whether this is a package's `__init__.py`, from whose folder `.` counts."""
+        return self.path.name == "__init__.py"
+
+    def apply(self, changes: Mapping[int, Change]) -> None:
+        """Change nodes of the tree, given by identity; what lies inside them is changed first."""
+        changed = self.tree.visit(_Replacing(changes))  # type: ignore[arg-type]
+        assert isinstance(changed, cst.Module)  # noqa: S101  # a module stays one
+        # Parsed again: no node may stand in a tree twice, as pieces put in by hand might.
+        self.tree = cst.parse_module(changed.bytes)
+
+    def line_before(self, line: int) -> int:
+        """Return which line of the user's file became this one, or follows it where it is new."""
+        old, new = _lines(self.before), _lines(self.tree.code)
+        for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+            if k <= line - 1 < m:
+                return min(i + (line - 1 - k), j - 1) + 1 if tag != "insert" else i + 1
+        return line
+
+    def diff(self, name: str) -> str:
+        """Return what was changed, as `patch -p1` takes it.
+
+        Bytes of another encoding than UTF-8 stand in it as surrogates, as in names of files.
+        """
+        old, new = _lines(self._mark + self.before), _lines(self._mark + self.tree.code)
+        # `patch` takes a name with a space in it whole where a tab follows.
+        end = "\t" if any(map(str.isspace, name)) else ""
+        marked = unified_diff(old, new, f"a/{name}{end}", f"b/{name}{end}")
+        ended = (li if li.endswith("\n") else f"{li}\n{_NO_END}\n" for li in marked)
+        encoding = self.tree.encoding.removesuffix("-sig")
+        return "".join(ended).encode(encoding, "surrogateescape").decode("utf-8", "surrogateescape")
+
+
+class _Replacing:
+    """What libcst asks of a visitor."""
+
+    def __init__(self, changes: Mapping[int, Change]) -> None:
+        self._changes = changes
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return True
+
+    def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:
+        change = self._changes.get(id(original))
+        return updated if change is None else change(updated)
+
+    def on_visit_attribute(self, node: cst.CSTNode, attribute: str) -> None:
+        pass
+
+    def on_leave_attribute(self, node: cst.CSTNode, attribute: str) -> None:
+        pass
+
+
+def _lines(text: str) -> list[str]:
+    """Split at newlines alone, which is where `patch` does it: a form feed ends no line."""
+    pieces = [f"{line}\n" for line in text.split("\n")]
+    pieces[-1] = pieces[-1][:-1]
+    return pieces if pieces[-1] else pieces[:-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """The files that an edit may concern; the first is the one that is started.
+
+    Attributes:
+        folder: where the workload is started; the diff counts from here.
+        unread: sentences about files that could not be read.
+    """
+
+    folder: Path
+    sources: tuple[Source, ...]
+    unread: tuple[str, ...] = field(default=())
+
+    @property
+    def entry(self) -> Source:
+        """The script."""
+        return self.sources[0]
+
+    @property
+    def root(self) -> Path:
+        """The folder in which the diff is to be applied."""
+        root = self.folder
+        while not all(source.path.is_relative_to(root) for source in self.sources):
+            root = root.parent
+        return root
+
+    def named(self, name: str) -> Source | None:
+        """Return the file of a module by its dotted name."""
+        return next((source for source in self.sources[1:] if source.name == name), None)
+
+    def place(self, source: Source, line: int) -> str:
+        """Return `file:line` of the user's own file for a line of the tree."""
+        return f"{source.path.relative_to(self.root)}:{source.line_before(line)}"
+
+    def diff(self) -> str:
+        """Return what was changed in all files."""
+        root = self.root
+        return "".join(s.diff(s.path.relative_to(root).as_posix()) for s in self.sources)
+
+
+def read_project(workload: Workload) -> Project:
+    """Read the script of a workload and the modules of its folder that it imports.
+
+    Raises:
+        UsageError: the workload is no Python file, or its script cannot be read.
+    """
+    folder = _without_dots(Path(workload.cwd))
+    entry = _entry(workload, folder)
+    home = folder if workload.entry is Entry.MODULE else entry.parent
+    found, unread = [_read(entry, "")], []
+    waiting = [*_imports(found[0], home, _package(entry, home))]
+    seen = {entry}
+    while waiting:
+        path, name = waiting.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        try:
+            source = _read(path, name)
+        except UsageError as error:
+            unread.append(error.problem)
+            continue
+        found.append(source)
+        package = name if source.is_package else name.rpartition(".")[0]
+        waiting += _imports(source, home, package)
+    return Project(folder=folder, sources=tuple(found), unread=tuple(unread))
+
+
+def _entry(workload: Workload, folder: Path) -> Path:
+    word = workload.argv[0]
+    if workload.entry is Entry.MODULE:
+        stem = folder.joinpath(*word.split("."))
+        places = [stem.with_name(f"{stem.name}.py"), stem / "__main__.py"]
+    elif workload.entry is Entry.COMMAND:
+        places = [folder / argument for argument in workload.argv if argument.endswith(".py")]
+    else:
+        places = [folder / word]
+    found = next((place for place in places if place.is_file() and place.suffix == ".py"), None)
+    if found is None:
+        raise UsageError(f"Cannot edit {word}: it is no Python file in {folder}.", remedy=_PASTE)
+    return _without_dots(found)
+
+
+def _without_dots(path: Path) -> Path:
+    """Return the same place without `..`, by its own name if it can be: `patch` takes no other."""
+    plain = Path(os.path.normpath(path.absolute()))
+    return plain if plain.exists() and plain.samefile(path) else path.resolve()
+
+
+def _package(entry: Path, home: Path) -> str:
+    """Return the package in which the entry counts its relative imports from."""
+    if not entry.is_relative_to(home):
+        return ""
+    return ".".join(entry.parent.relative_to(home).parts)
+
+
+def _read(path: Path, name: str) -> Source:
+    try:
+        return Source(path, name, path.read_bytes())
+    except cst.ParserSyntaxError as error:
+        problem = f"Cannot edit {path}: line {error.raw_line} is not Python that can be read."
+        raise UsageError(problem, remedy="Mend that line.") from error
+    except RecursionError as error:
+        raise too_deep(path) from error
+    except (OSError, ValueError, LookupError) as error:
+        problem = f"Cannot edit {path}: it cannot be read ({type(error).__name__})."
+        raise UsageError(problem, remedy="Make it readable, as UTF-8 or as it declares.") from error
+
+
+def too_deep(path: Path) -> UsageError:
+    """Return the error for a file that takes more calls to walk than Python has."""
+    problem = f"Cannot edit {path}: an expression in it nests too deeply."
+    return UsageError(problem, remedy=_PASTE)
+
+
+def _imports(source: Source, home: Path, package: str) -> Iterator[tuple[Path, str]]:
+    """Yield file and name of each module of the folder that a file imports."""
+    try:
+        tree = ast.parse(source.before)
+    except (SyntaxError, ValueError, RecursionError):  # Python of another release than this one
+        return
+    for node in ast.walk(tree):
+        for name in _names(node, package):
+            path = _find(name, home)
+            if path is not None:
+                yield path, name
+
+
+def _names(node: ast.AST, package: str) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            parts = alias.name.split(".")
+            yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    elif isinstance(node, ast.ImportFrom):
+        base = absolute_name(node.module or "", node.level, package)
+        yield base
+        yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+
+
+def absolute_name(name: str, level: int, package: str) -> str:
+    """Return the dotted name that a relative one means.
+
+    >>> absolute_name("data", 1, "shop.models"), absolute_name("", 2, "shop.models")
+    ('shop.models.data', 'shop')
+    """
+    if not level:
+        return name
+    parts = package.split(".") if package else []
+    kept = parts[: len(parts) - level + 1]
+    return ".".join([*kept, *([name] if name else [])])
+
+
+def _find(name: str, home: Path) -> Path | None:
+    """Return the file of a module that lies in the user's own folder."""
+    if not name:
+        return None
+    stem = home.joinpath(*name.split("."))
+    suffix = importlib.machinery.SOURCE_SUFFIXES[0]
+    for path in (stem / f"__init__{suffix}", stem.with_name(f"{stem.name}{suffix}")):
+        if path.is_file() and not _FOREIGN & set(path.parts):
+            return Path(path.absolute())
+    return None

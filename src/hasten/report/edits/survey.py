@@ -1,0 +1,378 @@
+"""What stands where in the user's files: calls, names and the scopes that they belong to.
+
+Nothing is run. A name is resolved through the imports of its file, unless the file or the
+function binds it to something else as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+from weakref import WeakKeyDictionary
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
+
+from hasten.report.edits.project import absolute_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hasten.report.edits.project import Project, Source
+
+_SPACE = (
+    cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine, cst.Newline,
+    cst.Comment, cst.Comma,
+)  # fmt: skip
+_Defined = cst.FunctionDef | cst.ClassDef
+
+
+@dataclass(eq=False, kw_only=True)
+class Scope:
+    """The body of a file, a class or a function.
+
+    Attributes:
+        name: dotted, such as `Trainer.fit`; "" for the file itself.
+        bound: names that are assigned here, or are parameters.
+        looped: those of them that a `for` gives one value after the other.
+    """
+
+    source: Source
+    name: str
+    node: cst.CSTNode
+    outer: Scope | None = None
+    bound: set[str] = field(default_factory=set)
+    looped: set[str] = field(default_factory=set)
+    parameters: tuple[str, ...] = ()
+
+    @property
+    def owner(self) -> Scope | None:
+        """The class that this is a method of."""
+        outer = self.outer
+        return outer if outer is not None and isinstance(outer.node, cst.ClassDef) else None
+
+    def binding(self, name: str) -> Scope | None:
+        """Return the scope that binds a name which is used here; a class binds for itself alone."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.bound and (scope is self or not isinstance(scope.node, cst.ClassDef)):
+                return scope
+            scope = scope.outer
+        return None
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Site:
+    """A node of interest, and where it stands."""
+
+    scope: Scope
+    node: cst.CSTNode
+
+    @property
+    def source(self) -> Source:
+        """The file."""
+        return self.scope.source
+
+    @property
+    def call(self) -> cst.Call:
+        """The node as the call that it is."""
+        return cast("cst.Call", self.node)
+
+
+def dotted(node: cst.CSTNode | None) -> str:
+    """Return the text of a plain name or attribute such as `self.model`, else nothing."""
+    if isinstance(node, cst.Name):
+        return node.value
+    if isinstance(node, cst.Attribute) and (base := dotted(node.value)):
+        return f"{base}.{node.attr.value}"
+    return ""
+
+
+class Chart:
+    """What stands in one file; it holds as long as the tree of the file does.
+
+    Attributes:
+        imported: what names mean by the imports of the whole file, those in functions too.
+        known: those of simple statements at the top level, which every line can count on.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.tree = source.tree
+        self.calls: list[Site] = []
+        self.assignments: list[Site] = []
+        self.returns: list[Site] = []
+        self.functions: list[Scope] = []
+        self.imported: dict[str, str] = {}
+        self.known: dict[str, str] = {}
+        self.parents: dict[int, cst.CSTNode] = {}
+        self.scope = Scope(source=source, name="", node=source.tree)
+        self._positions: Mapping[cst.CSTNode, object] | None = None
+        self._walk(source.tree, self.scope)
+
+    def line(self, node: cst.CSTNode) -> int:
+        """Return the line in which a node begins."""
+        if self._positions is None:  # it takes longer than all the rest
+            wrapper = MetadataWrapper(self.tree, unsafe_skip_copy=True)
+            self._positions = wrapper.resolve(PositionProvider)
+        return int(self._positions[node].start.line)  # type: ignore[attr-defined]
+
+    def _walk(self, node: cst.CSTNode, scope: Scope) -> None:
+        self._note(node, scope)
+        for child in _children(node):
+            self.parents[id(child)] = node
+            self._walk(child, self._opened(child, scope) if _opens(child) else scope)
+
+    def _opened(self, node: cst.CSTNode, scope: Scope) -> Scope:
+        defined = cast("_Defined", node)
+        name = f"{scope.name}.{defined.name.value}".lstrip(".")
+        parameters: tuple[str, ...] = ()
+        if isinstance(defined, cst.FunctionDef):
+            told = defined.params
+            parameters = tuple(
+                p.name.value for p in (*told.posonly_params, *told.params, *told.kwonly_params)
+            )
+        inner = Scope(
+            source=scope.source, name=name, node=node, outer=scope, bound=set(parameters),
+            parameters=parameters,
+        )  # fmt: skip
+        self.functions.append(inner)
+        return inner
+
+    def _note(self, node: cst.CSTNode, scope: Scope) -> None:
+        if isinstance(node, cst.Call):
+            self.calls.append(Site(scope=scope, node=node))
+        elif isinstance(node, cst.Return) and node.value is not None:
+            self.returns.append(Site(scope=scope, node=node))
+        elif isinstance(node, cst.Import | cst.ImportFrom):
+            names = _imported_names(node, scope.source)
+            self.imported.update(names)
+            if self.parents.get(id(self.parents[id(node)])) is self.tree:
+                self.known.update(names)
+        elif isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
+            self.assignments.append(Site(scope=scope, node=node))
+        for target in _targets(node):
+            scope.bound.update(_bound_names(target))
+            if isinstance(node, cst.For):
+                scope.looped.update(_bound_names(target))
+
+
+def _imported_names(node: cst.Import | cst.ImportFrom, source: Source) -> dict[str, str]:
+    """Return the names that an import binds, with what each means."""
+    names: dict[str, str] = {}
+    if isinstance(node.names, cst.ImportStar):
+        return names
+    base = ""
+    if isinstance(node, cst.ImportFrom):
+        package = source.name if source.is_package else source.name.rpartition(".")[0]
+        base = absolute_name(dotted(node.module), len(node.relative), package)
+    for alias in node.names:
+        name = dotted(alias.name)
+        own = dotted(alias.asname.name) if alias.asname else ""
+        if isinstance(node, cst.ImportFrom):
+            names[own or name] = f"{base}.{name}".lstrip(".")
+        else:
+            head = name.partition(".")[0]
+            names[own or head] = name if own else head
+    return names
+
+
+_CHARTS: WeakKeyDictionary[Source, Chart] = WeakKeyDictionary()
+
+
+def _chart(source: Source) -> Chart:
+    """Return the chart of a file, drawn anew only where its tree has changed."""
+    chart = _CHARTS.get(source)
+    if chart is None or chart.tree is not source.tree:
+        chart = _CHARTS[source] = Chart(source)
+    return chart
+
+
+class Survey:
+    """The nodes of all files of a project, as they are now.
+
+    Attributes:
+        calls: every call, file by file in the order of the text.
+        assignments: every assignment with a value.
+        returns: every `return` with a value.
+        functions: scopes of functions and classes.
+    """
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self._charts = {source: _chart(source) for source in project.sources}
+        charts = self._charts.values()
+        self.calls = [site for chart in charts for site in chart.calls]
+        self.assignments = [site for chart in charts for site in chart.assignments]
+        self.returns = [site for chart in charts for site in chart.returns]
+        self.functions = [scope for chart in charts for scope in chart.functions]
+        self.files = {source: chart.scope for source, chart in self._charts.items()}
+        self._means: dict[int, Scope | None] = {}
+
+    def parents(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """Yield what a node lies in, from the inside out."""
+        inside = (c.parents for c in self._charts.values() if id(node) in c.parents)
+        parents = next(inside, {})
+        while (node := parents.get(id(node))) is not None:  # type: ignore[assignment]
+            yield node
+
+    def statement(self, node: cst.CSTNode) -> cst.CSTNode:
+        """Return the statement that a node belongs to, one whole line or compound."""
+        line = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
+        return next(n for n in (node, *self.parents(node)) if isinstance(n, line))
+
+    def line(self, site: Site) -> int:
+        """Return the line in which a node begins by now."""
+        return self._charts[site.source].line(site.node)
+
+    def place(self, site: Site) -> str:
+        """Return `file:line` of a node in the user's file."""
+        return self.project.place(site.source, self.line(site))
+
+    def places(self, sites: list[Site]) -> str:
+        """Return where some nodes stand, in words."""
+        return " and ".join(dict.fromkeys(map(self.place, sites)))
+
+    def full_name(self, node: cst.CSTNode, scope: Scope) -> str:
+        """Return what a name means by the imports: `torch.optim.AdamW` for `optim.AdamW`."""
+        text = dotted(node)
+        head, _, rest = text.partition(".")
+        if not head or scope.binding(head) is not None:
+            return ""
+        base = self._follow(self._charts[scope.source].imported.get(head, ""))
+        return f"{base}.{rest}" if base and rest else base
+
+    def called(self, *names: str, last: frozenset[str] = frozenset()) -> list[Site]:
+        """Return the calls of things by their full names.
+
+        Args:
+            names: whole names, or ends such as `torch.optim.` with `last`.
+            last: what may follow, whatever private modules stand between.
+        """
+        found = []
+        for site in self.calls:
+            full = self.full_name(site.call.func, site.scope)
+            head, _, tail = full.rpartition(".")
+            if full in names or (tail in last and any(f"{head}.".startswith(n) for n in names)):
+                found.append(site)
+        return found
+
+    def local_name(self, source: Source, full: str) -> str:
+        """Return how every line of a file may call something imported; "" where none is sure to.
+
+        An import in a function, a `try` or an `if` binds no name that other lines can count on.
+        """
+        names = self._charts[source].known
+        own = next((name for name, told in names.items() if told == full), "")
+        return own if own not in self.files[source].bound else ""
+
+    def function(self, site: Site) -> Scope | None:
+        """Return the function, method or class of the project that a call means."""
+        key = id(site.node)
+        if key not in self._means:
+            self._means[key] = self.named(site.call.func, site.scope)
+        return self._means[key]
+
+    def named(self, func: cst.CSTNode, scope: Scope) -> Scope | None:
+        """Return the function, method or class of the project that a name means."""
+        text = dotted(func)
+        if not text:
+            return None
+        if text.startswith("self.") and scope.owner is not None:
+            wanted = f"{scope.owner.name}.{text[5:]}"
+            return self._defined(scope.source, wanted)
+        if scope.binding(text.partition(".")[0]) is None:
+            full = self.full_name(func, scope)
+            module, _, name = full.rpartition(".")
+            source = self.project.named(module)
+            if source is not None:
+                return self._defined(source, name)
+        around: Scope | None = scope
+        while around is not None:
+            if isinstance(around.node, cst.FunctionDef):
+                inner = self._defined(scope.source, f"{around.name}.{text}")
+                if inner is not None:
+                    return inner
+            around = around.outer
+        return self._defined(scope.source, text)
+
+    def _defined(self, source: Source, name: str) -> Scope | None:
+        found = [f for f in self._charts[source].functions if f.name == name]
+        return found[0] if len(found) == 1 else None
+
+    def _follow(self, name: str) -> str:
+        """Go through a module of the project that only hands a name on."""
+        for _ in range(4):
+            module, _, last = name.rpartition(".")
+            source = self.project.named(module)
+            further = self._charts[source].imported.get(last, "") if source is not None else ""
+            if not further:
+                return name
+            name = further
+        return name
+
+
+def _children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield what a node consists of; libcst's own `children` rebuilds the node for it."""
+    for name in vars(type(node))["__dataclass_fields__"]:
+        value = getattr(node, name)
+        for part in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(part, cst.CSTNode) and not isinstance(part, _SPACE):
+                yield part
+
+
+def names_in(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield the names, plain or dotted, of which an expression consists."""
+    if dotted(node):
+        yield node
+        return
+    for child in _children(node):
+        if not isinstance(node, cst.Attribute) or child is not node.attr:
+            yield from names_in(child)
+
+
+def binds(node: cst.CSTNode, names: frozenset[str]) -> bool:
+    """Return whether one of some names, plain or dotted, gets another value within a node."""
+    targets = [*_targets(node)]
+    if isinstance(node, cst.CompFor):
+        targets.append(node.target)
+    elif isinstance(node, cst.Param):
+        targets.append(node.name)
+    if any(not names.isdisjoint(_written(target)) for target in targets):
+        return True
+    return any(binds(child, names) for child in _children(node))
+
+
+def mentions(node: cst.CSTNode, name: str) -> bool:
+    """Return whether a name, plain or dotted, is used within a node."""
+    return any(f"{dotted(used)}.".startswith(f"{name}.") for used in names_in(node))
+
+
+def _opens(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.FunctionDef | cst.ClassDef)
+
+
+def _targets(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield what a statement binds."""
+    if isinstance(node, cst.Assign):
+        yield from (target.target for target in node.targets)
+    elif isinstance(node, cst.AnnAssign | cst.AugAssign | cst.For | cst.NamedExpr):
+        yield node.target
+    elif isinstance(node, cst.WithItem) and node.asname is not None:
+        yield node.asname.name  # that of an import is no binding of this kind
+
+
+def _bound_names(target: cst.CSTNode) -> Iterator[str]:
+    if isinstance(target, cst.Name):
+        yield target.value
+    elif isinstance(target, cst.Tuple | cst.List):
+        for element in target.elements:
+            yield from _bound_names(element.value)
+
+
+def _written(target: cst.CSTNode) -> Iterator[str]:
+    """Yield the names that a target binds, dotted ones as well."""
+    if isinstance(target, cst.Tuple | cst.List):
+        for element in target.elements:
+            yield from _written(element.value)
+    else:
+        yield dotted(target)

@@ -1,0 +1,105 @@
+"""The [evidence] of a plan file: what was shown of the plan, and how far that goes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from hasten.report.document import utf8
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tomlkit.items import Table
+
+    from hasten.records import Gate, Plan, Tuning
+
+
+class State(StrEnum):
+    """How far a plan can be relied on, weakest first.
+
+    EMPTY is the answer of a whole search that nothing helps; an empty plan of one that did not
+    come to its end is UNPROVED.
+    """
+
+    FAILED = "failed"
+    UNPROVED = "unproved"
+    PROVED = "proved"
+    EMPTY = "empty"
+    CONFIRMED = "confirmed"
+
+    @property
+    def strength_index(self) -> int:
+        """Place in the order FAILED < UNPROVED < PROVED < EMPTY < CONFIRMED."""
+        return list(State).index(self)
+
+
+_SAYS = {
+    State.FAILED: "a gate of the maths failed",
+    State.UNPROVED: "the search ended before a proof, or could not make one",
+    State.PROVED: "the training stays the same; fresh runs have not confirmed the gain",
+    State.EMPTY: "nothing was found that helps",
+    State.CONFIRMED: "the training stays the same, and fresh runs have confirmed the gain",
+}
+_DOUBTS = {
+    State.FAILED: "A gate of the maths failed under this plan.",
+    State.UNPROVED: "This plan is not proved: run `hasten tune` again.",
+    State.PROVED: "This plan is proved, but fresh runs have not confirmed its gain.",
+}
+
+
+def state_of(tuning: Tuning) -> State:
+    """Return how far the plan of a tuning can be relied on."""
+    if not tuning.plan.settings:
+        return State.UNPROVED if tuning.unfinished else State.EMPTY
+    if not tuning.proof.holds:
+        return State.FAILED
+    if tuning.speedup is not None and tuning.speedup.is_gain:
+        return State.CONFIRMED
+    return State.PROVED if tuning.proof.gates else State.UNPROVED
+
+
+def evidence_table(tuning: Tuning) -> Table:
+    """Return the table of a tuning."""
+    import tomlkit
+
+    table = tomlkit.table()
+    state = state_of(tuning)
+    table.add("state", tomlkit.item(state.value).comment(_SAYS[state]))
+    if tuning.speedup is not None:
+        says = "How many times as fast, from fresh runs after the search; 95 % interval."
+        table.add(tomlkit.comment(says))
+        ends = ("low", "mid", "high")
+        speedup = tuning.speedup
+        ratios = (speedup.low_ratio, speedup.mid_ratio, speedup.high_ratio)
+        inline = tomlkit.inline_table()
+        inline.update({end: round(ratio, 4) for end, ratio in zip(ends, ratios, strict=True)})
+        table.add("speedup", inline)
+    table.add("effect", tuning.proof.effect.value)
+    gates = tomlkit.array()
+    gates.extend(_gate(gate) for gate in tuning.proof.gates)
+    table.add("gates", gates.multiline(multiline=len(gates) > 1))
+    return table
+
+
+def read_state(table: Mapping[str, Any]) -> State | None:
+    """Return the state that a table tells, None where it tells none, as one written by hand."""
+    gates = table.get("gates")
+    if isinstance(gates, list) and any(str(gate).startswith("failed") for gate in gates):
+        return State.FAILED
+    told = table.get("state")
+    return State(told) if told in list(State) else None
+
+
+def doubt(state: State | None, plan: Plan) -> str:
+    """Return what is to be said before a plan is used; empty where nothing is."""
+    if plan.settings:
+        return _DOUBTS.get(state, "") if state else ""
+    if state is not State.UNPROVED:
+        return ""
+    return "This plan is empty, since its search did not come to its end: run `hasten tune` again."
+
+
+def _gate(gate: Gate) -> str:
+    verdict = {True: "passed", False: "failed", None: "open"}[gate.passed]
+    return utf8(f"{verdict}: {gate.name}: {gate.says}")

@@ -1,0 +1,66 @@
+"""Write the files that the user asked for, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hasten.errors import UsageError
+
+REMEDY = "Name another place for it, or make this one writable."
+
+
+def check_writable(path: Path) -> None:
+    """Say now, not after minutes of search, that a file cannot be written later.
+
+    Raises:
+        UsageError: the path is a folder, or the nearest folder that exists is not writable.
+    """
+    try:
+        _check_place(path)
+    except OSError as error:  # a folder on the way may not be entered
+        raise _refusal(path, error) from error
+
+
+def _check_place(path: Path) -> None:
+    if path.is_dir():
+        raise UsageError(f"Cannot write {path}: it is a folder.", remedy="Name a file.")
+    folder = path.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise UsageError(f"Cannot write {path}: {folder} is not a folder.", remedy=REMEDY)
+    # A file such as /dev/stdout is written in place: its folder does not matter.
+    place = path if path.exists() and not path.is_file() else folder
+    if not os.access(place, os.W_OK):
+        raise UsageError(f"Cannot write {path}: no permission in {folder}.", remedy=REMEDY)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file so that a reader sees the old one or the new one, never a half.
+
+    Folders on the way are made. A link stays a link: its target is replaced.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    check_writable(path)
+    payload = text.encode("utf-8", "backslashreplace")
+    target = Path(os.path.realpath(path))
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(payload)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Not tempfile: its files are readable by their owner only, whatever the umask says.
+        draft.write_bytes(payload)
+        draft.replace(target)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise _refusal(path, error) from error
+
+
+def _refusal(path: Path, error: OSError) -> UsageError:
+    reason = (error.strerror or str(error)).lower()
+    return UsageError(f"Cannot write {path}: {reason}.", remedy=REMEDY)

@@ -1,0 +1,75 @@
+"""Findings and hot lines on the terminal."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from hasten.report import pages
+from hasten.report.layout import indented, prose
+from hasten.units import percent
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hasten.records import Diagnosis, Finding, HotLine, Place, Workload
+
+_SHOWN_PLACES = 2
+_SHOWN_LINES = 8
+
+
+def told(diagnosis: Diagnosis | None) -> list[RenderableType]:
+    """Tell each finding: its cost and name, what was measured, what to do, where."""
+    parts: list[RenderableType] = []
+    found = diagnosis.findings if diagnosis else ()
+    for finding in found:
+        line = Text(f"{cost(finding):>6}  ", "bold")
+        line.append(finding.name, "bold")
+        parts += [line, indented(prose(finding.says))]
+        parts.append(indented(prose(remedy(finding), "cyan")))
+        parts += [indented(prose(place(one), "dim")) for one in finding.places[:_SHOWN_PLACES]]
+    if found:
+        parts.append(prose(f"Why, and when not: {pages.command(found[0].name)}", "dim"))
+    return parts
+
+
+def cost(finding: Finding) -> str:
+    """Return the share of the step that a finding costs; a dash where none can be told."""
+    return "-" if finding.share is None else percent(finding.share.mid_ratio)
+
+
+def remedy(finding: Finding) -> str:
+    """Say what to do, and who does it."""
+    if finding.lever is None:
+        return f"Only you can: {finding.remedy}"
+    return f"{finding.remedy} The lever {finding.lever} does it without an edit."
+
+
+def place(where: Place) -> str:
+    """Return file, line and source of a place."""
+    return f"{os.path.relpath(where.path)}:{where.line}  {where.source}".rstrip()
+
+
+def lines(diagnosis: Diagnosis, workload: Workload) -> list[RenderableType]:
+    """List the dearest lines of the user's code, relative to where it runs."""
+    parts: list[RenderableType] = []
+    dearest = sorted(diagnosis.hot_lines, key=lambda hot: -hot.share_ratio)
+    for hot in dearest[:_SHOWN_LINES]:
+        path = os.path.relpath(hot.place.path, workload.cwd)
+        line = Text(f"{percent(hot.share_ratio):>6}  ", "bold")
+        line.append(f"{path}:{hot.place.line}")
+        line.append("".join(f"  {word}" for word in _circumstances(hot)), "dim")
+        parts.append(line)
+        if hot.place.source:
+            parts.append(indented(prose(hot.place.source, "cyan")))
+    if len(dearest) > _SHOWN_LINES:
+        parts.append(indented(prose(f"and {len(dearest) - _SHOWN_LINES} more", "dim")))
+    return parts
+
+
+def _circumstances(hot: HotLine) -> list[str]:
+    """Return the phase of a line and what it was inside of, as far as they are known."""
+    inside = f"in {hot.calls}" if hot.calls else ""
+    return [word for word in (hot.phase, inside) if word]

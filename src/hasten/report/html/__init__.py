@@ -1,0 +1,116 @@
+"""The report as one HTML file: opens offline, asks nothing of any network, runs no script.
+
+The charts are inline SVG and boxes of our own making and not a chart library's: such a library
+weighs megabytes where these weigh kilobytes, needs scripts (which mail clients and wikis strip),
+draws its labels at a fixed size (which a phone shrinks), and hides them from screen readers.
+A content security policy in the page forbids every script and request, so what a path or a
+source line of the user's holds stays text whatever happens.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from hasten.report import steps, text, wording
+from hasten.report.html import bars, curves, races, words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jinja2 import Template
+
+    from hasten.records import Diagnosis, Machine, Plan, Profiling, Tuning, Workload
+
+
+def render_tuning(
+    tuning: Tuning, *, plan_path: Path, lines: Mapping[str, str], edits: str = ""
+) -> str:
+    """Return the page of a tuning.
+
+    Args:
+        tuning: what was found.
+        plan_path: where the plan file stands.
+        lines: what a user would write by hand, by lever.
+        edits: a unified diff of the user's source that does the same, empty without one.
+    """
+    before, after = tuning.baseline, tuning.tuned
+    known = tuning.plan.settings
+    return _template().render(
+        title=f"{Path(tuning.workload.argv[0]).name}: {text.headline(tuning)}",
+        command=wording.command_line("tune", tuning.workload),
+        headline=text.headline(tuning),
+        lead=text.beneath(tuning),
+        tiles=words.tiles(tuning),
+        run=wording.command_line("run", tuning.workload, plan_path=plan_path) if known else "",
+        by_hand=[(name, lines[name]) for name, _ in known if lines.get(name, "").strip()],
+        edits=words.diff(edits),
+        bars=bars.bars(before, after),
+        phases=bars.rows(before, after),
+        where=words.where(before, after),
+        waterfall=races.waterfall(tuning),
+        strips=races.strips(tuning),
+        levers=words.levers(tuning),
+        maths=words.maths(tuning.proof),
+        losses=curves.losses(tuning.proof),
+        outside=steps.outside(before),
+        trust=text.trust(tuning),
+        usage=[],
+        **_seen(tuning.diagnosis, tuning.workload, tuning.machine, tuning.plan),
+    )
+
+
+def render_profile(found: Profiling) -> str:
+    """Return the page of a profile."""
+    profile = found.profile
+    return _template().render(
+        title=f"{Path(found.workload.argv[0]).name}: {steps.speed(profile)}",
+        command=wording.command_line("profile", found.workload),
+        headline=f"{steps.speed(profile)}.",
+        lead=list(filter(None, (steps.bottleneck(profile), steps.loader_ceiling(profile)))),
+        tiles=[],
+        run="",
+        by_hand=[],
+        edits=[],
+        bars=bars.bars(profile, None),
+        phases=bars.rows(profile, None),
+        where=[],
+        waterfall=None,
+        strips=None,
+        levers=None,
+        maths=None,
+        losses=None,
+        outside=steps.outside(profile),
+        trust=[*wording.granted(found.assumed), *found.notes],
+        usage=steps.usage(profile, found.machine),
+        **_seen(found.diagnosis, found.workload, found.machine, None),
+    )
+
+
+def _seen(
+    diagnosis: Diagnosis | None, workload: Workload, machine: Machine, plan: Plan | None
+) -> dict[str, Any]:
+    """Return what both pages tell: findings, lines, the steps over time, the machine."""
+    return {
+        "findings": words.findings(diagnosis, workload, plan),
+        "hot_lines": words.hot_lines(diagnosis, workload),
+        "course": curves.course(diagnosis.steps) if diagnosis else None,
+        "machine": words.machine(machine),
+        "caveats": machine.caveats,
+    }
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("hasten.report.html", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["code"] = words.code
+    return environment.get_template("page.html.j2")

@@ -1,0 +1,267 @@
+"""What each lever gave, and the pairs behind each verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+from typing import TYPE_CHECKING
+
+from hasten.records import Plan, Verdict
+from hasten.report.html import shapes
+from hasten.report.html.path import Move, moves
+from hasten.report.wording import SAYS_NOTHING_RATIO, interval
+from hasten.units import duration, percent, times
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hasten.records import Comparison, Interval, Pair, Tuning
+
+VERDICTS = {
+    Verdict.WIN: "faster",
+    Verdict.DROP: "no gain",
+    Verdict.UNDECIDED: "undecided",
+    Verdict.FAIL: "failed",
+}
+
+
+_NAMED_COUNT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fall:
+    """One bar of the waterfall; places are percent of the axis.
+
+    Attributes:
+        kind: start, gain, guess (a gain whose interval holds 1), loss, out (a lever that was not
+            needed), lost (taken out after the search) or fresh; it selects the look.
+        level: the time of a step by then, in words.
+        rest: the time that both have in common.
+        change: how far the bar reaches beyond that.
+        whisker: the ends of the interval, empty without one.
+    """
+
+    kind: str
+    name: str
+    detail: str
+    level: str
+    rest: float
+    change: float = 0.0
+    whisker: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waterfall:
+    """How the time of a step fell, lever by lever, on one axis."""
+
+    falls: tuple[Fall, ...]
+    ticks: tuple[shapes.Tick, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strip:
+    """One comparison: its pairs as dots, top to bottom in the order in which they were run.
+
+    Attributes:
+        dots: the path of the dots.
+        strays: the path of those that lie outside of the axis, held at its end.
+        band: the ends and the middle of the interval, empty where it says nothing.
+        says: all of it in words.
+    """
+
+    name: str
+    verdict: str
+    figure: str
+    detail: str
+    dots: str
+    strays: str
+    band: tuple[float, ...]
+    says: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strips:
+    """Comparisons on one axis: what is published, what the plan stands on, the rest."""
+
+    fresh: tuple[Strip, ...]
+    taken: tuple[Strip, ...]
+    others: tuple[Strip, ...]
+    ticks: tuple[shapes.Tick, ...]
+    one_at: float
+
+
+def waterfall(tuning: Tuning) -> Waterfall | None:
+    """Return what each lever gave by the races of the search; None without a race that counted."""
+    final = tuning.confirmed.candidate if tuning.confirmed else tuning.plan
+    path = moves(tuning.races, final)
+    if not path:
+        return None
+    levels = [1.0]
+    for move in path:
+        levels.append(levels[-1] * move.time_ratio)
+    fresh = tuning.confirmed.speedup if tuning.confirmed else None
+    most = max([*levels, *([1 / fresh.low_ratio] if fresh else [])])
+    scale = shapes.Scale(low=0.0, high=1.04 * most)
+    falls = [_whole("start", "the script as it is", "", 1.0, scale)]
+    for move, before, after in zip(path, levels, levels[1:], strict=False):
+        falls.append(_fall(move, before, after, scale))
+    falls += _taken_out(tuning, path[-1].after, final)
+    if fresh and tuning.confirmed:
+        falls.append(_fresh(tuning.confirmed, fresh, scale))
+    ticks = [
+        shapes.Tick(at=100 * scale.at(value), label=f"{100 * value:.0f} %")
+        for value in scale.round_ticks()
+    ]
+    return Waterfall(falls=tuple(falls), ticks=tuple(ticks))
+
+
+def strips(tuning: Tuning) -> Strips | None:
+    """Return the pairs of every comparison on one axis; None where nothing was compared."""
+    fresh = [tuning.confirmed] if tuning.confirmed else []
+    known = [*fresh, *tuning.races]
+    if not any(seen.pairs for seen in known):
+        return None
+    final = fresh[0].candidate if fresh else tuning.plan
+    counted = [move.seen for move in moves(tuning.races, final)]
+    logs = [pair.log_ratio for seen in known for pair in seen.pairs]
+    sure = [seen.speedup for seen in known if seen.speedup and _tells(seen.speedup)]
+    ends = [log(ratio) for one in sure for ratio in (one.low_ratio, one.high_ratio)]
+    scale = shapes.ratio_span(logs, always=ends)
+    return Strips(
+        fresh=tuple(_strip(seen, "the plan, on fresh launches", scale=scale) for seen in fresh),
+        taken=tuple(_strip(seen, *change(seen), scale=scale) for seen in counted),
+        others=tuple(
+            _strip(seen, *change(seen), scale=scale)
+            for seen in tuning.races
+            if not any(seen is one for one in counted)
+        ),
+        ticks=tuple(shapes.ratio_ticks(scale)),
+        one_at=shapes.ratio_at(scale, 1.0),
+    )
+
+
+def change(seen: Comparison) -> tuple[str, str]:
+    """Name what a race was about, and spell it out where that is too long for a name."""
+    own, other = dict(seen.baseline.settings), dict(seen.candidate.settings)
+    named = []
+    for name in sorted(seen.baseline.differing(seen.candidate)):
+        if name not in other:
+            named.append(f"without {name}")
+        elif name in own:
+            named.append(f"{name}={own[name]} to {other[name]}")
+        else:
+            named.append(f"{name}={other[name]}")
+    whole = ", ".join(named) or "the same plan twice"
+    if len(named) <= _NAMED_COUNT:
+        return whole, ""
+    return f"{len(named)} levers together", f"{whole}: "
+
+
+def _tells(ratio: Interval) -> bool:
+    return ratio.high_ratio / ratio.low_ratio < SAYS_NOTHING_RATIO
+
+
+def _whole(
+    kind: str,
+    name: str,
+    detail: str,
+    level: float,
+    scale: shapes.Scale,
+    *,
+    whisker: Sequence[float] = (),
+) -> Fall:
+    return Fall(
+        kind=kind,
+        name=name,
+        detail=detail,
+        level=percent(level),
+        rest=100 * scale.at(level),
+        whisker=tuple(100 * scale.at(end) for end in whisker),
+    )
+
+
+def _fall(move: Move, before: float, after: float, scale: shapes.Scale) -> Fall:
+    out = move.after == move.seen.baseline
+    name, spelt = change(move.seen)
+    if out:
+        names = sorted(move.before.differing(move.after))
+        name, spelt = f"left out again: {', '.join(names)}", ""
+    figure = interval(move.seen.speedup) if move.seen.speedup else ""
+    with_them = "with it " if out else ""
+    return Fall(
+        kind="out" if out else _kind(move),
+        name=name,
+        detail=f"{spelt}{with_them}{figure}, {_count(move.seen.pairs)}",
+        level=percent(after),
+        rest=100 * scale.at(min(before, after)),
+        change=100 * (scale.at(max(before, after)) - scale.at(min(before, after))),
+    )
+
+
+def _kind(move: Move) -> str:
+    if move.time_ratio > 1.0:
+        return "loss"
+    return "gain" if move.seen.speedup and move.seen.speedup.is_gain else "guess"
+
+
+def _taken_out(tuning: Tuning, searched: Plan, final: Plan) -> list[Fall]:
+    """Return what the proof or the fresh launches took out of the plan of the search."""
+    lost = {name for name, _ in searched.settings} - {name for name, _ in final.settings}
+    reasons: dict[str, list[str]] = {}
+    for row in tuning.levers:
+        if row.lever in lost:
+            reasons.setdefault(f"{row.outcome}: {row.why}", []).append(row.lever)
+    return [
+        Fall(kind="lost", name=f"taken out: {', '.join(names)}", detail=why, level="", rest=0.0)
+        for why, names in reasons.items()
+    ]
+
+
+def _fresh(seen: Comparison, speedup: Interval, scale: shapes.Scale) -> Fall:
+    return _whole(
+        "fresh",
+        "the plan on fresh launches",
+        f"{interval(speedup)}, {_count(seen.pairs)}: this figure is published",
+        1 / speedup.mid_ratio,
+        scale,
+        whisker=(1 / speedup.high_ratio, 1 / speedup.low_ratio),
+    )
+
+
+def _strip(seen: Comparison, name: str, spelt: str = "", *, scale: shapes.Scale) -> Strip:
+    verdict = VERDICTS[seen.verdict]
+    if seen.speedup is None:
+        return Strip(
+            name=name, verdict=verdict, figure="", detail=f"{spelt}{seen.failure}", dots="",
+            strays="", band=(), says=f"{name}: {verdict}. {seen.failure}",
+        )  # fmt: skip
+    places = [(pair.log_ratio, (i + 0.5) / len(seen.pairs)) for i, pair in enumerate(seen.pairs)]
+    inside = [(scale.at(x), y) for x, y in places if scale.holds(x)]
+    strays = [(scale.at(x), y) for x, y in places if not scale.holds(x)]
+    figure, speedup = interval(seen.speedup), seen.speedup
+    ends = (speedup.low_ratio, speedup.mid_ratio, speedup.high_ratio)
+    detail = f"{spelt}{_detail(seen, stray_count=len(strays))}"
+    return Strip(
+        name=name,
+        verdict=verdict,
+        figure=figure,
+        detail=detail,
+        dots=shapes.dots(inside),
+        strays=shapes.dots(strays),
+        band=tuple(shapes.ratio_at(scale, end) for end in ends) if _tells(speedup) else (),
+        says=f"{name}: {verdict}, {figure}; {detail}.",
+    )
+
+
+def _detail(seen: Comparison, *, stray_count: int) -> str:
+    ahead_count = sum(pair.log_ratio > 0 for pair in seen.pairs)
+    parts = [f"{_count(seen.pairs)} in {duration(seen.wall_s)}, faster in {ahead_count}"]
+    if seen.means_ratio is not None:
+        parts.append(f"ratio of plain means {times(seen.means_ratio)}")
+    if stray_count:
+        parts.append(f"{stray_count} outside of the picture")
+    return ", ".join(parts)
+
+
+def _count(pairs: Sequence[Pair]) -> str:
+    return f"{len(pairs)} pair{'' if len(pairs) == 1 else 's'}"

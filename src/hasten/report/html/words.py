@@ -1,0 +1,273 @@
+"""The parts of the page that are words: tiles, levers, findings, lines, gates, a diff."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup, escape
+
+from hasten.report import doctor, pages
+from hasten.report.bars import COLOURS
+from hasten.report.steps import bottleneck
+from hasten.report.wording import EFFECTS, interval
+from hasten.units import duration, percent, significant, times
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hasten.records import (
+        Diagnosis,
+        Finding,
+        Interval,
+        LeverReport,
+        Machine,
+        Place,
+        Plan,
+        Profile,
+        Proof,
+        Tuning,
+        Workload,
+    )
+
+_TICKED = re.compile(r"`([^`]+)`")
+PASSED = {True: "passed", False: "failed", None: "open"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """A figure that stands out."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeverRow:
+    """A lever, what was tried, and what came of it."""
+
+    name: str
+    outcome: str
+    figure: str
+    effect: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levers:
+    """What was tried, and what was not."""
+
+    tried: tuple[LeverRow, ...]
+    skipped: tuple[LeverRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of the user's source, with its path as the user would write it."""
+
+    place: str
+    source: str
+    share: str = ""
+    width: float = 0.0
+    phase: str = ""
+    colour: str = ""
+    calls: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A finding.
+
+    Attributes:
+        width: its share of the step in percent, with the ends of the interval; empty without.
+        help: who does it: the plan, a lever, or only the user.
+        more: the command that tells more.
+    """
+
+    name: str
+    share: str
+    ends: str
+    width: tuple[float, ...]
+    says: str
+    remedy: str
+    help: str
+    lines: tuple[Line, ...]
+    more: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maths:
+    """What was shown about the arithmetic; each gate is a verdict, a name and a sentence."""
+
+    says: str
+    gates: tuple[tuple[str, str, str], ...]
+
+
+def tiles(tuning: Tuning) -> list[Tile]:
+    """Return the figures of a tuning that are worth a big letter."""
+    before, after = tuning.baseline, tuning.tuned
+    step = duration(before.mean_step_s)
+    rate = f"{significant(before.samples_per_s)} {before.sample_unit}/s"
+    found = [Tile(name="a step", value=step, note=rate)]
+    if after is not None:
+        found = [
+            Tile(name="a step, before", value=step, note=rate),
+            Tile(
+                name="a step, after",
+                value=duration(after.mean_step_s),
+                note=f"{significant(after.samples_per_s)} {after.sample_unit}/s",
+            ),
+        ]
+    if tuning.speedup is not None and tuning.plan.settings:
+        speedup = tuning.speedup
+        ends = f"95 % interval {times(speedup.low_ratio)} to {times(speedup.high_ratio)}"
+        found.append(Tile(name="fresh launches", value=times(speedup.mid_ratio), note=ends))
+    if tuning.plan.settings:
+        effect = tuning.proof.effect
+        found.append(Tile(name="the maths", value=effect, note=EFFECTS[effect]))
+    cost = tuning.cost
+    launches = f"{cost.launch_count} launches"
+    found.append(Tile(name="the search took", value=duration(cost.wall_s), note=launches))
+    return found
+
+
+def where(before: Profile, after: Profile | None) -> list[str]:
+    """Say which phase takes most of a step, before and after."""
+    if after is None:
+        return [bottleneck(before)]
+    return [
+        f"As it is: {bottleneck(before)}",
+        f"Tuned: {bottleneck(after)}",
+        "Both were watched in turn on fresh launches, in the blocks of the confirmation.",
+    ]
+
+
+def levers(tuning: Tuning) -> Levers:
+    """Return the levers, tried ones first."""
+    known = [(row, _lever(row)) for row in tuning.levers]
+    return Levers(
+        tried=tuple(told for row, told in known if row.outcome != "skipped"),
+        skipped=tuple(told for row, told in known if row.outcome == "skipped"),
+    )
+
+
+def findings(diagnosis: Diagnosis | None, workload: Workload, plan: Plan | None) -> list[Card]:
+    """Return the findings as cards.
+
+    Args:
+        diagnosis: None where nobody looked.
+        workload: what the paths are relative to.
+        plan: what is pulled; None where no search was run.
+    """
+    return [_card(found, workload, plan) for found in (diagnosis.findings if diagnosis else ())]
+
+
+def hot_lines(diagnosis: Diagnosis | None, workload: Workload) -> list[Line]:
+    """Return the lines of the user's code that cost time."""
+    return [
+        Line(
+            place=_path(hot.place, workload),
+            source=hot.place.source,
+            share=percent(hot.share_ratio),
+            width=100 * min(1.0, hot.share_ratio),
+            phase=hot.phase,
+            colour=hot.phase if hot.phase in COLOURS else "none",
+            calls=hot.calls,
+        )
+        for hot in (diagnosis.hot_lines if diagnosis else ())
+    ]
+
+
+def maths(proof: Proof) -> Maths | None:
+    """Return the gates; None where nothing was to be proved."""
+    if not proof.gates and not proof.baseline_losses:
+        return None
+    counts = Counter(PASSED[gate.passed] for gate in proof.gates)
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    return Maths(
+        says=f"{proof.effect}: {EFFECTS[proof.effect]}. Gates: {verdicts}.",
+        gates=tuple((PASSED[gate.passed], gate.name, gate.says) for gate in proof.gates),
+    )
+
+
+def machine(facts: Machine) -> list[tuple[str, str]]:
+    """Return what is known of the machine; what goes on under one name stands in lines."""
+    found: list[tuple[str, str]] = []
+    for name, value in doctor.rows(facts):
+        if name or not found:
+            found.append((name, value))
+        else:
+            found[-1] = (found[-1][0], f"{found[-1][1]}\n{value}")
+    return [(name, value) for name, value in found if value]
+
+
+def code(sentence: str) -> Markup:
+    """Set what stands between backticks as code; everything else of the sentence is escaped.
+
+    >>> code("`hasten run` knows <b>")
+    Markup('<code>hasten run</code> knows &lt;b&gt;')
+    """
+    return Markup(_TICKED.sub(r"<code>\1</code>", str(escape(sentence))))
+
+
+def diff(edits: str) -> list[tuple[str, str]]:
+    """Return the lines of a unified diff, each with what it does: add, del, head or nothing."""
+    kinds = {"+++": "head", "---": "head", "@@ ": "head", "+": "add", "-": "del"}
+    return [
+        (next((kind for lead, kind in kinds.items() if line.startswith(lead)), ""), line)
+        for line in edits.splitlines()
+    ]
+
+
+def _lever(row: LeverReport) -> LeverRow:
+    return LeverRow(
+        name=row.lever if row.setting is None else f"{row.lever}={row.setting}",
+        outcome=row.outcome,
+        figure=interval(row.speedup) if row.speedup else "",
+        effect=row.effect,
+        why=row.why,
+    )
+
+
+def _card(found: Finding, workload: Workload, plan: Plan | None) -> Card:
+    share = found.share
+    return Card(
+        name=found.name,
+        share="" if share is None else percent(share.mid_ratio),
+        ends="" if share is None else _ends(share),
+        width=() if share is None else tuple(100 * min(1.0, max(0.0, r)) for r in _ratios(share)),
+        says=found.says,
+        remedy=found.remedy,
+        help=_help(found, plan),
+        lines=tuple(
+            Line(place=_path(place, workload), source=place.source) for place in found.places
+        ),
+        more=pages.command(found.name),
+    )
+
+
+def _help(found: Finding, plan: Plan | None) -> str:
+    if found.lever is None:
+        return "Only you can do this."
+    settings = {} if plan is None else dict(plan.settings)
+    if found.lever in settings:
+        return f"The plan has {found.lever}={settings[found.lever]}."
+    return f"The lever {found.lever} does it without an edit."
+
+
+def _ratios(share: Interval) -> Sequence[float]:
+    return (share.low_ratio, share.mid_ratio, share.high_ratio)
+
+
+def _ends(share: Interval) -> str:
+    return f"{percent(share.low_ratio)} to {percent(share.high_ratio)}"
+
+
+def _path(place: Place, workload: Workload) -> str:
+    """Return file and line, relative to where the script runs if it lies there."""
+    inside = os.path.relpath(place.path, workload.cwd)
+    return f"{place.path if inside.startswith('..') else inside}:{place.line}"

@@ -1,0 +1,68 @@
+"""The pages of the findings: what one notices, why it is slow, what to do, when that does not help.
+
+They are the files of `docs/findings`; a wheel carries a copy of that folder inside the package.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Group
+from rich.markdown import Markdown
+from rich.text import Text
+
+from hasten.errors import UsageError
+from hasten.report.layout import facts, prose, section
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import RenderableType
+
+_IN_WHEEL = Path(__file__).with_name("findings_pages")
+_IN_CHECKOUT = Path(__file__).parents[3] / "docs" / "findings"
+
+
+class Titled(Protocol):
+    """What the list needs of a symptom."""
+
+    @property
+    def title(self) -> str:
+        """What users say, in a few words."""
+
+
+def folder() -> Path:
+    """Return where the pages are."""
+    return _IN_WHEEL if _IN_WHEEL.is_dir() else _IN_CHECKOUT
+
+
+def command(name: str) -> str:
+    """Return the command that shows the page of a finding.
+
+    >>> command("gc-pauses")
+    'hasten findings gc-pauses'
+    """
+    return f"hasten findings {name}"
+
+
+def render_titles(symptoms: Mapping[str, Titled]) -> Group:
+    """List what hasten can find, by name."""
+    rows = [(name, symptom.title) for name, symptom in symptoms.items()]
+    return Group(*facts(rows), *section("One page", prose(command("NAME"))))
+
+
+def render_page(symptoms: Mapping[str, Titled], name: str) -> RenderableType:
+    """Draw the page of one finding.
+
+    Raises:
+        UsageError: there is no finding of that name, or its page was not installed.
+    """
+    if name not in symptoms:
+        raise UsageError(
+            f"There is no finding called {name}.", remedy="List them: `hasten findings`."
+        )
+    path = folder() / f"{name}.md"
+    if not path.is_file():
+        raise UsageError(f"There is no page at {path}.", remedy="Install hasten again.")
+    return Group(Markdown(path.read_text("utf-8")), Text())

@@ -1,0 +1,390 @@
+"""The plan file: what `tune` leaves, what `run` applies, what a user reads and edits.
+
+A plan is refused where its settings would be wrong and not merely less good: on another
+number of cores (thread and worker counts were fitted to them), under another torch release
+(the proof of the maths was made with this one's kernels), or with another script (the proof
+was made with that one). Everything else, such as other arguments or another processor, is a
+warning. A plan without levers changes nothing and is never refused.
+"""
+
+from __future__ import annotations
+
+import reprlib  # what stands in a file may be long
+import shlex
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hasten import lever
+from hasten.errors import PlanError, UsageError, shown
+from hasten.records import Entry, Plan
+from hasten.report import toml_file
+from hasten.report.document import utf8
+from hasten.report.evidence_table import State, doubt, evidence_table, read_state, state_of
+from hasten.report.files import write_atomically
+from hasten.report.guard_table import guard_table, read_band
+from hasten.report.machine_table import alike, fingerprint, machine_table
+from hasten.report.wording import EFFECTS, PLAN_NAME, command_line, granted, interval, words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import date
+
+    from tomlkit import TOMLDocument
+    from tomlkit.items import Table
+
+    from hasten.records import Band, Machine, Tuning, Workload
+
+SCHEMA = 1
+REDO = "Run `hasten tune` again to write a new one."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPlan:
+    """A plan as it stands in a file.
+
+    Attributes:
+        machine: the fingerprint: cpu, cores, torch, python; a missing key is unknown.
+        command: the script (module, notebook, program) and its arguments.
+        band: how the script begins without levers; None where the run is not watched.
+        state: how far the plan can be relied on; None where the file does not say.
+        assumed: what the user granted when it was tuned, by name.
+    """
+
+    plan: Plan
+    machine: Mapping[str, object]
+    command: tuple[str, ...] = ()
+    entry: Entry | None = None
+    schema: int = SCHEMA
+    band: Band | None = None
+    state: State | None = None
+    assumed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One way in which a plan was not shown to hold here and now.
+
+    Attributes:
+        refuses: True where the plan may be wrong here, not merely less good.
+    """
+
+    says: str
+    refuses: bool
+
+
+def write_plan(path: Path, tuning: Tuning, *, lines: Mapping[str, str], today: date) -> None:
+    """Write the plan of a tuning with comments that say why.
+
+    Args:
+        path: where; folders on the way are made.
+        tuning: what was found. An empty plan is written too: that nothing helps is an answer.
+        lines: what a user would write by hand, by lever.
+        today: the date to put into the file.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    import tomlkit
+
+    document = tomlkit.document()
+    rerun = command_line("run", tuning.workload, plan_path=path)
+    _say(document, f"Written by `hasten tune` on {today}. Use it with:")
+    _say(document, f"    {rerun}")
+    _say(document, "The script itself is not edited. You may edit this file.")
+    document.add("schema", tomlkit.item(SCHEMA))
+    _add_assumed(document, tuning.assumed)
+    document.add("machine", machine_table(tuning))
+    document.add("command", _command_table(tuning.workload))
+    document.add("plan", _plan_table(tuning, lines))
+    document.add("evidence", evidence_table(tuning))
+    if tuning.band is not None and tuning.plan.settings:
+        document.add("guard", guard_table(tuning.band))
+    write_atomically(path, tomlkit.dumps(document))
+
+
+def guard_plan(path: Path) -> None:
+    """Refuse to write over a file that is no plan of ours.
+
+    Raises:
+        UsageError: there is another file, or a plan that somebody wrote.
+    """
+    try:
+        content = toml_file.load(path)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, PlanError):
+        content = {}
+    if not {"schema", "plan"} <= content.keys() or not path.is_file():
+        raise UsageError(
+            f"{path} is there already and is not a plan of hasten.",
+            remedy="Choose another --plan, or move that file away.",
+        )
+    if "evidence" not in content:
+        raise UsageError(
+            f"{path} is a plan that was written or edited by hand: it has no [evidence].",
+            remedy="Choose another --plan, or add --force to write over it.",
+        )
+
+
+def place_for(path: Path, tuning: Tuning) -> Path:
+    """Return where the plan of a tuning goes.
+
+    One that did not come to its end goes beside a plan that is better proved, and beside a file
+    that does not say how far it is, such as one written by hand.
+    """
+    if not tuning.unfinished or not path.is_file():
+        return path
+    try:
+        there = read_plan(path).state
+    except PlanError:
+        there = None
+    if there is not None and there.strength_index <= state_of(tuning).strength_index:
+        return path
+    return path.with_name(f"{path.stem}-unconfirmed{path.suffix}")
+
+
+def read_plan(path: Path) -> SavedPlan:
+    """Read a plan file.
+
+    Raises:
+        PlanError: it is missing, broken, from another schema, names an unknown lever, or gives one
+            a setting that it does not take.
+    """
+    content = _load(path)
+    if content.get("schema") != SCHEMA:
+        raise PlanError(
+            f"{path} has schema {reprlib.repr(content.get('schema'))}, and this hasten reads "
+            f"{SCHEMA}.",
+            remedy=REDO,
+        )
+    command = _table(path, content, "command")
+    saved = SavedPlan(
+        plan=_plan(path, _table(path, content, "plan", required=True)),
+        machine=_table(path, content, "machine"),
+        command=_argv(path, command),
+        entry=_entry(path, command),
+        band=read_band(path, _table(path, content, "guard")),
+        state=read_state(_table(path, content, "evidence")),
+        assumed=frozenset(_texts(path, content, "assume")),
+    )
+    lever.check_plan(saved.plan)
+    lever.check_assumptions(saved.assumed)
+    return saved
+
+
+def doubts(saved: SavedPlan) -> tuple[Difference, ...]:
+    """Say what was not shown of a plan, wherever it is used."""
+    says = doubt(saved.state, saved.plan)
+    return (Difference(says=says, refuses=saved.state is State.FAILED),) if says else ()
+
+
+def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple[Difference, ...]:
+    """Say in which ways here and now are not what the plan was tuned for.
+
+    What is unknown on either side is not held against the plan.
+    """
+    here = fingerprint(machine)
+    found = [
+        Difference(
+            says=shown(says.format(saved=then, here=here[key])), refuses=_decides(key, then, here)
+        )
+        for key, says in _SENTENCES.items()
+        if key in here
+        and (then := saved.machine.get(key)) is not None
+        and not alike(key, then, here[key])
+    ]
+    found += _command_differences(saved, _spelt(workload))
+    if saved.plan.settings:
+        return tuple(found)
+    return tuple(Difference(says=item.says, refuses=False) for item in found)
+
+
+def fitting_band(saved: SavedPlan, machine: Machine, workload: Workload) -> Band | None:
+    """Return the part of the band that holds here and now.
+
+    Losses are compared under the same arguments alone, times on the same processor alone.
+    """
+    band = saved.band
+    if band is None:
+        return None
+    if saved.command[1:] != _spelt(workload).argv[1:] or not saved.command:
+        return band.only_what_is_sure()
+    here = fingerprint(machine)
+    same = all(saved.machine.get(key) == here.get(key) for key in ("cpu", "cores"))
+    return band if same else replace(band, step_s=None)
+
+
+_SENTENCES = {
+    "cpu": "The plan was tuned on {saved!r}, and this is {here!r}.",
+    "cores": "The plan was tuned for {saved} cores, and this job may use {here}.",
+    "torch": "The plan was tuned with torch {saved}, and this is {here}.",
+    "python": "The plan was tuned with Python {saved}, and this is {here}.",
+}
+
+
+def _decides(key: str, then: object, here: Mapping[str, Any]) -> bool:
+    if key == "torch":
+        return _release(str(then)) != _release(str(here[key]))
+    return key == "cores"
+
+
+def _release(version: str) -> tuple[str, ...]:
+    """Return major and minor: kernels change between these, not between patches."""
+    return tuple(version.partition("+")[0].split(".")[:2])
+
+
+def _command_differences(saved: SavedPlan, workload: Workload) -> list[Difference]:
+    if not saved.command:
+        return []
+    tuned = replace(workload, argv=saved.command, entry=saved.entry or workload.entry)
+    then, now = _trained(tuned), _trained(workload)
+    if then != now:
+        says = f"The plan was tuned for {shown(then)}, and this is {shown(now)}."
+        return [Difference(says=says, refuses=True)]
+    if tuned.argv[1:] != workload.argv[1:]:
+        arguments = shown(shlex.join(tuned.argv[1:])) or "(none)"
+        says = f"The plan was tuned with the arguments {arguments}."
+        return [Difference(says=says, refuses=False)]
+    return []
+
+
+def _trained(workload: Workload) -> str:
+    """Return what is trained, as it stands on a command line without its arguments.
+
+    By name and not by path: the same script is the same from another folder. The word behind a
+    program says what is trained where it names no file and no module: `make train`.
+    """
+    first, *rest = workload.argv
+    named = _files_and_modules(rest) or rest[:1] if workload.entry is Entry.COMMAND else []
+    return shlex.join(words(replace(workload, argv=(Path(first).name, *named))))
+
+
+def _files_and_modules(arguments: Sequence[str]) -> list[str]:
+    """Return the names of what a program such as bash, python or srun is given to run."""
+    found: list[str] = []
+    has_file = False
+    # Split once more: the argument of `bash -c` is a line of its own.
+    for before, word in pairwise(["", *" ".join(arguments).split()]):
+        is_file = word.endswith((".py", ".sh", ".ipynb"))
+        if is_file or (before == "-m" and not has_file):  # behind a file, -m is an option of its
+            found.append(Path(word).name)
+        has_file = has_file or is_file
+    return found
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        return toml_file.load(path)
+    except FileNotFoundError as error:
+        remedy = f"Run `hasten tune` first, which writes {PLAN_NAME}, or name another --plan."
+        raise PlanError(f"There is no plan at {path}.", remedy=remedy) from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        problem = f"Cannot read the plan {path}: {reason}."
+        raise PlanError(problem, remedy="Make it readable, or name another --plan.") from error
+    except ValueError as error:
+        # tomllib.TOMLDecodeError and UnicodeDecodeError are both ValueErrors.
+        problem = f"{path} is not a TOML file: {shown(error)}."
+        raise PlanError(problem, remedy=f"Mend that line. {REDO}") from error
+
+
+def _table(
+    path: Path, content: Mapping[str, Any], name: str, *, required: bool = False
+) -> dict[str, Any]:
+    table = content.get(name, None if required else {})
+    if not isinstance(table, dict):
+        found = "missing" if table is None else f"not a table: {reprlib.repr(table)}"
+        raise PlanError(f"The [{name}] of {path} is {found}.", remedy=REDO)
+    return table
+
+
+def _plan(path: Path, table: Mapping[str, Any]) -> Plan:
+    for name, setting in table.items():
+        if not isinstance(setting, bool | int | float | str):
+            raise PlanError(
+                f"The setting of {shown(name)} in {path} is {reprlib.repr(setting)}.",
+                remedy="Write true, false, a number or a text.",
+            )
+    pulled = ((name, setting) for name, setting in table.items() if setting is not False)
+    return Plan(tuple(sorted(pulled)))
+
+
+def _argv(path: Path, command: Mapping[str, Any]) -> tuple[str, ...]:
+    return _texts(path, command, "argv")
+
+
+def _texts(path: Path, table: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    texts = table.get(name, [])
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise PlanError(
+            f"The {name} in {path} is not a list of texts: {reprlib.repr(texts)}.", remedy=REDO
+        )
+    return tuple(texts)
+
+
+def _entry(path: Path, command: Mapping[str, Any]) -> Entry | None:
+    entry = command.get("entry")
+    try:
+        return None if entry is None else Entry(entry)
+    except ValueError as error:
+        remedy = f"Choose from: {', '.join(Entry)}."
+        raise PlanError(f"The entry in {path} is {reprlib.repr(entry)}.", remedy=remedy) from error
+
+
+def _say(place: TOMLDocument | Table, comment: str) -> None:
+    """Add a comment; TOML has no escapes there, so control characters become spaces."""
+    import tomlkit
+
+    place.add(tomlkit.comment(_printable(comment)))
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in utf8(text))
+
+
+def _spelt(workload: Workload) -> Workload:
+    """Return a workload with its words as a plan file keeps them."""
+    return replace(workload, argv=tuple(map(utf8, workload.argv)))
+
+
+def _add_assumed(document: TOMLDocument, assumed: Sequence[str]) -> None:
+    import tomlkit
+
+    if assumed:
+        for sentence in granted(assumed):
+            _say(document, sentence)
+        document.add("assume", tomlkit.item(list(assumed)))
+
+
+def _command_table(workload: Workload) -> Table:
+    import tomlkit
+
+    table = tomlkit.table()
+    _say(table, "What it was tuned for.")
+    table.add("entry", workload.entry.value)
+    table.add("argv", [utf8(word) for word in workload.argv])
+    return table
+
+
+def _plan_table(tuning: Tuning, lines: Mapping[str, str]) -> Table:
+    import tomlkit
+
+    table = tomlkit.table()
+    if not tuning.plan.settings:
+        from hasten.report.text import headline  # brings rich, which `run` does without
+
+        _say(table, f"Empty. {headline(tuning)}")
+        return table
+    _say(table, "One lever per line. Delete a line to leave that lever alone.")
+    rows = {row.lever: row for row in tuning.levers if row.outcome == "kept"}
+    for name, setting in tuning.plan.settings:
+        for code in lines.get(name, "").strip("\n").splitlines():
+            _say(table, f"  by hand: {code}")
+        item = tomlkit.item(utf8(setting) if isinstance(setting, str) else setting)
+        if row := rows.get(name):
+            gain = f"{interval(row.speedup)}; " if row.speedup else ""
+            item.comment(_printable(f"{gain}{row.effect}: {EFFECTS[row.effect]}"))
+        table.add(name, item)
+    return table

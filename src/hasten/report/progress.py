@@ -1,0 +1,171 @@
+"""What `tune` shows while it works. Progress goes to stderr, the report to stdout.
+
+The watcher must not disturb what it watches: a live screen is redrawn once a second and at
+the start of a stage, never at a pair, so that drawing takes no time from the race.
+"""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from hasten.report import findings
+from hasten.report.board import Board, draw, race_name
+from hasten.report.layout import prose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+    from hasten.records import Comparison, Diagnosis, Interval, Pair, Plan, Profile
+
+PLAIN_EVIDENCE_S = 5.0
+
+
+class Style(StrEnum):
+    """How progress is shown: a live screen, one line per event, or not at all."""
+
+    LIVE = "live"
+    PLAIN = "plain"
+    QUIET = "quiet"
+
+
+def choose(console: Console, *, quiet: bool, plain: bool) -> Style:
+    """Return the style for a console: a live screen needs a terminal that can redraw."""
+    if quiet:
+        return Style.QUIET
+    live = console.is_terminal and not console.is_dumb_terminal and not plain
+    return Style.LIVE if live else Style.PLAIN
+
+
+class View:
+    """What is being tried, what is known, and how much time is left."""
+
+    def __init__(
+        self,
+        console: Console,
+        *,
+        style: Style,
+        budget_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console
+        self._style = style
+        self._budget_s = budget_s
+        self._clock = clock
+        self._start_s = clock()
+        self._board = Board()
+        self._said_s = float("-inf")
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        self._start_s = self._clock()
+        if self._style is Style.LIVE:
+            from rich.live import Live
+
+            self._live = Live(
+                console=self._console,
+                get_renderable=self._screen,
+                refresh_per_second=1,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def stage(self, name: str, detail: str = "") -> None:
+        """Begin a part of the work."""
+        board = self._board
+        board.stage, board.detail = name, detail
+        board.race, board.speedup = None, None
+        self._line(f"{name}: {detail}" if detail else name)
+
+    def profiled(self, profile: Profile) -> None:
+        """Show where the steps of the script go, as it is."""
+        self._board.profile = profile
+        self._redraw()
+
+    def found(self, diagnosis: Diagnosis) -> None:
+        """Show what makes it slow."""
+        self._board.diagnosis = diagnosis
+        for finding in diagnosis.findings:
+            self._line(f"{findings.cost(finding)} {finding.name}: {finding.says}")
+
+    def race_begins(self, baseline: Plan, candidate: Plan) -> None:
+        """Show a new race."""
+        board = self._board
+        board.race, board.pair_count, board.speedup = (baseline, candidate), 0, None
+        self._said_s = float("-inf")
+        self._redraw()
+
+    def race_grows(self, pairs: Sequence[Pair], speedup: Interval) -> None:
+        """Show how far the race has come, at the next time when the screen is drawn."""
+        board = self._board
+        board.pair_count += len(pairs)
+        board.speedup = speedup
+        now_s = self._clock()
+        if self._style is Style.PLAIN and now_s - self._said_s >= PLAIN_EVIDENCE_S:
+            self._said_s = now_s
+            name = race_name(*board.race) if board.race else ""
+            self._line(f"{name}: {board.evidence}")
+
+    def race_ends(self, seen: Comparison) -> None:
+        """Keep what the race says of a plan; what came of it is told as a fact."""
+        gains = self._board.gains
+        if seen.speedup is not None and seen.candidate != seen.baseline:
+            gains[seen.candidate] = gains.get(seen.baseline, 1.0) * seen.speedup.mid_ratio
+        if seen.failure:
+            name = race_name(seen.baseline, seen.candidate)
+            self.known(f"{name}: failed. {seen.failure.splitlines()[0]}")
+
+    def leads(self, plan: Plan) -> None:
+        """Show a new best plan."""
+        self._board.leader = plan
+        self._line(f"leading: {self._board.leading or plan}")
+
+    def known(self, text: str) -> None:
+        """Keep a fact on the screen."""
+        self._board.facts.append(text)
+        self._line(text)
+
+    def note(self, text: str) -> None:
+        """Say something once, above the screen."""
+        if self._live is not None:
+            self._console.print(prose(text))
+        else:
+            self._line(text)
+
+    def _line(self, text: str) -> None:
+        if self._style is Style.PLAIN:
+            clock = f"[{self._elapsed_s():5.0f} s]"
+            self._console.print(Text(f"{clock} {text}"), soft_wrap=True)
+        else:
+            self._redraw()
+
+    def _redraw(self) -> None:
+        if self._live is not None:
+            self._live.refresh()
+
+    def _elapsed_s(self) -> float:
+        return self._clock() - self._start_s
+
+    def _screen(self) -> RenderableType:
+        return draw(self._board, elapsed_s=self._elapsed_s(), budget_s=self._budget_s)

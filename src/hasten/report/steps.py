@@ -1,0 +1,173 @@
+"""What a step is made of: tables and sentences about one profile, or two."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from hasten.records import Phase
+from hasten.report.bars import COLOURS, Gauge, Stack
+from hasten.units import duration, percent, significant, size, times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.records import Machine, Profile
+
+GAUGE_WIDTH = 36
+DOMINANT_RATIO = 0.4
+WAITING_RATIO = 0.02
+LEAST_CEILING_RATIO = 1.005  # what is told as more than 1.00x
+PLACES = {
+    Phase.DATA: "waiting for its data",
+    Phase.TRANSFER: "copying to the accelerator",
+    Phase.FORWARD: "in the forward pass",
+    Phase.LOSS: "in the loss function",
+    Phase.BACKWARD: "in the backward pass",
+    Phase.EXCHANGE: "waiting for the other ranks",
+    Phase.OPTIMIZER: "in the optimizer",
+    Phase.OTHER: "in the script's own code, outside the model and the loader",
+}
+
+
+def speed(profile: Profile) -> str:
+    """Say how fast the training is."""
+    rate = f"{significant(profile.samples_per_s)} {profile.sample_unit}/s"
+    return f"{duration(profile.mean_step_s)} a step, {rate}"
+
+
+def bottleneck(profile: Profile) -> str:
+    """Name the phase that takes most of a step, in one sentence."""
+    phase = max((p for p in Phase if p.in_step), key=profile.share_ratio)
+    share = profile.share_ratio(phase)
+    if share < DOMINANT_RATIO:
+        return f"No phase dominates; the largest share, {percent(share)}, is spent {PLACES[phase]}."
+    return f"{percent(share)} of the step is spent {PLACES[phase]}."
+
+
+def loader_ceiling(profile: Profile) -> str:
+    """Say what the best loader could give: measured where it was, else by the ledger."""
+    share = profile.share_ratio(Phase.DATA)
+    if not share:
+        return ""
+    if share < WAITING_RATIO:
+        return f"The loader is not the bottleneck: the loop waits {percent(share)} of the time."
+    best = profile.ceiling.mid_ratio if profile.ceiling else 1 / max(1e-9, 1 - share)
+    how = "measured with batches that were there already" if profile.ceiling else "estimated"
+    if best < LEAST_CEILING_RATIO:
+        return f"A perfect loader would not make a step shorter ({how})."
+    step = f"With a perfect loader a step would take {percent(1 / best)} of its time"
+    return f"{step}: at most {times(best)} ({how})."
+
+
+def stack(profile: Profile) -> Stack:
+    """Draw one step over the whole line."""
+    return Stack(phase_s=profile.phase_s, full_s=profile.mean_step_s)
+
+
+def stacks(before: Profile, after: Profile) -> Table:
+    """Draw the step before and after on one scale: the shorter bar is the faster step."""
+    grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(ratio=1)
+    for name, profile in (("before", before), ("after", after)):
+        per_sample = {p: s / profile.sample_count for p, s in profile.phase_s.items()}
+        full_s = max(p.mean_step_s / p.sample_count for p in (before, after))
+        grid.add_row(Text(name), Stack(phase_s=per_sample, full_s=full_s))
+    return grid
+
+
+def phases(profile: Profile) -> Table:
+    """List the phases of a step with their shares."""
+    table = _table("phase", "per step", "share")
+    table.add_column("")
+    for phase in _occurring(profile):
+        share = profile.share_ratio(phase)
+        gauge = Gauge(share_ratio=share, width=GAUGE_WIDTH, colour=COLOURS[phase])
+        seconds = Text(duration(profile.phase_s.get(phase, 0.0)))
+        table.add_row(Text(phase), seconds, Text(percent(share)), gauge)
+    return table
+
+
+def phases_before_and_after(before: Profile, after: Profile) -> Table:
+    """List the phases of a step as they were and as they are."""
+    table = _table("phase", "before", "share", "after", "share")
+    for phase in _occurring(before, after):
+        cells = []
+        for profile in (before, after):
+            cells += [
+                duration(profile.phase_s.get(phase, 0.0)),
+                percent(profile.share_ratio(phase)),
+            ]
+        table.add_row(Text(phase), *(Text(cell) for cell in cells))
+    totals = [duration(before.mean_step_s), "", duration(after.mean_step_s), ""]
+    table.add_row(Text("mean step", "bold"), *(Text(cell, "bold") for cell in totals))
+    return table
+
+
+def outside(profile: Profile) -> str:
+    """Say what passes between the steps; empty where nothing does."""
+    found = [(p, s) for p, s in profile.phase_s.items() if not Phase(p).in_step and s > 0]
+    if not found:
+        return ""
+    named = ", ".join(f"{phase} {duration(s)}" for phase, s in found)
+    return f"Outside the step, spread over all steps: {named}."
+
+
+def usage(profile: Profile, machine: Machine) -> list[tuple[str, str]]:
+    """List what the process used; what is unknown is left out."""
+    spread = f"middle half {duration(profile.step_low_s)} to {duration(profile.step_high_s)}"
+    rows: list[tuple[str, str | None]] = [
+        (
+            "step",
+            f"{duration(profile.step_s)} at the median ({spread}; {profile.step_count} steps)",
+        ),
+        ("cores busy", _cores(profile, machine)),
+        ("memory", _known(profile.peak_rss_bytes, lambda n: f"{size(n)} at the peak")),
+        ("page faults", _known(profile.faults_count, lambda n: f"{n:.0f} per step")),
+        ("arithmetic", _arithmetic(profile)),
+        ("own cost", _own_cost(profile)),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _known(value: float | None, say: Callable[[float], str]) -> str | None:
+    return None if value is None else say(value)
+
+
+def _cores(profile: Profile, machine: Machine) -> str | None:
+    if profile.cores_ratio is None:
+        return None
+    count = machine.budget.core_count
+    return f"{profile.cores_ratio:.1f} of {count} {'core' if count == 1 else 'cores'}"
+
+
+def _arithmetic(profile: Profile) -> str | None:
+    ratio, peak_flops = profile.efficiency_ratio, profile.peak_flops
+    if ratio is None or peak_flops is None:
+        return None
+    share = f"{percent(ratio)} of the matrix-product peak that this machine reached"
+    return f"{share} ({peak_flops / 1e9:.3g} GFLOP/s)"
+
+
+def _own_cost(profile: Profile) -> str | None:
+    cost = profile.own_cost
+    if cost is None:
+        return None
+    ends = (cost.mid_ratio, cost.low_ratio, cost.high_ratio)
+    mid, low, high = (percent(ratio - 1) for ratio in ends)
+    return f"measuring adds {mid} to a step ({low} to {high})"
+
+
+def _occurring(*profiles: Profile) -> list[Phase]:
+    return [p for p in Phase if p.in_step and any(x.phase_s.get(p) for x in profiles)]
+
+
+def _table(name: str, *numbers: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+    table.add_column(name)
+    for number in numbers:
+        table.add_column(number, justify="right")
+    return table

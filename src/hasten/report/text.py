@@ -1,0 +1,248 @@
+"""The report on the terminal: 80 columns, readable without colour and without Unicode."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.text import Text
+
+from hasten.report import findings, steps
+from hasten.report.layout import WIDTH, bullets, facts, heading, indented, prose, section
+from hasten.report.wording import EFFECTS, command_line, continued, granted, interval, words
+from hasten.units import duration, percent, times
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from hasten.records import Interval, LeverReport, Machine, Passes, Profiling, Tuning
+
+STYLES = {"kept": "bold green", "rejected": "red", "failed": "red", "dropped": "dim"}
+PASSED = {True: "passed", False: "failed", None: "open"}
+# How the reasons begin for which something that was faster is not in the plan.
+_LOST = {
+    "faster, but not proved": "what was faster could not be proved",
+    "faster, but": "what was faster did not pass a gate of the maths",
+    "the gain was not seen": "a gain was seen, but not again on fresh launches",
+    "not raced on fresh": "a gain was seen, but fresh launches could not be raced",
+    "most steps are": "most steps were faster, but some stalled",
+    "starts ": "what was faster starts too late for this training",
+}
+
+
+def render_profile(found: Profiling) -> Group:
+    """Draw where the time of a step goes and why, and what the process used meanwhile."""
+    profile = found.profile
+    outside = steps.outside(profile)
+    return Group(
+        heading("hasten profile"),
+        Text(),
+        prose(f"{steps.speed(profile)}.", "bold"),
+        prose(" ".join(filter(None, (steps.bottleneck(profile), steps.loader_ceiling(profile))))),
+        *section("Where a step goes", steps.stack(profile), Text(), steps.phases(profile)),
+        *((Text(), indented(Text(outside))) if outside else ()),
+        *section("What makes it slow", *findings.told(found.diagnosis)),
+        *section("Where in your code", *findings.lines(found.diagnosis, found.workload)),
+        *section("What it used", *facts(steps.usage(profile, found.machine))),
+        *section("Notes", *bullets([*granted(found.assumed), *found.notes])),
+    )
+
+
+def render_tuning(tuning: Tuning, *, plan_path: Path, lines: Mapping[str, str]) -> Group:
+    """Draw all that a tuning found out: the answer first, the commands to use it last.
+
+    Args:
+        tuning: what was found.
+        plan_path: where the plan file stands.
+        lines: what a user would write by hand, by lever.
+    """
+    tried = [row for row in tuning.levers if row.outcome != "skipped"]
+    skipped = [row for row in tuning.levers if row.outcome == "skipped"]
+    return Group(
+        heading(shlex.join(("hasten", "tune", *words(tuning.workload)))),
+        Text(),
+        prose(headline(tuning), "bold"),
+        *(prose(sentence) for sentence in beneath(tuning)),
+        *section("Where a step goes", *_steps(tuning)),
+        *section("What makes it slow", *findings.told(tuning.diagnosis)),
+        *section("What was tried", *_tried(tried)),
+        *section("What was not tried, and why", *facts([(s.lever, s.why) for s in skipped])),
+        *section("What it does to the maths", *_maths(tuning)),
+        *section("How far this can be trusted", *bullets(trust(tuning))),
+        *section("About this machine", *bullets(_caveats(tuning.machine))),
+        *section("How to use it", *_use(tuning, plan_path, lines)),
+    )
+
+
+def headline(tuning: Tuning) -> str:
+    """Give the answer in one sentence; never more than was proven."""
+    if not tuning.plan.settings:
+        return _nothing("Nothing", "Nothing here", tuning.levers)
+    if not tuning.proof.holds:
+        return "A gate of the maths failed: do not use this plan."
+    if _is_only_pulled(tuning):
+        pulled = f"Nothing beside what you pulled ({tuning.plan})"
+        return _nothing(pulled, pulled, tuning.levers)
+    if tuning.speedup is None:
+        return "The search ended before its best plan could be confirmed by fresh runs."
+    if not tuning.speedup.is_gain:
+        return f"Fresh runs did not confirm a gain: {interval(tuning.speedup)}."
+    seen = tuning.passes
+    if seen is None:
+        return f"This script can run {times(tuning.speedup.mid_ratio)} as fast."
+    over = "a pass" if seen.pass_count == 1 else f"{seen.pass_count:,} passes"
+    return f"This script can run {times(seen.whole.mid_ratio)} as fast over {over} over its data."
+
+
+def _nothing(so_far: str, at_all: str, rows: Sequence[LeverReport]) -> str:
+    """Say that nothing was found, and what became of that which was faster for a while."""
+    told = [row.why for row in rows if row.outcome in ("dropped", "rejected")]
+    lost = [next((says for lead, says in _LOST.items() if w.startswith(lead)), "") for w in told]
+    proved = f"{so_far} was proved to make this script faster"
+    if reasons := "; ".join(dict.fromkeys(filter(None, lost))):
+        return f"{proved}: {reasons}."
+    if any(row.why.startswith("not tried") for row in rows):
+        return f"{proved} in this time."
+    return f"{at_all} makes this script faster."
+
+
+def _is_only_pulled(tuning: Tuning) -> bool:
+    """Return whether the plan is what the user pulled: what a search finds it confirms, too."""
+    found_nothing = tuning.speedup is None and not tuning.unfinished
+    return bool(tuning.plan.settings) and found_nothing and tuning.proof.holds
+
+
+def beneath(tuning: Tuning) -> list[str]:
+    """Say what stands beneath the headline: the plan, its figure, its effect."""
+    said = []
+    if tuning.interrupted:
+        said.append("You interrupted the search; this is what was known by then.")
+    if tuning.out_of_time:
+        said.append("The budget was spent; this is what was known by then.")
+    if not tuning.plan.settings:
+        return [*said, _reasons(tuning.levers)]
+    if _is_only_pulled(tuning):
+        said.append(_reasons(tuning.levers))
+    said.append(f"Plan: {tuning.plan}.")
+    if tuning.speedup is not None:
+        said.append(f"Measured in fresh runs: {_measured(tuning.speedup, tuning.means_ratio)}.")
+    if tuning.speedup is not None and tuning.passes is not None:
+        said.append(_by_passes(tuning.passes, tuning.speedup))
+    said.append(f"Effect: {tuning.proof.effect} ({EFFECTS[tuning.proof.effect]}).")
+    return said
+
+
+def _by_passes(passes: Passes, speedup: Interval) -> str:
+    """Say what the first pass and all passes gain, where the figure is of later ones."""
+    given = "; --for says how long the training is" if passes.is_assumed else ""
+    return (
+        f"That is from the second pass over the data on. The first pass of {passes.step_count:,} "
+        f"steps, in which samples are kept: {times(passes.first_ratio)}. "
+        f"All {passes.pass_count:,} passes: {_measured(passes.whole, None)}{given}."
+    )
+
+
+def _measured(speedup: Interval, means_ratio: float | None) -> str:
+    ends = f"{times(speedup.low_ratio)} to {times(speedup.high_ratio)}"
+    means = "" if means_ratio is None else f"; ratio of plain means {times(means_ratio)}"
+    return f"{times(speedup.mid_ratio)}, 95 % interval {ends}{means}"
+
+
+def _reasons(rows: Sequence[LeverReport]) -> str:
+    if not rows:
+        return "There was no lever to try."
+    counts = Counter(row.outcome for row in rows)
+    counted = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
+    joined = sum(row.why.startswith("not tried alone") for row in rows)
+    together = f" ({joined} of them tried together, not alone)" if joined else ""
+    return f"Of {len(rows)} settings: {counted}{together}. The reason for each stands below."
+
+
+def _steps(tuning: Tuning) -> list[RenderableType]:
+    before, after = tuning.baseline, tuning.tuned
+    lead = prose(f"As it is: {steps.speed(before)}. {steps.bottleneck(before)}")
+    if after is None:
+        return [lead, Text(), steps.stack(before), Text(), steps.phases(before)]
+    then = prose(f"Tuned: {steps.speed(after)}. {steps.bottleneck(after)}")
+    stacks = steps.stacks(before, after)
+    table = steps.phases_before_and_after(before, after)
+    return [lead, then, Text(), stacks, Text(), table]
+
+
+def _tried(rows: Sequence[LeverReport]) -> list[RenderableType]:
+    names = [_setting(row) for row in rows]
+    width = min(max(map(len, names), default=0), 34)
+    parts: list[RenderableType] = []
+    for name, row in zip(names, rows, strict=True):
+        line = Text(f"{name:<{width}}  ", overflow="fold")
+        line.append(f"{row.outcome:<8}", STYLES.get(row.outcome, ""))
+        gain = "" if row.speedup is None else interval(row.speedup)
+        line.append(f"  {gain:<22}  {row.effect}".rstrip())
+        parts += [line, indented(prose(row.why, "dim"))]
+    return parts
+
+
+def _setting(row: LeverReport) -> str:
+    return row.lever if row.setting is None else f"{row.lever}={row.setting}"
+
+
+def _maths(tuning: Tuning) -> list[RenderableType]:
+    effect = tuning.proof.effect
+    if not tuning.plan.settings and not tuning.proof.gates:
+        return []
+    rows = [(PASSED[gate.passed], f"{gate.name}: {gate.says}") for gate in tuning.proof.gates]
+    if not rows:
+        return [prose(f"{effect}: {EFFECTS[effect]}. No gate was run.")]
+    counts = Counter(verdict for verdict, _ in rows)
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    return [prose(f"{effect}: {EFFECTS[effect]}. Gates: {verdicts}."), *facts(rows)]
+
+
+def trust(tuning: Tuning) -> list[str]:
+    """Say how much was measured, and what could not be seen."""
+    cost = tuning.cost
+    said = [f"The search took {duration(cost.wall_s)} and {cost.launch_count} launches."]
+    if tuning.noise is not None:
+        seen = percent(tuning.noise.resolution_ratio)
+        said.append(
+            f"Differences under {seen} cannot be seen here in the given time; "
+            "a longer --budget sees smaller ones."
+        )
+        bias = tuning.noise.bias
+        if not bias.low_ratio <= 1.0 <= bias.high_ratio:
+            said.append(
+                f"Two launches of the same script differed by {interval(bias)}: launches vary "
+                "here, so the published figure spans two pairs of them."
+            )
+    if tuning.band is not None and tuning.plan.settings:
+        said.append(
+            "`hasten run` watches its first 50 steps against those without levers, and puts the "
+            "levers back where the training goes astray."
+        )
+    return [*said, *granted(tuning.assumed), *tuning.notes]
+
+
+def _caveats(machine: Machine) -> list[str]:
+    return [f"{caveat.problem} {caveat.remedy}" for caveat in machine.caveats]
+
+
+def _use(tuning: Tuning, plan_path: Path, lines: Mapping[str, str]) -> list[RenderableType]:
+    if not tuning.plan.settings:
+        return []
+    command = command_line("run", tuning.workload, plan_path=plan_path)
+    parts: list[RenderableType] = [
+        prose("Run your script under the plan; it is not edited:"),
+        indented(prose(continued(command, width=WIDTH - 4), "bold cyan")),
+    ]
+    by_hand = [(n, lines[n]) for n, _ in tuning.plan.settings if lines.get(n, "").strip()]
+    if by_hand:
+        parts += [Text(), prose("Or write the same by hand:")]
+    for name, code in by_hand:
+        parts.append(indented(prose(f"# {name}", "dim")))
+        parts.append(indented(prose(code.strip("\n"), "cyan")))
+    return parts

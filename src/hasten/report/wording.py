@@ -1,0 +1,88 @@
+"""The words that every report shares."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hasten.records import Assumption, Effect, Entry
+from hasten.units import times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hasten.records import Interval, Workload
+
+PLAN_NAME = "hasten.toml"
+
+EFFECTS = {
+    Effect.EXACT: "the same bits",
+    Effect.ROUNDING: "the same maths, sums in another order",
+    Effect.REDRAW: "the same law, other random draws",
+    Effect.PRECISION: "fewer bits in some numbers",
+    Effect.LEARNING: "another algorithm",
+}
+
+ASSUMPTIONS = {
+    Assumption.DATASET_UNCHANGED: "item code has no outside effects, and what it reads is not "
+    "changed by the script",
+}
+
+SAYS_NOTHING_RATIO = 1000.0
+
+
+def interval(ratio: Interval) -> str:
+    """Return a speed-up with its 95 % interval, unless so few pairs were run that it says nothing.
+
+    >>> from hasten.records import Interval
+    >>> interval(Interval(low_ratio=1.1, mid_ratio=1.2, high_ratio=1.3))
+    '1.20x (1.10x to 1.30x)'
+    >>> interval(Interval(low_ratio=0.01, mid_ratio=1.2, high_ratio=100.0))
+    '1.20x (too few pairs)'
+    """
+    if ratio.high_ratio / ratio.low_ratio >= SAYS_NOTHING_RATIO:
+        return f"{times(ratio.mid_ratio)} (too few pairs)"
+    return f"{times(ratio.mid_ratio)} ({times(ratio.low_ratio)} to {times(ratio.high_ratio)})"
+
+
+def granted(assumed: Iterable[str]) -> list[str]:
+    """Return one sentence for each assumption that the user granted.
+
+    >>> granted(["dataset-unchanged"])[0][:48]
+    'Not proved but granted by --assume dataset-uncha'
+    """
+    return [
+        f"Not proved but granted by --assume {n}: {ASSUMPTIONS[Assumption(n)]}." for n in assumed
+    ]
+
+
+def words(workload: Workload) -> tuple[str, ...]:
+    """Return how the user writes this workload after hasten's own options."""
+    lead = {Entry.MODULE: ("-m",), Entry.COMMAND: ("--",)}.get(workload.entry, ())
+    return (*lead, *workload.argv)
+
+
+def command_line(verb: str, workload: Workload, *, plan_path: Path | None = None) -> str:
+    """Return the line to type, quoted for a shell; `--plan` only where it is not the default."""
+    option: tuple[str, ...] = ()
+    if plan_path is not None and plan_path.absolute() != Path(workload.cwd, PLAN_NAME):
+        path, cwd = plan_path.absolute(), Path(workload.cwd)
+        option = ("--plan", str(path.relative_to(cwd) if path.is_relative_to(cwd) else path))
+    return shlex.join(("hasten", verb, *option, *words(workload)))
+
+
+def continued(command: str, *, width: int) -> str:
+    r"""Return a shell command with its line breaks escaped, so that it can be copied.
+
+    >>> print(continued("hasten run train.py --epochs 3", width=24))
+    hasten run train.py \
+      --epochs 3
+    """
+    lines = [""]
+    for word in map(shlex.quote, shlex.split(command)):
+        if lines[-1] and len(lines[-1]) + len(word) + 3 > width:
+            lines.append(f"  {word}")
+        else:
+            lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
+    return " \\\n".join(lines)

@@ -1,0 +1,142 @@
+"""Every comparison on disk as soon as it is known, so that a search survives a crash.
+
+One JSON document per line, appended and fsynced. An append is not atomic: a line that a crash
+tore is dropped at the next start, and nothing before it is lost.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hasten.records import Comparison, Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SCHEMA = 3
+Settings = dict[str, tuple[Setting, ...]]
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search began with.
+
+    Attributes:
+        settings: of each lever, those that it tries.
+        named: of each lever that findings name, the share of a step that it can take away.
+    """
+
+    settings: Settings = {}
+    named: dict[str, float] = {}
+
+
+_BEGUN = b'{"settings":'
+
+
+@dataclass(kw_only=True)
+class Journal:
+    """The races of one search.
+
+    Attributes:
+        path: the file.
+        history: every comparison in it, oldest first.
+        begun: what the search began with. That comes from measurements, which differ from start
+            to start; a search goes on with what it began with.
+        resumed_count: how many of them an earlier run left.
+        lost: why nothing is written any more, as on a full disk; empty where all is kept.
+    """
+
+    path: Path
+    history: tuple[Comparison, ...] = ()
+    begun: Begun = field(default_factory=Begun)
+    resumed_count: int = 0
+    lost: str = ""
+
+    @classmethod
+    def open(cls, path: Path, fingerprint: Mapping[str, Any]) -> Journal:
+        """Return the journal at `path`, with its history if it is of the same search.
+
+        A journal of another fingerprint or schema is renamed to `<name>.old`.
+
+        Args:
+            path: the file; its folder is made.
+            fingerprint: what the races depend on: script, machine, versions; plain JSON.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        header = msgspec.json.encode({"schema": SCHEMA, "fingerprint": fingerprint}, order="sorted")
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        if lines and lines[0] == header + b"\n":
+            history, begun, kept_bytes = _read(lines)
+            os.truncate(path, kept_bytes)
+            return cls(path=path, history=history, begun=begun, resumed_count=len(history))
+        if lines:
+            path.replace(path.with_name(path.name + ".old"))
+        _append(path, header)
+        _sync_folder(path.parent)
+        return cls(path=path)
+
+    def forget(self) -> None:
+        """Remove the file: the search has come to its end."""
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def settle(self, begun: Begun) -> None:
+        """Keep what the search begins with, for the next start."""
+        if begun != self.begun:
+            self._write(msgspec.json.encode(begun))
+            self.begun = begun
+
+    def append(self, comparison: Comparison) -> None:
+        """Add a comparison; when this returns, it is on the disk, unless that is `lost`."""
+        self._write(msgspec.json.encode(comparison))
+        self.history = (*self.history, comparison)
+
+    def _write(self, line: bytes) -> None:
+        """Add a line. The first that fails is the last: it may be torn, which ends a reading."""
+        if self.lost:
+            return
+        try:
+            _append(self.path, line)
+        except OSError as error:
+            self.lost = (error.strerror or str(error)).lower()
+
+
+def _read(lines: list[bytes]) -> tuple[tuple[Comparison, ...], Begun, int]:
+    """Return the comparisons and settings up to the first broken line, and the bytes they take."""
+    history: list[Comparison] = []
+    begun = Begun()
+    kept_bytes = len(lines[0])
+    for line in lines[1:]:
+        if not line.endswith(b"\n"):
+            break
+        try:
+            if line.startswith(_BEGUN):
+                begun = msgspec.json.decode(line, type=Begun)
+            else:
+                history.append(msgspec.json.decode(line, type=Comparison))
+        except (msgspec.DecodeError, ValueError):
+            break
+        kept_bytes += len(line)
+    return tuple(history), begun, kept_bytes
+
+
+def _append(path: Path, line: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(line + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # Windows cannot open a folder
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

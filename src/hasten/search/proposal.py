@@ -1,0 +1,165 @@
+"""What the search asks for, and how it reads the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf, prod
+from typing import TYPE_CHECKING
+
+from hasten.records import Comparison, Plan, Switch, Verdict
+from hasten.search.knob import SWITCHES, Knob
+from hasten.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+LEAST_RATIO = 0.02
+_CLEAR_RATIO = 1.1
+
+
+class Kind(StrEnum):
+    """Why a plan is tried.
+
+    BUNDLE: several knobs at their best guess. BISECT: which knob breaks the bundle. TOGGLE: one
+    knob more. REFINE: another setting of a knob that is in. PAIR: two knobs at once, which may
+    want the same cores. PRUNE: are some knobs still worth it.
+    """
+
+    BUNDLE = "bundle"
+    BISECT = "bisect"
+    TOGGLE = "toggle"
+    REFINE = "refine"
+    PAIR = "pair"
+    PRUNE = "prune"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """Two plans to race.
+
+    Attributes:
+        lever: the knob in question; None where it is about several.
+        switch: the dearest switch among the levers that differ: what the race needs.
+        expected_ratio: the speed-up that such a race gives on average, 1 where it is not run
+            for a speed-up.
+        named_ratio: the largest share of a step that a finding names for a lever that differs.
+    """
+
+    kind: Kind
+    baseline: Plan
+    candidate: Plan
+    lever: str | None
+    switch: Switch
+    expected_ratio: float = 1.0
+    named_ratio: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stakes:
+    """What is won and lost by pulling a lever.
+
+    Attributes:
+        least_ratio: the gain that is worth a lever (0.02 is 2 %).
+        training_s: how long the training will run; what starts later than it saves is not
+            taken. Infinite where nobody said.
+    """
+
+    least_ratio: float = LEAST_RATIO
+    training_s: float = inf
+
+    def saved_s(self, ratio: float) -> float:
+        """Return the seconds that a speed-up saves of the training.
+
+        >>> Stakes(training_s=3600.0).saved_s(2.0)
+        1800.0
+        """
+        return self.training_s * (1.0 - 1.0 / ratio) if ratio != 1.0 else 0.0
+
+    def too_late(self, ratio: float, later_s: float) -> str:
+        """Say why a speed-up that comes `later_s` behind is not taken.
+
+        >>> Stakes(training_s=60.0).too_late(1.5, 30.0)
+        'starts 30 s later and saves 20 s of 1 m 00 s of training'
+        """
+        saved, whole = duration(self.saved_s(ratio)), duration(self.training_s)
+        return f"starts {duration(later_s)} later and saves {saved} of {whole} of training"
+
+
+def propose_race(
+    kind: Kind,
+    baseline: Plan,
+    candidate: Plan,
+    knobs: Sequence[Knob],
+    *,
+    lever: str | None = None,
+    expected_ratio: float = 1.0,
+) -> Proposal:
+    """Return the proposal of a race, with the switch that it needs."""
+    differing = baseline.differing(candidate)
+    turned = [knob for knob in knobs if knob.lever in differing]
+    switches = [SWITCHES.index(knob.switch) for knob in turned]
+    return Proposal(
+        kind=kind,
+        baseline=baseline,
+        candidate=candidate,
+        lever=lever,
+        switch=SWITCHES[max(switches, default=0)],
+        expected_ratio=expected_ratio,
+        named_ratio=max((knob.named_ratio for knob in turned), default=0.0),
+    )
+
+
+def is_better(comparison: Comparison, stakes: Stakes) -> bool:
+    """Return whether the candidate is taken: it won, or its best estimate is worth it."""
+    return is_faster(comparison, stakes) and not starts_too_late(comparison, stakes)
+
+
+def is_taken_whole(comparison: Comparison, stakes: Stakes) -> bool:
+    """Return whether a bundle comes in: it won, or showed much in noise that hid the proof.
+
+    A race among so much noise is dropped where it shows less than it could have proved, which
+    may be much; whether that is a gain is for the confirmation to say.
+    """
+    if starts_too_late(comparison, stakes):
+        return False
+    speedup = comparison.speedup
+    clear = speedup is not None and speedup.mid_ratio > _CLEAR_RATIO
+    return has_won(comparison) or (clear and not comparison.excludes_gain)
+
+
+def is_faster(comparison: Comparison, stakes: Stakes) -> bool:
+    """Return whether the candidate won, or is the best guess and worth a lever."""
+    if has_won(comparison):
+        return True
+    speedup = comparison.speedup
+    return (
+        comparison.verdict is Verdict.UNDECIDED
+        and speedup is not None
+        and speedup.mid_ratio >= 1.0 + stakes.least_ratio
+    )
+
+
+def has_won(comparison: Comparison | None) -> bool:
+    """Return whether a race was run, and proved that the candidate is faster."""
+    return comparison is not None and comparison.verdict is Verdict.WIN
+
+
+def shown_ratio(grounds: Iterable[Comparison | None]) -> float:
+    """Return the speed-up that races have proved, each counted once; a guess proves nothing."""
+    won = {id(seen): seen.speedup for seen in grounds if seen is not None and has_won(seen)}
+    return prod(speedup.mid_ratio for speedup in won.values() if speedup is not None)
+
+
+def without_guesses(plan: Plan, grounds: Mapping[str, Comparison | None]) -> Plan:
+    """Return the levers of a plan that have won; none where all have and it still does nothing."""
+    won = plan.only(frozenset(lever for lever, seen in grounds.items() if has_won(seen)))
+    return won if won != plan else Plan()
+
+
+def starts_too_late(comparison: Comparison, stakes: Stakes) -> bool:
+    """Return whether the candidate's start costs more than its steps save of the training."""
+    speedup, later_s = comparison.speedup, comparison.later_s
+    if speedup is None or later_s is None or later_s <= 0.0:
+        return False
+    return stakes.saved_s(speedup.mid_ratio) <= later_s

@@ -1,0 +1,173 @@
+"""What the search found about each lever, in one honest sentence."""
+
+from __future__ import annotations
+
+from math import exp
+from typing import TYPE_CHECKING
+
+from hasten.records import Comparison, LeverReport, Setting, Verdict
+from hasten.search.proposal import is_faster, starts_too_late
+from hasten.search.propose import EVEN, retell
+from hasten.units import times
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hasten.search.knob import Knob
+    from hasten.search.proposal import Stakes
+    from hasten.search.story import Story
+    from hasten.search.terms import Refusal, Terms
+
+_SAYS_NOTHING_RATIO = 1000.0
+
+
+def rows(
+    knobs: Sequence[Knob],
+    history: Sequence[Comparison],
+    *,
+    stakes: Stakes = EVEN,
+    terms: Terms | None = None,
+) -> tuple[LeverReport, ...]:
+    """Return one row per knob: kept, dropped, failed, or skipped where nobody tried it.
+
+    Args:
+        knobs: what could be turned.
+        history: every comparison.
+        stakes: when a lever is taken.
+        terms: those that the search ended under; they say why a lever was not tried. None where
+            the search was stopped.
+    """
+    story = retell(knobs, history, stakes=stakes, terms=terms)
+    return tuple(_row(knob, story) for knob in knobs)
+
+
+def _row(knob: Knob, story: Story) -> LeverReport:
+    setting = dict(story.plan.settings).get(knob.lever)
+    seen = story.deciding.get(knob.lever)
+    if seen is None and knob.lever in story.doubted:
+        seen = story.bundle
+    if knob.lever in story.broken:
+        failed = story.broken[knob.lever]
+        return _report(knob, dict(failed.candidate.settings)[knob.lever], "failed", _broke(failed))
+    if setting is not None and seen is None:
+        return _report(knob, setting, "kept", _kept_unseen(knob, story))
+    if seen is None and knob.lever in story.replaced:
+        return _replaced(knob, story.replaced[knob.lever])
+    if seen is None:
+        return _report(knob, None, "skipped", _untried(knob, story))
+    if setting is not None:
+        why = f"{_figure_of(seen)}{_unproven(seen)}{_expected(knob, seen)}"
+        return _report(knob, setting, "kept", why, seen)
+    tried = dict(seen.candidate.settings)[knob.lever]
+    if knob.lever in story.doubted:
+        again = inverse_figure(story.doubted[knob.lever])
+        why = f"{_figure_of(seen)}, but {again} in a second race: no gain worth a lever here"
+        return _report(knob, tried, "dropped", why, seen)
+    why = f"{_figure_of(seen)}: {_dropped(seen, story.stakes)}{_expected(knob, seen)}"
+    return _report(knob, tried, "dropped", why, seen)
+
+
+def _replaced(knob: Knob, seen: Comparison) -> LeverReport:
+    came = seen.candidate.only(seen.baseline.differing(seen.candidate))
+    before = dict(seen.baseline.settings)[knob.lever]
+    return _report(knob, before, "dropped", f"{came} in its place: {figure(seen)}")
+
+
+def _kept_unseen(knob: Knob, story: Story) -> str:
+    if knob.lever in story.moved:
+        seen = story.moved[knob.lever]
+        before = dict(seen.baseline.settings)[knob.lever]
+        return f"{figure(seen)} over {before}; not measured alone"
+    together = figure(story.bundle) if story.bundle else "not measured"
+    why = _why_passed_over(knob, story)
+    return f"pulled together with other levers ({together}); not measured alone{why and ': '}{why}"
+
+
+def _untried(knob: Knob, story: Story) -> str:
+    why = _why_passed_over(knob, story) or "the search ended before its turn"
+    limit = times(exp(knob.limit_log()))
+    could = "" if knob.lever in story.bounded else f"; it could give at most {limit}"
+    together = story.together
+    if together is None or knob.lever not in dict(together.candidate.settings):
+        return f"not tried: {why}{could}"
+    return f"not tried alone: {why}{could} ({figure(together)} together with other levers)"
+
+
+def _why_passed_over(knob: Knob, story: Story) -> str:
+    """Return the reason of the last race about a knob that was not run, empty where none was."""
+    if knob.lever in story.bounded:
+        return story.bounded[knob.lever]
+    about = [refusal for refusal in story.refused if _is_about(refusal, knob)]
+    return about[-1].says if about else ""
+
+
+def _is_about(refusal: Refusal, knob: Knob) -> bool:
+    return refusal.asked.lever == knob.lever
+
+
+def _report(
+    knob: Knob, setting: Setting | None, outcome: str, why: str, seen: Comparison | None = None
+) -> LeverReport:
+    return LeverReport(
+        lever=knob.lever,
+        setting=setting,
+        outcome=outcome,
+        why=why,
+        effect=knob.effect,
+        speedup=seen.speedup if seen else None,
+    )
+
+
+def _expected(knob: Knob, seen: Comparison) -> str:
+    """Say what was predicted, where both figures are about the lever alone."""
+    ratio = knob.forecasts.get(dict(seen.candidate.settings)[knob.lever])
+    if ratio is None or seen.baseline.settings:
+        return ""
+    return f"; predicted {times(ratio)}"
+
+
+def figure(seen: Comparison) -> str:
+    """Return a comparison as `1.02x [0.99, 1.05] after 40 pairs`."""
+    speedup = seen.speedup
+    if speedup is None:
+        return "no pairs"
+    says = speedup.high_ratio / speedup.low_ratio < _SAYS_NOTHING_RATIO
+    ends = f" [{speedup.low_ratio:.2f}, {speedup.high_ratio:.2f}]" if says else ""
+    count = len(seen.pairs)
+    return f"{times(speedup.mid_ratio)}{ends} after {count} pair{'s' if count != 1 else ''}"
+
+
+def inverse_figure(seen: Comparison) -> str:
+    """Return a comparison seen from its candidate, as `0.99x after 40 pairs`."""
+    if seen.speedup is None:
+        return "no pairs"
+    return f"{times(1.0 / seen.speedup.mid_ratio)} after {len(seen.pairs)} pairs"
+
+
+def _figure_of(seen: Comparison) -> str:
+    """Return a comparison that decided about a lever, with how many others it was about."""
+    count = len(seen.baseline.differing(seen.candidate)) - 1
+    if count < 1:
+        return figure(seen)
+    return f"{figure(seen)} together with {count} other lever{'s' if count != 1 else ''}"
+
+
+def _unproven(seen: Comparison) -> str:
+    return "" if seen.verdict is Verdict.WIN else ": the best guess, not proven alone"
+
+
+def _dropped(seen: Comparison, stakes: Stakes) -> str:
+    speedup = seen.speedup
+    if is_faster(seen, stakes) and starts_too_late(seen, stakes) and speedup and seen.later_s:
+        return stakes.too_late(speedup.mid_ratio, seen.later_s)
+    if speedup is not None and speedup.high_ratio < 1.0:
+        return "slower here"
+    if seen.excludes_gain:
+        return "no gain worth a lever here"
+    return "no gain that can be told from noise here"
+
+
+def _broke(failed: Comparison) -> str:
+    first = failed.failure.strip().splitlines()[0]
+    levers = len(failed.candidate.settings)
+    return first if levers == 1 else f"{first} (with {levers - 1} other levers pulled)"

@@ -1,0 +1,83 @@
+"""A closer look at the running script, and what it says."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hasten import diagnose
+from hasten.errors import HastenError
+from hasten.launch import probes
+from hasten.records import Diagnosis, HotLine, Place
+from hasten.session.threads import other_count, try_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hasten.launch.bench import Bench
+    from hasten.records import Finding, Machine, Plan, Profile
+
+_LEAST_COUNT, _MOST_COUNT = 8, 200
+_THREADS_RATIO = 0.4  # of the time for looking, for steps with another number of threads
+
+
+def examine(
+    bench: Bench, plan: Plan, seen: Profile, machine: Machine, *, seconds: float
+) -> Diagnosis:
+    """Look closely at the script for some steps, and say what makes them slow.
+
+    A script that does not bear to be looked at keeps the findings that need no look.
+
+    Args:
+        bench: where it runs.
+        plan: what the user pulled.
+        seen: its profile.
+        machine: this machine.
+        seconds: how long to look, about; at least eight steps.
+    """
+    count = max(_LEAST_COUNT, bench.cycle_count, int(seconds / max(1e-6, seen.step_s)))
+    try:
+        steps, found = probes.examine(bench, plan, min(count, _MOST_COUNT))
+        traits = bench.facts(plan)["traits"]
+    except HastenError:
+        return Diagnosis()
+    ranks_count = found.get("processors.local_ranks_count") or 1
+    if (threads := other_count(machine, traits, ranks_count)) is not None:
+        trying_s = _THREADS_RATIO * seconds
+        found |= try_threads(bench, plan, seen, threads, seconds=trying_s)
+    hot_lines = read_lines(found.pop("stacks.lines", ()))
+    case = diagnose.Case(
+        machine=machine,
+        profile=seen,
+        traits=traits,
+        found=found,
+        steps=tuple(steps),
+        hot_lines=hot_lines,
+    )
+    findings = tuple(map(with_sources, diagnose.diagnose(case)))
+    return Diagnosis(findings=findings, hot_lines=hot_lines, steps=tuple(steps))
+
+
+def read_lines(lines: Sequence[Mapping[str, Any]]) -> tuple[HotLine, ...]:
+    """Return sampled lines with their source."""
+    return tuple(
+        HotLine(
+            place=read_place(line["path"], line["line"]),
+            share_ratio=line["share_ratio"],
+            phase=line.get("phase", ""),
+            calls=line.get("calls", ""),
+        )
+        for line in lines
+    )
+
+
+def with_sources(finding: Finding) -> Finding:
+    """Return a finding whose places have their text."""
+    places = tuple(p if p.source else read_place(p.path, p.line) for p in finding.places)
+    return replace(finding, places=places)
+
+
+def read_place(path: str, line: int) -> Place:
+    """Return a line of a file with its text; without it where the file cannot be read."""
+    return Place(path=path, line=line, source=linecache.getline(path, line).strip())

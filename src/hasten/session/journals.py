@@ -1,0 +1,125 @@
+"""Where the races of a command are kept, so that the same command goes on from there."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import re
+import shutil
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hasten import search
+from hasten.errors import UsageError
+from hasten.launch.scratch import make_folder
+from hasten.lever import discover
+from hasten.records import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from hasten.records import Machine, Workload
+    from hasten.session import Options
+
+_PRODUCT = Path(__file__).parents[1]
+# What is larger is data and no text: its size and its time of change tell it apart.
+_TEXT_BYTES = 2**20
+
+
+def open_journal(
+    workload: Workload, options: Options, machine: Machine, *, torch: str
+) -> search.Journal:
+    """Open the journal of a command in the user's cache; where that cannot be, one in memory.
+
+    Args:
+        workload: the user's command; races of another text of its files are not taken over.
+        options: what may be raced.
+        machine: where.
+        torch: the version that the script imports.
+    """
+    from hasten.report import archive
+    from hasten.report.document import utf8
+
+    key = hashlib.sha256(repr((workload.command, workload.cwd)).encode()).hexdigest()[:16]
+    told: dict[str, object] = {
+        "torch": torch,
+        "command": list(map(utf8, workload.command)),
+        "cwd": utf8(workload.cwd),
+    }
+    try:
+        told |= _fingerprint(workload, options, machine)
+        return search.Journal.open(archive.folder() / "journals" / f"{key}.jsonl", told)
+    except UsageError:
+        lost = "there is no home folder"
+    except OSError as error:
+        lost = (error.strerror or str(error)).lower()
+    forgetting = make_folder() / "journal.jsonl"
+    atexit.register(shutil.rmtree, forgetting.parent, ignore_errors=True)
+    return search.Journal(path=forgetting, lost=lost)
+
+
+def _fingerprint(workload: Workload, options: Options, machine: Machine) -> dict[str, object]:
+    """Return what the races of a journal depend on."""
+    return {
+        "product": _hash_of(_PRODUCT.rglob("*.py")),
+        "script": _texts(workload),
+        "cores": machine.budget.core_count,
+        "cpu": machine.cpu.model,
+        "levers": list(discover()),
+        "permitted": [
+            [sorted(options.only), sorted(options.skip)],
+            [str(options.keep), str(options.allow), *sorted(options.assumed)],
+        ],
+        "pulled": str(options.pulled),
+    }
+
+
+def _texts(workload: Workload) -> str:
+    """Return a hash of the files that a command names, and of the Python files beside those."""
+    named = set(_named(workload))
+    beside = {p for file in named if file.suffix == ".py" for p in file.parent.glob("*.py")}
+    return _hash_of(named | beside)
+
+
+def _hash_of(files: Iterable[Path]) -> str:
+    kept = hashlib.sha256()
+    for file in sorted(files):
+        kept.update(os.fsencode(file) + b"\0" + _mark(file))
+    return kept.hexdigest()
+
+
+def _named(workload: Workload) -> Iterator[Path]:
+    """Yield the files among the words of a command; a shell's line and `--config=FILE` have some.
+
+    Modules are looked for by their names: an import would run their packages.
+    """
+    split = re.split(r"[\s=]+", " ".join(workload.argv))
+    for word in {*workload.argv, *split}:
+        for place in (Path(workload.cwd, word), Path(workload.cwd, word, "__main__.py")):
+            if os.path.isfile(place):
+                yield place
+    lead = "-m" if workload.entry is Entry.MODULE else ""
+    for name in (word for before, word in pairwise([lead, *split]) if before == "-m"):
+        yield from _module(name, workload.cwd)
+
+
+def _module(name: str, cwd: str) -> Iterator[Path]:
+    place = os.path.join(*name.split("."))
+    for root in (cwd, *sys.path):
+        for file in (Path(root, place, "__main__.py"), Path(root, f"{place}.py")):
+            if os.path.isfile(file):
+                yield file
+                return
+
+
+def _mark(file: Path) -> bytes:
+    try:
+        seen = file.stat()
+        if seen.st_size > _TEXT_BYTES:
+            return f"{seen.st_size} {seen.st_mtime_ns}".encode()
+        return hashlib.sha256(file.read_bytes()).digest()
+    except OSError:  # it is unknown, as it will be to the script
+        return b""

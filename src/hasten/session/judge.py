@@ -1,0 +1,93 @@
+"""Which part of a plan the gates let through, and which lever is to blame for the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hasten.errors import TRIAL_FAILURES
+from hasten.launch.deadline import OutOfTime
+from hasten.lever import lookup
+from hasten.records import Plan, Proof
+from hasten.session.proof import Unprovable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Judge:
+    """Judges a plan, and what is left of it where it fails.
+
+    A plan that fails loses the lever that may change the most, and is judged again. Where one
+    holds, the lever that went last was to blame, and those that went before it may have been
+    innocent: they are judged once more, together and then one by one, while there is time.
+
+    Args:
+        prove: what the gates say of a plan, with what the user pulled by hand.
+        in_time: whether a plan can still be proved and confirmed.
+        has_pulled: the user pulled something by hand, which may fail alone.
+
+    Attributes:
+        plan: what is left, at any time.
+        rejected: for each lever that had to go, why.
+        fails_alone: what the user pulled fails by itself: no other lever is to blame.
+    """
+
+    def __init__(
+        self,
+        prove: Callable[[Plan], Proof],
+        in_time: Callable[[Plan], bool],
+        *,
+        has_pulled: bool = False,
+    ) -> None:
+        self._prove = prove
+        self._in_time = in_time
+        self._has_pulled = has_pulled
+        self.plan = Plan()
+        self.rejected: dict[str, str] = {}
+        self.fails_alone = False
+
+    def judge(self, plan: Plan) -> Proof:
+        """Return the proof of what is left of `plan`.
+
+        Raises:
+            Unprovable: nothing can be said of any plan.
+        """
+        self.plan = plan
+        while not (proof := self._prove(self.plan)).holds and self.plan.settings:
+            if self._has_pulled and not (own := self._prove(Plan())).holds:
+                self.plan, self.fails_alone = Plan(), True
+                return own
+            lever = _gravest(self.plan)
+            self.rejected[lever] = _why_failed(proof)
+            self.plan = self.plan.without(lever)
+        doubtful = list(self.rejected)[:-1]
+        if again := self._readmit(plan, doubtful):
+            return again
+        for lever in doubtful[1:] and doubtful:
+            proof = self._readmit(plan, [lever]) or proof
+        return proof
+
+    def _readmit(self, whole: Plan, levers: list[str]) -> Proof | None:
+        """Take rejected levers in again if the plan holds with them; None where it does not."""
+        wider = whole.only(frozenset(levers).union(name for name, _ in self.plan.settings))
+        if not levers or not self._in_time(wider):
+            return None
+        try:
+            proof = self._prove(wider)
+        except (Unprovable, OutOfTime, *TRIAL_FAILURES):  # what has been proved stays so
+            return None
+        if not proof.holds:
+            return None
+        self.plan = wider
+        for lever in levers:
+            self.rejected.pop(lever)
+        return proof
+
+
+def _gravest(plan: Plan) -> str:
+    """Return the lever of a plan that may change the most."""
+    return max(lookup(plan), key=lambda pair: pair[0].effect.severity_index)[0].name
+
+
+def _why_failed(proof: Proof) -> str:
+    return next(gate.says for gate in proof.gates if gate.passed is False)

@@ -1,0 +1,162 @@
+"""From the steps of a child to a profile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import quantiles
+from typing import TYPE_CHECKING
+
+from hasten import compare
+from hasten.errors import HastenError
+from hasten.launch.probes import REPLAY_SETTLE_COUNT, ceiling, overhead
+from hasten.records import Phase, Profile
+from hasten.session.costs import GLANCE_COUNT, probe_count, watch_count
+from hasten.units import duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hasten.launch.bench import Bench
+    from hasten.launch.tally import Tally
+    from hasten.records import Plan, Step
+
+_OVERHEAD_S = 8.0
+_OVERHEAD_LEAST_COUNT = 12
+_OVERHEAD_MOST_COUNT = 120
+_CEILING_S = 10.0
+_CEILING_LEAST_COUNT, _CEILING_MOST_COUNT = 6, 40
+_WAITING_RATIO = 0.02
+
+
+def observe(bench: Bench, plan: Plan, *, step_count: int | None = None) -> Profile:
+    """Profile the script under `plan`.
+
+    Args:
+        bench: where it runs.
+        plan: the empty plan for the script as it is.
+        step_count: steps to watch; None watches for some seconds.
+    """
+    bench.steps(plan, GLANCE_COUNT)
+    bench.facts(plan)
+    if count := probe_count(bench.step_s, cycle_count=bench.cycle_count):
+        bench.steps(plan, count)
+    if step_count is None:
+        step_count = watch_count(
+            bench.step_s, cycle_count=bench.cycle_count, pass_count=bench.tally.pass_count
+        )
+        if bench.life_count is not None:
+            step_count = max(2, min(step_count, bench.life_count // 2))
+    steps, used = bench.steps(plan, step_count)
+    unit = bench.facts(plan)["unit"]
+    bench.check_memory(used["peak_rss_bytes"])
+    return summarise(steps, unit=unit, used=used)
+
+
+def summarise(steps: list[Step], *, unit: str, used: dict[str, float]) -> Profile:
+    """Return the profile of a run of steps.
+
+    Args:
+        steps: at least two.
+        unit: what a sample is: `samples`, `tokens` or `steps`.
+        used: faults and CPU seconds of these steps together, and the peak resident size.
+    """
+    walls = sorted(step.wall_s for step in steps)
+    low_s, middle_s, high_s = quantiles(walls, n=4, method="inclusive")
+    phases = {
+        phase: sum(step.phase_ns.get(phase, 0) for step in steps) * 1e-9 / len(steps)
+        for phase in Phase
+    }
+    whole_s = sum(phases.values()) * len(steps)
+    return Profile(
+        step_s=middle_s,
+        step_low_s=low_s,
+        step_high_s=high_s,
+        sample_unit=unit,
+        sample_count=sum(step.sample_count for step in steps) / len(steps),
+        phase_s={phase: seconds for phase, seconds in phases.items() if seconds},
+        step_count=len(steps),
+        peak_rss_bytes=int(used["peak_rss_bytes"]),
+        faults_count=used["faults_count"] / len(steps),
+        cores_ratio=used["cpu_s"] / whole_s if whole_s else None,
+    )
+
+
+def where(seen: Profile) -> str:
+    """Say in one line where the steps of a script go."""
+    shares = sorted(
+        ((seen.share_ratio(phase), phase) for phase in seen.phase_s if phase.in_step), reverse=True
+    )
+    parts = ", ".join(f"{phase} {percent(share)}" for share, phase in shares[:3])
+    return f"{duration(seen.mean_step_s)} a step: {parts}"
+
+
+def retimed(seen: Profile, tally: Tally, plan: Plan, costs_s: Sequence[float]) -> Profile:
+    """Return a profile with times that were measured in turns with those of another plan.
+
+    Two profiles of different moments do not compare: the machine may have changed in between.
+
+    Args:
+        seen: what was watched alone.
+        tally: of the blocks in turns.
+        plan: under which it was watched.
+        costs_s: seconds per sample of each block; fewer than two leave the profile as it is.
+    """
+    phase_s = tally.phase_s(plan)
+    if len(costs_s) < 2 or phase_s is None:
+        return seen
+    low_s, middle_s, high_s = quantiles(costs_s, n=4, method="inclusive")
+    return replace(
+        seen,
+        step_s=middle_s * seen.sample_count,
+        step_low_s=low_s * seen.sample_count,
+        step_high_s=high_s * seen.sample_count,
+        phase_s={phase: seconds for phase, seconds in phase_s.items() if seconds},
+        step_count=tally.step_count(plan),
+    )
+
+
+def measure_own_cost(bench: Bench, seen: Profile, plan: Plan) -> Profile:
+    """Add what our own seams cost: steps with them against steps without, in pairs."""
+    count = min(_OVERHEAD_MOST_COUNT, int(_OVERHEAD_S / (4 * max(1e-6, seen.step_s))))
+    if count < _OVERHEAD_LEAST_COUNT:  # some microseconds in steps as long as these
+        return seen
+    pairs = overhead(bench, plan, count)
+    if len(pairs) < _OVERHEAD_LEAST_COUNT:  # a short script: no interval, no claim
+        return seen
+    slower = compare.settle(pairs).speedup
+    return replace(seen, own_cost=compare.inverse(slower))
+
+
+def measure_ceiling(bench: Bench, seen: Profile, plan: Plan) -> Profile:
+    """Add what a loader would give that costs nothing, where the loop waits for its own.
+
+    A script that does not bear to get a batch twice keeps its profile without it.
+    """
+    if seen.share_ratio(Phase.DATA) < _WAITING_RATIO:
+        return seen
+    pair_s = (REPLAY_SETTLE_COUNT + 5 * bench.cycle_count) * max(1e-6, seen.step_s)
+    count = min(_CEILING_MOST_COUNT, int(_CEILING_S / pair_s))
+    if count < _CEILING_LEAST_COUNT:
+        return seen
+    try:
+        pairs, waiting_ratio = ceiling(bench, plan, count)
+    except HastenError:
+        return seen
+    if len(pairs) < _CEILING_LEAST_COUNT or waiting_ratio > _WAITING_RATIO:
+        return seen
+    return replace(seen, ceiling=compare.settle(pairs).speedup)
+
+
+def measure_peaks(bench: Bench, seen: Profile, plan: Plan) -> Profile:
+    """Add the operations of a step and what this machine reaches at best, where they are known.
+
+    The counter dispatches every operation through Python; a script that does not bear that
+    keeps its profile without it.
+    """
+    try:
+        best = bench.arm(plan).ask({"do": "peaks"}, 60.0)
+        seen = replace(seen, peak_flops=best["peak_flops"], copy_bytes=best["copy_bytes"])
+        flops = bench.arm(plan).ask({"do": "flops"}, 120.0)["flops"]
+    except HastenError:
+        return seen
+    return replace(seen, flops=flops or None)

@@ -1,0 +1,192 @@
+"""When a plan whose start takes longer has paid for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+from hasten.records import Interval, Passes
+from hasten.search import Stakes
+from hasten.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hasten.launch.tally import Tally
+    from hasten.records import Comparison, Plan, Setting
+
+_WORTH_SAYING_S = 3.0
+_BLAMED_SHARE, _TOLD_SHARE = 0.5, 0.1
+_ASSUMED_PASSES = 10
+_TOLD_RATIO = 0.98
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payback:
+    """A later start against faster steps.
+
+    Attributes:
+        later_s: seconds by which the training is behind under the plan, until its steps tell.
+        first_pass_s: of these, what the first pass over the data takes longer than later ones.
+        step_s: seconds of a step of the script as it is.
+        speedup_ratio: of its steps under the plan; above 1.
+    """
+
+    later_s: float
+    step_s: float
+    speedup_ratio: float
+    first_pass_s: float = 0.0
+
+    @property
+    def step_count(self) -> int:
+        """Steps after which both have trained as far in the same time.
+
+        >>> Payback(later_s=30.0, step_s=0.1, speedup_ratio=2.0).step_count
+        600
+        """
+        return ceil(self.later_s / (self.step_s * (1.0 - 1.0 / self.speedup_ratio)))
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of training under the plan until then, its start not counted."""
+        return self.step_count * self.step_s / self.speedup_ratio
+
+    def is_repaid(self, training_s: float) -> bool:
+        """Return whether a training as long as this gets it back.
+
+        Args:
+            training_s: seconds that the training takes as it is.
+        """
+        return self.later_s < training_s * (1.0 - 1.0 / self.speedup_ratio)
+
+    @property
+    def says(self) -> str:
+        """The break-even in one sentence.
+
+        >>> Payback(later_s=30.0, step_s=0.1, speedup_ratio=2.0).says
+        'Under the plan the first step comes 30 s later: paid back after 600 steps (30 s).'
+        >>> Payback(later_s=9.0, step_s=0.1, speedup_ratio=2.0, first_pass_s=9.0).says[:67]
+        'Under the plan the first pass over the data takes 9 s longer than l'
+        """
+        start_s, pass_s = self.later_s - self.first_pass_s, self.first_pass_s
+        parts = []
+        if start_s >= _TOLD_SHARE * self.later_s:
+            parts.append(f"the first step comes {duration(start_s)} later")
+        if pass_s >= _TOLD_SHARE * self.later_s:
+            longer = duration(pass_s)
+            parts.append(f"the first pass over the data takes {longer} longer than later ones")
+        return (
+            f"Under the plan {' and '.join(parts)}: "
+            f"paid back after {self.step_count:,} steps ({duration(self.wall_s)})."
+        )
+
+
+def blamed(plan: Plan, history: tuple[Comparison, ...], *, later_s: float) -> frozenset[str]:
+    """Return the levers of a plan that make its start late, as their races saw it; all if none.
+
+    Args:
+        plan: what starts late.
+        history: every race.
+        later_s: how late.
+    """
+    names = {name for name, _ in plan.settings}
+    found = [
+        seen.baseline.differing(seen.candidate)
+        for seen in history
+        if seen.later_s is not None and seen.later_s >= _BLAMED_SHARE * later_s
+    ]
+    single = [levers for levers in found if len(levers) == 1]
+    return frozenset(names & frozenset().union(*single)) or frozenset(names)
+
+
+def payback_of(
+    tally: Tally, own: Plan, other: Plan, *, step_s: float, speedup_ratio: float
+) -> Payback | None:
+    """Return when a plan has paid for its start; None where it starts about as early.
+
+    Args:
+        tally: what the bench has seen of both plans.
+        own: the plan before.
+        other: the plan after.
+        step_s: seconds of a step before.
+        speedup_ratio: of the steps after; above 1.
+    """
+    later_s = tally.later_s(own, other)
+    if later_s is None or later_s < _WORTH_SAYING_S:
+        return None
+    first_pass_s = tally.first_pass_s(own, other)
+    return Payback(
+        later_s=later_s, step_s=step_s, speedup_ratio=speedup_ratio, first_pass_s=first_pass_s
+    )
+
+
+def passes_of(
+    traits: Mapping[str, Setting],
+    speedup: Interval,
+    *,
+    step_s: float,
+    longer_s: float,
+    training_s: float | None,
+    life_count: int | None = None,
+) -> Passes | None:
+    """Return the gain of the first pass and of all; None where the first is like the others.
+
+    Args:
+        traits: what the child saw of the script.
+        speedup: of steps of later passes.
+        step_s: seconds of a step of the script as it is.
+        longer_s: seconds that the first pass takes longer under the plan.
+        training_s: seconds of the training as it is; None where nobody said.
+        life_count: steps of the training, where a trial has seen its end.
+    """
+    batch_count = int(traits.get("loader.batch_count", 0))
+    step_count = batch_count // max(1, int(traits.get("loader.batches_per_step", 1)))
+    if longer_s <= 0.0 or not step_count:
+        return None
+    pass_s = step_count * step_s
+    if training_s is None and life_count is not None:
+        training_s = life_count * step_s
+    pass_count = _ASSUMED_PASSES if training_s is None else max(1, round(training_s / pass_s))
+
+    def over(count: int, ratio: float) -> float:
+        return count * pass_s / (count * pass_s / ratio + longer_s)
+
+    mid_ratio = speedup.mid_ratio
+    if over(pass_count, mid_ratio) > _TOLD_RATIO * mid_ratio:
+        return None
+    ends = (over(pass_count, end) for end in (speedup.low_ratio, mid_ratio, speedup.high_ratio))
+    low_ratio, whole_ratio, high_ratio = ends
+    return Passes(
+        step_count=step_count, longer_s=longer_s, pass_count=pass_count,
+        is_assumed=training_s is None, first_ratio=over(1, mid_ratio),
+        whole=Interval(low_ratio=low_ratio, mid_ratio=whole_ratio, high_ratio=high_ratio),
+    )  # fmt: skip
+
+
+def unpaid(passes: Passes | None) -> str:
+    """Say that all passes do not make up for the first; empty where they do."""
+    if passes is None or passes.whole.is_gain:
+        return ""
+    longer, count = duration(passes.longer_s), passes.pass_count
+    over = "one pass is" if count == 1 else f"{count:,} passes are"
+    return f"the first pass over the data takes {longer} longer, and {over} too few to repay that"
+
+
+def too_late(payback: Payback | None, training_s: float | None) -> str:
+    """Say that a plan's start costs more than its steps save; empty where it does not."""
+    if payback is None or training_s is None or payback.is_repaid(training_s):
+        return ""
+    return Stakes(training_s=training_s).too_late(payback.speedup_ratio, payback.later_s)
+
+
+def savings(
+    payback: Payback | None, speedup_ratio: float, training_s: float | None, spent_s: float
+) -> list[str]:
+    """Weigh the gain of a plan against its start and the search, in sentences."""
+    said = [payback.says] if payback is not None else []
+    if training_s is None:
+        return said
+    saved_s = training_s * (1 - 1 / speedup_ratio) - (payback.later_s if payback else 0.0)
+    says = f"Of {duration(training_s)} of training the plan saves about {duration(saved_s)}"
+    return [*said, f"{says}; the search took {duration(spent_s)}."]

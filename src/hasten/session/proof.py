@@ -1,0 +1,398 @@
+"""Run the gates on a plan: which runs are needed, and what they show together."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from hasten.errors import TRIAL_FAILURES
+from hasten.launch.deadline import NEVER
+from hasten.launch.scratch import make_folder
+from hasten.launch.verification import Running, Take, recorded
+from hasten.lever import lookup
+from hasten.records import Effect, Gate, Phase, Plan, Proof
+from hasten.session.costs import recorded_count
+from hasten.verify import draws, gates, learning, precision
+from hasten.verify.band import band_of
+from hasten.verify.evidence import Evidence, alike, read_evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from hasten.launch.compiled_code import CompiledCode
+    from hasten.launch.deadline import Deadline
+    from hasten.launch.process import Isolation
+    from hasten.records import Band, Workload
+
+_FLOORS_COUNT, _OTHER_SEEDS_COUNT = 3, 2
+_FORCED_LEAST_COUNT, _FORCED_COUNT, _FORCED_MOST_COUNT = 2, 8, 24
+_FORCED_SHARE = 0.75
+_TAUGHT_BYTES, _EVIDENCE_BYTES = 1 << 28, 1 << 27
+_ONE_BIT = 2.0**-23
+_CLEAR_LOW, _CLEAR_HIGH = 5.0, 1000.0
+
+
+class Unprovable(Exception):
+    """The script as it is fails where its steps are recorded: no plan can be held against it."""
+
+
+def declared_effect(plan: Plan) -> Effect:
+    """Return the most that the levers of a plan say they do."""
+    return Effect.worst(*effects(plan))
+
+
+def effects(plan: Plan) -> frozenset[Effect]:
+    """Return what the levers of a plan say they do, each."""
+    return frozenset(lever.effect for lever, _ in lookup(plan))
+
+
+def _without(plan: Plan, effect: Effect) -> Plan:
+    return Plan(tuple((lever.name, s) for lever, s in lookup(plan) if lever.effect is not effect))
+
+
+def _epsilon_ratio(plan: Plan) -> float:
+    precise = [pair for pair in lookup(plan) if pair[0].effect is Effect.PRECISION]
+    return max(lever.epsilon_ratio(setting) for lever, setting in precise)
+
+
+def _forced_count(step_count: int, parameter_count: int) -> int:
+    """Return how many steps can be taught: their weights and gradients need room.
+
+    >>> _forced_count(32, 1000), _forced_count(32, 4_000_000), _forced_count(32, 10**9)
+    (24, 8, 2)
+    """
+    weights_bytes = 4 * max(1, parameter_count)
+    many = min(_FORCED_MOST_COUNT, _EVIDENCE_BYTES // (2 * weights_bytes))
+    most = min(_TAUGHT_BYTES // weights_bytes, max(_FORCED_COUNT, many))
+    return max(_FORCED_LEAST_COUNT, min(most, int(_FORCED_SHARE * step_count)))
+
+
+class Prover:
+    """Record the script once, then judge plans against it.
+
+    Nothing is timed here, so two runs go on at the same time where memory holds them.
+
+    Args:
+        workload: the user's command.
+        isolation: how the runs' writes are kept away from the user's files.
+        step_s: seconds of a step, which decides how many are recorded.
+        start_s: seconds until the first step.
+        patience_s: how long a first step may take.
+        parameter_count: numbers in the model, which decides for how many steps its weights are
+            kept.
+        code: what trials have compiled so far.
+        at_once_count: runs that memory has room for.
+        assumed: what the user granted, by name.
+        deadline: when no run is waited for any more.
+    """
+
+    def __init__(
+        self, workload: Workload, *, isolation: Isolation, step_s: float, start_s: float,
+        patience_s: float, parameter_count: int, code: CompiledCode, at_once_count: int = 2,
+        assumed: frozenset[str] = frozenset(),
+        deadline: Deadline = NEVER,
+    ) -> None:  # fmt: skip
+        self.launch_count = 0
+        self._workload = workload
+        self._isolation = isolation
+        self._code = code
+        self._at_once_count = at_once_count
+        self._assumed = assumed
+        self._deadline = deadline
+        step_count = recorded_count(step_s)
+        # Two runs share the cores, and every step is hashed: be generous.
+        self._patience_s = patience_s + 4 * start_s + 10 * step_count * step_s
+        self._taught = make_folder()
+        forced_count = _forced_count(step_count, parameter_count)
+        self._take = Take(step_count=step_count, forced_count=forced_count, teacher=self._taught)
+        self._baseline: tuple[Evidence, Evidence] | None = None
+        self._repeats: Gate | None = None
+        self._tutor: Evidence | None = None
+        self._keeps = False
+        self._teaching = Lock()
+        self._step_s = step_s
+        self._vitals: list[Mapping[str, Any]] = []
+        self._known: dict[tuple[Plan, Take], Evidence] = {}
+        self._running = Running()
+
+    def __enter__(self) -> Prover:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        shutil.rmtree(self._taught, ignore_errors=True)
+
+    @property
+    def band(self) -> Band | None:
+        """What a real run is held against, once a plan has been judged."""
+        return band_of(self._vitals, step_s=self._step_s)
+
+    def prove(self, plan: Plan) -> Proof:
+        """Return what the gates say of `plan`.
+
+        Raises:
+            Unprovable: the script fails without the plan, too, where its steps are recorded.
+            OutOfTime: the deadline has passed.
+        """
+        declared = declared_effect(plan)
+        if not plan.settings:
+            return Proof(effect=Effect.EXACT)
+        try:
+            judge = self._judge_learning if declared is Effect.LEARNING else self._judge
+            return judge(plan)
+        except TRIAL_FAILURES as failure:
+            gate = Gate(name="G1 structure", passed=False, says=failure.last_words)
+            return Proof(effect=declared, gates=(gate,))
+
+    # ---- the same training
+
+    def _judge(self, plan: Plan) -> Proof:
+        first, second, candidate = self._runs(plan)
+        proof = self._compare(plan, first, second, candidate)
+        return gates.show_losses(proof, first, candidate)
+
+    def _compare(self, plan: Plan, first: Evidence, second: Evidence, candidate: Evidence) -> Proof:
+        declared, asked = declared_effect(plan), effects(plan)
+        repeats = self._repeats or gates.repeatable(first, second)
+        varies = first.batches != second.batches
+        redraws = varies or (Effect.REDRAW in asked and candidate.batches != first.batches)
+        shown = [repeats, gates.same_structure(first, candidate, redraws=redraws, again=second)]
+        if candidate.equals(first):
+            shown.append(gates.same_bits(first, candidate))
+            return gates.prove(Effect.EXACT, shown)
+        if declared is Effect.EXACT and repeats.passed:
+            return gates.prove(declared, [*shown, gates.same_bits(first, candidate)])
+        if shown[-1].passed is False:
+            shown[-1] = self._structure(first, second, candidate, redraws=redraws)
+        if redraws and not (varies and draws.same_law(first, second).passed is False):
+            shown.append(draws.same_law(first, candidate))
+        if shown[1].passed is False:  # what follows compares step by step
+            return gates.prove(declared, shown)
+        if Effect.PRECISION in asked:
+            shown += self._precision(plan, first, candidate)
+        elif Effect.REDRAW in asked:
+            shown += self._redraw(plan, first, candidate)
+        else:
+            shown += self._rounding(first, candidate)
+        same_draws = not redraws and _draw_alike(first, candidate)
+        effect = Effect.ROUNDING if declared is Effect.REDRAW and same_draws else declared
+        return gates.prove(effect, shown)
+
+    def _structure(
+        self, first: Evidence, second: Evidence, candidate: Evidence, *, redraws: bool
+    ) -> Gate:
+        """G1 where counts may depend on values: do they differ where one bit does, too?"""
+        for count in (1, _FLOORS_COUNT):
+            counts = gates.only_counts_differ(first, candidate, redraws=redraws)
+            shaken = self._floors(_ONE_BIT, count) if counts else ()
+            gate = gates.same_structure(
+                first, candidate, redraws=redraws, again=second, shaken=shaken
+            )
+            if gate.passed is not False or not counts:
+                break
+        return gate
+
+    def _rounding(self, first: Evidence, candidate: Evidence) -> list[Gate]:
+        """G3 by one floor run; by three where one does not decide."""
+        for count in (1, _FLOORS_COUNT):
+            floors = self._floors(_ONE_BIT, count)
+            own, other, *shaken = alike(first, candidate, *floors)
+            if not own.step_count:
+                return [gates.by_spread(first, candidate, floors)]
+            gate = gates.within_floor(own, other, shaken)
+            ratio = gate.distance_ratio or 0.0
+            if ratio >= _CLEAR_HIGH or (gate.passed is True and ratio <= _CLEAR_LOW):
+                break
+        if not self._varies:
+            return [gate]
+        return [gates.resolved(gate, own, shaken), precision.same_update(own, other, shaken)]
+
+    def _update(self, first: Evidence, candidate: Evidence) -> list[Gate]:
+        """G3 for the optimizer alone, as far as the runs go the same way."""
+        own, other, *shaken = alike(first, candidate, *self._floors(_ONE_BIT, 1))
+        return [precision.same_update(own, other, shaken)] if own.step_count else []
+
+    def _redraw(self, plan: Plan, first: Evidence, candidate: Evidence) -> list[Gate]:
+        """Compare on the batches of the script as it is; where the model draws, with its seeds."""
+        if not candidate.fed_step_count and candidate.batches != first.batches:
+            says = "batches cannot be kept here: training on the new ones was not compared"
+            shown = [Gate(name="G3 draws", passed=None, says=says)]
+        else:
+            own, other = alike(first, candidate)
+            if own.model_draws[: len(own.losses)] == other.model_draws[: len(own.losses)]:
+                return self._rounding(own, other)
+            own, other, *others = alike(own, other, *self._others())
+            if not own.step_count:
+                return [gates.by_spread(first, candidate, self._others())]
+            shown = [draws.within_draws(own, other, others), *self._update(own, other)]
+        rest = _without(plan, Effect.REDRAW)
+        if rest.settings:
+            shown += self._rounding(first, self._record(rest, self._take))
+        return shown
+
+    def _precision(self, plan: Plan, first: Evidence, candidate: Evidence) -> list[Gate]:
+        """Prove the other levers without the narrow ones, and these by a floor of their own."""
+        rest, epsilon_ratio = _without(plan, Effect.PRECISION), _epsilon_ratio(plan)
+        shown: list[Gate] = []
+        if rest.settings:
+            proof = self._judge(rest)
+            shown += [gate for gate in proof.gates if _is_news(gate)]
+        if Effect.REDRAW in effects(plan) and first.model_draws != candidate.model_draws:
+            still = _without(plan, Effect.REDRAW)
+            candidate = self._record(still, replace(self._take, feeds=True))
+        floors = self._floors(epsilon_ratio, 1)
+        own, other, *wide = alike(first, candidate, *floors)
+        if not own.step_count:
+            return [*shown, gates.by_spread(first, candidate, floors)]
+        gate = precision.within_precision(
+            own, other, wide, epsilon_ratio=epsilon_ratio, varies=self._varies
+        )
+        if self._varies:
+            gate = gates.resolved(gate, own, self._floors(_ONE_BIT, 1))
+        shown.append(gate)
+        phases = [lv.phases for lv, _ in lookup(plan) if lv.effect is Effect.PRECISION]
+        if not any(Phase.OPTIMIZER in part for part in phases):
+            shown += self._update(own, other)
+        return shown
+
+    # ---- another algorithm
+
+    def _judge_learning(self, plan: Plan) -> Proof:
+        """Run the script under several seeds as it is and under the plan."""
+        take = replace(self._take, forced_count=0, teacher=None)
+        takes = [replace(take, shift=shift) for shift in range(learning.LEAST_PAIRS_COUNT)]
+        asked = [(arm, one) for one in takes for arm in (Plan(), plan)]
+        runs = self._record_all(asked)
+        sample_count = learning.common_sample_count(runs)
+        ends = [learning.final_loss(run, sample_count) for run in runs]
+        shown = [learning.no_worse(list(zip(ends[::2], ends[1::2], strict=True)))]
+        rest = _without(plan, Effect.LEARNING)
+        if rest.settings:
+            shown += self._judge(rest).gates
+        return gates.show_losses(gates.prove(Effect.LEARNING, shown), runs[0], runs[1])
+
+    # ---- the runs
+
+    def _runs(self, plan: Plan) -> tuple[Evidence, Evidence, Evidence]:
+        """Record the script twice, then the plan and a floor."""
+        asked = effects(plan)
+        feeds = bool(asked & {Effect.REDRAW, Effect.PRECISION})
+        first, second = self._untouched(keeps=feeds)
+        wanted = [(plan, replace(self._take, feeds=feeds or self._varies))]
+        if Effect.PRECISION in asked:
+            wanted.append((Plan(), replace(self._take, perturb_ratio=_epsilon_ratio(plan))))
+        elif declared_effect(plan) is not Effect.EXACT:
+            wanted.append((Plan(), replace(self._take, perturb_ratio=_ONE_BIT)))
+        return first, second, self._record_all(wanted)[0]
+
+    @property
+    def _varies(self) -> bool:
+        """The script does not repeat itself."""
+        return self._repeats is not None and self._repeats.passed is None
+
+    def _untouched(self, *, keeps: bool) -> tuple[Evidence, Evidence]:
+        """Return two runs of the script as it is, first that which teaches the others.
+
+        One that does not repeat itself gives its batches and gradients to all others: then they
+        differ by what is left, and the optimizer by nothing.
+        """
+        if self._baseline is None or (keeps and not self._keeps):
+            self._forget()
+            self._keeps = keeps
+            keeping = replace(self._take, teacher=None, keeps=keeps)
+            first, second = self._together([partial(self._run, Plan(), keeping)] * 2)
+            self._baseline = (second, first) if second is self._tutor else (first, second)
+            if not self._varies:
+                self._repeats = gates.repeatable(*self._baseline)
+            self._take = replace(self._take, feeds=self._varies)
+            if self._varies and not keeps:
+                return self._untouched(keeps=True)
+        return self._baseline
+
+    def _floors(self, ratio: float, count: int) -> tuple[Evidence, ...]:
+        """Return runs with weights perturbed; more of a script that differs by itself, too."""
+        take = replace(self._take, perturb_ratio=ratio)
+        seeds = range(1, (_FLOORS_COUNT if self._varies else count) + 1)
+        return tuple(self._record_all([(Plan(), replace(take, perturb_seed=s)) for s in seeds]))
+
+    def _others(self) -> list[Evidence]:
+        """Return the script on the same batches from the same weights, under other seeds."""
+        take = replace(self._take, feeds=True)
+        seeds = range(1, _OTHER_SEEDS_COUNT + 1)
+        return self._record_all([(Plan(), replace(take, reseed=seed)) for seed in seeds])
+
+    def _record(self, plan: Plan, take: Take) -> Evidence:
+        return self._record_all([(plan, take)])[0]
+
+    def _record_all(self, asked: Sequence[tuple[Plan, Take]]) -> list[Evidence]:
+        """Record runs; what was recorded before is not again."""
+        missing = [pair for pair in dict.fromkeys(asked) if pair not in self._known]
+        found = self._together([partial(self._run, plan, take) for plan, take in missing])
+        self._known.update(zip(missing, found, strict=True))
+        return [self._known[pair] for pair in asked]
+
+    def _together(self, runs: Sequence[Callable[[], Evidence]]) -> list[Evidence]:
+        self._running = Running()
+        with ThreadPoolExecutor(self._at_once_count) as pool:
+            futures = [pool.submit(run) for run in runs]
+            try:
+                return [future.result() for future in futures]
+            except BaseException:  # nobody waits for the others any more
+                pool.shutdown(wait=False, cancel_futures=True)
+                self._running.end()
+                raise
+
+    def _run(self, plan: Plan, take: Take) -> Evidence:
+        self.launch_count += 1
+        try:
+            with recorded(
+                self._workload, plan, take, isolation=self._isolation, code=self._code,
+                assumed=self._assumed, deadline=self._deadline,
+                patience_s=self._patience_s, running=self._running,
+            ) as (message, folder):  # fmt: skip
+                evidence = read_evidence(message, folder)
+                if take.teacher is None and take.forced_count:
+                    self._vitals.append(message["vitals"] | {"steps": message["steps"]})
+                    self._teach(folder, evidence)
+                return evidence
+        except TRIAL_FAILURES as failure:
+            if plan.settings:
+                raise
+            raise Unprovable(failure.last_words) from failure
+
+    def _teach(self, folder: Path, evidence: Evidence) -> None:
+        """Keep what the first of the two runs left for the others."""
+        with self._teaching:
+            if any(self._taught.iterdir()):
+                return
+            self._tutor = evidence
+            for pattern in ("weights*", "batch*", "taught*"):
+                for path in folder.glob(pattern):
+                    shutil.move(path, self._taught)
+
+    def _forget(self) -> None:
+        """Begin anew: what was kept for another plan is not enough for this one."""
+        self._known.clear()
+        for path in self._taught.iterdir():
+            path.unlink()
+
+
+def _is_news(gate: Gate) -> bool:
+    """Return whether a gate of a part of a plan says more than the same gate of the whole."""
+    return gate.passed is False or not gate.name.startswith(("G0", "G1 structure"))
+
+
+def _draw_alike(first: Evidence, candidate: Evidence) -> bool:
+    """Return whether torch's generator stood alike wherever it was looked at."""
+    return (first.fetch_draws, first.model_draws) == (
+        candidate.fetch_draws,
+        candidate.model_draws,
+    )

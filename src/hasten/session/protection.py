@@ -1,0 +1,47 @@
+"""Trials do not start where the kernel cannot keep them from the user's files, unless permitted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hasten.errors import IsolationFailed, UsageError
+
+if TYPE_CHECKING:
+    from hasten.records import Workload
+    from hasten.session import Options, Watcher
+
+_LACK = "Neither the overlay nor Landlock works here"
+
+
+def protect(workload: Workload, options: Options, view: Watcher) -> None:
+    """Make sure that trials cannot change the user's files, or that the user permits it.
+
+    Raises:
+        IsolationFailed: they could, and the user has not.
+    """
+    from hasten.launch.process import Isolation, best_isolation
+
+    if best_isolation(workload.cwd) is not Isolation.PYTHON:
+        return
+    if not options.unprotected:
+        raise IsolationFailed(
+            f"{_LACK}: {workload.argv[0]} could change your files in every trial.",
+            remedy="Permit user namespaces, or work on a copy of the folder and add --unprotected.",
+        )
+    view.note(
+        f"{_LACK}: Python's own writes are redirected, those of native libraries and of other "
+        "programs reach the real files."
+    )
+
+
+def refuse_ranks(count: int) -> None:
+    """Stop where a command trains in several processes.
+
+    Raises:
+        UsageError: it does.
+    """
+    if count > 1:
+        raise UsageError(
+            f"The command trains in {count} processes, and a plan is found for one.",
+            remedy="Tune it with one process; `hasten profile` measures one of them as it is.",
+        )

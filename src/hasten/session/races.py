@@ -1,0 +1,311 @@
+"""Races on the bench: the noise of this machine, one candidate, the published figure."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hasten import compare
+from hasten.errors import TRIAL_FAILURES
+from hasten.launch.blocks import both_start_s
+from hasten.launch.deadline import OutOfTime
+from hasten.lever import lookup
+from hasten.records import Comparison, Noise, Plan, Verdict
+from hasten.search import Kind
+from hasten.session.costs import (
+    CONFIRM_LEAST_COUNT,
+    CONFIRM_LEAST_S,
+    CONFIRM_ROUNDS,
+    CONFIRM_TRIAL_COUNT,
+    NOISE_LEAST_COUNT,
+    NOISE_LEAST_S,
+)
+from hasten.units import duration, percent, times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hasten import search
+    from hasten.launch.bench import Bench
+    from hasten.records import Interval, Pair
+    from hasten.session import Options, Watcher
+
+LEAST_RATIO, COARSEST_RATIO = 0.02, 0.05
+_COIN_SEED = 20_240_601
+_NOISE_SHARE, _NOISE_MOST_S, _NOISE_MOST_COUNT = 0.05, 12.0, 60
+_CONFIRM_SHARE, _CONFIRM_LEAST_S, _CONFIRM_MOST_S = 0.2, 8.0, 60.0
+_CONFIRM_WANTED_S = 30.0
+_REDRAWN_GROWTH = 1.1  # an interval of many pairs takes milliseconds
+_RACE_LEAST_COUNT, _RACE_USUAL_COUNT, _RACE_USUAL_S = 8, 16, 8.0
+_CONFIRM_MOST_COUNT = 24
+_NEIGHBOURS_LEAST_COUNT = 8
+
+
+class Races:
+    """Run the races of one tuning, and tell the watcher.
+
+    Attributes:
+        noise: of the A/A run, after `measure_noise`.
+        least_ratio: the gain that is worth a lever here: 2 %, or what can be resolved.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        options: Options,
+        view: Watcher,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.noise: Noise | None = None
+        self.least_ratio = LEAST_RATIO
+        self._seen: dict[Plan, Comparison] = {}
+        self._bench = bench
+        self._options = options
+        self._view = view
+        self._clock = clock
+        self._coin = random.Random(_COIN_SEED)
+
+    @property
+    def confirm_s(self) -> float:
+        """Seconds of pairs that a confirmation should have."""
+        share_s = _CONFIRM_SHARE * self._options.aim_s
+        return min(max(_CONFIRM_LEAST_S, share_s), _CONFIRM_MOST_S)
+
+    def with_pulled(self, plan: Plan) -> Plan:
+        """Return a plan with what the user pulled by hand."""
+        for name, setting in self._options.pulled.settings:
+            plan = plan.pull(name, setting)
+        return plan
+
+    def measure_noise(self) -> Noise:
+        """Race the script against itself: what can be told apart here at all?"""
+        plan = self._options.pulled
+        measure = self._measure(plan, plan)
+        self._bench.prepare(self.with_pulled(plan), self.with_pulled(plan))
+        self._view.race_begins(Plan(), Plan())
+        seconds = min(max(NOISE_LEAST_S, _NOISE_SHARE * self._options.aim_s), _NOISE_MOST_S)
+        started_s = self._clock()
+        pairs = list(measure([True, False]))
+        pair_s = (self._clock() - started_s) / len(pairs)
+        count = max(NOISE_LEAST_COUNT, min(int(seconds / pair_s), _NOISE_MOST_COUNT))
+        pairs += measure([self._coin.random() < 0.5 for _ in range(count - len(pairs))])
+        pair_s = (self._clock() - started_s) / len(pairs)
+        noise = compare.measure_noise(pairs, pair_s=pair_s, budget_s=self.confirm_s)
+        self._view.race_grows(pairs, noise.bias)
+        self._view.race_ends(
+            Comparison(
+                baseline=Plan(),
+                candidate=Plan(),
+                verdict=Verdict.UNDECIDED,
+                speedup=noise.bias,
+                pairs=tuple(pairs),
+                wall_s=self._clock() - started_s,
+            )
+        )
+        self.noise = noise
+        launches_ratio = abs(math.log(noise.bias.mid_ratio))
+        coarse_ratio = max(noise.resolution_ratio, launches_ratio)
+        self.least_ratio = max(LEAST_RATIO, min(coarse_ratio, COARSEST_RATIO))
+        self._view.known(
+            f"differences under {percent(noise.resolution_ratio)} cannot be seen here in "
+            f"{duration(self.confirm_s)}"
+        )
+        return noise
+
+    def least_s(self, proposal: search.Proposal) -> float:
+        """Return the seconds of pairs below which a race cannot decide anything."""
+        own, other = (self.with_pulled(p) for p in (proposal.baseline, proposal.candidate))
+        return _RACE_LEAST_COUNT * self._bench.pair_s(own, other)
+
+    def prepare_s(self, proposal: search.Proposal) -> float:
+        """Return the seconds that go by before the first pair of a race."""
+        own, other = (self.with_pulled(p) for p in (proposal.baseline, proposal.candidate))
+        compile_s = 0.0
+        if not self._bench.tally.has_compiled(other):
+            compile_s = sum(lever.start_ratio for lever, _ in lookup(other)) * self._bench.start_s
+        return self._bench.prepare_s(own, other) + compile_s
+
+    def race(self, proposal: search.Proposal, share_s: float, *, most_s: float) -> Comparison:
+        """Race a candidate; a script that breaks under it is a result, too.
+
+        Args:
+            proposal: what to race.
+            share_s: seconds of pairs that this race may take.
+            most_s: seconds of pairs that are left for all races.
+        """
+        baseline, candidate = proposal.baseline, proposal.candidate
+        self._view.race_begins(baseline, candidate)
+        result = self._race(proposal, share_s, most_s=most_s)
+        self._view.race_ends(result)
+        if result.speedup is not None:
+            self._seen[candidate] = result
+            dropped = "no gain" if result.excludes_gain else "no gain that can be told from noise"
+            word = {Verdict.WIN: "faster", Verdict.DROP: dropped}.get(result.verdict, "undecided")
+            change = candidate.only(baseline.differing(candidate)) or baseline
+            self._view.known(f"{change}: {times(result.speedup.mid_ratio)}, {word}")
+        return result
+
+    def _race(self, proposal: search.Proposal, share_s: float, *, most_s: float) -> Comparison:
+        baseline, candidate = proposal.baseline, proposal.candidate
+        own, other = self.with_pulled(baseline), self.with_pulled(candidate)
+        noise = self._noise_between(own, other)
+        usual_s = min(_RACE_USUAL_COUNT * noise.pair_s, _RACE_USUAL_S)
+        seconds = max(min(max(share_s, usual_s), most_s), self.least_s(proposal))
+        rule = rule_of(proposal.kind, noise, budget_s=seconds)
+        started_s = self._clock()
+        try:
+            self._bench.prepare(own, other)
+            seen = compare.race(
+                self._measure(baseline, candidate),
+                rule=rule,
+                coin=self._coin,
+                clock=self._clock,
+                on_pairs=self._shower(rule.bets),
+            )
+        except TRIAL_FAILURES as failure:
+            self._bench.clear()
+            return Comparison(
+                baseline=baseline,
+                candidate=candidate,
+                verdict=Verdict.FAIL,
+                failure=failure.last_words,
+                wall_s=self._clock() - started_s,
+            )
+        return replace(
+            compare.compare(baseline, candidate, seen.pairs, rule, seen.wall_s),
+            phase_s=self._bench.tally.phase_s(other),
+            baseline_phase_s=self._bench.tally.phase_s(own),
+            later_s=self._later_s(own, other),
+        )
+
+    def _noise_between(self, own: Plan, other: Plan) -> Noise:
+        """Return the noise of pairs as two plans are raced.
+
+        The A/A run lets two children take the same steps in turns. Inside one child every turn has
+        steps of its own, mostly a single one; how these differ was seen as the script was watched.
+        """
+        assert self.noise is not None  # noqa: S101  # measured before the search
+        noise = replace(self.noise, pair_s=max(1e-3, self._bench.pair_s(own, other)))
+        shape = self._bench.shape(own, other)
+        pairs = [] if shape.relay else self._bench.tally.neighbours(shape.block_count)
+        if len(pairs) < _NEIGHBOURS_LEAST_COUNT:
+            return noise
+        return replace(noise, sd_ratio=max(noise.sd_ratio, compare.spread(pairs)))
+
+    def _later_s(self, baseline: Plan, candidate: Plan) -> float | None:
+        self._note_costs(baseline, candidate)
+        return self._bench.tally.later_s(baseline, candidate)
+
+    def _note_costs(self, *plans: Plan) -> None:
+        with suppress(OutOfTime, *TRIAL_FAILURES):  # a script may end just now; the race is over
+            for plan in plans:
+                self._bench.note_costs(plan)
+
+    def confirm(self, plan: Plan, *, until_s: float) -> compare.Confirmation:
+        """Race a plan against the script on fresh launches, twice; this figure is published.
+
+        Args:
+            plan: what the search chose.
+            until_s: when it should be over, by the clock; at least ten pairs are run each time.
+        """
+        self._bench.tally.forget_steps()
+        rounds = []
+        own_s, other_s = map(self._bench.launch_s, (self._options.pulled, self.with_pulled(plan)))
+        launches_s = both_start_s(own_s, other_s, lonely=self._bench.lonely)
+        for left_count in range(CONFIRM_ROUNDS, 0, -1):
+            left_s = (until_s - self._clock()) / left_count - launches_s
+            seconds = max(CONFIRM_LEAST_S, min(left_s, _CONFIRM_MOST_S / CONFIRM_ROUNDS))
+            rounds.append(self._confirm_once(plan, seconds))
+        return compare.span(rounds)
+
+    def _confirm_once(self, plan: Plan, seconds: float) -> compare.Confirmation:
+        assert self.noise is not None  # noqa: S101
+        self._bench.clear()
+        own, other = self.with_pulled(Plan()), self.with_pulled(plan)
+        self._bench.prepare(own, other, apart=True)
+        measure = self._measure(Plan(), plan, apart=True)
+        started_s = self._clock()
+        measure([True, False])
+        spent_s = self._clock() - started_s
+        left_s = max(0.0, seconds - spent_s)
+        count = compare.confirming_pairs(
+            replace(self.noise, pair_s=max(1e-6, spent_s / CONFIRM_TRIAL_COUNT)),
+            wanted_ratio=LEAST_RATIO,
+            budget_s=left_s,
+            least_s=min(left_s, _CONFIRM_WANTED_S / CONFIRM_ROUNDS),
+        )
+        count = max(count, self._least_confirming_count(plan))
+        self._view.race_begins(Plan(), plan)
+        seen = compare.confirm(
+            measure,
+            pair_count=count,
+            coin=self._coin,
+            clock=self._clock,
+            on_pairs=self._shower(compare.grid(self.noise.sd_ratio)),
+        )
+        self._note_costs(own, other)
+        self._view.race_ends(confirmed_race(plan, seen))
+        return seen
+
+    def _least_confirming_count(self, plan: Plan) -> int:
+        """Return the pairs that half of the gain seen in the search needs in the noise seen there.
+
+        A plan with loader workers is many times noisier than the script against itself.
+        """
+        seen = self._seen.get(plan)
+        if seen is None or seen.speedup is None or len(seen.pairs) < CONFIRM_LEAST_COUNT:
+            return CONFIRM_LEAST_COUNT
+        wanted_ratio = max(LEAST_RATIO, (seen.speedup.mid_ratio - 1.0) / 2)
+        noise = compare.measure_noise(seen.pairs, pair_s=1.0, budget_s=1.0)
+        count = compare.plan_pairs(noise, wanted_ratio=wanted_ratio, budget_s=_CONFIRM_MOST_COUNT)
+        return max(CONFIRM_LEAST_COUNT, count)
+
+    def _measure(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> compare.Measure:
+        own, other = self.with_pulled(baseline), self.with_pulled(candidate)
+
+        def measure(coins: Sequence[bool]) -> Sequence[Pair]:
+            return self._bench.pairs(own, other, coins, apart=apart)
+
+        return measure
+
+    def _shower(self, bets: Sequence[float]) -> Callable[[Sequence[Pair]], None]:
+        """Tell the watcher of pairs, with an interval that bears to be looked at all the time."""
+        logs: list[float] = []
+        shown: tuple[int, Interval] | None = None
+
+        def show(pairs: Sequence[Pair]) -> None:
+            nonlocal shown
+            logs.extend(pair.log_ratio for pair in pairs)
+            if shown is None or len(logs) >= _REDRAWN_GROWTH * shown[0]:
+                shown = len(logs), compare.confidence_sequence(logs, bets=bets)
+            self._view.race_grows(pairs, shown[1])
+
+        return show
+
+
+def rule_of(kind: Kind, noise: Noise, *, budget_s: float) -> compare.Rule:
+    """Return when a race ends.
+
+    A lever that is to come in is dropped where it gains less than can be shown in this noise.
+    One that is in came in for a reason: it is dropped where it gains less than is worth a lever.
+    """
+    rule = compare.rule_for(noise, budget_s=budget_s, least_ratio=LEAST_RATIO)
+    return replace(rule, least_ratio=LEAST_RATIO) if kind is Kind.PRUNE else rule
+
+
+def confirmed_race(plan: Plan, seen: compare.Confirmation) -> Comparison:
+    """Return the race of a plan against the script that a confirmation is."""
+    return Comparison(
+        baseline=Plan(),
+        candidate=plan,
+        verdict=seen.verdict,
+        speedup=seen.speedup,
+        means_ratio=seen.means_ratio,
+        pairs=seen.pairs,
+        wall_s=seen.wall_s,
+    )

@@ -1,0 +1,187 @@
+"""How far two recorded trainings lie apart, tensor by tensor, in units of a floor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from hasten.verify.evidence import Evidence
+
+    Table = NDArray[np.float64]
+    Averages = Sequence[tuple[str, NDArray[np.float32]]]
+
+LEAST_DISTANCE = 4 * 2.0**-23
+_LOST_SHARE = 1e-3
+
+
+def distances(
+    left: Sequence[NDArray[np.float32]], right: Sequence[NDArray[np.float32]], sizes: Sequence[int]
+) -> Table:
+    """Return relative distances, shape (steps, tensors); infinite where a value is no number."""
+    borders = np.cumsum(sizes)[:-1]
+    table = [
+        [distance(a, b) for a, b in zip(np.split(x, borders), np.split(y, borders), strict=True)]
+        for x, y in zip(left, right, strict=False)
+    ]
+    return np.asarray(table, dtype=np.float64).reshape(len(table), len(sizes))
+
+
+def distance(left: NDArray[np.float32], right: NDArray[np.float32]) -> float:
+    """Return the distance of two tensors over the size of the second."""
+    reference = float(np.linalg.norm(right.astype(np.float64)))
+    if reference == 0.0:
+        return 0.0 if not np.any(left) else float("inf")
+    found = float(np.linalg.norm(left.astype(np.float64) - right)) / reference
+    return found if np.isfinite(found) else float("inf")
+
+
+def quartile(table: Table) -> Table:
+    """Return the lower quartile over the steps: a kink is in some of them, a fault in all."""
+    return np.asarray(np.quantile(table, 0.25, axis=0, method="lower"), dtype=np.float64)
+
+
+def floor_of(tables: Sequence[Table], least: float = LEAST_DISTANCE) -> Table:
+    """Return the median over the steps of each run, the largest of all runs.
+
+    A run that ran away to infinity permits nothing.
+    """
+    finite = [np.where(np.isfinite(table), table, 0.0) for table in tables]
+    medians = [np.median(table, axis=0) for table in finite]
+    return np.asarray(np.maximum(np.max(medians, axis=0), least), dtype=np.float64)
+
+
+def own_distances(baseline: Evidence, floors: Sequence[Evidence]) -> tuple[float, float]:
+    """Return how far the floor takes the gradients and the movements of a typical tensor."""
+    found = []
+    for part in ("gradients", "moves"):
+        own = getattr(baseline, part)
+        tables = [distances(getattr(floor, part), own, baseline.sizes) for floor in floors]
+        found.append(float(np.median(floor_of(tables))))
+    return found[0], found[1]
+
+
+def gradient_ratios(
+    baseline: Evidence,
+    candidate: Evidence,
+    floors: Sequence[Evidence],
+    least: float,
+    *,
+    lost_distance: float = np.inf,
+    varies: bool = False,
+) -> Table:
+    """Return for each tensor how many times further it is than the floor takes it.
+
+    Some gradients are nothing but rounding: that of a bias before a batch norm is zero. Where the
+    floor takes one further than `lost_distance`, it only has to stay a small share of the whole.
+    Of a script that `varies` the floor may do that to others, too: there either will do.
+    """
+    own, sizes = baseline.gradients, baseline.sizes
+    table = distances(candidate.gradients, own, sizes)
+    shaken = [distances(floor.gradients, own, sizes) for floor in floors]
+    floor = floor_of(shaken, least)
+    shares = quartile(_shares(candidate, baseline)) / _LOST_SHARE
+    plain = quartile(table) / floor
+    lost = np.minimum(shares, plain) if varies else shares
+    ratios = np.where(floor > lost_distance, lost, plain)
+    return np.asarray(ratios, dtype=np.float64)
+
+
+def _shares(candidate: Evidence, baseline: Evidence) -> Table:
+    """Return the size of each gradient over that of all gradients of the baseline."""
+    borders = np.cumsum(baseline.sizes)[:-1]
+    table = []
+    for left, right in zip(candidate.gradients, baseline.gradients, strict=False):
+        whole = max(float(np.linalg.norm(right.astype(np.float64))), 1e-30)
+        parts = np.split(left.astype(np.float64), borders)
+        table.append([float(np.linalg.norm(part)) / whole for part in parts])
+    return np.asarray(table, dtype=np.float64).reshape(len(table), len(baseline.sizes))
+
+
+def move_ratios(
+    baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence], least: float
+) -> Table:
+    """Return the same for movements: the cleanest step, and the quartile beyond the gradients.
+
+    An optimizer remembers, so movements may differ as far as any gradient did.
+    """
+    own, sizes = baseline.moves, baseline.sizes
+    table = distances(candidate.moves, own, sizes)
+    shaken = [distances(other.moves, own, sizes) for other in floors]
+    floor = floor_of(shaken, least)
+    explained: Table = np.zeros(len(sizes))
+    if not candidate.gradients_taught:
+        gradients = distances(candidate.gradients, baseline.gradients, sizes)
+        explained = np.max(np.where(np.isfinite(gradients), gradients, 0.0), axis=0)
+    cleanest = np.min(table, axis=0) / floor
+    beyond = quartile(table) / np.maximum(floor, explained)
+    return np.asarray(np.maximum(cleanest, beyond), dtype=np.float64)
+
+
+def loss_ratio(
+    baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence], least: float
+) -> float:
+    """Return the same for the losses of the taught steps."""
+    count = baseline.forced_losses_count
+    own = np.asarray(baseline.losses[:count], dtype=np.float64)
+    if not count:
+        return 0.0
+    if not np.isfinite(own).all():
+        return float("inf")
+    scale = np.maximum(np.abs(own), 1e-12)
+    apart = np.abs(np.asarray(candidate.losses[:count]) - own) / scale
+    shaken = [
+        (np.abs(np.asarray(floor.losses[:count]) - own) / scale)[:, None]
+        for floor in floors
+        if len(floor.losses) >= count
+    ]
+    floor = floor_of(shaken, least) if shaken else np.asarray([least])
+    apart = np.where(np.isfinite(apart), apart, np.inf)
+    return float(np.quantile(apart, 0.25, method="lower") / floor[0])
+
+
+def average_ratios(
+    baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence], least: float
+) -> Table:
+    """Return the same for what follows the training; none where nothing does.
+
+    Nobody names these tensors, so each is compared with the nearest of its shape.
+    """
+    own = _nearest(baseline.averages, candidate.averages)
+    shaken = [_nearest(baseline.averages, floor.averages)[None] for floor in floors]
+    if not own.size:
+        return own
+    return np.asarray(own / floor_of(shaken, least), dtype=np.float64)
+
+
+def _nearest(baseline: Averages, other: Averages) -> Table:
+    found = []
+    for shape, values in baseline:
+        known = [rest for name, rest in other if name == shape]
+        found.append(min((distance(rest, values) for rest in known), default=np.inf))
+    return np.asarray(found, dtype=np.float64)
+
+
+def cosines(baseline: Evidence, candidate: Evidence) -> Table:
+    """Return the cosine between the gradients of each taught step; 1 where both are nothing."""
+    found = []
+    for left, right in zip(candidate.gradients, baseline.gradients, strict=False):
+        a, b = left.astype(np.float64), right.astype(np.float64)
+        product = float(np.linalg.norm(a) * np.linalg.norm(b))
+        found.append(float(a @ b) / product if product else float(not (a.any() or b.any())))
+    return np.nan_to_num(np.asarray(found, dtype=np.float64), nan=-1.0)
+
+
+def stretches(baseline: Evidence, candidate: Evidence) -> Table:
+    """Return how long the gradients of each taught step are along those of the baseline."""
+    found = []
+    for left, right in zip(candidate.gradients, baseline.gradients, strict=False):
+        a, b = left.astype(np.float64), right.astype(np.float64)
+        square = float(b @ b)
+        found.append(float(a @ b) / square if square else 1.0)
+    return np.asarray(found, dtype=np.float64)

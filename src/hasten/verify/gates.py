@@ -1,0 +1,367 @@
+"""The gates: is it still the same training?
+
+A plan that claims the same bits must show them. A plan that only rounds otherwise must stay
+within ten times what one changed bit in the initial weights does to the same script
+("perturbation floor", as in TTrace, arXiv 2506.09280): round-off stays below three times that
+floor, a wrong learning rate lies thousands of times above it.
+
+Each step is compared from the same weights, tensor by tensor, and the lower quartile over the
+steps counts. For rounding is not always small: where an activation lies within a rounding of
+zero, ReLU passes it in one run and not in the other, and the gradient of that step differs by a
+thousandth. That happens in some steps; a fault is there in all of them. An optimizer remembers
+such a gradient, so later movements of the weights may differ as far as the gradients did, but at
+least one step must be clean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hasten.records import Effect, Gate, Proof
+from hasten.verify.distances import (
+    LEAST_DISTANCE,
+    average_ratios,
+    distance,
+    distances,
+    gradient_ratios,
+    loss_ratio,
+    move_ratios,
+    own_distances,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hasten.verify.evidence import Evidence
+
+PASS_RATIO, WARN_RATIO = 10.0, 100.0
+TENSOR_FACTOR = 10.0
+_GROSS_DISTANCE = 0.2
+_SPREAD_FACTOR = 3.0
+_LEAST_SPREAD_RATIO, _WIDEST_SPREAD_RATIO = 1e-3, 0.3
+_WIDEST_FLOOR_RATIO = 0.01
+_COUNTS = frozenset(
+    {
+        "number of steps",
+        "samples per step",
+        "number of losses",
+        "number of batches",
+        "order of calls and settings",
+    }
+)
+
+
+def repeatable(first: Evidence, second: Evidence) -> Gate:
+    """G0: the untouched script, launched twice with pinned seeds, gives the same bits."""
+    if first.equals(second):
+        says = f"two launches of the script agree to the bit over {first.step_count} steps"
+        return Gate(name="G0 repeatable", passed=True, says=says)
+    spread = loss_distance(first, second)
+    says = (
+        f"two launches of the script itself differ (losses by up to {spread:.2g} of their "
+        "value): differences below that cannot be judged"
+    )
+    return Gate(name="G0 repeatable", passed=None, says=says, distance_ratio=spread)
+
+
+def same_structure(
+    baseline: Evidence,
+    candidate: Evidence,
+    *,
+    redraws: bool,
+    again: Evidence | None = None,
+    shaken: Sequence[Evidence] = (),
+) -> Gate:
+    """G1: same batches in the same order, same optimizer settings, same parts in training.
+
+    Args:
+        baseline: the untouched script.
+        candidate: the script under the plan.
+        redraws: random draws inside the samples change, as the plan says; then the order of
+            the samples is compared in place of their content, which tells it otherwise.
+        again: a second launch of the untouched script; what differs there is not the plan's work.
+        shaken: the untouched script with one bit changed; nor are counts that differ there.
+    """
+    name = "G1 structure"
+    changed = _differing(baseline, candidate, redraws=redraws)
+    own = _differing(baseline, again, redraws=redraws) if again is not None else []
+    bent = {one for run in shaken for one in _differing(baseline, run, redraws=redraws)} & _COUNTS
+    if differing := [one for one in changed if one not in own and one not in bent]:
+        says = f"the plan changes the {' and the '.join(differing)}"
+        return Gate(name=name, passed=False, says=says)
+    if own:
+        says = f"two launches of the script itself differ in the {' and the '.join(own)}"
+        return Gate(name=name, passed=None, says=says)
+    if changed:
+        what = " and the ".join(changed)
+        says = f"with one bit of its weights changed, the script itself differs in the {what}"
+        return Gate(name=name, passed=None, says=says)
+    count = min(baseline.step_count, candidate.step_count)
+    rest = f"same optimizer settings, same layers in training over {count} steps"
+    if redraws and not _orders_seen(baseline, candidate):
+        says = f"the order of the samples could not be seen; {rest}"
+        return Gate(name=name, passed=None, says=says)
+    what = "same order of samples" if redraws else "same batches in the same order"
+    return Gate(name=name, passed=True, says=f"{what}, {rest}")
+
+
+def only_counts_differ(baseline: Evidence, candidate: Evidence, *, redraws: bool) -> bool:
+    """Return whether two runs differ in nothing but counts, which may depend on values."""
+    return set(_differing(baseline, candidate, redraws=redraws)) <= _COUNTS
+
+
+def _differing(baseline: Evidence, candidate: Evidence, *, redraws: bool) -> list[str]:
+    """Return what is of another kind or order in two runs."""
+    left, right = baseline, candidate
+    fetched_count = min(len(left.batches), len(right.batches))
+    same_kinds = _kinds(left) == _kinds(right)
+    return [
+        name
+        for name, same in (
+            ("number of steps", left.step_count == right.step_count),
+            ("samples per step", left.samples == right.samples),
+            ("number of losses", _losses_count(left) == _losses_count(right)),
+            ("order of the samples", not redraws or _equal_orders(left, right)),
+            ("optimizer settings or training flags", same_kinds),
+            ("order of calls and settings", not same_kinds or left.structure == right.structure),
+            ("number of batches", redraws or len(left.batches) == len(right.batches)),
+            (
+                "content of the batches",
+                redraws or left.batches[:fetched_count] == right.batches[:fetched_count],
+            ),
+        )
+        if not same
+    ]
+
+
+def _kinds(evidence: Evidence) -> list[str]:
+    """Return the calls and settings that there were, in the order of their first time."""
+    return list(dict.fromkeys(evidence.structure))
+
+
+def _losses_count(evidence: Evidence) -> tuple[int, ...]:
+    return (*evidence.losses_at, len(evidence.losses))
+
+
+def _equal_orders(baseline: Evidence, candidate: Evidence) -> bool:
+    left, right = _common(baseline.orders, candidate.orders)
+    return left == right
+
+
+def _orders_seen(baseline: Evidence, candidate: Evidence) -> bool:
+    """Return whether there is something in each order of samples that was compared."""
+    left, _ = _common(baseline.orders, candidate.orders)
+    return bool(left) and all(left)
+
+
+def _common(
+    left: Sequence[tuple[str, ...]], right: Sequence[tuple[str, ...]]
+) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """Cut two sets of index streams to the part that both have asked for so far.
+
+    Workers ask ahead, so one stream is longer; how far is a matter of speed. A candidate that
+    lacks a whole stream has shown nothing, so that the two sets stay different.
+    """
+    if len(right) < len(left):
+        return list(left), list(right)
+    pairs = [(a[: len(b)], b[: len(a)]) for a, b in zip(left, right, strict=False)]
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def same_bits(baseline: Evidence, candidate: Evidence) -> Gate:
+    """Equal hashes of all weights after the last step: the plan changed nothing at all."""
+    if baseline.equals(candidate):
+        says = f"the weights after {baseline.step_count} steps are equal to the bit"
+        return Gate(name="equal bits", passed=True, says=says)
+    says = f"the weights after {baseline.step_count} steps are not equal to the bit"
+    return Gate(name="equal bits", passed=False, says=says)
+
+
+def within_floor(baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence]) -> Gate:
+    """G3: gradients, losses, weights and averages differ no more than by rounding.
+
+    The distance of each tensor to the baseline's, relative to its size, is divided by the distance
+    that one changed bit per weight causes. The typical tensor may reach 10, the worst 100.
+
+    Args:
+        baseline: the untouched script.
+        candidate: the script under the plan.
+        floors: the untouched script with weights times (1 +- 2^-23), at least one.
+    """
+    name = "G3 rounding"
+    if candidate.sizes != baseline.sizes or len(candidate.losses) != len(baseline.losses):
+        says = "the plan changes the parameters or the number of losses"
+        return Gate(name=name, passed=False, says=says)
+    gross = gross_step(baseline, candidate, floors) or _gross_tail(baseline, candidate, floors)
+    if gross:
+        return Gate(name=name, passed=False, says=gross, distance_ratio=float("inf"))
+    ratios = part_ratios(baseline, candidate, floors)
+    worst = max(ratios, key=lambda part: ratios[part])
+    ratio = ratios[worst]
+    figures = ", ".join(f"{part} {r:.2g}" for part, r in ratios.items() if "worst" not in part)
+    if ratio <= PASS_RATIO:
+        says = f"differs like rounding: {figures} times what one changed bit does"
+        return Gate(name=name, passed=True, says=says, distance_ratio=ratio)
+    if ratio <= WARN_RATIO:
+        says = (
+            f"differs somewhat more than rounding should: {figures} times what one changed bit "
+            f"does, {worst} {ratio:.2g} times"
+        )
+        return Gate(name=name, passed=None, says=says, distance_ratio=ratio)
+    says = f"the {worst} differ by {ratio:.3g} times what one changed bit does: not rounding"
+    return Gate(name=name, passed=False, says=says, distance_ratio=ratio)
+
+
+def part_ratios(
+    baseline: Evidence,
+    candidate: Evidence,
+    floors: Sequence[Evidence],
+    *,
+    least: float = LEAST_DISTANCE,
+    lost_distance: float = np.inf,
+    varies: bool = False,
+) -> dict[str, float]:
+    """Return how many times further than the floor each part lies: typical tensors and worst.
+
+    Args:
+        baseline: the untouched script.
+        candidate: the script under the plan.
+        floors: the untouched script with its weights perturbed.
+        least: a relative distance that is rounding whatever the floor says.
+        lost_distance: where the floor takes a gradient further than that, it is nothing but
+            rounding and only has to stay small.
+        varies: the script does not repeat itself, which takes gradients far, too.
+    """
+    parts = {
+        "gradients": gradient_ratios(
+            baseline, candidate, floors, least, lost_distance=lost_distance, varies=varies
+        ),
+        "weights": move_ratios(baseline, candidate, floors, least),
+        "averages": average_ratios(baseline, candidate, floors, least),
+    }
+    known = {part: values for part, values in parts.items() if values.size}
+    ratios = {part: float(np.median(values)) for part, values in known.items()}
+    ratios["losses"] = loss_ratio(baseline, candidate, floors, least)
+    for part, values in known.items():
+        ratios[f"worst {part}"] = float(np.max(values)) / TENSOR_FACTOR
+    return ratios
+
+
+def resolved(gate: Gate, baseline: Evidence, floors: Sequence[Evidence]) -> Gate:
+    """Say how finely a script could be judged that does not repeat itself; leave open what not.
+
+    Its runs with one bit changed differ by what any two of its launches differ by, too, so that
+    their distance is the floor of both. Where that is wide, to lie within it shows nothing.
+
+    Args:
+        gate: what was found.
+        baseline: the untouched script.
+        floors: the floor of that gate.
+    """
+    gradients, weights = own_distances(baseline, floors)
+    own = (
+        f"two launches of the script itself differ by {gradients:.2g} of the gradients and by "
+        f"{weights:.2g} of a movement of the weights"
+    )
+    if gate.passed is not True or max(gradients, weights) <= _WIDEST_FLOOR_RATIO:
+        return replace(gate, says=f"{gate.says} ({own})")
+    says = f"{own}: what the plan does to them cannot be judged"
+    return replace(gate, passed=None, says=says)
+
+
+def by_spread(baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence]) -> Gate:
+    """Judge by the losses alone where runs take different ways from their first step on.
+
+    Args:
+        baseline: the untouched script.
+        candidate: the script under the plan.
+        floors: the untouched script with one bit changed.
+    """
+    own = [repeatable(baseline, floor) for floor in floors]
+    widest = max(own, key=lambda gate: gate.distance_ratio or 0.0)
+    return within_spread(baseline, candidate, widest)
+
+
+def within_spread(baseline: Evidence, candidate: Evidence, gate: Gate) -> Gate:
+    """Judge a script by the spread of its losses: three times that, at least 0.1 %.
+
+    The rule of Megatron-LM's golden values (functional_tests, compute_golden_statistics.py). Two
+    losses of one sign differ by all of their value at most, so that a wide spread allows anything.
+    """
+    name, own = "G3 spread", gate.distance_ratio or 0.0
+    allowed = max(_SPREAD_FACTOR * own, _LEAST_SPREAD_RATIO)
+    distance = loss_distance(baseline, candidate)
+    if allowed > _WIDEST_SPREAD_RATIO and np.isfinite(distance):
+        says = (
+            f"losses differ by up to {distance:.2g} of their value, those of the script itself by "
+            f"{own:.2g}: what the plan does to them cannot be judged"
+        )
+        return Gate(name=name, passed=None, says=says)
+    passed = distance <= min(allowed, _WIDEST_SPREAD_RATIO)
+    says = f"losses differ by up to {distance:.2g} of their value, {allowed:.2g} is allowed"
+    return Gate(name=name, passed=passed, says=says, distance_ratio=distance / allowed)
+
+
+def loss_distance(first: Evidence, second: Evidence) -> float:
+    """Return the largest relative difference of two loss curves; infinite where one is NaN."""
+    worst = 0.0
+    for left, right in zip(first.losses, second.losses, strict=False):
+        if np.array_equal(left, right, equal_nan=True):
+            continue
+        distance = abs(left - right) / max(abs(left), abs(right), 1e-12)
+        worst = max(worst, distance if np.isfinite(distance) else np.inf)
+    return worst
+
+
+def prove(effect: Effect, gates: Sequence[Gate]) -> Proof:
+    """Return the gates as one proof."""
+    return Proof(effect=effect, gates=tuple(gates))
+
+
+def show_losses(proof: Proof, baseline: Evidence, candidate: Evidence) -> Proof:
+    """Return the proof with the losses that both runs had, as far as both went."""
+    pairs = list(zip(baseline.step_losses, candidate.step_losses, strict=False))
+    return replace(
+        proof,
+        baseline_losses=tuple(own for own, _ in pairs),
+        candidate_losses=tuple(other for _, other in pairs),
+        taught_count=min(len(candidate.gradients), len(pairs)),
+    )
+
+
+def gross_step(
+    baseline: Evidence,
+    candidate: Evidence,
+    floors: Sequence[Evidence],
+    parts: Sequence[str] = ("gradients", "moves"),
+) -> str:
+    """Return what is wrong with a single step that differs by far: one that was skipped, say."""
+    whole, words = (sum(baseline.sizes),), {"gradients": "gradients", "moves": "weights"}
+    for part in parts:
+        own = getattr(baseline, part)
+        apart = distances(getattr(candidate, part), own, whole)[:, 0]
+        shaken = [distances(getattr(floor, part), own, whole) for floor in floors]
+        finite = [table[np.isfinite(table)] for table in shaken]
+        largest = max([float(np.max(values)) for values in finite if values.size], default=0.0)
+        worst = int(np.argmax(apart))
+        if apart[worst] > max(_GROSS_DISTANCE, PASS_RATIO * largest):
+            far = f"{apart[worst]:.2g}"
+            return f"the {words[part]} of step {worst + 1} differ by {far} of their size"
+    if not np.isfinite(candidate.losses).all() and np.isfinite(baseline.losses).all():
+        return "a loss is not a number"
+    return ""
+
+
+def _gross_tail(baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence]) -> str:
+    """Return what is wrong with the steps after the taught ones: some were skipped, say."""
+    if not baseline.tail.size or not candidate.tail.size:
+        return ""
+    apart = distance(candidate.tail, baseline.tail)
+    shaken = [distance(floor.tail, baseline.tail) for floor in floors if floor.tail.size]
+    largest = max([far for far in shaken if np.isfinite(far)], default=0.0)
+    if apart <= max(_GROSS_DISTANCE, PASS_RATIO * largest):
+        return ""
+    return f"the weights of the last steps differ by {apart:.2g} of what they moved"

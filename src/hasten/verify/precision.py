@@ -1,0 +1,120 @@
+"""The gate for fewer bits: does it differ no more than such bits must?
+
+A floor of such bits is wide: under one of bfloat16 a dropped weight decay cannot be seen. So the
+levers that do not ask for fewer bits are proved without those that do, the optimizer is given the
+gradients of the script as it is and must then move the weights as it did but for rounding, and
+the gradients may not be longer or shorter on average, which faults are and rounding is not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hasten.records import Gate
+from hasten.verify.distances import LEAST_DISTANCE, cosines, move_ratios, stretches
+from hasten.verify.gates import PASS_RATIO, TENSOR_FACTOR, gross_step, part_ratios
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hasten.verify.evidence import Evidence
+
+PRECISION_RATIO = 5.0
+LEAST_COSINE = 0.99
+_LEAST_SHARE = 1 / 16
+_LOST_DISTANCE = 0.5
+_COSINE_FACTOR = 2.0
+
+
+def within_precision(
+    baseline: Evidence,
+    candidate: Evidence,
+    floors: Sequence[Evidence],
+    *,
+    epsilon_ratio: float,
+    varies: bool = False,
+) -> Gate:
+    """G4: gradients, losses and averages differ no more than by the precision that was asked for.
+
+    Args:
+        baseline: the untouched script.
+        candidate: the script under the plan.
+        floors: the untouched script with weights times (1 +- epsilon_ratio), at least one.
+        epsilon_ratio: distance of neighbouring numbers over their size: 2^-8 in bfloat16.
+        varies: the script does not repeat itself; then it is not for rounding alone that the
+            floor takes a gradient far.
+    """
+    name = "G4 precision"
+    if candidate.sizes != baseline.sizes or len(candidate.losses) != len(baseline.losses):
+        says = "the plan changes the parameters or the number of losses"
+        return Gate(name=name, passed=False, says=says)
+    if not np.isfinite(candidate.losses).all() and np.isfinite(baseline.losses).all():
+        return Gate(name=name, passed=False, says="a loss is not a number")
+    least = epsilon_ratio * _LEAST_SHARE
+    ratios = part_ratios(
+        baseline, candidate, floors, least=least, lost_distance=_LOST_DISTANCE, varies=varies
+    )
+    if candidate.gradients_taught:  # then the movements are the optimizer's alone: `same_update`
+        ratios = {part: ratio for part, ratio in ratios.items() if "weights" not in part}
+    worst = max(ratios, key=lambda part: ratios[part])
+    figures = ", ".join(f"{p} {r:.2g}" for p, r in ratios.items() if "worst" not in p)
+    changed = f"a change of each weight by 1/{1 / epsilon_ratio:.0f}"
+    if ratios[worst] > PRECISION_RATIO:
+        says = f"the {worst} differ by {ratios[worst]:.3g} times what {changed} does"
+        return Gate(name=name, passed=False, says=says, distance_ratio=ratios[worst])
+    if wrong := _askew(baseline, candidate, floors, epsilon_ratio):
+        return Gate(name=name, passed=False, says=wrong, distance_ratio=ratios[worst])
+    cosine = float(np.median(cosines(baseline, candidate)))
+    says = (
+        f"differs as fewer bits must: {figures} times what {changed} does, cosine of the "
+        f"gradients {cosine:.4f}"
+    )
+    return Gate(name=name, passed=True, says=says, distance_ratio=ratios[worst])
+
+
+def _askew(
+    baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence], epsilon_ratio: float
+) -> str:
+    """Return how the gradients point elsewhere or have another length on average."""
+    cosine = float(np.median(cosines(baseline, candidate)))
+    shaken = [float(np.median(cosines(baseline, floor))) for floor in floors]
+    least = min(LEAST_COSINE, 1 - _COSINE_FACTOR * (1 - min(shaken)))
+    if cosine < least:
+        return f"the cosine of the gradients is {cosine:.4f}, below {least:.4f}"
+    longer = float(np.median(stretches(baseline, candidate))) - 1
+    stretched = max(abs(float(np.median(stretches(baseline, f))) - 1) for f in floors)
+    if abs(longer) > max(epsilon_ratio, PRECISION_RATIO * stretched):
+        word = "longer" if longer > 0 else "shorter"
+        return f"the gradients are {word} by {abs(longer):.2g} of their size on average"
+    return ""
+
+
+def same_update(baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence]) -> Gate:
+    """G3 for the optimizer alone: with the gradients of the baseline it moves the weights alike.
+
+    Args:
+        baseline: the untouched script.
+        candidate: the script under the plan, whose optimizers got the baseline's gradients.
+        floors: the untouched script with weights times (1 +- 2^-23), at least one.
+    """
+    name = "G3 update"
+    if not candidate.gradients_taught:
+        says = "several optimizers share a step: none could be given the gradients of the script"
+        return Gate(name=name, passed=None, says=says)
+    values = move_ratios(baseline, candidate, floors, LEAST_DISTANCE)
+    if gross := gross_step(baseline, candidate, floors, parts=("moves",)):
+        return Gate(name=name, passed=False, says=gross, distance_ratio=float("inf"))
+    ratio = max(float(np.median(values)), float(np.max(values)) / TENSOR_FACTOR)
+    if ratio <= PASS_RATIO:
+        says = (
+            f"given the same gradients, the optimizer moves the weights alike: {ratio:.2g} times "
+            "what one changed bit does"
+        )
+        return Gate(name=name, passed=True, says=says, distance_ratio=ratio)
+    says = (
+        f"given the same gradients, the optimizer moves the weights otherwise: {ratio:.3g} times "
+        "what one changed bit does"
+    )
+    return Gate(name=name, passed=False, says=says, distance_ratio=ratio)
