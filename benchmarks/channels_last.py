@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hasten.attach import Watch
-from hasten.child import Pulled
+from hasten.child import AppliedLevers
+from hasten.instrument import Watch
 
 ROUNDS, WARM = 14, 3
 FORMS = ("plain", "by hand", "lever")
@@ -87,7 +87,7 @@ def step_s(net: nn.Module, optimizer: Any, images: Any) -> list[float]:
     return [ends[1] - ends[0], ends[2] - ends[1], ends[3] - ends[2], ends[3] - ends[0]]
 
 
-def measure(name: str, pulled: Pulled) -> list[str]:
+def measure(name: str, pulled: AppliedLevers) -> list[str]:
     """Return rows of the table for one network."""
     taken: dict[str, list[list[float]]] = {form: [] for form in FORMS}
     made = {}
@@ -119,7 +119,7 @@ def main() -> None:
     """Measure, and write the page."""
     torch.set_num_threads(1)
     watch = Watch(measuring=False)
-    pulled = Pulled(watch.live)
+    pulled = AppliedLevers(watch.live)
     watch.install()
     page = [
         "# channels_last", "",

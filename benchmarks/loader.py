@@ -31,7 +31,7 @@ from figures import machine_line, ratio  # noqa: E402
 from loader_cases import CASES, Case  # noqa: E402
 from loader_page import case_line, choice_line, page_of, peer_line  # noqa: E402
 from loader_peers import PEERS, Peer  # noqa: E402
-from loader_race import Arm, Failed, Race, differ, hashes  # noqa: E402
+from loader_race import Failed, Race, TrialProcess, differ, hashes  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -53,11 +53,11 @@ def missing(case: Case, levers: Mapping[str, Any]) -> str:
     return ""
 
 
-def hasten_arm(script: Path, levers: Mapping[str, Any]) -> Arm:
+def hasten_arm(script: Path, levers: Mapping[str, Any]) -> TrialProcess:
     """Return the arm of `hasten run`."""
     pulled = [word for pair in words_of(levers) for word in ("--lever", pair)]
     command = (sys.executable, "-m", "hasten", "run", "--quiet", *pulled, str(script))
-    return Arm(name="hasten", command=command)
+    return TrialProcess(name="hasten", command=command)
 
 
 def words_of(levers: Mapping[str, Any]) -> list[str]:
@@ -65,7 +65,7 @@ def words_of(levers: Mapping[str, Any]) -> list[str]:
     return [f"{name}={setting}" for name, setting in levers.items()]
 
 
-class Bench:
+class TrialRunner:
     """One case: its folder, its scripts, its arms.
 
     Args:
@@ -86,10 +86,10 @@ class Bench:
         path.write_text(text)
         return path
 
-    def _arm(self, name: str, peer: Peer | None = None, **numbers: int) -> Arm:
+    def _arm(self, name: str, peer: Peer | None = None, **numbers: int) -> TrialProcess:
         text = self.case.script(self.folder / "data", **{**self.numbers, **numbers})
         path = self._write(name, text if peer is None else peer.apply(text))
-        return Arm(name=name, command=(sys.executable, str(path)))
+        return TrialProcess(name=name, command=(sys.executable, str(path)))
 
     def run(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Measure the case; return its row and those of its peers."""
@@ -116,9 +116,9 @@ class Bench:
             return 1
         return LIVING_ROUNDS if self.case.is_living else FRESH_ROUNDS
 
-    def _settle(self, race: Race) -> list[tuple[Peer, Arm | None, int]]:
+    def _settle(self, race: Race) -> list[tuple[Peer, TrialProcess | None, int]]:
         """Return for each peer its fastest arm, by one block of each number of workers."""
-        found: list[tuple[Peer, Arm | None, int]] = []
+        found: list[tuple[Peer, TrialProcess | None, int]] = []
         own_count = self.numbers["WORKERS"]
         for peer in PEERS:
             if not peer.is_installed:
@@ -133,15 +133,15 @@ class Bench:
             walls_s = {count: sweep.get(arm.name, float("inf")) for count, arm in swept.items()}
             best = min(walls_s, key=lambda count: walls_s[count])
             # under a name of its own: the block that chose it is not evidence for it
-            chosen = Arm(name=f"{peer.name} {best} again", command=swept[best].command)
+            chosen = TrialProcess(name=f"{peer.name} {best} again", command=swept[best].command)
             found.append((peer, chosen, best))
         return found
 
-    def _hashes(self, arm: Arm) -> dict[str, Any]:
+    def _hashes(self, arm: TrialProcess) -> dict[str, Any]:
         return hashes(arm, self.folder)
 
     def _bits(
-        self, arms: Sequence[Arm], ask: Callable[[Arm], dict[str, Any]]
+        self, arms: Sequence[TrialProcess], ask: Callable[[TrialProcess], dict[str, Any]]
     ) -> dict[str, str | Failed]:
         """Say for each arm in what its bits differ from those of the stock script.
 
@@ -158,7 +158,9 @@ class Bench:
             bits[name] = error or differ(expected.result(), answer.result())
         return bits
 
-    def _row(self, race: Race, ours: Arm, bits: Mapping[str, str | Failed]) -> dict[str, Any]:
+    def _row(
+        self, race: Race, ours: TrialProcess, bits: Mapping[str, str | Failed]
+    ) -> dict[str, Any]:
         row: dict[str, Any] = {"case": self.case.name, "what": self.case.what}
         row |= {"target": self.case.target_ratio, "levers": words_of(self.levers)}
         row |= {"is_fresh": not self.case.is_living}
@@ -169,7 +171,7 @@ class Bench:
         race: Race,
         bits: Mapping[str, str | Failed],
         peer: Peer,
-        arm: Arm | None,
+        arm: TrialProcess | None,
         worker_count: int,
     ) -> dict[str, Any]:
         row: dict[str, Any] = {"case": self.case.name, "engine": peer.name}
@@ -177,7 +179,9 @@ class Bench:
             return row | {"workers": "", "failed": "not installed", "ratio": None, "bits": None}
         return row | {"workers": worker_count} | self._outcome(race, arm, bits)
 
-    def _outcome(self, race: Race, arm: Arm, bits: Mapping[str, str | Failed]) -> dict[str, Any]:
+    def _outcome(
+        self, race: Race, arm: TrialProcess, bits: Mapping[str, str | Failed]
+    ) -> dict[str, Any]:
         """Return the ratio of an arm, whether its bits are the same, and what went wrong."""
         found = bits[arm.name]
         failed = race.failures.get(self.stock.name) or race.failures.get(arm.name)
@@ -200,7 +204,7 @@ def measure(
         return row | {"failed": reason}, []
     with tempfile.TemporaryDirectory(prefix="hasten-bench-") as folder:
         try:
-            return Bench(case, Path(folder), levers, quick=quick).run()
+            return TrialRunner(case, Path(folder), levers, quick=quick).run()
         except Failed as failure:
             return row | {"failed": f"the script failed: {failure}"}, []
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from loader_race import Arm, Failed, Living, living
+from loader_race import Failed, Living, TrialProcess, living
 
 from hasten import machine, search
-from hasten.lever import Scene, discover
-from hasten.loader import choice
+from hasten.lever import ScriptContext, discover
+from hasten.loader import worker_counts
 from hasten.records import Comparison, Interval, Phase, Plan, Profile, Verdict
 from hasten.search import LEAST_RATIO
 
@@ -152,13 +152,13 @@ def chosen_count(facts: LoopFacts, probe: Callable[[int], float], *, pair_count:
         probe: seconds per step with so many workers.
         pair_count: blocks of each of two counts in a race.
     """
-    settings = choice.counts(scene_of(facts))
+    settings = worker_counts.counts(scene_of(facts))
     if not settings:
         return [0]
     knobs = (knob_of(settings),)
     history: list[Comparison] = []
     while proposal := search.propose(
-        knobs, history, terms=search.Terms(launches_left=MOST_RACES - len(history))
+        knobs, history, terms=search.BudgetLimits(launches_left=MOST_RACES - len(history))
     ):
         history.append(_race(proposal, probe, pair_count))
     tried = dict.fromkeys(count_of(seen.candidate) for seen in history)
@@ -166,7 +166,7 @@ def chosen_count(facts: LoopFacts, probe: Callable[[int], float], *, pair_count:
     return [*(count for count in tried if count != chosen), chosen]
 
 
-def scene_of(facts: LoopFacts) -> Scene:
+def scene_of(facts: LoopFacts) -> ScriptContext:
     """Return what a profile and a child would say of this loop."""
     step_s = facts.fetch_s + facts.step_s
     profile = Profile(
@@ -186,13 +186,13 @@ def scene_of(facts: LoopFacts) -> Scene:
         "loader.fetch_s": facts.fetch_s,
         "loader.fetch_cpu_ratio": min(1.0, facts.fetch_cpu_s / facts.fetch_s),
     }
-    return Scene(machine=machine.read(probe=lambda: None), baseline=profile, traits=traits)
+    return ScriptContext(machine=machine.read(probe=lambda: None), baseline=profile, traits=traits)
 
 
-def knob_of(settings: tuple[int, ...]) -> search.Knob:
+def knob_of(settings: tuple[int, ...]) -> search.Candidate:
     """Return the lever as the search sees it."""
     lever = discover()[LEVER]
-    return search.Knob(
+    return search.Candidate(
         lever=lever.name,
         phases=lever.phases,
         settings=settings,
@@ -228,7 +228,7 @@ def measure(folder: Path, *, quick: bool) -> list[dict[str, Any]]:
     block_ms = 60 if quick else 300
     script.write_text(SCRIPT % {"loaders": LOADERS, "block_ms": block_ms})
     counts = (0, 1, 2, LARGEST_COUNT) if quick else tuple(range(LARGEST_COUNT + 1))
-    arm = Arm(name="choice", command=(sys.executable, str(script)))
+    arm = TrialProcess(name="choice", command=(sys.executable, str(script)))
     places = range(0, len(LOADERS), 3) if quick else range(len(LOADERS))
     with living(arm, folder) as process:
         return [_row(process, place, counts, round_count=1 if quick else 2) for place in places]

@@ -31,7 +31,7 @@ class Failed(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arm:
+class TrialProcess:
     """One way to run a script: its name in the tables and its command."""
 
     name: str
@@ -45,7 +45,7 @@ class Living:
     up or spins while another one is measured.
     """
 
-    def __init__(self, arm: Arm, folder: Path) -> None:
+    def __init__(self, arm: TrialProcess, folder: Path) -> None:
         self._arm = arm
         self._said = folder / f"{arm.name.replace('/', '-')}-{random.random()}.err"
         with self._said.open("w") as errors:
@@ -107,7 +107,7 @@ class Living:
 
 
 @contextlib.contextmanager
-def living(arm: Arm, folder: Path) -> Iterator[Living]:
+def living(arm: TrialProcess, folder: Path) -> Iterator[Living]:
     """Start a process, and end it."""
     process = Living(arm, folder)
     try:
@@ -138,7 +138,7 @@ class Race:
     def __exit__(self, *error: object) -> None:
         self._leases.close()
 
-    def round(self, arms: Sequence[Arm]) -> dict[str, float]:
+    def round(self, arms: Sequence[TrialProcess]) -> dict[str, float]:
         """Run one block of each arm; those that failed before are left out."""
         walls = {}
         for arm in random.sample(arms, len(arms)):
@@ -152,7 +152,7 @@ class Race:
             self.walls_s.setdefault(arm.name, []).append(walls.get(arm.name))
         return walls
 
-    def _block(self, arm: Arm) -> float:
+    def _block(self, arm: TrialProcess) -> float:
         if not self._stays:
             with living(arm, self._folder) as process:
                 return float(process.ask("time")["wall_s"])
@@ -161,13 +161,13 @@ class Race:
             self._alive[arm.name].ask("time")
         return float(self._alive[arm.name].ask("time")["wall_s"])
 
-    def hashes(self, arm: Arm) -> dict[str, Any]:
+    def hashes(self, arm: TrialProcess) -> dict[str, Any]:
         """Return the hashes of an arm, from its living process where it has one."""
         if arm.name in self._alive:
             return self._alive[arm.name].ask("hash")
         return hashes(arm, self._folder)
 
-    def logs(self, baseline: Arm, candidate: Arm) -> list[float]:
+    def logs(self, baseline: TrialProcess, candidate: TrialProcess) -> list[float]:
         """Return the log of baseline over candidate of each round that has both."""
         pairs = zip(
             self.walls_s.get(baseline.name, []), self.walls_s.get(candidate.name, []), strict=False
@@ -175,7 +175,7 @@ class Race:
         return [log(one / other) for one, other in pairs if one and other]
 
 
-def hashes(arm: Arm, folder: Path) -> dict[str, Any]:
+def hashes(arm: TrialProcess, folder: Path) -> dict[str, Any]:
     """Return the hashes of an arm, from a process of its own."""
     with living(arm, folder) as process:
         return process.ask("hash")

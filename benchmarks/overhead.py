@@ -93,8 +93,8 @@ ALTERNATING = """\
 import gc
 import random
 
-from hasten.attach import Watch
-from hasten.attach.examine.stacks import Stacks
+from hasten.instrument import Watch
+from hasten.instrument.examine.stacks import Stacks
 
 (watch,) = (found for found in gc.get_objects() if type(found) is Watch)
 assert watch.live.callers, "channels_last"

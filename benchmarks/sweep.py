@@ -20,10 +20,10 @@ from typing import Any
 from figures import machine_line
 
 from hasten import search, session
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.records import Entry, Plan, Switch, Workload
 from hasten.search.proposal import Kind
-from hasten.session.knobs import find_knobs
+from hasten.session.candidates import find_knobs
 from hasten.session.observe import observe
 from hasten.session.races import LEAST_RATIO, Races
 from hasten.units import parse_duration
@@ -74,7 +74,7 @@ def sweep(
     with session.open_bench(workload, options, facts) as bench:
         baseline = observe(bench, Plan())
         traits = bench.facts(Plan())["traits"]
-        scene = Scene(machine=facts, baseline=baseline, traits=traits)
+        scene = ScriptContext(machine=facts, baseline=baseline, traits=traits)
         knobs, _ = find_knobs(scene, options, least_ratio=LEAST_RATIO, settled={})
         choices = [[0, *knob.settings[:settings_count]] for knob in knobs]
         plans = [

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import hasten.errors
-from hasten.child import AfterImport, Excusing, Pulled, prepare
+from hasten.child import AfterImport, AppliedLevers, LeverOmissions, prepare
 from hasten.errors import PlanError
-from hasten.launch.channel import Listener
-from hasten.launch.order import environment
-from hasten.launch.verification import Take
 from hasten.records import Plan
+from hasten.trials.channel import Listener
+from hasten.trials.child_environment import environment
+from hasten.trials.recording import RecordingSpec
 
 SRC = Path(hasten.errors.__file__).parents[1]
 TRAINING = """
@@ -34,8 +34,8 @@ print(model.weight.tolist())
 BOARDS = """
 import gc
 import torch
-from hasten.loader import Switchboard
-boards = [board for board in gc.get_objects() if type(board) is Switchboard]
+from hasten.loader import LoaderEngine
+boards = [board for board in gc.get_objects() if type(board) is LoaderEngine]
 print([(board.wish.count, len(board.setups), len(board.offers)) for board in boards])
 """
 
@@ -136,7 +136,7 @@ class Quiet:
 
 def test_an_unknown_lever_is_named_with_those_that_there_are() -> None:
     with pytest.raises(PlanError, match=r"no_such_lever.*\n?.*Choose from: .*fused_optimizer"):
-        Pulled(Quiet()).switch({"no_such_lever": True})
+        AppliedLevers(Quiet()).switch({"no_such_lever": True})
     with pytest.raises(PlanError, match="no_such_lever"):
         environment(Plan().pull("no_such_lever", True), mode="run", env={})
 
@@ -160,7 +160,7 @@ def test_switching_undoes_what_differs_and_keeps_what_stays(monkeypatch) -> None
         return pull
 
     monkeypatch.setattr(child, "lookup", lookup)
-    levers = Pulled(Quiet())
+    levers = AppliedLevers(Quiet())
     levers.switch({"a": 1, "b": 2})
     levers.switch({"a": 1, "b": 3})
     levers.switch({})
@@ -173,7 +173,7 @@ def test_a_lever_that_raises_later_is_excused_and_its_object_stays() -> None:
     def breaks(*_):
         raise ArithmeticError("broken")
 
-    offered = Excusing(quiet, said.append)
+    offered = LeverOmissions(quiet, said.append)
     offered.on_optimizer(breaks)
     offered.on_inputs(breaks)
     offered.on_inputs(lambda module: breaks)
@@ -283,7 +283,7 @@ threads.LEVER = dataclasses.replace(threads.LEVER, pull=pull)
 @pytest.mark.parametrize("mode", ["run", "trial", "verify"])
 def test_levers_learn_what_the_user_granted(mode, tmp_path) -> None:
     listener = Listener(tmp_path / "s")
-    take = Take(step_count=2, forced_count=0).order()
+    take = RecordingSpec(step_count=2, forced_count=0).order()
     details = {} if mode == "run" else {"socket": str(tmp_path / "s"), "folder": str(tmp_path)}
     details |= {"seed": 0, **take} if mode == "verify" else {}
     done = python(

@@ -16,7 +16,7 @@ import typer
 
 from hasten import cli, errors, lever, search
 from hasten.errors import HastenError
-from hasten.lever import Lever, Scene
+from hasten.lever import Lever, ScriptContext
 from hasten.records import Phase
 from hasten.report import document, plan_file
 from hasten.testing import LAPTOP, SERVER, sample_profile
@@ -278,13 +278,16 @@ def test_the_example_lever_is_a_lever(example):
 @pytest.mark.parametrize("machine", [LAPTOP, SERVER], ids=["laptop", "server"])
 def test_the_example_lever_keeps_the_contract_in_the_parent(example, machine, monkeypatch):
     found = example.LEVER
-    for scene in (Scene(machine=machine), Scene(machine=machine, baseline=sample_profile())):
+    for scene in (
+        ScriptContext(machine=machine),
+        ScriptContext(machine=machine, baseline=sample_profile()),
+    ):
         for setting in found.settings(scene):
             assert found.lines(setting).strip()
             assert found.cycle_count(setting) >= 1
             assert found.env({"A": "b"}, setting) == {"A": "b"}
             assert found.promising(scene) in (True, False)
-    knob = search.Knob(
+    knob = search.Candidate(
         lever=found.name, phases=found.phases, settings=found.settings(scene),
         gain_ratio=found.gain_ratio, switch=found.switch, effect=found.effect,
     )  # fmt: skip

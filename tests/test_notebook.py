@@ -14,7 +14,7 @@ import pytest
 
 import hasten.errors
 from hasten import notebook
-from hasten.notebook import Report, as_notebook
+from hasten.notebook import NotebookReport, as_notebook
 
 SRC = str(Path(hasten.errors.__file__).parents[1])
 TRAINING = (
@@ -69,7 +69,7 @@ def profiled(monkeypatch):
 
     def profile(cells, options, *, cwd):
         seen.append((list(cells), options, cwd))
-        return Report("the text", "<p>the page</p>")
+        return NotebookReport("the text", "<p>the page</p>")
 
     monkeypatch.setattr(notebook, "profile", profile)
     return seen
@@ -110,7 +110,7 @@ def test_the_report_is_a_page_in_a_notebook_and_text_elsewhere(session, profiled
     data, _ = session.shell.display_formatter.format(result.result)
     assert data["text/plain"] == "the text"
     assert 'srcdoc="&lt;p&gt;the page&lt;/p&gt;"' in data["text/html"]
-    data, _ = session.shell.display_formatter.format(Report("the text"))
+    data, _ = session.shell.display_formatter.format(NotebookReport("the text"))
     assert "text/html" not in data
 
 
@@ -181,7 +181,7 @@ def test_an_interrupted_cell_ends_its_process(tmp_path):
 
 
 def test_a_notebook_of_cells_is_one_that_can_be_run(tmp_path):
-    from hasten.launch.notebook import code_cells
+    from hasten.trials.notebook import code_cells
 
     path = tmp_path / "n.ipynb"
     path.write_text(json.dumps(as_notebook(["a = 1\nb", "c"])))

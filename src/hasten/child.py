@@ -15,10 +15,10 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hasten.launch import traces, whereabouts
-from hasten.launch.after_import import AfterImport
 from hasten.lever import discover, lookup
 from hasten.records import Plan, Switch
+from hasten.trials import stack_dump, tracebacks
+from hasten.trials.after_import import AfterImport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ _ON_ITS_OWN = {"do": "turns", "turns": [[0, 0, 1 << 60, False]]}
 """What a process does that nobody follows."""
 
 
-class Excusing:
+class LeverOmissions:
     """What the child offers to one lever, where its failure must not become the script's.
 
     Levers also act later, inside the script's own calls: what raises there is left out.
@@ -98,7 +98,7 @@ class Excusing:
         return self._training.on_training(self._excused(pull, lambda: None))
 
 
-class Pulled:
+class AppliedLevers:
     """The levers that are pulled in this process, and how to put each back.
 
     Args:
@@ -142,18 +142,22 @@ class Pulled:
     def _offer(self, name: str, setting: Any) -> Any:
         if self._excuse is None:
             return self._training
-        return Excusing(self._training, partial(self._excuse, name, setting))
+        return LeverOmissions(self._training, partial(self._excuse, name, setting))
 
 
 def prepare(text: str) -> None:
-    """Begin, before the user's script: `text` is the order as JSON (see `launch.order`)."""
+    """Begin, before the user's script.
+
+    Args:
+        text: the order as JSON, see `trials.child_environment`.
+    """
     order = json.loads(text)
     if order["mode"] != "run":
         _stay_inside()
     if "mark" in order:
         with contextlib.suppress(OSError), open(order["mark"], "w"):
             pass
-    traces.trim_uncaught()
+    tracebacks.trim_uncaught()
     if scratch := os.environ.get("HASTEN_REDIRECT"):
         _redirect(scratch)
     if order["mode"] == "verify":
@@ -171,34 +175,34 @@ def prepare(text: str) -> None:
 def _stay_inside() -> None:
     """End this process where it is none of the trial's: nothing keeps its writes away."""
     from hasten.errors import IsolationFailed
-    from hasten.launch import descent
+    from hasten.trials import process_ancestry
 
-    sealed = os.environ.get(descent.SEAL_KEY)
-    if sealed and descent.is_outside(sealed):
-        os.write(2, f"{descent.OUTSIDE}\n".encode())
+    sealed = os.environ.get(process_ancestry.SEAL_KEY)
+    if sealed and process_ancestry.is_outside(sealed):
+        os.write(2, f"{process_ancestry.OUTSIDE}\n".encode())
         os._exit(IsolationFailed.exit_code)  # what `site` raises would be told as a fault of Python
 
 
 def _redirect(scratch: str) -> None:
     """Keep writes away from the user's files where the kernel cannot."""
-    from hasten.launch import redirect
+    from hasten.trials.isolation import redirect
 
     redirect.install(scratch)
     sys.meta_path.insert(0, AfterImport("torch", redirect.after_torch))
 
 
 def _pin(seed: int, shift: int) -> None:
-    from hasten.verify import pin
+    from hasten.verify import seeding
 
-    pin.pin_python(seed, shift)
-    sys.meta_path.insert(0, AfterImport("numpy", lambda: pin.pin_numpy(seed, shift)))
-    sys.meta_path.insert(0, AfterImport("torch", lambda: pin.pin_torch(seed, shift)))
+    seeding.pin_python(seed, shift)
+    sys.meta_path.insert(0, AfterImport("numpy", lambda: seeding.pin_numpy(seed, shift)))
+    sys.meta_path.insert(0, AfterImport("torch", lambda: seeding.pin_torch(seed, shift)))
 
 
 def _run(order: dict[str, Any]) -> None:
     """Pull the levers of a plan for a real run; a lever that breaks is left out, and said."""
-    from hasten.attach import Watch
-    from hasten.launch.order import place
+    from hasten.instrument import Watch
+    from hasten.trials.child_environment import place
 
     if order.get("place", place()) != place():
         os.environ.pop("HASTEN_CHILD", None)  # so that it is said once
@@ -214,7 +218,7 @@ def _run(order: dict[str, Any]) -> None:
 
     watch = Watch(measuring=False)
     watch.live.assumed = frozenset(order.get("assumed", ()))
-    pulled = Pulled(watch.live, leave_out)
+    pulled = AppliedLevers(watch.live, leave_out)
     settings: dict[str, Any] = {}
     for name, setting in order["plan"].items():
         try:
@@ -232,19 +236,19 @@ def _run(order: dict[str, Any]) -> None:
         _guard(watch, pulled, order["band"])
 
 
-def _guard(watch: Any, pulled: Pulled, band: dict[str, Any]) -> None:
+def _guard(watch: Any, pulled: AppliedLevers, band: dict[str, Any]) -> None:
     """Watch the first steps of a real run; put the levers back where they go astray."""
-    from hasten.attach import guard
-    from hasten.records import Band
+    from hasten.instrument import loss_guard
+    from hasten.records import LossEnvelope
 
     def astray(step_count: int, wrong: str) -> None:
-        sys.stderr.write(guard.astray_said(step_count, wrong, *pulled.put_back()))
+        sys.stderr.write(loss_guard.astray_said(step_count, wrong, *pulled.put_back()))
 
     def slow(step_s: float, usual_s: float) -> None:
-        sys.stderr.write(guard.slow_said(step_s, usual_s))
+        sys.stderr.write(loss_guard.slow_said(step_s, usual_s))
 
     known: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in band.items()}
-    guard.Guard(watch, Band(**known), astray=astray, slow=slow)
+    loss_guard.Guard(watch, LossEnvelope(**known), astray=astray, slow=slow)
 
 
 def _tell_of_lost_workers(training: Any, own_pid: int) -> None:
@@ -260,18 +264,18 @@ def _tell_of_lost_workers(training: Any, own_pid: int) -> None:
 
 def _trial(order: dict[str, Any]) -> None:
     """Attach to a trial: steps are timed, and the parent holds the baton."""
-    from hasten.attach import Watch
-    from hasten.attach.turns import Turns
-    from hasten.launch.channel import Channel
-    from hasten.launch.order import REPLAY_KEY
+    from hasten.instrument import Watch
+    from hasten.instrument.step_scheduler import StepScheduler
     from hasten.loader import board_of
     from hasten.loader.replay import Replay
+    from hasten.trials.channel import Channel
+    from hasten.trials.child_environment import REPLAY_KEY
 
     try:
         channel = Channel.connect(order["socket"])
     except OSError:  # the one that trains has been found; this is a helper that it started
         return
-    whereabouts.listen(order["socket"])
+    stack_dump.listen(order["socket"])
     channel.send({"kind": "attached", "pid": os.getpid()})
     own_pid = os.getpid()
 
@@ -285,13 +289,13 @@ def _trial(order: dict[str, Any]) -> None:
     watch.live.assumed = frozenset(order.get("assumed", ()))
     board = board_of(watch.live)  # it must have seen a pass begin to take it over in the middle
     discover()  # a lever may come at any step; whatever its file touches must be there before
-    pulled, replay = Pulled(watch.live), Replay(watch.live.advancers)
+    pulled, replay = AppliedLevers(watch.live), Replay(watch.live.advancers)
 
     def switch(settings: dict[str, Any]) -> None:
         replay.switch(replays=REPLAY_KEY in settings)
         pulled.switch({name: s for name, s in settings.items() if name != REPLAY_KEY})
 
-    turns = Turns(watch, switch, talk)
+    turns = StepScheduler(watch, switch, talk)
     turns.traits.about_data = board.proofs.traits
 
     def stepped(phases_ns: tuple[int, ...], sample_count: int) -> None:
@@ -327,9 +331,9 @@ def _counted(
 
 def _verify(order: dict[str, Any]) -> None:
     """Attach to a verification: the first steps are recorded, then the process ends."""
-    from hasten.attach import Watch
-    from hasten.attach.vitals import Vitals
-    from hasten.launch.channel import Channel
+    from hasten.instrument import Watch
+    from hasten.instrument.training_health import TrainingHealthMonitor
+    from hasten.trials.channel import Channel
     from hasten.verify.record import Recorder
 
     channel = Channel.connect(order["socket"])
@@ -342,9 +346,11 @@ def _verify(order: dict[str, Any]) -> None:
     watch = Watch(measuring=True)
     watch.live.at_once = True
     watch.live.assumed = frozenset(order.get("assumed", ()))
-    vitals = Vitals(watch)  # before the recorder's hooks, which end the run at the last step
+    vitals = TrainingHealthMonitor(
+        watch
+    )  # before the recorder's hooks, which end the run at the last step
     Recorder(order, watch, done=done)
-    Pulled(watch.live).switch(order["plan"])
+    AppliedLevers(watch.live).switch(order["plan"])
     watch.install()
 
 

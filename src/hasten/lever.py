@@ -38,7 +38,7 @@ _LEAST_FAULT_SHARE_RATIO = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class ScriptContext:
     """What the search knows of the script before it proposes anything.
 
     Attributes:
@@ -195,15 +195,15 @@ def _one_step(setting: object) -> int:
     return 1
 
 
-def _promising(scene: Scene) -> bool:
+def _promising(scene: ScriptContext) -> bool:
     return True
 
 
-def _no_forecast(scene: Scene, setting: object) -> float | None:
+def _no_forecast(scene: ScriptContext, setting: object) -> float | None:
     return None
 
 
-def _nothing_to_remark(scene: Scene) -> str:
+def _nothing_to_remark(scene: ScriptContext) -> str:
     return ""
 
 
@@ -267,15 +267,15 @@ class Lever(Generic[S]):
     phases: frozenset[Phase]
     effect: Effect
     switch: Switch
-    settings: Callable[[Scene], tuple[S, ...]]
+    settings: Callable[[ScriptContext], tuple[S, ...]]
     gain_ratio: float
-    why_not: Callable[[Scene], str]
+    why_not: Callable[[ScriptContext], str]
     lines: Callable[[S], str]
     kind: type[bool] | type[int] | type[str] = bool
     wants: Callable[[S], str] = _takes_all
-    promising: Callable[[Scene], bool] = _promising
-    forecast: Callable[[Scene, S], float | None] = _no_forecast
-    remark: Callable[[Scene], str] = _nothing_to_remark
+    promising: Callable[[ScriptContext], bool] = _promising
+    forecast: Callable[[ScriptContext, S], float | None] = _no_forecast
+    remark: Callable[[ScriptContext], str] = _nothing_to_remark
     idle: Callable[[S, Plan], str] = _never_idle
     epsilon_ratio: Callable[[S], float] = _bfloat16
     settle_count: int = 0

@@ -38,7 +38,7 @@ _FRAME = (
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report:
+class NotebookReport:
     """What was found about a cell: a page in a notebook, text anywhere else."""
 
     text: str
@@ -63,7 +63,7 @@ class Magic:
         if not result.success and result.execution_count is not None:
             self._failed.add(result.execution_count)
 
-    def hasten(self, line: str, cell: str) -> Report:
+    def hasten(self, line: str, cell: str) -> NotebookReport:
         """Profile the training loop of a cell in a fresh process.
 
         %%hasten profile [--cells RANGES] [options of `hasten profile`]
@@ -130,7 +130,7 @@ def read_line(line: str) -> tuple[str, str | None, list[str]]:
     return verb, ranges, options[:place] + options[place + 2 :]
 
 
-def profile(cells: Sequence[str], options: Sequence[str], *, cwd: str) -> Report:
+def profile(cells: Sequence[str], options: Sequence[str], *, cwd: str) -> NotebookReport:
     """Profile some cells as a notebook, as the command line does; progress is printed.
 
     Args:
@@ -152,7 +152,7 @@ def profile(cells: Sequence[str], options: Sequence[str], *, cwd: str) -> Report
             raise UsageError(f"The cell was not profiled: hasten ended with exit code {code}.")
         html_page = page.read_text("utf-8") if page.exists() else ""
         lines = text.read_text("utf-8", "replace").splitlines()
-        return Report("\n".join(line.rstrip() for line in lines).rstrip(), html_page)
+        return NotebookReport("\n".join(line.rstrip() for line in lines).rstrip(), html_page)
 
 
 def _environment(cwd: str) -> dict[str, str]:

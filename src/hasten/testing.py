@@ -1,7 +1,7 @@
 """Stand-ins for tests of stages, levers and plug-ins: machines, a profile, a bench of arithmetic.
 
-A search over a `FakeBench` runs in milliseconds, with the noise of a real machine and the same
-answer for the same seed.
+A search over a `FakeTrialRunner` runs in milliseconds, with the noise of a real machine and the
+same answer for the same seed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hasten.compare import Measure, Rule, compare, race
 from hasten.errors import HastenError, TooFewSteps
-from hasten.launch.deadline import NEVER
 from hasten.records import (
     Budget,
     Comparison,
@@ -33,11 +32,12 @@ from hasten.records import (
     Verdict,
 )
 from hasten.session import Watcher
+from hasten.trials.deadline import NEVER
 
 if TYPE_CHECKING:
-    from hasten.launch.deadline import Deadline
-    from hasten.launch.process import Isolation
     from hasten.records import Workload
+    from hasten.trials.deadline import Deadline
+    from hasten.trials.process import Isolation
 
 LAPTOP = Machine(
     cpu=Cpu(model="Laptop 4-core", socket_count=1, core_count=4, thread_count=8,
@@ -116,7 +116,7 @@ def plant(patch: Any, levers: Mapping[str, Any]) -> None:
     patch.setattr("hasten.lever.load", levers.__getitem__)
 
 
-class Listener(Watcher):
+class RecordingWatcher(Watcher):
     """Whoever looks on: keeps what is said, and shows nothing.
 
     Attributes:
@@ -132,7 +132,7 @@ class Listener(Watcher):
 
 
 @dataclass(kw_only=True)
-class FakeBench:
+class FakeTrialRunner:
     """A machine on which a plan takes the time that a function says.
 
     Attributes:
@@ -143,7 +143,8 @@ class FakeBench:
         spent_s: simulated seconds so far; `clock` tells them.
 
     Example:
-        >>> bench = FakeBench(cost=lambda plan: 0.9 if dict(plan.settings).get("turbo") else 1.0)
+        >>> cost = lambda plan: 0.9 if dict(plan.settings).get("turbo") else 1.0
+        >>> bench = FakeTrialRunner(cost=cost)
         >>> fast = Plan().pull("turbo", True)
         >>> str(bench.race(Plan(), fast, rule=Rule(pair_count=24)).verdict)
         'win'
@@ -248,9 +249,9 @@ class FakeScript:
         self, workload: Workload, plan: Plan, *, isolation: Isolation, patience_s: float,
         deadline: Deadline = NEVER,
     ) -> Any:  # fmt: skip
-        """Stand in for `hasten.launch.arm.Arm`."""
+        """Stand in for `hasten.trials.trial_process.TrialProcess`."""
         self.launch_count += 1
-        return FakeArm(script=self, plan=plan, deadline=deadline)
+        return FakeTrialProcess(script=self, plan=plan, deadline=deadline)
 
     def spend(self, seconds: float, deadline: Deadline = NEVER) -> None:
         """Let time go by, at most until the deadline, which is an OutOfTime then."""
@@ -259,7 +260,7 @@ class FakeScript:
 
 
 @dataclass(kw_only=True)
-class FakeArm:
+class FakeTrialProcess:
     """A child of a `FakeScript`; while it is parked its workers stand still, too.
 
     The queue is that of torch's loader: batch n is made by worker n modulo k, and asked for when

@@ -22,13 +22,13 @@ from hasten.compare import (
 )
 from hasten.compare.race import means_ratio
 from hasten.records import Interval, Noise, Pair, Plan, Verdict
-from hasten.testing import FakeBench, drifting, periodic, spiky, steady
+from hasten.testing import FakeTrialRunner, drifting, periodic, spiky, steady
 
 FAST = Plan().pull("turbo", True)
 
 
 def bench(gain_ratio=1.0, *, noise=None, seed=0):
-    return FakeBench(
+    return FakeTrialRunner(
         cost=lambda plan: 0.1 if plan == Plan() else 0.1 / gain_ratio,
         noise=noise or steady(0.02 / 2**0.5),
         seed=seed,

@@ -6,8 +6,8 @@ PROGRAM = r"""
 import copy, gc, io, json, weakref
 import torch
 from torch import nn
-from hasten.attach import Watch
-from hasten.child import Excusing
+from hasten.instrument import Watch
+from hasten.child import LeverOmissions
 from hasten.compile.twins import Twins
 
 facts = {}
@@ -45,7 +45,7 @@ class Loop:
         self.compiler, self.errors = compiler or Counter(), []
         self.watch = Watch(measuring=False)
         self.watch.live.at_once = at_once
-        training = Excusing(self.watch.live, lambda error: self.errors.append(str(error)))
+        training = LeverOmissions(self.watch.live, lambda error: self.errors.append(str(error)))
         self.net = make()
         self.optimizer = torch.optim.SGD(self.net.parameters(), 0.1)
         self.batches = torch.Generator().manual_seed(1)

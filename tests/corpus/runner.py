@@ -109,9 +109,13 @@ _LIMIT_S = 180.0
 _LOADING = {"batched_fetch", "loader_workers", "sample_cache", "worker_threads"}
 _LEVERS = tuple(f"hasten.levers.{name}" for name in names())
 _COMMAND_LINE = (
-    "hasten.cli", "hasten.session", "hasten.launch.order", "hasten.report.plan_file", *_LEVERS,
-)  # fmt: skip
-_CHILD = ("hasten.child", "hasten.attach.watch", "hasten.loader.switchboard", *_LEVERS)
+    "hasten.cli",
+    "hasten.session",
+    "hasten.trials.child_environment",
+    "hasten.report.plan_file",
+    *_LEVERS,
+)
+_CHILD = ("hasten.child", "hasten.instrument.watch", "hasten.loader.engine", *_LEVERS)
 _WITNESS = """
 import os, sys, threading
 def note(frame, event, _):

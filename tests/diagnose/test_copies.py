@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hasten.attach import processes
-from hasten.attach.examine.copies import Copies
 from hasten.diagnose import Case, discover
+from hasten.instrument import processes
+from hasten.instrument.examine.copies import Copies
 from hasten.records import Phase, Step
 from hasten.testing import sample_profile
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from hasten.attach.examine import shapes
+from hasten.instrument.examine import shapes
 
 
 class Tagger(nn.Module):

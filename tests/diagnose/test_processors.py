@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from hasten.attach import openmp
-from hasten.attach.examine.processors import Clocks
-from hasten.attach.processes import throttle_files, throttled_s
 from hasten.diagnose import Case, discover
+from hasten.instrument import openmp
+from hasten.instrument.examine.processors import Clocks
+from hasten.instrument.processes import throttle_files, throttled_s
 from hasten.records import Phase, Step
 from hasten.testing import sample_profile
 

@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from hasten import machine
-from hasten.attach.examine.workers import busy_ratio, copied, spent
-from hasten.attach.processes import Mapped, Turn
 from hasten.diagnose import Case, discover
+from hasten.instrument.examine.workers import busy_ratio, copied, spent
+from hasten.instrument.processes import CpuTurn, Mapped
 from hasten.records import Phase, Step
 from hasten.testing import sample_profile
 
@@ -182,6 +182,6 @@ def test_threads_that_take_turns_are_no_pool() -> None:
 
 
 def test_times_of_a_worker_are_those_since_the_first_look() -> None:
-    before = {1: Turn(1.0, 0.0), 2: Turn(1.0, 0.25)}
-    after = {1: Turn(1.5, 0.0), 2: Turn(3.0, 0.5), 3: Turn(0.5, 0.25)}
+    before = {1: CpuTurn(1.0, 0.0), 2: CpuTurn(1.0, 0.25)}
+    after = {1: CpuTurn(1.5, 0.0), 2: CpuTurn(3.0, 0.5), 3: CpuTurn(0.5, 0.25)}
     assert spent(before, after) == {"run_s": 3.0, "wait_s": 0.5}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.lever import Scene, discover
+from hasten.lever import ScriptContext, discover
 from hasten.testing import LAPTOP, SERVER, sample_profile
 
 TRAITS = {
@@ -54,8 +54,8 @@ import hashlib, json
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from hasten.attach import Watch
-from hasten.child import Pulled
+from hasten.instrument import Watch
+from hasten.child import AppliedLevers
 
 torch.set_num_threads(1)
 facts = {}
@@ -107,7 +107,7 @@ class Run:
         torch.manual_seed(0)
         self.watch = Watch(measuring=measuring)
         self.watch.live.assumed = frozenset({"dataset-unchanged"})  # these programs have no file
-        self.pulled = Pulled(self.watch.live)
+        self.pulled = AppliedLevers(self.watch.live)
         self.watch.install()
         data = TensorDataset(torch.randn(32, 3, 8, 8), torch.randint(0, 3, (32,)))
         self.loader = DataLoader(data, batch_size=4, shuffle=True)
@@ -171,10 +171,10 @@ def training(gathered):
 
 
 @pytest.fixture(scope="session")
-def scenes() -> dict[str, Scene]:
+def scenes() -> dict[str, ScriptContext]:
     """Machines and scripts of many kinds."""
     return {
-        f"{name}, {kind}{', profiled' if profile else ''}": Scene(
+        f"{name}, {kind}{', profiled' if profile else ''}": ScriptContext(
             machine=machine, baseline=profile, traits=traits
         )
         for name, machine in (("laptop", LAPTOP), ("server", SERVER))

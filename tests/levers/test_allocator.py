@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from hasten.launch.order import environment
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.allocator import LEVER, find
 from hasten.records import Plan
 from hasten.testing import LAPTOP
+from hasten.trials.child_environment import environment
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="preloading is tested on Linux")
-HERE = Scene(machine=LAPTOP, traits={"preloaded": ""})
+HERE = ScriptContext(machine=LAPTOP, traits={"preloaded": ""})
 
 
 def mapped(name: str) -> Path:
@@ -46,7 +46,9 @@ def test_a_file_for_another_processor_is_no_library(prefix, monkeypatch) -> None
 
 
 def test_leaves_an_allocator_of_the_users_own(prefix) -> None:
-    own = Scene(machine=LAPTOP, traits={"preloaded": "/x/libother.so:/opt/libmimalloc.so.2"})
+    own = ScriptContext(
+        machine=LAPTOP, traits={"preloaded": "/x/libother.so:/opt/libmimalloc.so.2"}
+    )
     assert LEVER.settings(own) == ()
     assert LEVER.why_not(own) == "the script runs under libmimalloc.so.2 already"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.autocast import LEVER
 from hasten.testing import LAPTOP, SERVER
 
@@ -14,7 +14,7 @@ FAST = {
 
 def scene(machine=SERVER, **traits):
     told = {name.replace("__", "."): value for name, value in traits.items()}
-    return Scene(machine=machine, traits={**FAST, **told})
+    return ScriptContext(machine=machine, traits={**FAST, **told})
 
 
 def test_is_offered_where_the_cpu_has_units_and_they_were_faster() -> None:
@@ -57,7 +57,7 @@ from typing import Any, NamedTuple
 
 PLAN = {"autocast": "bfloat16"}
 watch = Watch(measuring=False)
-pulled = Pulled(watch.live)
+pulled = AppliedLevers(watch.live)
 watch.install()
 pulled.switch(PLAN)
 

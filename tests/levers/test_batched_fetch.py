@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
-from hasten.attach.facts import Traits
-from hasten.lever import Scene
+from hasten.instrument.traits import Traits
+from hasten.lever import ScriptContext
 from hasten.levers.batched_fetch import LEVER, OFFERS, pull
 from hasten.testing import LAPTOP
 
 
 def scene(**traits):
-    return Scene(machine=LAPTOP, traits={f"loader.{name}": v for name, v in traits.items()})
+    return ScriptContext(machine=LAPTOP, traits={f"loader.{name}": v for name, v in traits.items()})
 
 
 @pytest.mark.parametrize("dataset", ["TensorDataset", "StackDataset", "Tensor"])
@@ -40,7 +40,7 @@ class Picky(Subset):
     """A script's own view, which may do anything."""
 
 
-class Board:
+class LiveScreen:
     """A training and its switchboard in one: notes who offers."""
 
     def __init__(self):
@@ -57,7 +57,7 @@ class Board:
 
 
 def test_offers_its_sources_until_it_is_undone(monkeypatch) -> None:
-    board = Board()
+    board = LiveScreen()
     monkeypatch.setattr("hasten.levers.batched_fetch.board_of", lambda training: board)
     undo = pull(board, True)
     assert board.offers == list(OFFERS)

@@ -2,14 +2,14 @@
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.channels_last import LEVER
 from hasten.testing import LAPTOP
 
 
 def scene(**traits):
     told = {name.replace("__", "."): value for name, value in traits.items()}
-    return Scene(machine=LAPTOP, traits=told)
+    return ScriptContext(machine=LAPTOP, traits=told)
 
 
 def test_needs_a_convolution() -> None:
@@ -41,7 +41,7 @@ laid = []  # layouts of what convolutions were given, inside
 watch = Watch(measuring=False)
 told = []
 watch.live.excuse = lambda error: told.append(str(error))
-pulled = Pulled(watch.live)
+pulled = AppliedLevers(watch.live)
 watch.install()
 KEPT = []
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.compiled_optimizer import LEVER
 from hasten.records import Plan
 from hasten.testing import LAPTOP
@@ -21,7 +21,7 @@ FIT = {
 
 def scene(**traits):
     named = {name.replace("_", ".", 1): value for name, value in traits.items()}
-    return Scene(machine=LAPTOP, traits={**FIT, **named})
+    return ScriptContext(machine=LAPTOP, traits={**FIT, **named})
 
 
 def test_is_offered_where_torch_has_no_fused_kernel_and_promised_for_large_weights() -> None:
@@ -59,9 +59,9 @@ def test_says_what_stands_against_it(traits, why) -> None:
 
 PROGRAM = r"""
 import copy, sys
-from hasten.compile import updates
-from hasten.compile.updates import Updates
-updates.LARGE_COUNT = 1 << 14
+from hasten.compile import compiled_updates
+from hasten.compile.compiled_updates import Updates
+compiled_updates.LARGE_COUNT = 1 << 14
 PLAN = {"compiled_optimizer": True}
 CASES = [("RMSprop", {}), ("RMSprop", {"momentum": 0.9, "centered": True, "weight_decay": 0.01}),
          ("Adadelta", {"weight_decay": 0.1}), ("RAdam", {}), ("NAdam", {"maximize": True}),
@@ -86,7 +86,7 @@ def weights(case, plan, count=12, excuse=None):
     parameters[3].data = parameters[3].data.to(memory_format=torch.channels_last)
     optimizer = getattr(torch.optim, name)(parameters, lr=0.01, **options)
     watch = Watch(measuring=False)
-    pulled = Pulled(watch.live, excuse)
+    pulled = AppliedLevers(watch.live, excuse)
     watch.install()
     pulled.switch(plan)
     for step in range(count):
@@ -110,7 +110,7 @@ def living():
 weight = nn.Parameter(torch.randn(123_457))
 optimizer = torch.optim.RMSprop([weight])
 watch = Watch(measuring=False)
-pulled = Pulled(watch.live)
+pulled = AppliedLevers(watch.live)
 watch.install()
 pulled.switch(PLAN)
 for _ in range(3):
@@ -140,7 +140,7 @@ for case in CASES:
 weight = nn.Parameter(torch.randn(200, 100))
 optimizer = torch.optim.RMSprop([weight])
 watch = Watch(measuring=False)
-pulled = Pulled(watch.live)
+pulled = AppliedLevers(watch.live)
 watch.install()
 pulled.switch(PLAN)
 loss = (weight ** 2).sum()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.device_copies import LEVER
 from hasten.records import Phase, Torch
 from hasten.testing import LAPTOP, SERVER, sample_profile
@@ -15,17 +15,20 @@ def moving(transfer_s):
 
 
 def test_is_offered_where_the_loop_moves_tensors_to_a_device() -> None:
-    assert LEVER.settings(Scene(machine=SERVER)) == ("call", "arrival")
-    assert LEVER.settings(Scene(machine=SERVER, baseline=moving(0.01))) == ("call", "arrival")
+    assert LEVER.settings(ScriptContext(machine=SERVER)) == ("call", "arrival")
+    assert LEVER.settings(ScriptContext(machine=SERVER, baseline=moving(0.01))) == (
+        "call",
+        "arrival",
+    )
 
 
 def test_says_why_it_is_not() -> None:
     other = replace(SERVER, torch=Torch(version="2.5.0", accelerators=("Another make",)))
     for scene, why in [
-        (Scene(machine=LAPTOP), "no accelerator"),
-        (Scene(machine=replace(LAPTOP, torch=None)), "no accelerator"),
-        (Scene(machine=other), "only CUDA"),
-        (Scene(machine=SERVER, baseline=moving(0.0)), "moves no tensor"),
+        (ScriptContext(machine=LAPTOP), "no accelerator"),
+        (ScriptContext(machine=replace(LAPTOP, torch=None)), "no accelerator"),
+        (ScriptContext(machine=other), "only CUDA"),
+        (ScriptContext(machine=SERVER, baseline=moving(0.0)), "moves no tensor"),
     ]:
         assert LEVER.settings(scene) == ()
         assert why in LEVER.why_not(scene)
@@ -36,7 +39,7 @@ from hasten.levers import device_copies
 from hasten.loader.device.staging import Staging
 
 
-class Board:
+class LiveScreen:
     def __init__(self):
         self.after = []
 
@@ -73,7 +76,7 @@ class Played:  # its copies are made at once
 
 
 def run(ahead):
-    run, board, device = Run(), Board(), Played()
+    run, board, device = Run(), LiveScreen(), Played()
     staging = Staging(lambda target: device, ahead=ahead)
     undo = device_copies.attach(run.watch.live, board, staging)
     place = torch.device("cuda:0")  # where nothing but the lever can move a tensor to

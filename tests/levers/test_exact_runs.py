@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import hasten
-from hasten.lever import Scene, discover
+from hasten.lever import ScriptContext, discover
 from hasten.records import Effect
 from hasten.testing import LAPTOP, sample_profile
 
@@ -53,8 +53,8 @@ print(hashlib.sha256(b"".join(s.numpy().tobytes() for s in states)).hexdigest())
 TRAITS = """
 import json, runpy, sys
 import torch
-from hasten.attach import Watch
-from hasten.attach.facts import Traits
+from hasten.instrument import Watch
+from hasten.instrument.traits import Traits
 watch = Watch(measuring=True)
 traits = Traits(watch.fetches)
 watch.observers.append(traits)
@@ -90,7 +90,7 @@ def run(folder):
 @pytest.fixture(scope="module")
 def scene(run):
     traits = json.loads(run("-c", TRAITS)[0])
-    return Scene(machine=LAPTOP, baseline=sample_profile(), traits=traits)
+    return ScriptContext(machine=LAPTOP, baseline=sample_profile(), traits=traits)
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,14 @@ import platform
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.flush_denormals import LEVER
 from hasten.records import Effect
 from hasten.testing import LAPTOP
 
 
 def scene(ratio):
-    return Scene(machine=LAPTOP, traits={"numbers.denormal_ratio": ratio})
+    return ScriptContext(machine=LAPTOP, traits={"numbers.denormal_ratio": ratio})
 
 
 def test_is_tried_where_denormal_numbers_were_seen() -> None:
@@ -23,8 +23,8 @@ def test_is_skipped_with_the_figure_where_they_are_too_few() -> None:
     assert LEVER.settings(scene(0.00002)) == ()
     why = LEVER.why_not(scene(0.00002))
     assert why == "0.002% of weights, gradients and optimizer state are denormal numbers"
-    assert LEVER.settings(Scene(machine=LAPTOP)) == ()
-    assert "no optimizer of torch was seen" in LEVER.why_not(Scene(machine=LAPTOP))
+    assert LEVER.settings(ScriptContext(machine=LAPTOP)) == ()
+    assert "no optimizer of torch was seen" in LEVER.why_not(ScriptContext(machine=LAPTOP))
 
 
 PROGRAM = r"""

@@ -2,21 +2,21 @@
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.foreach_ema import LEVER
 from hasten.testing import LAPTOP
 
 
 def test_proposes_itself_where_torchs_loop_averages_the_weights() -> None:
-    assert LEVER.settings(Scene(machine=LAPTOP, traits={"average.loop": True})) == (True,)
-    assert LEVER.settings(Scene(machine=LAPTOP)) == ()
-    assert "AveragedModel" in LEVER.why_not(Scene(machine=LAPTOP))
+    assert LEVER.settings(ScriptContext(machine=LAPTOP, traits={"average.loop": True})) == (True,)
+    assert LEVER.settings(ScriptContext(machine=LAPTOP)) == ()
+    assert "AveragedModel" in LEVER.why_not(ScriptContext(machine=LAPTOP))
 
 
 PROGRAM = r"""
 from torch.optim import swa_utils
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_swa_avg_fn
-from hasten.attach.facts import Traits
+from hasten.instrument.traits import Traits
 
 
 @torch.no_grad()
@@ -31,7 +31,7 @@ def averaged(plan, *, average, use_buffers=False, make=Net, dtype=torch.float32)
     if dtype is not torch.float32:
         model.to(torch.float32)
     watch = Watch(measuring=False)
-    pulled = Pulled(watch.live)
+    pulled = AppliedLevers(watch.live)
     watch.install()
     pulled.switch(plan)
     calls = []

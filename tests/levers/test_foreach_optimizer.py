@@ -2,13 +2,13 @@
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.foreach_optimizer import LEVER
 from hasten.testing import LAPTOP
 
 
 def scene(**traits):
-    return Scene(machine=LAPTOP, traits={f"optimizer.{k}": v for k, v in traits.items()})
+    return ScriptContext(machine=LAPTOP, traits={f"optimizer.{k}": v for k, v in traits.items()})
 
 
 def test_says_which_optimizer_has_no_such_form() -> None:
@@ -27,7 +27,7 @@ def test_proposes_itself_where_the_script_loops_and_promises_only_for_small_tens
             "optimizer.name": name, "optimizer.parameter_count": 60,
             "model.parameter_count": element_count,
         }  # fmt: skip
-        assert LEVER.promising(Scene(machine=LAPTOP, traits=traits)) is promising
+        assert LEVER.promising(ScriptContext(machine=LAPTOP, traits=traits)) is promising
     assert not LEVER.promising(looping)
     assert LEVER.settings(scene(name="RMSprop", foreach=True)) == ()
     assert LEVER.settings(scene(name="AdamW", fused=True)) == ()
@@ -57,7 +57,7 @@ def weights(case, plan):
     parameters = [nn.Parameter(torch.randn(size)) for size in sizes]
     optimizer = getattr(OPTIM, name)(parameters, lr=0.01, **options)
     watch = Watch(measuring=False)
-    pulled = Pulled(watch.live)
+    pulled = AppliedLevers(watch.live)
     watch.install()
     pulled.switch(plan)
     seen = None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.fp32_precision import LEVER
 from hasten.testing import LAPTOP
 
@@ -15,7 +15,7 @@ CUDA = {"model.dtype": "float32", "model.device": "cuda", "tf32_inside.matmul_ra
 
 def scene(traits, **other):
     told = {name.replace("__", "."): value for name, value in other.items()}
-    return Scene(machine=LAPTOP, traits={**traits, **told})
+    return ScriptContext(machine=LAPTOP, traits={**traits, **told})
 
 
 def test_offers_the_fewer_bits_that_the_device_has() -> None:
@@ -32,7 +32,7 @@ def test_offers_the_fewer_bits_that_the_device_has() -> None:
         (scene(CPU, fp32__precision="mixed"), "itself (mixed)"),
         (scene(CPU, model__dtype="float64"), "the numbers of the model are float64"),
         (scene(CPU, model__device="mps"), "were not timed on this mps"),
-        (Scene(machine=LAPTOP), "no call of a model"),
+        (ScriptContext(machine=LAPTOP), "no call of a model"),
     ],
 )
 def test_says_why_not(traits, why) -> None:
@@ -41,7 +41,7 @@ def test_says_why_not(traits, why) -> None:
 
 
 PROGRAM = r"""
-from hasten.attach.live import LiveTraining
+from hasten.instrument.live import LiveTraining
 
 PLAN = {"fp32_precision": "bf16"}
 onednn = torch.backends.mkldnn
@@ -58,7 +58,7 @@ def words():
 
 facts["newer"] = newer
 facts["before"] = words()
-pulled = Pulled(LiveTraining())
+pulled = AppliedLevers(LiveTraining())
 pulled.switch(PLAN)
 facts["under"] = words()
 facts["legacy can be read"] = torch.backends.cuda.matmul.allow_tf32

@@ -2,13 +2,13 @@
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.fused_optimizer import LEVER
 from hasten.testing import LAPTOP
 
 
 def scene(**traits):
-    return Scene(machine=LAPTOP, traits={f"optimizer.{k}": v for k, v in traits.items()})
+    return ScriptContext(machine=LAPTOP, traits={f"optimizer.{k}": v for k, v in traits.items()})
 
 
 def test_says_which_optimizer_has_no_fused_form() -> None:
@@ -25,10 +25,10 @@ def test_proposes_itself_for_classes_that_have_one() -> None:
 
 def test_knows_which_fused_form_is_for_the_cpu_alone() -> None:
     traits = {"optimizer.name": "Adagrad", "optimizer.fused": False}
-    on_gpu = Scene(machine=LAPTOP, traits={**traits, "model.device": "cuda"})
+    on_gpu = ScriptContext(machine=LAPTOP, traits={**traits, "model.device": "cuda"})
     assert LEVER.settings(on_gpu) == ()
     assert LEVER.why_not(on_gpu) == "torch has no fused Adagrad for cuda"
-    assert LEVER.settings(Scene(machine=LAPTOP, traits={**traits, "model.device": "cpu"}))
+    assert LEVER.settings(ScriptContext(machine=LAPTOP, traits={**traits, "model.device": "cpu"}))
 
 
 PROGRAM = r"""
@@ -72,7 +72,7 @@ facts["own fused"] = under(run.close().optimizer)
 # ---- what the kernel does not take, from the start and later
 
 watch = Watch(measuring=True)
-pulled = Pulled(watch.live)
+pulled = AppliedLevers(watch.live)
 watch.install()
 pulled.switch(PLAN)
 
@@ -152,7 +152,7 @@ def stepped(plan, options):
     weights = [nn.Parameter(torch.randn(size)) for size in ((40, 3), (7,), ())]
     optimizer = OPTIM.AdamW(weights, **{"lr": 0.01, **options})
     watch = Watch(measuring=False)
-    pulled = Pulled(watch.live)
+    pulled = AppliedLevers(watch.live)
     watch.install()
     pulled.switch(plan)
     for _ in range(6):

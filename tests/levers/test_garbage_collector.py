@@ -2,14 +2,14 @@
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.garbage_collector import LEVER
 from hasten.testing import LAPTOP, sample_profile
 
 
 def scene(**traits):
     named = {name.replace("_", ".", 1): value for name, value in traits.items()}
-    return Scene(machine=LAPTOP, baseline=sample_profile(), traits=named)
+    return ScriptContext(machine=LAPTOP, baseline=sample_profile(), traits=named)
 
 
 def test_is_tried_where_collections_take_a_hundredth_of_a_step() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.huge_pages import LEVER
 from hasten.testing import LAPTOP, sample_profile
 
@@ -21,7 +21,7 @@ given = pytest.mark.skipif(
 
 def scene(mode="madvise", faults_count=20_000.0):
     profile = replace(sample_profile(), faults_count=faults_count)
-    return Scene(machine=LAPTOP, baseline=profile, traits={"memory.huge_pages": mode})
+    return ScriptContext(machine=LAPTOP, baseline=profile, traits={"memory.huge_pages": mode})
 
 
 def test_is_tried_where_the_kernel_gives_them_and_steps_fault() -> None:
@@ -34,8 +34,10 @@ def test_says_what_the_machine_is_set_to() -> None:
     assert (
         LEVER.why_not(scene("never")) == "transparent huge pages are set to never on this machine"
     )
-    assert LEVER.settings(Scene(machine=LAPTOP)) == ()
-    assert LEVER.why_not(Scene(machine=LAPTOP)) == "this kernel has no transparent huge pages"
+    assert LEVER.settings(ScriptContext(machine=LAPTOP)) == ()
+    assert (
+        LEVER.why_not(ScriptContext(machine=LAPTOP)) == "this kernel has no transparent huge pages"
+    )
 
 
 def test_is_skipped_with_the_figure_where_faults_are_few() -> None:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.idle_clip import LEVER, _clip
 from hasten.testing import LAPTOP
 
 
 def scene(ratio=None):
-    return Scene(machine=LAPTOP, traits={} if ratio is None else {"clip.idle_ratio": ratio})
+    return ScriptContext(machine=LAPTOP, traits={} if ratio is None else {"clip.idle_ratio": ratio})
 
 
 def test_proposes_itself_where_clipping_seldom_acts() -> None:
@@ -26,7 +26,7 @@ def test_says_with_the_figure_how_often_clipping_acts() -> None:
 
 PROGRAM = r"""
 from torch.nn.utils import clip_grad, clip_grad_norm_, clip_grad_value_  # by name, before the pull
-from hasten.attach.facts import Traits
+from hasten.instrument.traits import Traits
 
 SEAM = getattr(clip_grad, "_clip_grads_with_norm_", None)
 facts["has seam"] = SEAM is not None
@@ -51,7 +51,7 @@ def clipped(kind, max_norm, plan, norm_type=2.0):
         parameters[-1].grad = gradient
     parameters.append(nn.Parameter(torch.zeros(2)))
     watch = Watch(measuring=False)
-    pulled = Pulled(watch.live)
+    pulled = AppliedLevers(watch.live)
     watch.install()
     pulled.switch(plan)
     torch.set_flush_denormal(kind == "flushed")

@@ -2,13 +2,13 @@
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.inter_op_threads import LEVER
 from hasten.testing import SERVER
 
 
 def scene(**traits):
-    return Scene(machine=SERVER, traits=traits)
+    return ScriptContext(machine=SERVER, traits=traits)
 
 
 def test_is_offered_where_more_tasks_than_cores_may_run_and_some_do() -> None:
@@ -38,12 +38,12 @@ def test_says_why_it_is_not(traits, why) -> None:
 HEAD = r"""
 import json, linecache, os, time, warnings
 import torch
-from hasten.attach import Watch
-from hasten.attach.threads import read_threads
-from hasten.child import Pulled
+from hasten.instrument import Watch
+from hasten.instrument.threads import read_threads
+from hasten.child import AppliedLevers
 
 facts, watch = {}, Watch(measuring=False)
-pulled = Pulled(watch.live)
+pulled = AppliedLevers(watch.live)
 watch.install()
 """
 

@@ -9,28 +9,28 @@ from pathlib import Path
 import pytest
 
 import hasten
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.intra_op_threads import LEVER
 from hasten.records import Phase
 from hasten.testing import LAPTOP, SERVER, sample_profile
 
 
 def test_proposes_the_budget_first_and_never_what_is_set_already() -> None:
-    assert LEVER.settings(Scene(machine=SERVER, traits={"threads": 64})) == (16, 8, 4, 1)
-    assert LEVER.settings(Scene(machine=LAPTOP, traits={"threads": 4})) == (2, 1)
+    assert LEVER.settings(ScriptContext(machine=SERVER, traits={"threads": 64})) == (16, 8, 4, 1)
+    assert LEVER.settings(ScriptContext(machine=LAPTOP, traits={"threads": 4})) == (2, 1)
 
 
 def test_is_promising_only_where_threads_exceed_the_cores() -> None:
-    assert LEVER.promising(Scene(machine=SERVER, traits={"threads": 64}))
-    assert not LEVER.promising(Scene(machine=LAPTOP, traits={"threads": 4}))
-    assert not LEVER.promising(Scene(machine=LAPTOP))
+    assert LEVER.promising(ScriptContext(machine=SERVER, traits={"threads": 64}))
+    assert not LEVER.promising(ScriptContext(machine=LAPTOP, traits={"threads": 4}))
+    assert not LEVER.promising(ScriptContext(machine=LAPTOP))
 
 
 def test_leaves_the_cores_to_loader_workers_that_need_them_and_tries_that_first() -> None:
     few = replace(LAPTOP, budget=replace(LAPTOP.budget, core_count=2))
     profile = replace(sample_profile({Phase.DATA: 0.16, Phase.FORWARD: 0.1}), cores_ratio=1.1)
     traits = {"threads": 4, "loader.workers": 0, "loader.map_style": True}
-    crowded = Scene(machine=few, baseline=profile, traits=traits)
+    crowded = ScriptContext(machine=few, baseline=profile, traits=traits)
     assert LEVER.settings(crowded) == (1, 2)
     fits = replace(crowded, traits={**traits, "threads": 2})
     assert LEVER.settings(fits) == (1,)
@@ -39,21 +39,21 @@ def test_leaves_the_cores_to_loader_workers_that_need_them_and_tries_that_first(
 
 
 def test_remarks_on_a_number_of_the_scripts_own_that_exceeds_the_cores() -> None:
-    said = LEVER.remark(Scene(machine=LAPTOP, traits={"threads": 16}))
+    said = LEVER.remark(ScriptContext(machine=LAPTOP, traits={"threads": 16}))
     assert said == "The script asks for 16 threads and the job has 4 cores."
 
 
 @pytest.mark.parametrize("count", [None, 4, 2])
 def test_has_no_remark_on_a_number_that_fits(count) -> None:
     traits = {} if count is None else {"threads": count}
-    assert LEVER.remark(Scene(machine=LAPTOP, traits=traits)) == ""
+    assert LEVER.remark(ScriptContext(machine=LAPTOP, traits=traits)) == ""
 
 
 def test_has_no_remark_on_what_torch_takes_by_itself_or_on_cores_nobody_knows() -> None:
-    assert LEVER.remark(Scene(machine=SERVER, traits={"threads": 64})) == ""
+    assert LEVER.remark(ScriptContext(machine=SERVER, traits={"threads": 64})) == ""
     budget = replace(LAPTOP.budget, core_count=1, limited_by="unknown")
     unknown = replace(LAPTOP, budget=budget)
-    assert LEVER.remark(Scene(machine=unknown, traits={"threads": 16})) == ""
+    assert LEVER.remark(ScriptContext(machine=unknown, traits={"threads": 16})) == ""
 
 
 PROGRAM = r"""
@@ -187,13 +187,13 @@ LATE = r"""
 import json, os
 os.environ["OMP_NUM_THREADS"] = "1"  # of a larger number MKL takes what it finds cores for
 import torch
-from hasten.attach import Watch
-from hasten.attach.threads import read_threads
-from hasten.child import Pulled
+from hasten.instrument import Watch
+from hasten.instrument.threads import read_threads
+from hasten.child import AppliedLevers
 
 facts = {"traits": read_threads()["threads"]}
 watch = Watch(measuring=False)
-pulled = Pulled(watch.live)
+pulled = AppliedLevers(watch.live)
 watch.install()
 pulled.switch({"intra_op_threads": 2})
 facts["under"] = torch._C.get_num_threads()

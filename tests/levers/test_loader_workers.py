@@ -2,7 +2,7 @@
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.loader_workers import LEVER
 from hasten.records import Phase
 from hasten.testing import LAPTOP, SERVER, sample_profile
@@ -12,7 +12,7 @@ def scene(data_ratio=0.5, machine=SERVER, **more):
     traits = {"workers": 0, "map_style": True, "persistent": False, **more}
     profile = sample_profile({Phase.DATA: data_ratio, Phase.FORWARD: 1 - data_ratio})
     named = {f"loader.{name}": value for name, value in traits.items()}
-    return Scene(machine=machine, baseline=profile, traits=named)
+    return ScriptContext(machine=machine, baseline=profile, traits=named)
 
 
 @pytest.mark.parametrize(("data_ratio", "first"), [(0.1, 1), (0.5, 2), (0.7, 3), (0.88, 9)])
@@ -36,9 +36,12 @@ def test_keeping_workers_between_epochs_is_worth_a_trial_of_its_own() -> None:
 
 
 def test_says_why_there_is_nothing_to_try() -> None:
-    assert LEVER.why_not(Scene(machine=LAPTOP)) == "the loop takes its batches from no DataLoader"
+    assert (
+        LEVER.why_not(ScriptContext(machine=LAPTOP))
+        == "the loop takes its batches from no DataLoader"
+    )
     assert "iterable" in LEVER.why_not(scene(map_style=False))
-    unseen = Scene(machine=LAPTOP, traits={"loader.workers": 0, "loader.map_style": True})
+    unseen = ScriptContext(machine=LAPTOP, traits={"loader.workers": 0, "loader.map_style": True})
     assert LEVER.settings(unseen) == ()
     assert "no profile" in LEVER.why_not(unseen)
 

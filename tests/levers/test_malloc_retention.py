@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.malloc_retention import LEVER
 from hasten.testing import LAPTOP, sample_profile
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a setting of gl
 
 def scene(faults_count):
     profile = replace(sample_profile(), faults_count=faults_count)
-    return Scene(machine=LAPTOP, baseline=profile)
+    return ScriptContext(machine=LAPTOP, baseline=profile)
 
 
 def test_is_tried_where_steps_fault_many_pages_in() -> None:
@@ -24,7 +24,7 @@ def test_is_tried_where_steps_fault_many_pages_in() -> None:
 
 def test_is_tried_where_faults_are_unknown() -> None:
     assert LEVER.settings(scene(None)) == (True,)
-    assert LEVER.settings(Scene(machine=LAPTOP)) == (True,)
+    assert LEVER.settings(ScriptContext(machine=LAPTOP)) == (True,)
 
 
 def test_is_skipped_with_the_figure_where_faults_are_few() -> None:
@@ -71,7 +71,7 @@ def faults():
 
 watch = Watch(measuring=False)
 stock = faults()
-Pulled(watch.live).switch({"malloc_retention": True})
+AppliedLevers(watch.live).switch({"malloc_retention": True})
 faults()
 facts["kept"] = faults() < stock / 4
 """

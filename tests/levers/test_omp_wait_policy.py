@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers import omp_wait_policy
 from hasten.levers.omp_wait_policy import LEVER
 from hasten.records import Pressure, Runtime
@@ -16,7 +16,9 @@ from hasten.testing import LAPTOP, SERVER
 
 
 def scene(machine=LAPTOP, **traits):
-    return Scene(machine=machine, traits={name.replace("_", "."): v for name, v in traits.items()})
+    return ScriptContext(
+        machine=machine, traits={name.replace("_", "."): v for name, v in traits.items()}
+    )
 
 
 def test_tries_both_where_the_cores_are_the_jobs_own() -> None:

@@ -1,13 +1,13 @@
 """onednn_cache: room for what many shapes compile, and nothing where the stock size does."""
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.onednn_cache import LEVER
 from hasten.testing import LAPTOP
 
 
 def scene(shape_count, layer_count):
     traits = {"inputs.shape_count": shape_count, "model.onednn_layer_count": layer_count}
-    return Scene(machine=LAPTOP, traits=traits)
+    return ScriptContext(machine=LAPTOP, traits=traits)
 
 
 def test_makes_room_for_twice_what_was_seen_and_no_more_than_onednn_takes() -> None:
@@ -24,8 +24,8 @@ def test_says_why_the_stock_size_is_enough() -> None:
         "inputs of 3 shapes through 20 layers of oneDNN are at most 360 operations, and the cache "
         "holds 1024"
     )
-    assert LEVER.settings(Scene(machine=LAPTOP)) == ()
-    assert LEVER.why_not(Scene(machine=LAPTOP)) == "the loop calls no module of torch"
+    assert LEVER.settings(ScriptContext(machine=LAPTOP)) == ()
+    assert LEVER.why_not(ScriptContext(machine=LAPTOP)) == "the loop calls no module of torch"
 
 
 def test_sizes_of_the_users_own_stay() -> None:

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.openmp_runtime import LEVER
 from hasten.records import Runtime, Torch
 from hasten.testing import LAPTOP
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="preloading is tested on Linux")
-HERE = Scene(machine=LAPTOP)
+HERE = ScriptContext(machine=LAPTOP)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_says_how_to_install_it() -> None:
 @pytest.mark.parametrize("name", ["libiomp5", "libomp"])
 def test_is_no_matter_where_torch_runs_on_it_already(name) -> None:
     runtime = Runtime(kind="openmp", name=name, path=f"/x/{name}.so")
-    scene = Scene(machine=replace(LAPTOP, torch=Torch(version="2.9", runtimes=(runtime,))))
+    scene = ScriptContext(machine=replace(LAPTOP, torch=Torch(version="2.9", runtimes=(runtime,))))
     assert LEVER.settings(scene) == ()
     assert LEVER.why_not(scene) == f"torch runs on {name} already"
 

@@ -3,14 +3,14 @@
 import pytest
 
 from hasten.errors import PlanError
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.phase_threads import LEVER
 from hasten.records import Phase, Plan
 from hasten.testing import LAPTOP, SERVER, sample_profile
 
 
 def scene(machine=LAPTOP, shares=None, **traits):
-    return Scene(machine=machine, baseline=sample_profile(shares), traits=traits)
+    return ScriptContext(machine=machine, baseline=sample_profile(shares), traits=traits)
 
 
 EVEN = {Phase.FORWARD: 0.3, Phase.BACKWARD: 0.5, Phase.OPTIMIZER: 0.2}
@@ -48,7 +48,7 @@ def test_says_the_shares_where_no_phase_is_large() -> None:
 def test_refuses_a_script_that_compiles_and_one_that_nobody_profiled() -> None:
     assert LEVER.settings(scene(shares=EVEN, threads=4, compiled=True)) == ()
     assert "compiled again" in LEVER.why_not(scene(shares=EVEN, threads=4, compiled=True))
-    assert LEVER.settings(Scene(machine=LAPTOP, traits={"threads": 4})) == ()
+    assert LEVER.settings(ScriptContext(machine=LAPTOP, traits={"threads": 4})) == ()
 
 
 @pytest.mark.parametrize("setting", ["optimizer", "loss=2", "optimizer=0", "optimizer=1;", ""])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.redrawing_workers import LEVER
 from hasten.records import Phase
 from hasten.testing import LAPTOP, SERVER, sample_profile
@@ -11,7 +11,7 @@ from hasten.testing import LAPTOP, SERVER, sample_profile
 def scene(**more):
     traits = {"loader.workers": 0, "loader.map_style": True, "loader.persistent": False, **more}
     profile = sample_profile({Phase.DATA: 0.7, Phase.FORWARD: 0.3})
-    return Scene(machine=SERVER, baseline=profile, traits=traits)
+    return ScriptContext(machine=SERVER, baseline=profile, traits=traits)
 
 
 def test_is_proposed_where_the_batches_cannot_be_the_script_s_own() -> None:
@@ -27,7 +27,10 @@ def test_is_not_proposed_where_the_script_s_own_sampler_is_asked_batch_by_batch(
 def test_is_not_proposed_where_they_can() -> None:
     assert LEVER.settings(scene(**{"loader.draws": True, "loop.draws": False})) == ()
     assert "the script's own batches" in LEVER.why_not(scene())
-    assert LEVER.why_not(Scene(machine=LAPTOP)) == "the loop takes its batches from no DataLoader"
+    assert (
+        LEVER.why_not(ScriptContext(machine=LAPTOP))
+        == "the loop takes its batches from no DataLoader"
+    )
 
 
 PROGRAM = r"""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hasten.errors import PlanError
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.sample_cache import LEVER, parse
 from hasten.records import Memory, Phase
 from hasten.testing import LAPTOP, SERVER, sample_profile
@@ -15,7 +15,7 @@ def scene(machine=LAPTOP, data_ratio=0.5, **memory):
     profile = sample_profile({Phase.DATA: data_ratio, Phase.FORWARD: 1 - data_ratio})
     if memory:
         machine = replace(machine, memory=Memory(**memory))
-    return Scene(machine=machine, baseline=profile, traits={"loader.map_style": True})
+    return ScriptContext(machine=machine, baseline=profile, traits={"loader.map_style": True})
 
 
 def test_takes_at_most_half_of_what_is_free() -> None:
@@ -29,8 +29,11 @@ def test_takes_at_most_a_quarter_of_a_groups_limit() -> None:
 
 
 def test_says_why_there_is_nothing_to_try() -> None:
-    assert LEVER.why_not(Scene(machine=LAPTOP)) == "the loop takes its batches from no DataLoader"
-    iterable = Scene(machine=LAPTOP, traits={"loader.map_style": False})
+    assert (
+        LEVER.why_not(ScriptContext(machine=LAPTOP))
+        == "the loop takes its batches from no DataLoader"
+    )
+    iterable = ScriptContext(machine=LAPTOP, traits={"loader.map_style": False})
     assert LEVER.settings(iterable) == ()
     assert "iterable" in LEVER.why_not(iterable)
     small = scene(available_bytes=100 * 2**20)
@@ -44,7 +47,7 @@ def test_says_why_there_is_nothing_to_try() -> None:
 def test_belongs_into_the_first_bundle_only_where_the_loop_waits_for_data() -> None:
     assert LEVER.promising(scene(data_ratio=0.5))
     assert not LEVER.promising(scene(data_ratio=0.02))
-    assert not LEVER.promising(Scene(machine=LAPTOP))
+    assert not LEVER.promising(ScriptContext(machine=LAPTOP))
 
 
 def test_a_folder_in_the_setting_asks_for_disk() -> None:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.sdpa import LEVER
 from hasten.testing import LAPTOP
 
 
 def scene(name):
-    return Scene(machine=LAPTOP, traits={} if name is None else {"model.attention": name})
+    return ScriptContext(machine=LAPTOP, traits={} if name is None else {"model.attention": name})
 
 
 def test_is_offered_for_eager_attention_alone() -> None:
@@ -84,7 +84,7 @@ class Own(nn.Module):  # of the script, around one of transformers
 
 
 watch = Watch(measuring=False)
-pulled = Pulled(watch.live)
+pulled = AppliedLevers(watch.live)
 watch.install()
 x = torch.rand(2, 4)
 vision = Config("flash_attention_2")

@@ -6,14 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers import thread_binding
 from hasten.levers.thread_binding import LEVER
 from hasten.testing import LAPTOP, SERVER
 
 
 def scene(machine=LAPTOP, **traits):
-    return Scene(machine=machine, traits={name.replace("_", "."): v for name, v in traits.items()})
+    return ScriptContext(
+        machine=machine, traits={name.replace("_", "."): v for name, v in traits.items()}
+    )
 
 
 def with_budget(**budget):

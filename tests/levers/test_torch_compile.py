@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.torch_compile import LEVER
 from hasten.testing import LAPTOP
 
@@ -19,7 +19,7 @@ FIT = {
 
 
 def scene(**traits):
-    return Scene(machine=LAPTOP, traits={**FIT, **traits})
+    return ScriptContext(machine=LAPTOP, traits={**FIT, **traits})
 
 
 def test_is_offered_where_there_is_a_model_and_a_compiler() -> None:

@@ -5,7 +5,7 @@ import importlib.util
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.turbojpeg import LEVER
 from hasten.testing import LAPTOP
 
@@ -13,20 +13,25 @@ libraries = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("PIL", "simplejpeg"))),
     reason="the extra turbojpeg is not installed",
 )
-FED = Scene(machine=LAPTOP, traits={"loader.workers": 0})
+FED = ScriptContext(machine=LAPTOP, traits={"loader.workers": 0})
 
 
 @libraries
 def test_is_tried_where_a_loader_feeds_the_loop() -> None:
     assert LEVER.settings(FED) == (True,)
-    assert LEVER.settings(Scene(machine=LAPTOP)) == ()
-    assert LEVER.why_not(Scene(machine=LAPTOP)) == "the loop takes its batches from no DataLoader"
+    assert LEVER.settings(ScriptContext(machine=LAPTOP)) == ()
+    assert (
+        LEVER.why_not(ScriptContext(machine=LAPTOP))
+        == "the loop takes its batches from no DataLoader"
+    )
 
 
 @libraries
 def test_is_left_alone_where_no_image_was_opened_and_is_a_guess_where_nobody_knows() -> None:
     def seen(opens):
-        return Scene(machine=LAPTOP, traits={"loader.workers": 0, "loader.opens_images": opens})
+        return ScriptContext(
+            machine=LAPTOP, traits={"loader.workers": 0, "loader.opens_images": opens}
+        )
 
     assert LEVER.settings(seen(False)) == ()
     assert LEVER.why_not(seen(False)) == "no image file was opened with Pillow"
@@ -74,7 +79,7 @@ def batches(workers):
 
 watch = Watch(measuring=False)
 watch.install()
-pulled = Pulled(watch.live)
+pulled = AppliedLevers(watch.live)
 stock = {n: batches(n) for n in (0, 2)}
 pulled.switch({"turbojpeg": True})
 facts["in place"] = ImageFile.ImageFile.load is not original

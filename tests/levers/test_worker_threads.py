@@ -4,13 +4,13 @@ import os
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.worker_threads import LEVER
 from hasten.testing import LAPTOP, SERVER
 
 
 def scene(count, machine=LAPTOP):
-    return Scene(machine=machine, traits={"loader.workers": count})
+    return ScriptContext(machine=machine, traits={"loader.workers": count})
 
 
 def test_proposes_one_thread_first_and_then_an_equal_share_of_the_cores() -> None:
@@ -22,8 +22,11 @@ def test_proposes_one_thread_first_and_then_an_equal_share_of_the_cores() -> Non
 def test_says_why_there_is_nothing_to_try() -> None:
     assert LEVER.settings(scene(0)) == ()
     assert "no workers" in LEVER.why_not(scene(0))
-    assert LEVER.settings(Scene(machine=LAPTOP)) == ()
-    assert LEVER.why_not(Scene(machine=LAPTOP)) == "the loop takes its batches from no DataLoader"
+    assert LEVER.settings(ScriptContext(machine=LAPTOP)) == ()
+    assert (
+        LEVER.why_not(ScriptContext(machine=LAPTOP))
+        == "the loop takes its batches from no DataLoader"
+    )
 
 
 PROGRAM = r"""
@@ -58,7 +61,7 @@ def batches():
 watch = Watch(measuring=False)
 watch.install()
 watch.live.assumed = frozenset({"dataset-unchanged"})
-pulled = Pulled(watch.live)
+pulled = AppliedLevers(watch.live)
 stock, facts["own"], _ = batches()
 pulled.switch({"worker_threads": 1})
 ours, facts["under"], facts["limited"] = batches()

@@ -2,21 +2,23 @@
 
 import pytest
 
-from hasten.lever import Scene
+from hasten.lever import ScriptContext
 from hasten.levers.zero_grad_to_none import LEVER
 from hasten.testing import LAPTOP
 
 
 def test_proposes_itself_where_gradients_are_filled_with_zeros() -> None:
     def scene(**traits):
-        return Scene(machine=LAPTOP, traits={f"optimizer.{k}": v for k, v in traits.items()})
+        return ScriptContext(
+            machine=LAPTOP, traits={f"optimizer.{k}": v for k, v in traits.items()}
+        )
 
     assert LEVER.settings(scene(zero_filled=True)) == (True,)
     assert LEVER.settings(scene(zero_filled=False)) == ()
     assert "no gradient is filled with zeros" in LEVER.why_not(scene(zero_filled=False))
     assert not LEVER.promising(scene(zero_filled=True))
     large = {"model.parameter_count": 10**7, "optimizer.parameter_count": 20}
-    assert LEVER.promising(Scene(machine=LAPTOP, traits=large))
+    assert LEVER.promising(ScriptContext(machine=LAPTOP, traits=large))
     assert "no optimizer of torch" in LEVER.why_not(scene())
 
 
@@ -37,7 +39,7 @@ class Script:
     def __init__(self, plan, make=lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.1)):
         torch.manual_seed(0)
         self.watch = Watch(measuring=False)
-        self.pulled = Pulled(self.watch.live)
+        self.pulled = AppliedLevers(self.watch.live)
         self.watch.install()
         self.pulled.switch(plan)
         self.parts = nn.ParameterList(nn.Parameter(torch.randn(n)) for n in (SIZE, SIZE, 3))
@@ -197,7 +199,7 @@ for plan in ({}, PLAN):
     script.pulled.switch({})
     script.watch._detach()
 
-from hasten.attach.facts import Traits
+from hasten.instrument.traits import Traits
 
 facts["traits"] = []
 for set_to_none in (False, True):

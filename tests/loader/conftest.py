@@ -6,11 +6,11 @@ HEAD = r"""
 import gc, hashlib, json, os, random, signal, sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, get_worker_info
-from hasten.attach import Watch
-from hasten.loader import Switchboard
+from hasten.instrument import Watch
+from hasten.loader import LoaderEngine
 
 torch.set_num_threads(1)
-watch, board = Watch(measuring=False), Switchboard(granted=True)
+watch, board = Watch(measuring=False), LoaderEngine(granted=True)
 watch.live.on_loader(board.make)
 watch.live.on_next(board.advance)
 watch.install()

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 
-from hasten.loader import states
-from hasten.loader.same import difference
+from hasten.loader import random_states
+from hasten.loader.batch_equality import difference
 from hasten.loader.sources import arrays
 from hasten.loader.sources.source import Stock
 
@@ -78,12 +78,12 @@ def compare(dataset, indices, *, loader=None, source=None):
     source = source or arrays.offer(loader)
     assert not isinstance(source, str), source
     torch.manual_seed(5)
-    before = states.read()
+    before = random_states.read()
     theirs = Stock(loader).fetch(indices)
-    after = states.read()
-    states.restore(before)
+    after = random_states.read()
+    random_states.restore(before)
     ours = source.fetch(indices)
-    if states.read() != after:
+    if random_states.read() != after:
         return "the generators afterwards"
     assert source.pure is (not source._chain.draws)
     return difference(ours, theirs)
@@ -214,9 +214,9 @@ def test_a_changed_transform_is_noticed_before_anything_is_drawn(change) -> None
 
 
 def test_offering_draws_nothing() -> None:
-    before = states.read()
+    before = random_states.read()
     assert not isinstance(arrays.offer(DataLoader(cifar(DRAWING), batch_size=4)), str)
-    assert states.read() == before
+    assert random_states.read() == before
 
 
 def test_only_a_source_without_draws_is_pure() -> None:

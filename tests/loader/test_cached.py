@@ -17,10 +17,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from hasten.loader import states
+from hasten.loader import random_states
+from hasten.loader.batch_equality import difference
 from hasten.loader.cache import cached, memo
 from hasten.loader.cache.cached import Cache
-from hasten.loader.same import difference
 from hasten.loader.sources.checked import Checked
 from hasten.loader.sources.source import Stock
 
@@ -60,11 +60,11 @@ def passes(dataset, *, count=3, at=None, cache=None, twin=None, **settings):
         for start in range(0, len(dataset), BATCH):
             indices = list(range(start, min(start + BATCH, len(dataset))))
             seed(start)
-            theirs, after = stock.fetch(indices), states.read()
+            theirs, after = stock.fetch(indices), random_states.read()
             seed(start)
             ours = source.fetch(indices)
             assert difference(ours, theirs) == ""
-            assert states.read() == after
+            assert random_states.read() == after
     return cache, source
 
 
@@ -76,7 +76,7 @@ def kept(cache, source):
 
 def whole(make, **extra):
     """Return a dataset of a class of its own, whose items `make(self, index)` makes."""
-    kind = type("Whole", (Dataset,), {
+    kind = type("WholeSample", (Dataset,), {
         "__module__": __name__, "__len__": lambda self: 24, "__getitem__": make, **extra,
     })  # fmt: skip
     return kind()
@@ -441,9 +441,9 @@ def test_warming_makes_samples_ahead_and_moves_no_generator() -> None:
     dataset = whole(lambda self, index: torch.full((50,), random.random() if index == 2 else 1.0))
     cache = Cache(BUDGET)
     source = cache.offer(DataLoader(dataset, batch_size=4))
-    before = states.read()
+    before = random_states.read()
     assert source.warm(range(8)) == 8
-    assert states.read() == before
+    assert random_states.read() == before
     assert cache.counts()["entries"] == 7
     passes(dataset, cache=cache)
 
@@ -789,7 +789,7 @@ def test_a_folder_with_a_getitem_of_its_own_is_treated_as_unknown(vision, images
 
     dataset.__class__ = Own
     _, source = passes(dataset)
-    assert type(source._recipe).__name__ == "Whole"
+    assert type(source._recipe).__name__ == "WholeSample"
 
 
 PROGRAM = r"""

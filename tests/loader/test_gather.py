@@ -19,8 +19,8 @@ from torch.utils.data import (
     random_split,
 )
 
-from hasten.loader import states
-from hasten.loader.same import difference
+from hasten.loader import random_states
+from hasten.loader.batch_equality import difference
 from hasten.loader.sources.gather import Gather, offer
 from hasten.loader.sources.source import Stock
 from hasten.loader.sources.subsets import leaves, positions_of
@@ -106,12 +106,12 @@ def sources(dataset, **options):
 def test_batches_are_those_of_torch_and_nothing_is_drawn(case) -> None:
     dataset, batches = case
     stock, source = sources(dataset)
-    before = states.read()
+    before = random_states.read()
     for indices in batches:
         given_indices = list(indices)
         assert difference(stock.fetch(indices), source.fetch(indices)) == ""
         assert indices == given_indices
-    assert states.read() == before
+    assert random_states.read() == before
 
 
 def leaf_tensors(batch):

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hasten.loader.cache.packing import Packed, Strange, pack, unpack
-from hasten.loader.same import difference
+from hasten.loader.batch_equality import difference
+from hasten.loader.cache.packing import Packed, Unpackable, pack, unpack
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8,
@@ -127,7 +127,7 @@ ONE = torch.ones(3)
     ids=lambda value: repr(value).partition(" at 0x")[0],
 )  # fmt: skip
 def test_refuses_what_would_come_back_otherwise(value) -> None:
-    with pytest.raises(Strange):
+    with pytest.raises(Unpackable):
         pack(value)
 
 
@@ -150,13 +150,13 @@ class TestImages:
 
     def test_an_image_that_is_tied_to_its_file_is_refused(self, tmp_path) -> None:
         self.Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
-        with self.Image.open(tmp_path / "a.png") as image, pytest.raises(Strange):
+        with self.Image.open(tmp_path / "a.png") as image, pytest.raises(Unpackable):
             pack(image)
 
     def test_an_image_with_a_palette_or_attributes_of_somebody_elses_is_refused(self) -> None:
-        with pytest.raises(Strange):
+        with pytest.raises(Unpackable):
             pack(self.Image.new("P", (4, 4)))
         marked = self.Image.new("RGB", (4, 4))
         marked.label = 3
-        with pytest.raises(Strange):
+        with pytest.raises(Unpackable):
             pack(marked)

@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from hasten.attach.live import LiveTraining
 from hasten.errors import PlanError
-from hasten.launch.order import REPLAY_KEY
+from hasten.instrument.live import LiveTraining
 from hasten.lever import discover, lookup
 from hasten.loader.replay import REPLAYED_COUNT, Replay
 from hasten.records import Plan
+from hasten.trials.child_environment import REPLAY_KEY
 
 
 class Source:

@@ -67,7 +67,7 @@ class Loader:
     pin_memory = False
 
 
-class Scene:
+class ScriptContext:
     """A script with one loader, one device and staging between them."""
 
     def __init__(self, *, ahead=True, begun=True):
@@ -97,7 +97,7 @@ def values(count=3, start=0.0):
 @pytest.fixture
 def scene():
     """A script that has moved one batch already: its loader's aim is known."""
-    it = Scene()
+    it = ScriptContext()
     it.to(it.load(values())[0])
     return it
 
@@ -116,13 +116,13 @@ def test_a_copy_that_was_started_ahead_is_handed_out_once(scene) -> None:
 
 
 def test_before_the_first_move_nothing_is_copied_ahead() -> None:
-    scene = Scene()
+    scene = ScriptContext()
     scene.load(values())
     assert scene.device.begun_count == 0
 
 
 def test_only_places_that_were_moved_are_copied_ahead() -> None:
-    scene = Scene()
+    scene = ScriptContext()
     x, _ = scene.load(values(), values())
     scene.to(x)
     scene.load(values(), values())
@@ -130,7 +130,7 @@ def test_only_places_that_were_moved_are_copied_ahead() -> None:
 
 
 def test_the_batch_is_the_very_object() -> None:
-    scene = Scene()
+    scene = ScriptContext()
     batch = {"x": values()}
     assert scene.staging.arrived(scene.loader, batch) is batch
 
@@ -309,7 +309,7 @@ def test_a_batch_of_a_loader_that_is_not_known_is_copied_when_it_is_moved(scene)
 
 
 def test_before_training_begins_nothing_is_answered() -> None:
-    scene = Scene(begun=False)
+    scene = ScriptContext(begun=False)
     scene.to(values())
     assert scene.stock_count == 1
 
@@ -397,7 +397,7 @@ def test_leaves_of_usual_batches_are_found_in_their_places() -> None:
 
 
 def test_a_batch_that_holds_itself_breaks_nothing() -> None:
-    scene, batch = Scene(), []
+    scene, batch = ScriptContext(), []
     batch.append(batch)
     assert scene.staging.arrived(scene.loader, batch) is batch
 
@@ -412,7 +412,7 @@ class Script:
     """A script that does what it likes, in an order that chance gives."""
 
     def __init__(self, *, ahead, coin):
-        self.scene, self.coin = Scene(ahead=ahead), coin
+        self.scene, self.coin = ScriptContext(ahead=ahead), coin
         self.alive, self.moved, self.serial = [], [], 0
 
     def load(self):

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.child
 
 FILES = r"""
 import multiprocessing, tempfile
-from hasten.loader import desk
+from hasten.loader import loader_state
 from hasten.loader.workers.pool import Pool
 
 folder = tempfile.mkdtemp()
@@ -61,7 +61,7 @@ for own in (0, 2):
     adopted[0] = 0
     facts[f"left alone {own}"] = same(lambda: run(own, ()), 2)
     facts[f"begun early {own}"] = adopted[0] > 4
-desk.due = lambda number: True
+loader_state.due = lambda number: True
 facts["checked"] = same(lambda: run(0, range(3, 12)), 2)
 import shutil
 shutil.rmtree(folder)
@@ -308,8 +308,8 @@ for wanted in (0, 1, 2):
 """
 
 TURNED = r"""
-from hasten.loader import desk
-desk.due = lambda number: True
+from hasten.loader import loader_state
+loader_state.due = lambda number: True
 
 class Late(Draws):
     epoch = 0

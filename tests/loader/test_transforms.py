@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
-from hasten.loader.sources import palette, transforms
-from hasten.loader.sources.palette import Refused
+from hasten.loader.sources import pixel_lut, transforms
+from hasten.loader.sources.pixel_lut import Refused
 
 np = pytest.importorskip("numpy", reason="numpy is not installed")
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
@@ -178,9 +178,9 @@ def test_common_chains_are_computed_and_others_looked_up() -> None:
 
 def test_arithmetic_that_misses_one_bit_is_not_used() -> None:
     table = transforms.read(v1.ToTensor(), 9, 7, 1).table
-    assert palette.proved([("div_", 255)], table)
-    assert not palette.proved([("mul_", 1 / 255)], table)
-    with mock.patch.object(palette, "proved", return_value=()):
+    assert pixel_lut.proved([("div_", 255)], table)
+    assert not pixel_lut.proved([("mul_", 1 / 255)], table)
+    with mock.patch.object(pixel_lut, "proved", return_value=()):
         compare(VALUES["Normalize"])
 
 

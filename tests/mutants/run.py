@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("faults.toml")
 COPIED = ("src", "tests", "docs", "examples", "pyproject.toml", "README.md")
-TORCH = ("tests/attach", "tests/levers")
+TORCH = ("tests/instrument", "tests/levers")
 ALL_PASSED, SOME_FAILED, BROKEN = 0, 1, 2
 CHECK_LIMIT_S, LEAST_LIMIT_S, LIMIT_RATIO = 900.0, 20.0, 5.0
 

@@ -10,8 +10,8 @@ import pytest
 
 from hasten.errors import UsageError
 from hasten.records import Comparison, Interval, Pair, Plan, Verdict, Workload
-from hasten.records.words import Entry
-from hasten.report.audience import Audience
+from hasten.records.enums import Entry
+from hasten.report.combined_watcher import CombinedWatcher
 from hasten.report.document import profile_document
 from hasten.report.events import ALWAYS, KEYS, SCHEMA, Events, open_stream
 
@@ -185,7 +185,7 @@ def test_an_audience_passes_all_on(profiled, profile, machine):
             return lambda *args: self.calls.append((name, args))
 
     one, other = Noted(), Noted()
-    audience = Audience(one, other)
+    audience = CombinedWatcher(one, other)
     audience.start = audience.result = lambda *args, **kwargs: None
     whole_story(audience, profiled, profile, machine)
     assert [name for name, _ in one.calls] == [

@@ -215,15 +215,15 @@ def test_what_the_proof_took_out_of_the_plan_is_on_the_waterfall(raced, rows):
 def test_a_race_without_a_following_one_counts_by_the_plan_or_by_its_verdict(raced):
     first = raced.races[:1]
     to = first[0].candidate
-    assert [move.after for move in html.path.moves(first, to)] == [to]
-    assert html.path.moves(first, Plan()) == []
+    assert [move.after for move in html.search_path.moves(first, to)] == [to]
+    assert html.search_path.moves(first, Plan()) == []
     other = Plan().pull("something", "else")
-    assert [move.after for move in html.path.moves(first, other)] == [to]
-    assert html.path.moves([replace(first[0], verdict=Verdict.DROP)], other) == []
+    assert [move.after for move in html.search_path.moves(first, other)] == [to]
+    assert html.search_path.moves([replace(first[0], verdict=Verdict.DROP)], other) == []
     guess = replace(first[0], verdict=Verdict.UNDECIDED)
-    assert [move.after for move in html.path.moves([guess], other)] == [to]
+    assert [move.after for move in html.search_path.moves([guess], other)] == [to]
     even = replace(guess, speedup=replace(guess.speedup, low_ratio=0.9, mid_ratio=1.01))
-    assert html.path.moves([even], other) == []
+    assert html.search_path.moves([even], other) == []
 
 
 def test_a_bundle_has_a_short_name_and_is_spelt_out(raced):
@@ -305,7 +305,7 @@ def test_losses_that_differ_are_told():
 
 def test_a_finding_says_whether_the_plan_mends_it(raced):
     def help_for(plan):
-        return html.words.findings(raced.diagnosis, raced.workload, plan)[0].help
+        return html.sections.findings(raced.diagnosis, raced.workload, plan)[0].help
 
     assert help_for(None) == "The lever loader_workers does it without an edit."
     assert help_for(Plan().pull("loader_workers", 2)) == "The plan has loader_workers=2."
@@ -313,7 +313,7 @@ def test_a_finding_says_whether_the_plan_mends_it(raced):
 
 def test_a_path_outside_of_the_folder_is_told_whole(raced):
     hot = HotLine(place=Place(path="/elsewhere/lib.py", line=2), share_ratio=0.5, phase="between")
-    told = html.words.hot_lines(replace(raced.diagnosis, hot_lines=(hot,)), raced.workload)
+    told = html.sections.hot_lines(replace(raced.diagnosis, hot_lines=(hot,)), raced.workload)
     assert told[0].place == "/elsewhere/lib.py:2"
     assert told[0].colour == "none"
 

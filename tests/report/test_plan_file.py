@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hasten import lever
 from hasten.errors import PlanError, UsageError
-from hasten.records import Band, Budget, Entry, Plan, Torch
+from hasten.records import Budget, Entry, LossEnvelope, Plan, Torch
 from hasten.report import plan_file, toml_file
 
 TODAY = datetime.date(2026, 1, 2)
@@ -416,7 +416,7 @@ def test_our_own_plan_may_be_written_over(path, saved):
     assert saved.plan
 
 
-BAND = Band(
+BAND = LossEnvelope(
     losses=(2.0, 1.5),
     spreads=(0.1, 0.2),
     losses_range=(1.25, 2.5),
@@ -425,7 +425,7 @@ BAND = Band(
 )
 
 
-@pytest.mark.parametrize("band", [BAND, replace(BAND, by_hand=True, step_s=None), Band()])
+@pytest.mark.parametrize("band", [BAND, replace(BAND, by_hand=True, step_s=None), LossEnvelope()])
 def test_a_band_comes_back_as_it_was(path, tuning, band) -> None:
     plan_file.write_plan(path, replace(tuning, band=band), lines={}, today=TODAY)
     assert plan_file.read_plan(path).band == band

@@ -8,7 +8,7 @@ import pytest
 
 from hasten import lever
 from hasten.errors import UsageError
-from hasten.records import Band, Entry, Plan, Proof, Torch
+from hasten.records import Entry, LossEnvelope, Plan, Proof, Torch
 from hasten.report import plan_file
 from hasten.report.evidence_table import State
 
@@ -138,5 +138,5 @@ def test_a_name_that_is_no_utf8_is_the_same_name_in_a_run(path, tuning, machine)
     workload = replace(tuning.workload, argv=("caf\udce9.py", "--out", "\udcff"))
     saved = write(path, replace(tuning, workload=workload))
     assert plan_file.differences(saved, machine, workload) == ()
-    saved = replace(saved, band=Band(losses=(1.0,), spreads=(0.1,)))
+    saved = replace(saved, band=LossEnvelope(losses=(1.0,), spreads=(0.1,)))
     assert plan_file.fitting_band(saved, machine, workload) == saved.band

@@ -8,15 +8,15 @@ import pytest
 from hasten.compare import Rule
 from hasten.errors import ChildLost
 from hasten.records import Effect, Interval, Phase, Plan, Switch, Verdict
-from hasten.search import Journal, Kind, Knob, Terms, incumbent, propose, rows
-from hasten.testing import FakeBench, steady
+from hasten.search import BudgetLimits, Candidate, Journal, Kind, incumbent, propose, rows
+from hasten.testing import FakeTrialRunner, steady
 
 RULE = Rule(pair_count=40, sd_ratio=0.02)
 LAUNCHES = 25
 
 
 def knob(lever, *settings, switch=Switch.LAUNCH, gain_ratio=2.0):
-    return Knob(
+    return Candidate(
         lever=lever,
         phases=frozenset({Phase.FORWARD}),
         settings=settings or (True,),
@@ -28,10 +28,10 @@ def knob(lever, *settings, switch=Switch.LAUNCH, gain_ratio=2.0):
 
 def searched(knobs, cost, *, launches=LAUNCHES, seed=0, noise=None):
     """Run a whole search; return the proposals and the comparisons."""
-    bench = FakeBench(cost=cost, noise=noise or steady(0.02 / 2**0.5), seed=seed)
+    bench = FakeTrialRunner(cost=cost, noise=noise or steady(0.02 / 2**0.5), seed=seed)
     asked, history = [], []
     while proposal := propose(
-        knobs, history, terms=Terms(launches_left=launches - bench.launch_count)
+        knobs, history, terms=BudgetLimits(launches_left=launches - bench.launch_count)
     ):
         asked.append(proposal)
         history.append(bench.race(proposal.baseline, proposal.candidate, rule=RULE))
@@ -237,10 +237,11 @@ def test_any_prefix_of_the_history_gives_the_same_next_proposal() -> None:
     asked, history = searched(knobs, cost)
     for index, proposal in enumerate(asked):
         assert (
-            propose(knobs, history[:index], terms=Terms(launches_left=LAUNCHES - index)) == proposal
+            propose(knobs, history[:index], terms=BudgetLimits(launches_left=LAUNCHES - index))
+            == proposal
         )
     left = LAUNCHES - len(asked)
-    assert propose(knobs, list(reversed(history)), terms=Terms(launches_left=left)) is None
+    assert propose(knobs, list(reversed(history)), terms=BudgetLimits(launches_left=left)) is None
 
 
 def test_a_search_goes_on_from_a_torn_journal(tmp_path) -> None:
@@ -253,7 +254,9 @@ def test_a_search_goes_on_from_a_torn_journal(tmp_path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
     journal = Journal.open(path, {"script": "a"})
-    assert propose(knobs, journal.history, terms=Terms(launches_left=LAUNCHES - 4)) == asked[4]
+    assert (
+        propose(knobs, journal.history, terms=BudgetLimits(launches_left=LAUNCHES - 4)) == asked[4]
+    )
     for seen in history[4:]:
         journal.append(seen)
     assert incumbent(knobs, journal.history) == incumbent(knobs, history)
@@ -282,7 +285,7 @@ def test_each_row_says_one_sentence_with_its_figure(sd_ratio) -> None:
 
 def test_an_undecided_race_says_noise() -> None:
     undecided = Rule(pair_count=12, win_ratio=inf, drop_ratio=inf)
-    bench = FakeBench(cost=saving(a=1.0))
+    bench = FakeTrialRunner(cost=saving(a=1.0))
     seen = bench.race(Plan(), Plan().pull("a", True), rule=undecided)
     assert seen.verdict is Verdict.UNDECIDED
     (row,) = rows([knob("a")], [seen])
@@ -292,7 +295,7 @@ def test_an_undecided_race_says_noise() -> None:
 
 @pytest.mark.parametrize(("high_ratio", "told"), [(1.1, "worth a lever"), (9.0, "told from noise")])
 def test_a_short_race_among_noise_does_not_claim_that_there_is_no_gain(high_ratio, told) -> None:
-    bench, rule = FakeBench(cost=saving(a=1.0)), Rule(pair_count=8)
+    bench, rule = FakeTrialRunner(cost=saving(a=1.0)), Rule(pair_count=8)
     seen = bench.race(Plan(), Plan().pull("a", True), rule=rule)
     interval = Interval(low_ratio=0.9, mid_ratio=1.02, high_ratio=high_ratio)
     (row,) = rows([knob("a")], [replace(seen, verdict=Verdict.DROP, speedup=interval)])
@@ -308,7 +311,7 @@ def test_a_bundle_that_shows_much_among_noise_comes_in(mid_ratio, high_ratio, ta
     asked = propose(knobs, [])
     assert asked is not None
     assert asked.kind is Kind.BUNDLE
-    seen = FakeBench(cost=saving(a=1.0, b=1.0)).race(
+    seen = FakeTrialRunner(cost=saving(a=1.0, b=1.0)).race(
         asked.baseline, asked.candidate, rule=Rule(pair_count=8)
     )
     interval = Interval(low_ratio=0.74, mid_ratio=mid_ratio, high_ratio=high_ratio)
@@ -334,13 +337,13 @@ def test_what_does_nothing_beside_the_incumbent_is_not_tried_around_it_and_that_
     around = [race for race in asked if "whole" in dict(race.baseline.settings)]
     assert not any("part" in dict(race.candidate.settings) for race in around)
     first = [seen for seen in history if "part" not in dict(seen.candidate.settings)]
-    told = {row.lever: row.why for row in rows(knobs, first, terms=Terms(ended=True))}
+    told = {row.lever: row.why for row in rows(knobs, first, terms=BudgetLimits(ended=True))}
     assert told["part"] == "not tried: it does nothing beside whole"
 
 
 def test_what_was_predicted_stands_beside_what_was_measured_alone() -> None:
     guessed = replace(knob("a", 2), forecasts={2: 1.8})
-    bench = FakeBench(cost=saving(a={2: 1.5}, b=1.1))
+    bench = FakeTrialRunner(cost=saving(a={2: 1.5}, b=1.1))
     alone = bench.race(Plan(), Plan().pull("a", 2), rule=RULE)
     (row,) = rows([guessed], [alone])
     assert row.why.endswith("; predicted 1.80x")
@@ -357,12 +360,12 @@ def test_guesses_that_do_not_win_together_leave_what_has_won() -> None:
         saving(guess=0.97, other=0.97, proved=1.04),
     )
     benches = {
-        proof: FakeBench(cost=proof, noise=steady(0.01)),
-        whole: FakeBench(cost=whole, noise=steady(0.01)),
+        proof: FakeTrialRunner(cost=proof, noise=steady(0.01)),
+        whole: FakeTrialRunner(cost=whole, noise=steady(0.01)),
     }
     undecided = Rule(pair_count=12, win_ratio=inf, drop_ratio=inf)
     history, last = [], []
-    while proposal := propose(knobs, history, terms=Terms(launches_left=LAUNCHES)):
+    while proposal := propose(knobs, history, terms=BudgetLimits(launches_left=LAUNCHES)):
         last.append(proposal)
         ends = proposal.candidate == Plan() or proposal.kind is Kind.BUNDLE
         bench = benches[whole if ends else proof]

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 import pytest
 
 from hasten import session
-from hasten.launch import arm, verification
-from hasten.launch.bench import Bench
-from hasten.launch.compiled_code import CompiledCode
-from hasten.launch.process import Isolation
 from hasten.lever import Lever
 from hasten.records import Effect, Entry, Phase, Plan, Proof, Switch, Workload
-from hasten.session import Options, open_bench, run, tuner
+from hasten.session import Options, open_bench, run, tuning_session
 from hasten.session.proof import Prover
-from hasten.testing import LAPTOP, FakeScript, Listener, plant, steady
+from hasten.testing import LAPTOP, FakeScript, RecordingWatcher, plant, steady
+from hasten.trials import recording, trial_process
+from hasten.trials.compiled_code import CompiledCode
+from hasten.trials.process import Isolation
+from hasten.trials.runner import TrialRunner
 
 GRANTED = frozenset({"dataset-unchanged"})
 PLAN = Plan().pull("intra_op_threads", 1)
@@ -40,7 +40,7 @@ def starts(monkeypatch, module):
 
 def test_trials_and_profiles_are_started_under_it(workload, monkeypatch):
     with (
-        starts(monkeypatch, arm),
+        starts(monkeypatch, trial_process),
         open_bench(workload, Options(assumed=GRANTED), LAPTOP) as bench,
     ):
         bench.arm(PLAN)
@@ -48,7 +48,7 @@ def test_trials_and_profiles_are_started_under_it(workload, monkeypatch):
 
 def test_recorded_runs_are_started_under_it(workload, monkeypatch):
     with (
-        starts(monkeypatch, verification),
+        starts(monkeypatch, recording),
         CompiledCode() as code,
         Prover(
             workload, isolation=Isolation.NONE, step_s=0.01, start_s=0.1, patience_s=1.0,
@@ -85,7 +85,7 @@ def test_a_tuning_offers_it_to_levers_and_to_the_proof(workload, monkeypatch, tm
 
     @contextmanager
     def opened(workload, options, facts, code, deadline):
-        with Bench(
+        with TrialRunner(
             workload, isolation=Isolation.NONE, patience_s=60.0, make_arm=script.arm,
         ) as bench:  # fmt: skip
             yield bench
@@ -100,12 +100,14 @@ def test_a_tuning_offers_it_to_levers_and_to_the_proof(workload, monkeypatch, tm
         cost=lambda plan: 0.05 if plan.settings else 0.1, start_s=1.0, noise=steady(0.02)
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("hasten.launch.process.best_isolation", lambda cwd: Isolation.NONE)
+    monkeypatch.setattr("hasten.trials.process.best_isolation", lambda cwd: Isolation.NONE)
     monkeypatch.setattr(session, "doctor", lambda python, patience_s: LAPTOP)
     monkeypatch.setattr(session, "open_bench", opened)
-    monkeypatch.setattr(tuner, "Prover", Prover)
+    monkeypatch.setattr(tuning_session, "Prover", Prover)
     options = Options(budget_s=300.0, assumed=granted)
-    tuning = tuner.Tuner(workload, options, Listener(), clock=script.clock).tune()
+    tuning = tuning_session.TuningSession(
+        workload, options, RecordingWatcher(), clock=script.clock
+    ).tune()
     assert tuning.assumed == tuple(granted)
     assert dict(tuning.plan.settings) == ({"daring": True} if granted else {})
     assert proved_under == [granted] * bool(granted)

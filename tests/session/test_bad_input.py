@@ -42,7 +42,7 @@ def refused(project, *words, **options):
     before = project.tree()
     ended = project.hasten(*words, **options)
     assert len(ended.said) == 2, ended.err
-    assert str(project.source) not in ended.err.replace("launch/site", "")
+    assert str(project.source) not in ended.err.replace("trials/site", "")
     assert ended.err.count("Traceback") <= 1
     assert project.tree() == before
     assert project.nothing_left()

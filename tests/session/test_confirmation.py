@@ -7,8 +7,6 @@ import pytest
 
 from hasten import session
 from hasten.compare import Confirmation
-from hasten.launch.bench import Bench
-from hasten.launch.process import Isolation
 from hasten.lever import Lever
 from hasten.records import (
     Effect,
@@ -22,7 +20,9 @@ from hasten.records import (
     Workload,
 )
 from hasten.session.races import Races, confirmed_race
-from hasten.testing import FakeScript, Listener, plant, steady
+from hasten.testing import FakeScript, RecordingWatcher, plant, steady
+from hasten.trials.process import Isolation
+from hasten.trials.runner import TrialRunner
 
 # The simulated tunings of test_budget.py.
 _spec = importlib.util.spec_from_file_location(
@@ -37,7 +37,7 @@ FASTER, PULLED = Plan().pull("brisk", True), Plan().pull("calm", True)
 NOTHING, STEP_S = Plan(), 0.01
 
 
-class Notebook(Listener):
+class Notebook(RecordingWatcher):
     """Keeps the races of a confirmation."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ def confirmed(monkeypatch):
             view.children.append(script.arm(*args, **details))
             return view.children[-1]
 
-        with Bench(
+        with TrialRunner(
             WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_arm=begun,
         ) as bench:  # fmt: skip
             bench.steps(pulled, 50)
@@ -208,7 +208,7 @@ def test_what_is_published_is_what_was_confirmed(tuned, monkeypatch) -> None:
     assert found.confirmed.baseline == Plan()
 
 
-@pytest.mark.parametrize("seed", [3, 4, 5, 6])  # of noise in which some of the guesses stay
+@pytest.mark.parametrize("seed", [1, 2, 4, 7])  # of noise in which some of the guesses stay
 def test_where_a_plan_is_not_confirmed_the_part_that_won_alone_has_its_chance(
     tuned, monkeypatch, seed
 ) -> None:

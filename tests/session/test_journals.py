@@ -11,8 +11,8 @@ import pytest
 from hasten import search
 from hasten.records import Comparison, Effect, Entry, Plan, Verdict, Workload
 from hasten.session import Options
-from hasten.session.hunt import Hunt
 from hasten.session.journals import open_journal
+from hasten.session.search_driver import SearchDriver
 from hasten.testing import LAPTOP
 
 FAILED = Comparison(
@@ -89,7 +89,7 @@ def test_names_that_are_no_utf8_are_kept(work):
 
 
 def lives_on(journal):
-    begun = search.Begun(settings={"a": (True,)})
+    begun = search.RaceStarted(settings={"a": (True,)})
     journal.settle(begun)
     journal.append(FAILED)
     assert (journal.history, journal.begun) == ((FAILED,), begun)
@@ -133,7 +133,7 @@ def test_a_disk_that_fills_up_ends_no_search(work, monkeypatch):
 
 def test_a_search_says_once_that_its_races_are_lost(work):
     said = []
-    hunt = Hunt(
+    hunt = SearchDriver(
         (), search.Journal(path=work / "j", lost="disk quota exceeded"), bench=None,
         races=SimpleNamespace(confirm_s=0.0, least_ratio=0.02), options=Options(),
         view=SimpleNamespace(note=said.append), note=said.append, spent_s=lambda: 0.0,

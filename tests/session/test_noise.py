@@ -3,9 +3,9 @@
 from math import log
 
 from hasten.records import Effect, Interval, Noise, Phase, Plan, Switch
-from hasten.search import Kind, Knob, Stakes, incumbent, propose
+from hasten.search import AcceptanceCriteria, Candidate, Kind, incumbent, propose
 from hasten.session.races import LEAST_RATIO, rule_of
-from hasten.testing import FakeBench, steady
+from hasten.testing import FakeTrialRunner, steady
 
 GAINS = {"a": 1.08, "b": 1.06, "c": 1.05, "d": 1.0}
 SEEDS = range(40)
@@ -14,7 +14,7 @@ NOISE = Noise(
     resolution_ratio=0.05, pair_s=1.0,
 )  # fmt: skip
 KNOBS = [
-    Knob(
+    Candidate(
         lever=name, phases=frozenset({Phase.FORWARD}), settings=(True,), gain_ratio=2.0,
         switch=Switch.STEP, effect=Effect.EXACT,
     )
@@ -31,8 +31,8 @@ def cost(plan):
 
 def found_share(seed, *, rule):
     """Search in noise; return the share of the log speed-up that could be had."""
-    bench = FakeBench(cost=cost, noise=steady(NOISE.sd_ratio / 2**0.5), seed=seed)
-    stakes, history = Stakes(least_ratio=0.05), []
+    bench = FakeTrialRunner(cost=cost, noise=steady(NOISE.sd_ratio / 2**0.5), seed=seed)
+    stakes, history = AcceptanceCriteria(least_ratio=0.05), []
     while proposal := propose(KNOBS, history, stakes=stakes):
         race = rule(proposal.kind, NOISE, budget_s=16.0)
         history.append(bench.race(proposal.baseline, proposal.candidate, rule=race))

@@ -6,15 +6,15 @@ from math import inf, log
 import pytest
 
 from hasten import session
-from hasten.launch.bench import Bench
-from hasten.launch.process import Isolation
-from hasten.launch.tally import period
 from hasten.lever import Lever
 from hasten.records import Effect, Entry, Phase, Plan, Switch, Verdict, Workload
 from hasten.search.proposal import Kind, propose_race
 from hasten.session.observe import observe
 from hasten.session.races import Races
-from hasten.testing import FakeScript, Listener, plant, steady
+from hasten.testing import FakeScript, RecordingWatcher, plant, steady
+from hasten.trials.plan_statistics import period
+from hasten.trials.process import Isolation
+from hasten.trials.runner import TrialRunner
 
 WORKLOAD = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd="/nowhere", python="python")
 FASTER = Plan().pull("brisk", True)
@@ -40,11 +40,13 @@ def raced(monkeypatch):
         script = FakeScript(
             cost=lambda plan: 0.01 / (1.1 if plan.settings else 1.0), start_s=2.0, noise=noise
         )
-        with Bench(
+        with TrialRunner(
             WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_arm=script.arm,
         ) as bench:  # fmt: skip
             observe(bench, Plan())
-            races = Races(bench, session.Options(budget_s=120.0), Listener(), clock=script.clock)
+            races = Races(
+                bench, session.Options(budget_s=120.0), RecordingWatcher(), clock=script.clock
+            )
             sd_ratio = races.measure_noise().sd_ratio
             race = races.race(propose_race(Kind.TOGGLE, Plan(), FASTER, ()), 5.0, most_s=inf)
             return bench.tally.period_count, sd_ratio, race.verdict

@@ -6,10 +6,10 @@ import pytest
 
 from hasten import session
 from hasten.errors import IsolationFailed
-from hasten.launch import process
-from hasten.launch.process import Isolation
 from hasten.records import Entry, Workload
 from hasten.session.protection import protect
+from hasten.trials import process
+from hasten.trials.process import Isolation
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hasten.launch.order import environment
 from hasten.records import Plan
+from hasten.trials.child_environment import environment
 
 # What the user has adds to what Python has, or torch itself could not be imported.
 MODULE = """
@@ -129,10 +129,10 @@ def test_a_trial_starts(started, name, words) -> None:
 def test_every_module_of_pythons_own_that_we_import_there_is_known() -> None:
     import ast
 
-    from hasten.launch import own_imports
+    from hasten.trials import own_imports
 
     package = os.path.dirname(os.path.dirname(own_imports.__file__))
-    folders = [os.path.join(package, name) for name in ("attach", "compile", "launch", "levers",
+    folders = [os.path.join(package, name) for name in ("instrument", "compile", "trials", "levers",
                                                         "loader", "records", "verify")]  # fmt: skip
     files = [
         os.path.join(package, name) for name in ("child.py", "errors.py", "lever.py", "units.py")

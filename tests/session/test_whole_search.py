@@ -13,16 +13,16 @@ from math import inf, log
 import pytest
 
 from hasten import session
-from hasten.launch.bench import Bench
-from hasten.launch.process import Isolation
 from hasten.lever import Lever
 from hasten.records import Comparison, Effect, Entry, Phase, Plan, Switch, Workload
-from hasten.search import Knob, Prior, bounds
+from hasten.search import Candidate, Prior, bounds
 from hasten.session.costs import Costs
-from hasten.session.hunt import MOST_LAUNCHES_COUNT, Hunt
 from hasten.session.observe import observe
 from hasten.session.races import Races
-from hasten.testing import FakeScript, Listener, plant, steady
+from hasten.session.search_driver import MOST_LAUNCHES_COUNT, SearchDriver
+from hasten.testing import FakeScript, RecordingWatcher, plant, steady
+from hasten.trials.process import Isolation
+from hasten.trials.runner import TrialRunner
 
 WORKLOAD = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd="/nowhere", python="python")
 SCENARIOS = 25
@@ -166,12 +166,12 @@ def lever(name) -> Lever:
 LEVERS = {name: lever(name) for name in sorted(KINDS)}
 
 
-def knob(name, settings) -> Knob:
+def knob(name, settings) -> Candidate:
     phases, switch, gain_ratio, bundled, record = KINDS[name]
     prior = record and Prior(
         script_count=record[0], helped_count=record[1], step_log_gain=record[2], log_spread=0.1
     )
-    return Knob(
+    return Candidate(
         lever=name, phases=phases, settings=settings, gain_ratio=gain_ratio, switch=switch,
         effect=Effect.EXACT, bundled=bundled, prior=prior,
     )  # fmt: skip
@@ -211,11 +211,11 @@ def search_on(monkeypatch):
             seed=machine.seed,
         )  # fmt: skip
         options = session.Options(budget_s=min(budget_s, 1e6))
-        with Bench(
+        with TrialRunner(
             WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_arm=script.arm,
         ) as bench:  # fmt: skip
             baseline = observe(bench, Plan(), step_count=40)
-            races = Races(bench, session.Options(), Listener(), clock=script.clock)
+            races = Races(bench, session.Options(), RecordingWatcher(), clock=script.clock)
             races.measure_noise()
             knobs, _ = bounds(
                 [knob(name, settings) for name, settings in machine.settings.items()],
@@ -223,8 +223,8 @@ def search_on(monkeypatch):
             )  # fmt: skip
             nothing = Costs(step_s=0.0, start_s=0.0, launch_s=0.0, pair_s=0.0)
             journal = Kept()
-            hunt = Hunt(
-                knobs, journal, bench=bench, races=races, options=options, view=Listener(),
+            hunt = SearchDriver(
+                knobs, journal, bench=bench, races=races, options=options, view=RecordingWatcher(),
                 costs=lambda plan: nothing, spent_s=script.clock, note=lambda text: None,
             )  # fmt: skip
             hunt.run()

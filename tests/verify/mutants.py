@@ -324,17 +324,17 @@ class Laboratory:
         self.first = self.record(teach=True, keep=True)
 
     def record(self, change=(), *, plan=None, teach=False, **order):
-        from hasten.attach import Watch
-        from hasten.child import Pulled
-        from hasten.verify.evidence import read_evidence
+        from hasten.child import AppliedLevers
+        from hasten.instrument import Watch
         from hasten.verify.record import Recorder
+        from hasten.verify.recorded_run import read_evidence
 
         folder = Path(tempfile.mkdtemp(dir=self.root))
         order = {"steps": STEPS, "forced": FORCED, "folder": str(folder), "teach": teach,
                  "teacher": None if teach else str(self.taught), **order}  # fmt: skip
         watch, found = Watch(measuring=True), []
         recorder = Recorder(order, watch, done=lambda said: found.append(json.dumps(said)))
-        pulled = Pulled(watch.live)
+        pulled = AppliedLevers(watch.live)
         with setting(change):
             try:
                 pulled.switch(plan or {})
@@ -410,14 +410,14 @@ def judge_same_draws(lab):
 
 def judge_model_draws(lab):
     """Record a model that draws otherwise, and tell what the gates say."""
-    from hasten.verify import draws, precision
+    from hasten.verify import distribution, precision
 
     others = [lab.record(feed=True, reseed=seed) for seed in (1, 2)]
     floors = [lab.floor()]
     seen = {name: lab.record({name}, feed=True, reseed=77) for name in ("", *DRAWN_FAULTS)}
     return {
         name: told(
-            draws.within_draws(lab.first, evidence, others),
+            distribution.within_draws(lab.first, evidence, others),
             precision.same_update(lab.first, evidence, floors),
         )
         for name, evidence in seen.items()
@@ -426,14 +426,14 @@ def judge_model_draws(lab):
 
 def judge_sample_draws(lab):
     """Record samples that are drawn otherwise, and tell what the gates say."""
-    from hasten.verify import draws, gates
+    from hasten.verify import distribution, gates
 
     floors = [lab.floor()]
     seen = {name: lab.record({name, "noise redrawn"}, feed=True) for name in SAMPLE_CHANGES}
     return {
         name: told(
             gates.same_structure(lab.first, evidence, redraws=True),
-            draws.same_law(lab.first, evidence),
+            distribution.same_law(lab.first, evidence),
             gates.within_floor(lab.first, evidence, floors),
         )
         for name, evidence in seen.items()

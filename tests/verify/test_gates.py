@@ -7,14 +7,14 @@ import pytest
 
 from hasten.records import Effect
 from hasten.verify import gates
-from hasten.verify.evidence import Evidence, alike
+from hasten.verify.recorded_run import RecordedRun, alike
 
 STEPS, SIZES = 8, (160, 32, 8)
 SIZE = sum(SIZES)
 FLOOR = 2.0**-23
 
 
-def evidence(*, lr: float = 0.1, rounding: float = 0.0, seed: int = 1) -> Evidence:
+def evidence(*, lr: float = 0.1, rounding: float = 0.0, seed: int = 1) -> RecordedRun:
     """Return the evidence of a small descent, each step taught: it starts from the same weights.
 
     `rounding` shakes each number that much.
@@ -32,7 +32,7 @@ def evidence(*, lr: float = 0.1, rounding: float = 0.0, seed: int = 1) -> Eviden
         gradients.append(shaken(weights).astype(np.float32))
         moves.append(shaken(-lr * gradients[-1]).astype(np.float32))
         weights = 0.9 * weights
-    return Evidence(
+    return RecordedRun(
         step_count=STEPS,
         batches=tuple(f"batch {i}" for i in range(STEPS)),
         orders=(tuple(f"index {i}" for i in range(STEPS)),),
@@ -53,12 +53,12 @@ def at(arrays, step, change):
 
 
 @pytest.fixture
-def baseline() -> Evidence:
+def baseline() -> RecordedRun:
     return evidence()
 
 
 @pytest.fixture
-def floors() -> list[Evidence]:
+def floors() -> list[RecordedRun]:
     return [evidence(rounding=FLOOR, seed=seed) for seed in (2, 3)]
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hasten.verify import draws, gates, learning, precision
-from hasten.verify.evidence import Evidence
+from hasten.verify import distribution, gates, learning, precision
+from hasten.verify.recorded_run import RecordedRun
 
 STEPS, SIZE, KIND = 24, 200, "torch.float32 (8, 3)"
 
@@ -26,7 +26,7 @@ def drawn(seed, *, dropout=0.1, scale=1.0, shift=0.0, moved=0.0):
         noisy = gradient * (1 + dropout * chance.normal(size=SIZE))
         gradients.append((scale * noisy).astype(np.float32))
         moves.append(((-0.1 - moved) * gradient).astype(np.float32))
-    return Evidence(
+    return RecordedRun(
         step_count=STEPS, batches=(), orders=(), structure=(), samples=(8,) * STEPS,
         losses=tuple(losses), losses_at=tuple(range(1, STEPS + 1)), weights="", sizes=(SIZE,),
         gradients=tuple(gradients), moves=tuple(moves), gradients_taught=True,
@@ -45,7 +45,7 @@ def batches(seed, *, mean=0.0, spread=1.0, kind=KIND, count=STEPS, same=False):
 
 
 def test_other_draws_of_the_samples_are_believed_in_nearly_all_cases() -> None:
-    verdicts = [draws.same_law(batches(1), batches(seed)).passed for seed in range(2, 302)]
+    verdicts = [distribution.same_law(batches(1), batches(seed)).passed for seed in range(2, 302)]
     assert verdicts.count(True) >= 298
 
 
@@ -59,20 +59,20 @@ def test_other_draws_of_the_samples_are_believed_in_nearly_all_cases() -> None:
     ],
 )
 def test_another_law_of_the_samples_is_told(change, says) -> None:
-    gate = draws.same_law(batches(1), batches(2, **change))
+    gate = distribution.same_law(batches(1), batches(2, **change))
     assert gate.passed is False
     assert says in gate.says
 
 
 def test_a_few_batches_are_not_judged_by_their_values() -> None:
-    gate = draws.same_law(batches(1, count=4), batches(2, count=4, mean=5.0))
+    gate = distribution.same_law(batches(1, count=4), batches(2, count=4, mean=5.0))
     assert gate.passed is None
     assert "too few" in gate.says
 
 
 def test_other_draws_of_the_model_are_believed_in_nearly_all_cases() -> None:
     own = [drawn(1), drawn(2), drawn(3)]
-    verdicts = [draws.within_draws(own[0], drawn(s), own[1:]).passed for s in range(4, 304)]
+    verdicts = [distribution.within_draws(own[0], drawn(s), own[1:]).passed for s in range(4, 304)]
     assert verdicts.count(True) >= 294
 
 
@@ -80,14 +80,14 @@ def test_other_draws_of_the_model_are_believed_in_nearly_all_cases() -> None:
     "change", [{"dropout": 0.0}, {"dropout": 0.3}, {"scale": 0.5}, {"shift": 0.3}]
 )
 def test_another_law_of_the_model_is_told(change) -> None:
-    gate = draws.within_draws(drawn(1), drawn(9, **change), [drawn(2), drawn(3)])
+    gate = distribution.within_draws(drawn(1), drawn(9, **change), [drawn(2), drawn(3)])
     assert gate.passed is False, gate.says
 
 
 def test_draws_that_matter_for_nothing_must_change_nothing() -> None:
     still = [drawn(seed, dropout=0.0) for seed in (1, 2, 3)]
-    assert draws.within_draws(still[0], drawn(4, dropout=0.0), still[1:]).passed is True
-    assert draws.within_draws(still[0], drawn(4, scale=1.1), still[1:]).passed is False
+    assert distribution.within_draws(still[0], drawn(4, dropout=0.0), still[1:]).passed is True
+    assert distribution.within_draws(still[0], drawn(4, scale=1.1), still[1:]).passed is False
 
 
 def test_an_optimizer_is_compared_on_the_same_gradients() -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from hasten import levers
 from hasten.errors import ScriptFailed
-from hasten.launch.compiled_code import CompiledCode
-from hasten.launch.process import Isolation, best_isolation
 from hasten.records import Effect, Entry, Plan, Workload
 from hasten.session import proof as proofs
 from hasten.session.proof import Prover, Unprovable
-from hasten.verify.evidence import Evidence
+from hasten.trials.compiled_code import CompiledCode
+from hasten.trials.process import Isolation, best_isolation
+from hasten.verify.recorded_run import RecordedRun
 
 # Sets no seed: weights, dropout, order and noise come from generators that are pinned.
 SCRIPT = """
@@ -192,6 +192,7 @@ LEVER = Lever(
 PLANTED = {
     "planted_rate": ("ROUNDING", "[]", "[lr]"),
     "planted_steps": ("ROUNDING", "[]", "[steps]"),
+    "planted_lie": ("EXACT", "[]", "[lr]"),
     "planted_rounding": ("ROUNDING", "[rounds]", "[]"),
     "planted_draws": ("REDRAW", "[draws]", "[]"),
     "planted_draws_and_steps": ("REDRAW", "[draws]", "[steps]"),
@@ -320,6 +321,19 @@ def test_harmless_levers_are_proved(prove) -> None:
     assert exact.effect is Effect.EXACT
 
 
+@pytest.mark.child
+def test_a_plan_that_claims_the_same_bits_needs_one_run_beside_the_script(warm, planted) -> None:
+    (planted.parent / "train.py").write_text(SCRIPT.format(folder=str(planted)))
+    with open_prover(planted, warm) as prover:
+        exact = prover.prove(Plan().pull("malloc_retention", True))
+        assert (exact.holds, exact.effect, prover.launch_count) == (True, Effect.EXACT, 2)
+        assert [gate.passed for gate in exact.gates] == [True, True, True]
+        lie = prover.prove(Plan().pull("planted_lie", True))
+        assert not lie.holds
+        assert {gate.name: gate.passed for gate in lie.gates}["G0 repeatable"] is True
+        assert prover.prove(Plan().pull("channels_last", True)).holds
+
+
 @pytest.fixture(scope="module", params=[VARYING, PLAYED], ids=["samples", "played"])
 def prove_varying(request, planted, tmp_path_factory, warm):
     """Prove plans for a script of which no two launches agree."""
@@ -433,7 +447,7 @@ def test_another_algorithm_is_run_under_five_seeds_beside_the_script(
 
     def read(plan, take):
         losses = np.linspace(2.0, 1.0, 32) + 0.05 * np.random.default_rng(take.shift).normal()
-        return Evidence(
+        return RecordedRun(
             step_count=32, batches=(), orders=(), structure=(), samples=(8,) * 32,
             losses=tuple(losses + (excess if plan.settings else 0.0)), weights="", sizes=(),
             gradients=(), moves=(), losses_at=tuple(range(1, 33)),

@@ -31,12 +31,12 @@ from hasten.cli.arguments import (
     Json,
     Keep,
     Kept,
+    LeverOption,
     Only,
     Overwrite,
     Patience,
     Plain,
     PlanPath,
-    Pulled,
     Quiet,
     Skip,
     Steps,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from hasten.records import Band, Setting
+    from hasten.records import LossEnvelope, Setting
     from hasten.report.plan_file import SavedPlan
     from hasten.session import Options
 
@@ -121,7 +121,7 @@ def profile(
     html: Html = None,
     trace: Trace = None,
     steps: Steps = None,
-    lever: Pulled = None,
+    lever: LeverOption = None,
     assume: Assume = None,
     patience: Patience = "60s",
     unprotected: Unprotected = False,
@@ -132,7 +132,7 @@ def profile(
     """Show where each training step goes; change nothing."""
     from hasten import session
     from hasten.report import document
-    from hasten.report.audience import Audience
+    from hasten.report.combined_watcher import CombinedWatcher
 
     check_outputs(json, html, trace)
     options = _options(
@@ -141,7 +141,7 @@ def profile(
     workload = read_workload(script)
     with telling(events, "profile", workload) as told:
         with view(quiet=quiet, plain=plain) as screen:
-            found = session.profile(workload, options, Audience(told, screen))
+            found = session.profile(workload, options, CombinedWatcher(told, screen))
         written = leave_profile(found, json=json, html=html, trace=trace, aside=on_stdout(events))
         told.result(document.profile_document(found), written)
 
@@ -158,7 +158,7 @@ def tune(
     training: Training = None,
     plan: PlanPath = None,
     force: Overwrite = False,
-    lever: Pulled = None,
+    lever: LeverOption = None,
     assume: Assume = None,
     only: Only = None,
     skip: Skip = None,
@@ -174,7 +174,7 @@ def tune(
     """
     from hasten import session
     from hasten.report import document, plan_file
-    from hasten.report.audience import Audience
+    from hasten.report.combined_watcher import CombinedWatcher
 
     path = plan or PLAN
     check_outputs(json, html, path)
@@ -188,7 +188,7 @@ def tune(
     workload = read_workload(script)
     with telling(events, "tune", workload) as told:
         with view(quiet=quiet, plain=plain, budget_s=options.budget_s) as screen:
-            tuning = session.tune(workload, options, Audience(told, screen))
+            tuning = session.tune(workload, options, CombinedWatcher(told, screen))
         written = leave(tuning, path, json, html, aside=on_stdout(events))
         told.result(document.tuning_document(tuning), written)
     if path not in written:
@@ -207,7 +207,7 @@ def run(
     *,
     plan: PlanPath = None,
     force: Force = False,
-    lever: Pulled = None,
+    lever: LeverOption = None,
     assume: Assume = None,
     quiet: Quiet = False,
 ) -> None:
@@ -349,7 +349,7 @@ def _setting(pair: str) -> tuple[str, Setting]:
 
 def _chosen_plan(
     workload: Workload, options: Options, *, needed: bool, quiet: bool
-) -> tuple[SavedPlan, Band | None]:
+) -> tuple[SavedPlan, LossEnvelope | None]:
     """Return the plan of the file and its band, once it is clear that it was made for this."""
     from hasten import session
     from hasten.report import plan_file

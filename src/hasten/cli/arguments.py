@@ -153,7 +153,7 @@ Trace = Annotated[
         help="Also write the examined steps as a Chrome trace, which Perfetto opens.",
     ),
 ]
-Pulled = Annotated[
+LeverOption = Annotated[
     list[str] | None,
     typer.Option(
         "--lever",

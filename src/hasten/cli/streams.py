@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LEFT = frozenset({errno.EPIPE, errno.EIO})
 
 
-class Lasting(io.FileIO):
+class PersistentStream(io.FileIO):
     """A standard stream that takes what it cannot pass on.
 
     Attributes:
@@ -45,7 +45,7 @@ class Lasting(io.FileIO):
         return memoryview(data).nbytes
 
 
-def keep(name: Literal["stdout", "stderr"]) -> Lasting | None:
+def keep(name: Literal["stdout", "stderr"]) -> PersistentStream | None:
     """Put a lasting stream in the place of a standard one; None where that is no file.
 
     What the terminal's encoding cannot show, such as a script's name, is spelt out.
@@ -57,7 +57,7 @@ def keep(name: Literal["stdout", "stderr"]) -> Lasting | None:
     raw = getattr(stream.buffer, "raw", stream.buffer)
     if not isinstance(raw, io.FileIO):
         return None
-    kept = Lasting(raw.fileno())
+    kept = PersistentStream(raw.fileno())
     text = io.TextIOWrapper(
         io.BufferedWriter(kept),
         encoding=stream.encoding,

@@ -1,7 +1,7 @@
 """Stage 4. Which of two plans is faster, and how sure that is."""
 
 from hasten.compare.confirm import Confirmation, confirm, settle, span
-from hasten.compare.evidence import confidence_sequence, grid, log_e, log_e_path
+from hasten.compare.e_process import confidence_sequence, grid, log_e, log_e_path
 from hasten.compare.interval import hodges_lehmann, inverse, signed_rank_interval
 from hasten.compare.noise import confirming_pairs, measure_noise, plan_pairs, resolution, spread
 from hasten.compare.race import Measure, Race, Rule, compare, judge, race, rule_for

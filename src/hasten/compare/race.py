@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from hasten.compare.evidence import confidence_sequence, grid, log_e_path
+from hasten.compare.e_process import confidence_sequence, grid, log_e_path
 from hasten.compare.noise import plan_pairs, resolution
 from hasten.records import Comparison, Noise, Pair, Plan, Verdict
 

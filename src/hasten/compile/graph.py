@@ -9,8 +9,8 @@ from contextlib import ExitStack, nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from hasten.compile.draws import REFUSALS, refuse_draws
 from hasten.compile.quiet import quiet
+from hasten.compile.random_operations import REFUSALS, refuse_draws
 from hasten.lever import COMPILED_KEY, TORCHS_CACHE
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from hasten.compile.calls import loosen, signature
-from hasten.compile.chance import other_draws, states, went_on
 from hasten.compile.derivatives import second_derivatives
 from hasten.compile.fit import plain_surroundings, unfit, uninitialized
 from hasten.compile.graph import Graph
 from hasten.compile.own_code import mention
+from hasten.compile.random_state_use import other_draws, states, went_on
 from hasten.compile.root import Root
 from hasten.compile.snapshot import Snapshot, unmarked
 

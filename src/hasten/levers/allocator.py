@@ -22,7 +22,7 @@ from hasten.records import Effect, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 _FILES = {
     "jemalloc": ("libjemalloc.so*",),
@@ -83,20 +83,20 @@ def find(name: str, env: Mapping[str, str]) -> str | None:
     return None
 
 
-def _preloaded(scene: Scene) -> str:
+def _preloaded(scene: ScriptContext) -> str:
     """Return the allocator that the user preloads already, or nothing."""
     paths = str(scene.traits.get("preloaded", "")).replace(":", " ").split()
     return next((os.path.basename(path) for path in paths if "malloc" in path), "")
 
 
-def settings(scene: Scene) -> tuple[str, ...]:
+def settings(scene: ScriptContext) -> tuple[str, ...]:
     """Return the libraries that are installed here, where the user has chosen none."""
     if _preloaded(scene):
         return ()
     return tuple(name for name in _FILES if find(name, os.environ))
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if sys.platform != "linux":
         return "libraries are preloaded on Linux only"

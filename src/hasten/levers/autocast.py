@@ -26,7 +26,7 @@ from hasten.records import Effect, Phase, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 _UNITS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 # Under this the conversions of weights and activations eat the gain.
@@ -34,7 +34,7 @@ _LEAST_RATIO = 1.2
 _LIKELY_RATIO = 1.5
 
 
-def settings(scene: Scene) -> tuple[str, ...]:
+def settings(scene: ScriptContext) -> tuple[str, ...]:
     """Return bfloat16 where the processor has units for it and the probe found them faster."""
     ratio = _ratio(scene)
     fits = (
@@ -47,7 +47,7 @@ def settings(scene: Scene) -> tuple[str, ...]:
     return ("bfloat16",) if fits else ()
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try, with what the probe measured."""
     dtype, ratio = scene.traits.get("model.dtype"), _ratio(scene)
     if scene.traits.get("script.autocast"):
@@ -64,19 +64,19 @@ def why_not(scene: Scene) -> str:
     return f"bf16 is only {ratio:.2f}x as fast as fp32 here{cause}"
 
 
-def promising(scene: Scene) -> bool:
+def promising(scene: ScriptContext) -> bool:
     """Return whether the products are so much faster that most models gain."""
     return (_ratio(scene) or 0.0) >= _LIKELY_RATIO
 
 
-def _ratio(scene: Scene) -> float | None:
+def _ratio(scene: ScriptContext) -> float | None:
     """Return how many times faster bf16 is at the best that this model does."""
     names = ["bf16.matmul_ratio", *["bf16.conv_ratio"] * bool(scene.traits.get("model.conv"))]
     told = [float(scene.traits[name]) for name in names if name in scene.traits]
     return max(told) if told else None
 
 
-def _has_units(scene: Scene) -> bool:
+def _has_units(scene: ScriptContext) -> bool:
     """Return whether the hardware multiplies bf16; where nobody lists it the probe decides."""
     sets = scene.machine.cpu.instruction_sets
     return scene.traits.get("model.device") != "cpu" or not sets or bool(_UNITS & set(sets))

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from hasten.lever import Lever, undo_all
 from hasten.loader import board_of
-from hasten.loader.choice import unproven
 from hasten.loader.sources import arrays, gather
+from hasten.loader.worker_counts import unproven
 from hasten.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 # Asked in this order for each loader; the first that returns a source has it.
 OFFERS = (gather.offer, arrays.offer)
@@ -30,7 +30,7 @@ OFFERS = (gather.offer, arrays.offer)
 DATASETS = arrays.NAMES | {"Tensor", "TensorDataset", "StackDataset"}
 
 
-def settings(scene: Scene) -> tuple[bool, ...]:
+def settings(scene: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, for a loader whose dataset may be read at once."""
     dataset = scene.traits.get("loader.dataset")
     known = dataset is None or dataset in DATASETS
@@ -38,7 +38,7 @@ def settings(scene: Scene) -> tuple[bool, ...]:
     return (True,) if scene.traits.get("loader.map_style") and known and shown else ()
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if "loader.map_style" not in scene.traits:
         return "the loop takes its batches from no DataLoader"

@@ -24,7 +24,7 @@ from hasten.records import Effect, Phase, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 _BEYOND_SIGHT = (("torch", "compile"), ("torch.jit", "script"), ("torch.jit", "trace"))
 """What makes code whose operations nobody can follow."""
@@ -34,12 +34,12 @@ _LIBRARIES = ("torch", "torchvision", "hasten")
 _COMPILES = "the script compiles code, whose operations nobody can follow"
 
 
-def settings(scene: Scene) -> tuple[bool, ...]:
+def settings(scene: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, for models with 2-D or 3-D convolutions."""
     return () if why_not(scene) else (True,)
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
     traits = scene.traits
     if traits.get("model.channels_last"):

@@ -15,15 +15,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from hasten.compile.compiled_updates import LARGE_COUNT, Updates
 from hasten.compile.graph import inductor
-from hasten.compile.updates import LARGE_COUNT, Updates
 from hasten.lever import Lever, undo_all
 from hasten.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
     from hasten.records import Plan
 
 _NAMES = ("RMSprop", "Adadelta", "RAdam", "NAdam", "Adamax", "ASGD")
@@ -31,12 +31,12 @@ _LIKELY_RATIO = 4
 _FUSABLE = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
 
 
-def settings(scene: Scene) -> tuple[bool, ...]:
+def settings(scene: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, for an optimizer of torch that loops over its tensors."""
     return () if why_not(scene) else (True,)
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
     traits = scene.traits
     name = traits.get("optimizer.name")
@@ -57,7 +57,7 @@ def why_not(scene: Scene) -> str:
     return "" if traits.get("compile.cxx") else "no C++ compiler is found (g++ or clang++)"
 
 
-def promising(scene: Scene) -> bool:
+def promising(scene: ScriptContext) -> bool:
     """Return whether there are so many weights that most of them belong to large tensors."""
     return int(scene.traits.get("model.parameter_count", 0)) >= _LIKELY_RATIO * LARGE_COUNT
 

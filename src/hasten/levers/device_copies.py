@@ -29,15 +29,15 @@ from hasten.records import Effect, Phase, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 
-def settings(scene: Scene) -> tuple[str, ...]:
+def settings(scene: ScriptContext) -> tuple[str, ...]:
     """Return when copies may start: at the script's call, or when a batch arrives."""
     return () if why_not(scene) else ("call", "arrival")
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
     torch_facts = scene.machine.torch
     if torch_facts is None or not torch_facts.accelerators:

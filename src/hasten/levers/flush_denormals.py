@@ -19,18 +19,18 @@ from hasten.records import Effect, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 _LEAST_RATIO = 1e-4  # some 150 cycles each, against one for any other number
 
 
-def settings(scene: Scene) -> tuple[bool, ...]:
+def settings(scene: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, where denormal numbers were seen."""
     ratio = scene.traits.get("numbers.denormal_ratio")
     return (True,) if ratio is not None and float(ratio) >= _LEAST_RATIO else ()
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     ratio = scene.traits.get("numbers.denormal_ratio")
     if ratio is None:

@@ -20,7 +20,7 @@ from hasten.records import Effect, Phase, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 _NAMES = frozenset({
     "SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD",
@@ -30,14 +30,14 @@ _WITH_FUSED_FORM = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
 _SMALL_COUNT = 4096
 
 
-def settings(scene: Scene) -> tuple[bool, ...]:
+def settings(scene: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, for an optimizer of torch that loops over its tensors."""
     traits = scene.traits
     loops = not traits.get("optimizer.fused") and not traits.get("optimizer.foreach")
     return (True,) if traits.get("optimizer.name") in _NAMES and loops else ()
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     name = scene.traits.get("optimizer.name")
     if name is None:
@@ -47,7 +47,7 @@ def why_not(scene: Scene) -> str:
     return f"the script's {name} takes all tensors at once already"
 
 
-def promising(scene: Scene) -> bool:
+def promising(scene: ScriptContext) -> bool:
     """Return whether the tensors are small, under a class for which torch has no fused kernel."""
     tensor_count = int(scene.traits.get("optimizer.parameter_count", 0))
     element_count = int(scene.traits.get("model.parameter_count", 0))

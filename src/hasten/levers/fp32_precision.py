@@ -22,7 +22,7 @@ from hasten.records import Effect, Phase, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 _LEAST_RATIO = 1.2
 _LIKELY_RATIO = 1.5
@@ -33,7 +33,7 @@ _OLDER = {"bf16": "medium", "tf32": "high"}
 _UNTOUCHED = ("none", "ieee")
 
 
-def settings(scene: Scene) -> tuple[str, ...]:
+def settings(scene: ScriptContext) -> tuple[str, ...]:
     """Return the fewer bits of the model's device where the probe found them faster."""
     kind, ratio = _kind(scene), _ratio(scene)
     fits = (
@@ -46,7 +46,7 @@ def settings(scene: Scene) -> tuple[str, ...]:
     return (kind,) if kind is not None and fits else ()
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try, with what the probe measured."""
     device, ratio = scene.traits.get("model.device"), _ratio(scene)
     dtype = scene.traits.get("model.dtype")
@@ -62,16 +62,16 @@ def why_not(scene: Scene) -> str:
     return f"float32 products are only {ratio:.2f}x as fast with {_kind(scene)} inside here"
 
 
-def promising(scene: Scene) -> bool:
+def promising(scene: ScriptContext) -> bool:
     """Return whether the products are so much faster that most models gain."""
     return (_ratio(scene) or 0.0) >= _LIKELY_RATIO
 
 
-def _kind(scene: Scene) -> str | None:
+def _kind(scene: ScriptContext) -> str | None:
     return _KINDS.get(str(scene.traits.get("model.device")))
 
 
-def _ratio(scene: Scene) -> float | None:
+def _ratio(scene: ScriptContext) -> float | None:
     """Return how many times faster fewer bits are at the best that this model does."""
     kinds = ["matmul", *["conv"] * bool(scene.traits.get("model.conv"))]
     names = [f"{_kind(scene)}_inside.{kind}_ratio" for kind in kinds]

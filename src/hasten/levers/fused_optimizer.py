@@ -16,26 +16,26 @@ from hasten.records import Effect, Phase, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 _FUSABLE = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
 _DEVICES = frozenset({"cpu", "cuda"})
 _CPU_ALONE = frozenset({"Adagrad"})
 
 
-def settings(scene: Scene) -> tuple[bool, ...]:
+def settings(scene: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, for an optimizer that has a fused form."""
     fusable = scene.traits.get("optimizer.name") in _FUSABLE and not _lacks_device(scene)
     return (True,) if fusable and not scene.traits.get("optimizer.fused") else ()
 
 
-def _lacks_device(scene: Scene) -> bool:
+def _lacks_device(scene: ScriptContext) -> bool:
     """Return whether the optimizer's fused form is for another device than the model's."""
     on_cpu = scene.traits.get("model.device", "cpu") == "cpu"
     return not on_cpu and scene.traits.get("optimizer.name") in _CPU_ALONE
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     name = scene.traits.get("optimizer.name")
     if name is None:

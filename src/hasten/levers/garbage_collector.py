@@ -24,7 +24,7 @@ from hasten.records import Effect, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 _STOCK_COUNTS = (700, 2000)  # up to Python 3.12, and since
 _TELLING = (
@@ -38,7 +38,7 @@ _LEAST_SHARE_RATIO = 0.01
 _MOST_SHARE_RATIO = 0.9
 
 
-def _share_ratio(scene: Scene) -> float | None:
+def _share_ratio(scene: ScriptContext) -> float | None:
     """Return the share of a step that collections take; None where nobody timed them."""
     spent_s = scene.traits.get("gc.step_s")
     if spent_s is None or scene.baseline is None:
@@ -55,7 +55,7 @@ def _set_by_the_script(enabled: object, threshold_count: object, frozen_count: o
     return f"the script has frozen {frozen_count} objects" if frozen_count else ""
 
 
-def _own(scene: Scene) -> str:
+def _own(scene: ScriptContext) -> str:
     traits = scene.traits
     return _set_by_the_script(
         traits.get("gc.enabled", True),
@@ -64,7 +64,7 @@ def _own(scene: Scene) -> str:
     )
 
 
-def settings(scene: Scene) -> tuple[int, ...]:
+def settings(scene: ScriptContext) -> tuple[int, ...]:
     """Return factors for the first threshold, where collections take enough of a step."""
     share = _share_ratio(scene)
     if share is None or share < _LEAST_SHARE_RATIO or _own(scene):
@@ -72,7 +72,7 @@ def settings(scene: Scene) -> tuple[int, ...]:
     return (10, 1)
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if own := _own(scene):
         return own
@@ -82,7 +82,7 @@ def why_not(scene: Scene) -> str:
     return f"garbage collections take {share:.1%} of a step"
 
 
-def forecast(scene: Scene, factor: int) -> float | None:
+def forecast(scene: ScriptContext, factor: int) -> float | None:
     """Return the speed-up of a step without any collection."""
     share = _share_ratio(scene)
     return None if share is None else 1.0 / (1.0 - share)

@@ -21,7 +21,7 @@ from hasten.records import Effect, Switch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hasten.lever import Scene
+    from hasten.lever import ScriptContext
 
 _TUNABLE = "glibc.malloc.hugetlb"  # 1: the heap asks the kernel by madvise(2)
 _GLIBC_SINCE = (2, 35)
@@ -36,7 +36,7 @@ def _has_tunable() -> bool:
         return False
 
 
-def settings(scene: Scene) -> tuple[str, ...]:
+def settings(scene: ScriptContext) -> tuple[str, ...]:
     """Return who may ask for huge pages, where the kernel gives them and faults cost enough."""
     if sys.platform != "linux":
         return ()
@@ -46,7 +46,7 @@ def settings(scene: Scene) -> tuple[str, ...]:
     return ("glibc", "torch") if _has_tunable() else ("torch",)
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     mode = scene.traits.get("memory.huge_pages")
     if sys.platform != "linux" or mode is None:

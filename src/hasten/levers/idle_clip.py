@@ -19,23 +19,23 @@ from hasten.records import Effect, Phase, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 _SEAM = "_clip_grads_with_norm_"  # looked up at each call, so imports by name are served
 _SELDOM_RATIO = 0.1
 
 
-def _idle_ratio(scene: Scene) -> float | None:
+def _idle_ratio(scene: ScriptContext) -> float | None:
     ratio = scene.traits.get("clip.idle_ratio")
     return None if ratio is None else float(ratio)
 
 
-def settings(scene: Scene) -> tuple[bool, ...]:
+def settings(scene: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, where some clippings leave the gradients as they are."""
     return (True,) if (_idle_ratio(scene) or 0.0) > _SELDOM_RATIO else ()
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     ratio = _idle_ratio(scene)
     if ratio is None:

@@ -18,10 +18,10 @@ from hasten.records import Effect, Phase, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 
-def settings(scene: Scene) -> tuple[int, ...]:
+def settings(scene: ScriptContext) -> tuple[int, ...]:
     """Return the budget and one task at a time, where more tasks than cores may run."""
     cores, count = scene.machine.budget.core_count, scene.traits.get("interop_threads")
     started = scene.traits.get("interop_started_count", 1)
@@ -30,7 +30,7 @@ def settings(scene: Scene) -> tuple[int, ...]:
     return tuple(dict.fromkeys((cores, 1)))
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     cores, count = scene.machine.budget.core_count, scene.traits.get("interop_threads")
     if count is None:

@@ -15,18 +15,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import COMPUTE_AND_DATA, Lever, at_least, is_asked_by_script
-from hasten.loader.choice import threads_beside
+from hasten.loader.worker_counts import threads_beside
 from hasten.records import Effect, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 _WORKER = "torch.utils.data._utils.worker"
 
 
-def settings(scene: Scene) -> tuple[int, ...]:
+def settings(scene: ScriptContext) -> tuple[int, ...]:
     """Return the budget, its half, its quarter and one thread, without what is set already.
 
     What leaves cores to the workers of `loader_workers` comes first.
@@ -36,12 +36,12 @@ def settings(scene: Scene) -> tuple[int, ...]:
     return tuple(dict.fromkeys(n for n in ladder if n != scene.traits.get("threads")))
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     return "the job has one core and torch uses one thread"
 
 
-def promising(scene: Scene) -> bool:
+def promising(scene: ScriptContext) -> bool:
     """Return whether torch has more threads than cores, or than workers would leave to it.
 
     Elsewhere a number of threads is a gamble.
@@ -49,11 +49,11 @@ def promising(scene: Scene) -> bool:
     return _exceeds(scene) or threads_beside(scene) is not None
 
 
-def _exceeds(scene: Scene) -> bool:
+def _exceeds(scene: ScriptContext) -> bool:
     return int(scene.traits.get("threads", 0)) > scene.machine.budget.core_count
 
 
-def remark(scene: Scene) -> str:
+def remark(scene: ScriptContext) -> str:
     """Say that the script itself asks for more threads than there are cores.
 
     What torch takes by itself is told by the machine; a difference is of the script's making.

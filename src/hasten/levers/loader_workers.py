@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 
 from hasten.lever import Lever, at_least
 from hasten.loader import board_of
-from hasten.loader.choice import counts, replayable_counts, speedup_of, why_none
+from hasten.loader.worker_counts import counts, replayable_counts, speedup_of, why_none
 from hasten.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 
-def settings(scene: Scene) -> tuple[int, ...]:
+def settings(scene: ScriptContext) -> tuple[int, ...]:
     """Return the numbers that can make the script's own batches."""
     return replayable_counts(scene)
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if not counts(scene):
         return why_none(scene)

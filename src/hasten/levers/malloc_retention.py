@@ -18,18 +18,18 @@ from hasten.records import Effect, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MMAP_BYTES, _LEAST_MMAP_BYTES, _TRIM_BYTES = 1 << 30, 32 << 20, (1 << 31) - 1
 
 
-def settings(scene: Scene) -> tuple[bool, ...]:
+def settings(scene: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, where steps fault enough pages in."""
     return (True,) if sys.platform == "linux" and not scene.few_faults() else ()
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if sys.platform != "linux":
         return "it is a setting of glibc on Linux"

@@ -22,7 +22,7 @@ from hasten.records import Effect, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 # libgomp reads the first; Intel's and LLVM's runtimes need the second to sleep at once.
 _VARIABLES = {
@@ -45,7 +45,7 @@ def _deciding(runtimes: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name for names in known for name in names))
 
 
-def _own(scene: Scene) -> list[str]:
+def _own(scene: ScriptContext) -> list[str]:
     """Return the variables by which somebody has decided already."""
     found = str(scene.traits.get("openmp.variables", "")).split()
     runtimes = [one.name for one in scene.machine.torch.runtimes] if scene.machine.torch else []
@@ -54,12 +54,12 @@ def _own(scene: Scene) -> list[str]:
     return [name for name in _deciding(runtimes) if name in found]
 
 
-def _lacks_openmp(scene: Scene) -> bool:
+def _lacks_openmp(scene: ScriptContext) -> bool:
     runtimes = scene.machine.torch.runtimes if scene.machine.torch else ()
     return bool(runtimes) and all(runtime.kind != "openmp" for runtime in runtimes)
 
 
-def _shares_cores(scene: Scene) -> bool:
+def _shares_cores(scene: ScriptContext) -> bool:
     """Return whether a spinning thread takes its core from somebody of this job or another."""
     budget, traits = scene.machine.budget, scene.traits
     running = int(traits.get("threads", 0)) + int(traits.get("loader.workers", 0))
@@ -72,14 +72,14 @@ def _shares_cores(scene: Scene) -> bool:
     )
 
 
-def settings(scene: Scene) -> tuple[str, ...]:
+def settings(scene: ScriptContext) -> tuple[str, ...]:
     """Return passive where the cores are shared; else active, then passive."""
     if int(scene.traits.get("threads", 1)) == 1 or _own(scene) or _lacks_openmp(scene):
         return ()
     return ("passive",) if _shares_cores(scene) else ("active", "passive")
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if "threads" not in scene.traits:
         return "the threads of the script are not known"
@@ -90,7 +90,7 @@ def why_not(scene: Scene) -> str:
     return "torch runs without OpenMP here"
 
 
-def promising(scene: Scene) -> bool:
+def promising(scene: ScriptContext) -> bool:
     """Return whether more threads than cores run under a quota that OpenMP cannot see."""
     budget = scene.machine.budget
     over = int(scene.traits.get("threads", 0)) > budget.core_count

@@ -17,7 +17,7 @@ from hasten.records import Effect, Phase, Switch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hasten.lever import Scene
+    from hasten.lever import ScriptContext
 
 _STOCK_COUNT, _MOST_COUNT = 1024, 65536
 _FIRST_COUNT = 4096
@@ -25,7 +25,7 @@ _FIRST_COUNT = 4096
 _PER_LAYER_COUNT = 6
 
 
-def _need_count(scene: Scene) -> int | None:
+def _need_count(scene: ScriptContext) -> int | None:
     """Return about how many operations a pass over all shapes compiles; None if unknown."""
     shapes = scene.traits.get("inputs.shape_count")
     layers = scene.traits.get("model.onednn_layer_count")
@@ -34,7 +34,7 @@ def _need_count(scene: Scene) -> int | None:
     return int(shapes) * int(layers) * _PER_LAYER_COUNT
 
 
-def settings(scene: Scene) -> tuple[int, ...]:
+def settings(scene: ScriptContext) -> tuple[int, ...]:
     """Return a size that holds what was seen, where the stock one does not."""
     need_count = _need_count(scene)
     if need_count is None or need_count <= _STOCK_COUNT or scene.traits["inputs.shape_count"] == 1:
@@ -45,7 +45,7 @@ def settings(scene: Scene) -> tuple[int, ...]:
     return (size,)
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     need_count = _need_count(scene)
     if need_count is None:

@@ -20,7 +20,7 @@ from hasten.records import Effect, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 _FILE = "libiomp5.so"
 
@@ -33,7 +33,7 @@ def find(env: Mapping[str, str]) -> str | None:
     return next(found, None) if sys.platform == "linux" else None
 
 
-def _in_use(scene: Scene) -> str:
+def _in_use(scene: ScriptContext) -> str:
     """Return the name of Intel's or LLVM's library where torch runs on it already."""
     runtimes = scene.machine.torch.runtimes if scene.machine.torch else ()
     names = [one.name for one in runtimes if one.name in ("libiomp5", "libomp")]
@@ -42,12 +42,12 @@ def _in_use(scene: Scene) -> str:
     return names[0] if names else ""
 
 
-def settings(scene: Scene) -> tuple[str, ...]:
+def settings(scene: ScriptContext) -> tuple[str, ...]:
     """Return the one setting there is, where the library is installed and not in use."""
     return ("libiomp5",) if not _in_use(scene) and find(os.environ) else ()
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if sys.platform != "linux":
         return "libraries are preloaded on Linux only"

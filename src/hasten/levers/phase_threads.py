@@ -21,7 +21,7 @@ from hasten.units import percent
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
     from hasten.records import Plan
 
 _PHASES = (Phase.OPTIMIZER, Phase.BACKWARD, Phase.FORWARD)
@@ -29,7 +29,7 @@ _FORM = "backward=4,optimizer=1"
 _LEAST_SHARE_RATIO = 0.10
 
 
-def settings(scene: Scene) -> tuple[str, ...]:
+def settings(scene: ScriptContext) -> tuple[str, ...]:
     """Return one thread for a large update, half of them or all cores for a large pass."""
     if scene.baseline is None or "threads" not in scene.traits or scene.traits.get("compiled"):
         return ()
@@ -43,7 +43,7 @@ def settings(scene: Scene) -> tuple[str, ...]:
     return tuple(found)
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if scene.traits.get("compiled"):
         return "the script compiles: a graph is compiled again for every other thread count"

@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING
 
 from hasten.lever import Lever, at_least
 from hasten.loader import board_of
-from hasten.loader.choice import counts, replayable, speedup_of, why_none
+from hasten.loader.worker_counts import counts, replayable, speedup_of, why_none
 from hasten.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 
-def settings(scene: Scene) -> tuple[int, ...]:
+def settings(scene: ScriptContext) -> tuple[int, ...]:
     """Return the numbers whose batches cannot be the script's own."""
     if _asks_each_time(scene):
         return ()
     return tuple(count for count in counts(scene) if not replayable(scene, count))
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if counts(scene) and _asks_each_time(scene):
         return (
@@ -39,7 +39,7 @@ def why_not(scene: Scene) -> str:
     return "workers can make the script's own batches here" if counts(scene) else why_none(scene)
 
 
-def _asks_each_time(scene: Scene) -> bool:
+def _asks_each_time(scene: ScriptContext) -> bool:
     """Return whether the script's own sampler may look at anything between two batches."""
     return bool(scene.traits.get("loader.own_order")) and not scene.traits.get("loader.workers")
 

@@ -17,13 +17,13 @@ from hasten.errors import PlanError
 from hasten.lever import Lever
 from hasten.loader import board_of
 from hasten.loader.cache.cached import Cache
-from hasten.loader.choice import unproven
+from hasten.loader.worker_counts import unproven
 from hasten.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 _FORM = re.compile(r"(\d+)(MiB|GiB)(?::(.+))?")
 _UNIT_BYTES = {"MiB": 2**20, "GiB": 2**30}
@@ -32,7 +32,7 @@ _MOST_BYTES = 256 * 2**30
 _PROMISING_RATIO = 0.1
 
 
-def _spare_bytes(scene: Scene) -> int | None:
+def _spare_bytes(scene: ScriptContext) -> int | None:
     """Return half of what the job can still take; None where that is unknown.
 
     The other half is for what a first step does not show yet: workers, checkpoints, the page
@@ -45,7 +45,7 @@ def _spare_bytes(scene: Scene) -> int | None:
     return spare if memory.limit_bytes is None else min(spare, memory.limit_bytes // 4)
 
 
-def settings(scene: Scene) -> tuple[str, ...]:
+def settings(scene: ScriptContext) -> tuple[str, ...]:
     """Return the budget that this machine can spare, as a power of two."""
     spare = _spare_bytes(scene)
     if not scene.traits.get("loader.map_style") or unproven(scene):
@@ -57,7 +57,7 @@ def settings(scene: Scene) -> tuple[str, ...]:
     return (f"{budget_bytes // _UNIT_BYTES[unit]}{unit}",)
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if "loader.map_style" not in scene.traits:
         return "the loop takes its batches from no DataLoader"
@@ -70,7 +70,7 @@ def why_not(scene: Scene) -> str:
     return "too little memory is left to keep samples in"
 
 
-def promising(scene: Scene) -> bool:
+def promising(scene: ScriptContext) -> bool:
     """Return whether the loop waits for data at all."""
     return scene.baseline is not None and scene.baseline.share_ratio(Phase.DATA) > _PROMISING_RATIO
 

@@ -19,7 +19,7 @@ from hasten.records import Effect, Phase, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 _WHY_NOT = {
     "weights": "the script asks for the attention weights, which the fused kernel never has",
@@ -29,12 +29,12 @@ _WHY_NOT = {
 }
 
 
-def settings(scene: Scene) -> tuple[bool, ...]:
+def settings(scene: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, for models whose eager attention can be exchanged."""
     return (True,) if scene.traits.get("model.attention") == "eager" else ()
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     name = scene.traits.get("model.attention")
     if name is None:

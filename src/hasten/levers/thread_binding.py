@@ -24,7 +24,7 @@ from hasten.records import Effect, Phase, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 _CPUS, _TASKS = Path("/sys/devices/system/cpu"), Path("/proc/self/task")
@@ -32,12 +32,12 @@ _RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 _EVERY_COUNT = 64  # root calls between two looks at the team, after the first few
 
 
-def settings(scene: Scene) -> tuple[str, ...]:
+def settings(scene: ScriptContext) -> tuple[str, ...]:
     """Return the one setting there is, where each thread can have a core that is the job's own."""
     return () if why_not(scene) else ("cores",)
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
     budget, threads = scene.machine.budget, scene.traits.get("threads")
     variables = str(scene.traits.get("openmp.variables", "")).split()

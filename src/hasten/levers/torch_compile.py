@@ -24,15 +24,15 @@ from hasten.records import Effect, Phase, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 
-def settings(scene: Scene) -> tuple[str, ...]:
+def settings(scene: ScriptContext) -> tuple[str, ...]:
     """Return the mode of torch.compile that is worth its time."""
     return () if why_not(scene) else ("default",)
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
     traits = scene.traits
     if traits.get("compiled"):
@@ -46,7 +46,7 @@ def why_not(scene: Scene) -> str:
     return "" if traits.get("compile.cxx") else "no C++ compiler is found (g++ or clang++)"
 
 
-def promising(scene: Scene) -> bool:
+def promising(scene: ScriptContext) -> bool:
     """Return whether the model is on a GPU; on a CPU as many models lose as win."""
     return scene.traits.get("model.device") == "cuda"
 

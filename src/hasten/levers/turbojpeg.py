@@ -22,7 +22,7 @@ from hasten.records import Effect, Phase, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 
 def _missing() -> list[str]:
@@ -30,14 +30,14 @@ def _missing() -> list[str]:
     return [name for module, name in libraries.items() if not importlib.util.find_spec(module)]
 
 
-def settings(scene: Scene) -> tuple[bool, ...]:
+def settings(scene: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, where both libraries are there and a loader feeds."""
     fed = "loader.workers" in scene.traits
     opens = scene.traits.get("loader.opens_images", True)
     return (True,) if fed and opens and not _missing() else ()
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if missing := _missing():
         return f"{' and '.join(missing)} cannot be imported (pip install {' '.join(missing)})"
@@ -46,7 +46,7 @@ def why_not(scene: Scene) -> str:
     return "no image file was opened with Pillow"
 
 
-def promising(scene: Scene) -> bool:
+def promising(scene: ScriptContext) -> bool:
     """Return whether images were seen to be opened; of workers nobody knows."""
     return bool(scene.traits.get("loader.opens_images"))
 

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 from hasten.lever import Lever, at_least
 from hasten.loader import board_of
-from hasten.loader.choice import unproven
+from hasten.loader.worker_counts import unproven
 from hasten.loader.workers.threads import WorkerThreads, openmp_mask
 from hasten.records import Effect, Phase, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 
-def settings(scene: Scene) -> tuple[int, ...]:
+def settings(scene: ScriptContext) -> tuple[int, ...]:
     """Return one thread, and an equal share of the cores where it is more than one."""
     worker_count = int(scene.traits.get("loader.workers", 0))
     if not worker_count or unproven(scene, repeats_only=True):
@@ -33,7 +33,7 @@ def settings(scene: Scene) -> tuple[int, ...]:
     return tuple(dict.fromkeys((1, max(1, share))))
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if "loader.workers" not in scene.traits:
         return "the loop takes its batches from no DataLoader"

@@ -25,7 +25,7 @@ from hasten.records import Effect, Phase, Switch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from hasten.lever import Scene, Training
+    from hasten.lever import ScriptContext, Training
 
 _TELLING = (
     "data_ptr", "_version", "_cdata", "__array_interface__", "TorchDispatchMode",
@@ -35,19 +35,19 @@ _TELLING = (
 _SMALLEST_BYTES = 1 << 18  # below, the looks at a gradient cost more than the passes
 
 
-def settings(scene: Scene) -> tuple[bool, ...]:
+def settings(scene: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, where gradients lay as zeros before a backward pass."""
     return (True,) if scene.traits.get("optimizer.zero_filled") else ()
 
 
-def why_not(scene: Scene) -> str:
+def why_not(scene: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if scene.traits.get("optimizer.zero_filled") is None:
         return "no optimizer of torch was seen before a second backward pass"
     return "no gradient is filled with zeros before the backward pass"
 
 
-def promising(scene: Scene) -> bool:
+def promising(scene: ScriptContext) -> bool:
     """Return whether gradients are large on average; small ones stay as they are."""
     tensor_count = int(scene.traits.get("optimizer.parameter_count", 0))
     element_count = int(scene.traits.get("model.parameter_count", 0))

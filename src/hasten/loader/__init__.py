@@ -7,28 +7,28 @@ import weakref
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from hasten.loader.cache_warmup import CacheWarmups
+from hasten.loader.engine import LoaderEngine
 from hasten.loader.proof.verdict import ASSUMPTION
-from hasten.loader.rehearsal import Rehearsals
-from hasten.loader.switchboard import Switchboard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.lever import Training
 
-_BOARDS: WeakKeyDictionary[Training, Switchboard] = WeakKeyDictionary()
+_BOARDS: WeakKeyDictionary[Training, LoaderEngine] = WeakKeyDictionary()
 
 
-def board_of(training: Training) -> Switchboard:
+def board_of(training: Training) -> LoaderEngine:
     """Return the switchboard of a training's loaders; the first call puts it into the seams."""
     training = getattr(training, "itself", training)  # what the child hands to one lever only
     board = _BOARDS.get(training)
     if board is None:
         clock = _clock_of(weakref.ref(training))
-        rehearsals = Rehearsals(clock) if training.trial else None
+        rehearsals = CacheWarmups(clock) if training.trial else None
         if rehearsals is not None:
             training.on_first_pass(rehearsals.cost_s)
-        board = _BOARDS[training] = Switchboard(
+        board = _BOARDS[training] = LoaderEngine(
             rehearsals=rehearsals, clock=clock, granted=ASSUMPTION in training.assumed
         )
         training.on_loader(board.make)
@@ -46,4 +46,4 @@ def _clock_of(training: weakref.ref[Training]) -> Callable[[], float]:
     return now_s
 
 
-__all__ = ["Switchboard", "board_of"]
+__all__ = ["LoaderEngine", "board_of"]

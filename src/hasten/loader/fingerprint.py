@@ -33,7 +33,7 @@ def fingerprint(
     identity of their members, tensors by their count of writes, arrays by a sample; functions by
     what they are bound to or enclose. Below the third layer arrays and tensors are looked at from
     outside only, for the weights of a model may lie there, and no more than some hundred parts.
-    What lies deeper is not seen: once in a pass a `Portrait` looks for that.
+    What lies deeper is not seen: once in a pass a `DatasetSnapshot` looks for that.
 
     Args:
         value: the dataset, or a part of it.

@@ -7,7 +7,7 @@ from collections import deque
 from itertools import chain, count, islice
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader import states
+from hasten.loader import random_states
 from hasten.loader.orders import fast_indices
 
 if TYPE_CHECKING:
@@ -209,13 +209,13 @@ def kept_draws(loader: Any) -> Callable[[], None]:
     """Return what puts the generators back that the beginning of a pass draws from."""
     import torch
 
-    own = states.read()
+    own = random_states.read()
     held = getattr(_order_of(loader), "__dict__", {})  # no code of the script's runs for that
     given = loader.generator, held.get("generator")
     kept = [(one, one.get_state()) for one in given if isinstance(one, torch.Generator)]
 
     def put_back() -> None:
-        states.restore(own)
+        random_states.restore(own)
         for generator, state in kept:
             generator.set_state(state)
 

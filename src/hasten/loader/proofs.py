@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.proof import Proof, prove
+from hasten.loader.proof import LoaderProof, prove
 from hasten.loader.proof.verdict import ASSUMPTION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hasten.loader.staff import Wish
+    from hasten.loader.worker_plan import WorkerRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,9 @@ class Permit:
     is_unchanged: bool = True
     missing: str = ""
 
-    def allows(self, loader: Any, wish: Wish, offers: Sequence[Any], setups: Sequence[Any]) -> bool:
+    def allows(
+        self, loader: Any, wish: WorkerRequest, offers: Sequence[Any], setups: Sequence[Any]
+    ) -> bool:
         """Return whether anything that levers ask for may be done for a loader."""
         own = int(loader.num_workers)
         if self.is_unchanged or (offers and not own) or self.setups(setups):
@@ -42,7 +44,7 @@ class Permit:
         return tuple(one for one in setups if self.is_pure or not one.repeats)
 
 
-def permit_of(proof: Proof) -> Permit:
+def permit_of(proof: LoaderProof) -> Permit:
     """Return what may be done with a loader by what is proven of it."""
     if proof.is_whole:
         return Permit()
@@ -58,10 +60,10 @@ class Proofs:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int, bool], tuple[Any, Any, Proof]] = {}
-        self._last: dict[int, Proof] = {}
+        self._known: dict[tuple[int, int, bool], tuple[Any, Any, LoaderProof]] = {}
+        self._last: dict[int, LoaderProof] = {}
 
-    def of(self, loader: Any) -> Proof:
+    def of(self, loader: Any) -> LoaderProof:
         """Return what is proven of a loader."""
         dataset = loader.dataset
         key = id(dataset), id(loader.collate_fn), loader._auto_collation

@@ -5,17 +5,16 @@ their own invariants. Durations are seconds (`_s`) or nanoseconds (`_ns`), sizes
 (`_bytes`), ratios above 1 mean better. Unknown is None.
 """
 
-from hasten.records.band import Band
-from hasten.records.evidence import Comparison, Interval, Noise, Pair, Profile, Step
+from hasten.records.enums import Assumption, Effect, Entry, Phase, Setting, Switch, Verdict
 from hasten.records.finding import Diagnosis, Finding, HotLine, Place
+from hasten.records.loss_envelope import LossEnvelope
 from hasten.records.machine import Budget, Caveat, Cpu, Machine, Memory, Pressure, Runtime, Torch
+from hasten.records.measurements import Comparison, Interval, Noise, Pair, Profile, Step
 from hasten.records.plan import Plan, Workload
 from hasten.records.tuning import Cost, Gate, LeverReport, Passes, Profiling, Proof, Tuning
-from hasten.records.words import Assumption, Effect, Entry, Phase, Setting, Switch, Verdict
 
 __all__ = [
     "Assumption",
-    "Band",
     "Budget",
     "Caveat",
     "Comparison",
@@ -29,6 +28,7 @@ __all__ = [
     "HotLine",
     "Interval",
     "LeverReport",
+    "LossEnvelope",
     "Machine",
     "Memory",
     "Noise",

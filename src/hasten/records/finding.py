@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hasten.records.evidence import Interval, Step  # noqa: TC001  msgspec reads the fields
+from hasten.records.measurements import Interval, Step  # noqa: TC001  msgspec reads the fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hasten.records.words import Entry, Setting
+from hasten.records.enums import Entry, Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Workload:
         lead = {
             Entry.SCRIPT: (self.python,),
             Entry.MODULE: (self.python, "-m"),
-            Entry.NOTEBOOK: (self.python, "-m", "hasten.launch.notebook"),
+            Entry.NOTEBOOK: (self.python, "-m", "hasten.trials.notebook"),
             Entry.COMMAND: (),
         }[self.entry]
         return (*lead, *self.argv)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hasten.records.band import Band
-    from hasten.records.evidence import Comparison, Interval, Noise, Profile
+    from hasten.records.enums import Effect, Setting
     from hasten.records.finding import Diagnosis
+    from hasten.records.loss_envelope import LossEnvelope
     from hasten.records.machine import Machine
+    from hasten.records.measurements import Comparison, Interval, Noise, Profile
     from hasten.records.plan import Plan, Workload
-    from hasten.records.words import Effect, Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class Tuning:
     notes: tuple[str, ...] = ()
     interrupted: bool = False
     out_of_time: bool = False
-    band: Band | None = None
+    band: LossEnvelope | None = None
     diagnosis: Diagnosis | None = None
     races: tuple[Comparison, ...] = ()
     confirmed: Comparison | None = None

@@ -6,7 +6,7 @@ import reprlib  # what stands in a file may be long
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import PlanError
-from hasten.records import Band
+from hasten.records import LossEnvelope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _DIGITS = 4
 
 
-def guard_table(band: Band) -> Table:
+def guard_table(band: LossEnvelope) -> Table:
     """Return the table of a band; figures are rounded to four digits."""
     import tomlkit
 
@@ -40,7 +40,7 @@ def guard_table(band: Band) -> Table:
     return table
 
 
-def read_band(path: Path, table: Mapping[str, Any]) -> Band | None:
+def read_band(path: Path, table: Mapping[str, Any]) -> LossEnvelope | None:
     """Return the band of a table, None where there is none.
 
     Raises:
@@ -57,13 +57,13 @@ def read_band(path: Path, table: Mapping[str, Any]) -> Band | None:
         ) from error
 
 
-def _band(table: Mapping[str, Any]) -> Band:
+def _band(table: Mapping[str, Any]) -> LossEnvelope:
     figures = {name: _figures(name, table.get(name, [])) for name in ("losses", "spreads", "moves")}
     if len(figures["losses"]) != len(figures["spreads"]):
         raise ValueError("losses and spreads differ in length")
     low, high = _figures("range", table.get("range", [0.0, 0.0]))
     step_s = table.get("step_s")
-    return Band(
+    return LossEnvelope(
         by_hand=table.get("step") == "backward",
         losses_range=(low, high),
         step_s=None if step_s is None else _figures("step_s", [step_s])[0],

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tomlkit import TOMLDocument
     from tomlkit.items import Table
 
-    from hasten.records import Band, Machine, Tuning, Workload
+    from hasten.records import LossEnvelope, Machine, Tuning, Workload
 
 SCHEMA = 1
 REDO = "Run `hasten tune` again to write a new one."
@@ -57,7 +57,7 @@ class SavedPlan:
     command: tuple[str, ...] = ()
     entry: Entry | None = None
     schema: int = SCHEMA
-    band: Band | None = None
+    band: LossEnvelope | None = None
     state: State | None = None
     assumed: frozenset[str] = frozenset()
 
@@ -201,7 +201,7 @@ def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple
     return tuple(Difference(says=item.says, refuses=False) for item in found)
 
 
-def fitting_band(saved: SavedPlan, machine: Machine, workload: Workload) -> Band | None:
+def fitting_band(saved: SavedPlan, machine: Machine, workload: Workload) -> LossEnvelope | None:
     """Return the part of the band that holds here and now.
 
     Losses are compared under the same arguments alone, times on the same processor alone.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from hasten.report import findings
-from hasten.report.board import Board, draw, race_name
 from hasten.report.layout import prose
+from hasten.report.live_screen import LiveScreen, draw, race_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,7 +61,7 @@ class View:
         self._budget_s = budget_s
         self._clock = clock
         self._start_s = clock()
-        self._board = Board()
+        self._board = LiveScreen()
         self._said_s = float("-inf")
         self._live: Live | None = None
 

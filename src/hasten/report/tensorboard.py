@@ -9,8 +9,8 @@ import time
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from hasten.errors import UsageError
-from hasten.report.board import race_name
 from hasten.report.files import REMEDY
+from hasten.report.live_screen import race_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

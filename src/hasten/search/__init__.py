@@ -1,26 +1,26 @@
 """Stage 5. What to try next: pure functions of what has been seen."""
 
-from hasten.search.journal import Begun, Journal
-from hasten.search.knob import Knob, bounds
+from hasten.search.budget_limits import BudgetLimits, Price, Refusal, RefusalReason
+from hasten.search.candidate import Candidate, bounds
+from hasten.search.journal import Journal, RaceStarted
 from hasten.search.priors import Prior, read_priors
-from hasten.search.proposal import LEAST_RATIO, Kind, Proposal, Stakes
+from hasten.search.proposal import LEAST_RATIO, AcceptanceCriteria, Kind, Proposal
 from hasten.search.propose import incumbent, propose, refusals
 from hasten.search.rows import rows
-from hasten.search.terms import Price, Reason, Refusal, Terms
 
 __all__ = [
     "LEAST_RATIO",
-    "Begun",
+    "AcceptanceCriteria",
+    "BudgetLimits",
+    "Candidate",
     "Journal",
     "Kind",
-    "Knob",
     "Price",
     "Prior",
     "Proposal",
-    "Reason",
+    "RaceStarted",
     "Refusal",
-    "Stakes",
-    "Terms",
+    "RefusalReason",
     "bounds",
     "incumbent",
     "propose",

@@ -8,7 +8,7 @@ from math import inf, prod
 from typing import TYPE_CHECKING
 
 from hasten.records import Comparison, Plan, Switch, Verdict
-from hasten.search.knob import SWITCHES, Knob
+from hasten.search.candidate import SWITCHES, Candidate
 from hasten.units import duration
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stakes:
+class AcceptanceCriteria:
     """What is won and lost by pulling a lever.
 
     Attributes:
@@ -71,7 +71,7 @@ class Stakes:
     def saved_s(self, ratio: float) -> float:
         """Return the seconds that a speed-up saves of the training.
 
-        >>> Stakes(training_s=3600.0).saved_s(2.0)
+        >>> AcceptanceCriteria(training_s=3600.0).saved_s(2.0)
         1800.0
         """
         return self.training_s * (1.0 - 1.0 / ratio) if ratio != 1.0 else 0.0
@@ -79,7 +79,7 @@ class Stakes:
     def too_late(self, ratio: float, later_s: float) -> str:
         """Say why a speed-up that comes `later_s` behind is not taken.
 
-        >>> Stakes(training_s=60.0).too_late(1.5, 30.0)
+        >>> AcceptanceCriteria(training_s=60.0).too_late(1.5, 30.0)
         'starts 30 s later and saves 20 s of 1 m 00 s of training'
         """
         saved, whole = duration(self.saved_s(ratio)), duration(self.training_s)
@@ -90,7 +90,7 @@ def propose_race(
     kind: Kind,
     baseline: Plan,
     candidate: Plan,
-    knobs: Sequence[Knob],
+    knobs: Sequence[Candidate],
     *,
     lever: str | None = None,
     expected_ratio: float = 1.0,
@@ -110,12 +110,12 @@ def propose_race(
     )
 
 
-def is_better(comparison: Comparison, stakes: Stakes) -> bool:
+def is_better(comparison: Comparison, stakes: AcceptanceCriteria) -> bool:
     """Return whether the candidate is taken: it won, or its best estimate is worth it."""
     return is_faster(comparison, stakes) and not starts_too_late(comparison, stakes)
 
 
-def is_taken_whole(comparison: Comparison, stakes: Stakes) -> bool:
+def is_taken_whole(comparison: Comparison, stakes: AcceptanceCriteria) -> bool:
     """Return whether a bundle comes in: it won, or showed much in noise that hid the proof.
 
     A race among so much noise is dropped where it shows less than it could have proved, which
@@ -128,7 +128,7 @@ def is_taken_whole(comparison: Comparison, stakes: Stakes) -> bool:
     return has_won(comparison) or (clear and not comparison.excludes_gain)
 
 
-def is_faster(comparison: Comparison, stakes: Stakes) -> bool:
+def is_faster(comparison: Comparison, stakes: AcceptanceCriteria) -> bool:
     """Return whether the candidate won, or is the best guess and worth a lever."""
     if has_won(comparison):
         return True
@@ -157,7 +157,7 @@ def without_guesses(plan: Plan, grounds: Mapping[str, Comparison | None]) -> Pla
     return won if won != plan else Plan()
 
 
-def starts_too_late(comparison: Comparison, stakes: Stakes) -> bool:
+def starts_too_late(comparison: Comparison, stakes: AcceptanceCriteria) -> bool:
     """Return whether the candidate's start costs more than its steps save of the training."""
     speedup, later_s = comparison.speedup, comparison.later_s
     if speedup is None or later_s is None or later_s <= 0.0:

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hasten.search.proposal import Stakes
-from hasten.search.story import Story
-from hasten.search.terms import Refusal, Terms, refuse
+from hasten.search.budget_limits import BudgetLimits, Refusal, refuse
+from hasten.search.proposal import AcceptanceCriteria
+from hasten.search.strategy import SearchStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hasten.records import Comparison, Plan
-    from hasten.search.knob import Knob
+    from hasten.search.candidate import Candidate
     from hasten.search.proposal import Proposal
 
-EVEN = Stakes()
-FREE = Terms()
-_STOPPED = Terms(ended=True)
+EVEN = AcceptanceCriteria()
+FREE = BudgetLimits()
+_STOPPED = BudgetLimits(ended=True)
 
 
 def propose(
-    knobs: Sequence[Knob],
+    knobs: Sequence[Candidate],
     history: Sequence[Comparison],
     *,
-    stakes: Stakes = EVEN,
-    terms: Terms = FREE,
+    stakes: AcceptanceCriteria = EVEN,
+    terms: BudgetLimits = FREE,
 ) -> Proposal | None:
     """Return the next race to run, None when the search is over.
 
@@ -43,40 +43,43 @@ def propose(
 
 
 def incumbent(
-    knobs: Sequence[Knob], history: Sequence[Comparison], *, stakes: Stakes = EVEN
+    knobs: Sequence[Candidate], history: Sequence[Comparison], *, stakes: AcceptanceCriteria = EVEN
 ) -> Plan:
     """Return the best plan so far, at any point of the search."""
     return retell(knobs, history, stakes=stakes).plan
 
 
 def refusals(
-    knobs: Sequence[Knob],
+    knobs: Sequence[Candidate],
     history: Sequence[Comparison],
     *,
-    stakes: Stakes = EVEN,
-    terms: Terms = FREE,
+    stakes: AcceptanceCriteria = EVEN,
+    terms: BudgetLimits = FREE,
 ) -> tuple[Refusal, ...]:
     """Return the races that were passed over, in the order of the search."""
     return tuple(_replay(knobs, history, stakes, terms)[0].refused)
 
 
 def retell(
-    knobs: Sequence[Knob],
+    knobs: Sequence[Candidate],
     history: Sequence[Comparison],
     *,
-    stakes: Stakes,
-    terms: Terms | None = None,
-) -> Story:
+    stakes: AcceptanceCriteria,
+    terms: BudgetLimits | None = None,
+) -> SearchStrategy:
     """Return the story as far as the history goes, with no further race run."""
     story, asked = _replay(knobs, history, stakes, terms or _STOPPED)
     return _replay(knobs, history, stakes, _STOPPED)[0] if asked else story
 
 
 def _replay(
-    knobs: Sequence[Knob], history: Sequence[Comparison], stakes: Stakes, terms: Terms
-) -> tuple[Story, Proposal | None]:
+    knobs: Sequence[Candidate],
+    history: Sequence[Comparison],
+    stakes: AcceptanceCriteria,
+    terms: BudgetLimits,
+) -> tuple[SearchStrategy, Proposal | None]:
     known = {(seen.baseline, seen.candidate): seen for seen in history}
-    story = Story(knobs=knobs, stakes=stakes)
+    story = SearchStrategy(knobs=knobs, stakes=stakes)
     steps = story.tell()
     try:
         asked = next(steps)

@@ -13,20 +13,20 @@ from hasten.units import times
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hasten.search.knob import Knob
-    from hasten.search.proposal import Stakes
-    from hasten.search.story import Story
-    from hasten.search.terms import Refusal, Terms
+    from hasten.search.budget_limits import BudgetLimits, Refusal
+    from hasten.search.candidate import Candidate
+    from hasten.search.proposal import AcceptanceCriteria
+    from hasten.search.strategy import SearchStrategy
 
 _SAYS_NOTHING_RATIO = 1000.0
 
 
 def rows(
-    knobs: Sequence[Knob],
+    knobs: Sequence[Candidate],
     history: Sequence[Comparison],
     *,
-    stakes: Stakes = EVEN,
-    terms: Terms | None = None,
+    stakes: AcceptanceCriteria = EVEN,
+    terms: BudgetLimits | None = None,
 ) -> tuple[LeverReport, ...]:
     """Return one row per knob: kept, dropped, failed, or skipped where nobody tried it.
 
@@ -41,7 +41,7 @@ def rows(
     return tuple(_row(knob, story) for knob in knobs)
 
 
-def _row(knob: Knob, story: Story) -> LeverReport:
+def _row(knob: Candidate, story: SearchStrategy) -> LeverReport:
     setting = dict(story.plan.settings).get(knob.lever)
     seen = story.deciding.get(knob.lever)
     if seen is None and knob.lever in story.doubted:
@@ -67,13 +67,13 @@ def _row(knob: Knob, story: Story) -> LeverReport:
     return _report(knob, tried, "dropped", why, seen)
 
 
-def _replaced(knob: Knob, seen: Comparison) -> LeverReport:
+def _replaced(knob: Candidate, seen: Comparison) -> LeverReport:
     came = seen.candidate.only(seen.baseline.differing(seen.candidate))
     before = dict(seen.baseline.settings)[knob.lever]
     return _report(knob, before, "dropped", f"{came} in its place: {figure(seen)}")
 
 
-def _kept_unseen(knob: Knob, story: Story) -> str:
+def _kept_unseen(knob: Candidate, story: SearchStrategy) -> str:
     if knob.lever in story.moved:
         seen = story.moved[knob.lever]
         before = dict(seen.baseline.settings)[knob.lever]
@@ -83,7 +83,7 @@ def _kept_unseen(knob: Knob, story: Story) -> str:
     return f"pulled together with other levers ({together}); not measured alone{why and ': '}{why}"
 
 
-def _untried(knob: Knob, story: Story) -> str:
+def _untried(knob: Candidate, story: SearchStrategy) -> str:
     why = _why_passed_over(knob, story) or "the search ended before its turn"
     limit = times(exp(knob.limit_log()))
     could = "" if knob.lever in story.bounded else f"; it could give at most {limit}"
@@ -93,7 +93,7 @@ def _untried(knob: Knob, story: Story) -> str:
     return f"not tried alone: {why}{could} ({figure(together)} together with other levers)"
 
 
-def _why_passed_over(knob: Knob, story: Story) -> str:
+def _why_passed_over(knob: Candidate, story: SearchStrategy) -> str:
     """Return the reason of the last race about a knob that was not run, empty where none was."""
     if knob.lever in story.bounded:
         return story.bounded[knob.lever]
@@ -101,12 +101,12 @@ def _why_passed_over(knob: Knob, story: Story) -> str:
     return about[-1].says if about else ""
 
 
-def _is_about(refusal: Refusal, knob: Knob) -> bool:
+def _is_about(refusal: Refusal, knob: Candidate) -> bool:
     return refusal.asked.lever == knob.lever
 
 
 def _report(
-    knob: Knob, setting: Setting | None, outcome: str, why: str, seen: Comparison | None = None
+    knob: Candidate, setting: Setting | None, outcome: str, why: str, seen: Comparison | None = None
 ) -> LeverReport:
     return LeverReport(
         lever=knob.lever,
@@ -118,7 +118,7 @@ def _report(
     )
 
 
-def _expected(knob: Knob, seen: Comparison) -> str:
+def _expected(knob: Candidate, seen: Comparison) -> str:
     """Say what was predicted, where both figures are about the lever alone."""
     ratio = knob.forecasts.get(dict(seen.candidate.settings)[knob.lever])
     if ratio is None or seen.baseline.settings:
@@ -156,7 +156,7 @@ def _unproven(seen: Comparison) -> str:
     return "" if seen.verdict is Verdict.WIN else ": the best guess, not proven alone"
 
 
-def _dropped(seen: Comparison, stakes: Stakes) -> str:
+def _dropped(seen: Comparison, stakes: AcceptanceCriteria) -> str:
     speedup = seen.speedup
     if is_faster(seen, stakes) and starts_too_late(seen, stakes) and speedup and seen.later_s:
         return stakes.too_late(speedup.mid_ratio, seen.later_s)

@@ -15,27 +15,27 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from hasten.launch.deadline import NEVER
 from hasten.records import Effect, Plan, Workload
+from hasten.trials.deadline import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import NoReturn
 
-    from hasten.launch.bench import Bench
-    from hasten.launch.compiled_code import CompiledCode
-    from hasten.launch.deadline import Deadline
     from hasten.records import (
-        Band,
         Comparison,
         Diagnosis,
         Interval,
+        LossEnvelope,
         Machine,
         Pair,
         Profile,
         Profiling,
         Tuning,
     )
+    from hasten.trials.compiled_code import CompiledCode
+    from hasten.trials.deadline import Deadline
+    from hasten.trials.runner import TrialRunner
 
 _LOOK_S = 8.0
 
@@ -182,10 +182,10 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
 def tune(workload: Workload, options: Options, view: Watcher) -> Tuning:
     """Search, prove and confirm the fastest plan for the script on this machine."""
     from hasten.session.protection import protect
-    from hasten.session.tuner import Tuner
+    from hasten.session.tuning_session import TuningSession
 
     protect(workload, options, view)
-    found = Tuner(workload, options, view).tune()
+    found = TuningSession(workload, options, view).tune()
     return replace(found, machine=_of_what_trained(found.machine))
 
 
@@ -196,7 +196,10 @@ def _of_what_trained(machine: Machine) -> Machine:
 
 
 def run(
-    workload: Workload, plan: Plan, band: Band | None = None, assumed: frozenset[str] = frozenset()
+    workload: Workload,
+    plan: Plan,
+    band: LossEnvelope | None = None,
+    assumed: frozenset[str] = frozenset(),
 ) -> NoReturn:
     """Become the script, under `plan`. With an empty plan this is plain python.
 
@@ -207,7 +210,7 @@ def run(
         assumed: what the user granted, by name.
     """
     from hasten.errors import UsageError
-    from hasten.launch.order import environment
+    from hasten.trials.child_environment import environment
 
     guarded = {} if band is None else {"band": asdict(band)}
     env = dict(os.environ)
@@ -229,7 +232,7 @@ def run(
 def open_bench(
     workload: Workload, options: Options, facts: Machine, code: CompiledCode | None = None,
     *, deadline: Deadline = NEVER,
-) -> Iterator[Bench]:  # fmt: skip
+) -> Iterator[TrialRunner]:  # fmt: skip
     """Open the bench of a script, isolated as well as this machine permits.
 
     Args:
@@ -239,17 +242,17 @@ def open_bench(
         code: what its trials share of what they compile; None lets each compile for itself.
         deadline: when its children are waited for no more.
     """
-    from hasten.launch.arm import Arm
-    from hasten.launch.bench import Bench
-    from hasten.launch.process import best_isolation
-    from hasten.launch.scratch import sweep
+    from hasten.trials.isolation.scratch import sweep
+    from hasten.trials.process import best_isolation
+    from hasten.trials.runner import TrialRunner
+    from hasten.trials.trial_process import TrialProcess
 
     sweep()
-    with Bench(
+    with TrialRunner(
         workload,
         isolation=best_isolation(workload.cwd),
         patience_s=options.patience_s,
         available_bytes=facts.memory.available_bytes,
-        make_arm=partial(Arm, code=code, deadline=deadline, assumed=options.assumed),
+        make_arm=partial(TrialProcess, code=code, deadline=deadline, assumed=options.assumed),
     ) as bench:
         yield bench

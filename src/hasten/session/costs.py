@@ -12,15 +12,15 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from hasten.errors import UsageError
-from hasten.launch.blocks import TOGETHER_RATIO, both_start_s
 from hasten.records import Effect
+from hasten.trials.blocks import TOGETHER_RATIO, both_start_s
 from hasten.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from hasten.launch.bench import Bench
     from hasten.records import Machine, Plan, Profile
+    from hasten.trials.runner import TrialRunner
 
 NOISE_LEAST_COUNT, NOISE_LEAST_S = 8, 3.0
 CONFIRM_ROUNDS, CONFIRM_TRIAL_COUNT, CONFIRM_LEAST_COUNT = 2, 2, 10
@@ -33,6 +33,7 @@ _SLOW_STEP_S = 5.0
 _HASHED_RATIO = 1.25  # a recorded run hashes every step
 _BUSY_RATIO = 1.5
 _SEED_PAIRS_COUNT = 5
+_SPARE_RATIO = 1.1  # one start may be slower than those before
 _ROUGHLY_RATIO = 1.1  # of an estimate that was made before the profile
 
 
@@ -110,8 +111,8 @@ class Costs:
 
     @property
     def noise_s(self) -> float:
-        """Seconds of the A/A run: a second child, then pairs."""
-        return self.launch_s + max(NOISE_LEAST_S, NOISE_LEAST_COUNT * self.pair_s)
+        """Seconds of the A/A run: two children, then pairs."""
+        return self.launches_s + max(NOISE_LEAST_S, NOISE_LEAST_COUNT * self.pair_s)
 
     @property
     def observe_s(self) -> float:
@@ -144,16 +145,16 @@ class Costs:
     def proof_s(self, effects: Collection[Effect]) -> float:
         """Return the seconds of a proof that needs no second attempt.
 
-        Runs go two at a time, in waves: the script twice, then the plan beside the script with
-        one bit changed. Where that does not decide, two more such runs, or two under other seeds.
-        What also redraws or narrows is recorded once more without that; what learns otherwise is
-        run under five seeds.
+        Runs go two at a time, in waves. What claims equal bits runs beside the script, once. Else
+        the script runs twice, then the plan beside the script with one bit changed. What redraws
+        needs two more under other seeds. What also redraws or narrows is recorded once more
+        without that; what learns otherwise is run under five seeds.
 
         Args:
             effects: those of the levers in the plan.
         """
         asked = set(effects) - {Effect.EXACT}
-        waves = 2 + bool(asked) + (Effect.PRECISION in asked)
+        waves = (2 + bool(asked - {Effect.ROUNDING}) if asked else 1) + (Effect.PRECISION in asked)
         if Effect.REDRAW in asked and asked != {Effect.REDRAW}:
             waves += 1
         if Effect.LEARNING in asked:
@@ -166,10 +167,10 @@ class Costs:
 
         The last look at the script under its plan has what is left of the budget.
         """
-        return self.proof_s(effects) + self.confirm_s
+        return _SPARE_RATIO * (self.proof_s(effects) + self.confirm_s)
 
 
-def first_costs(bench: Bench, spent_s: float) -> Costs:
+def first_costs(bench: TrialRunner, spent_s: float) -> Costs:
     """Return the costs by the first start alone, as far as it has come.
 
     Args:
@@ -200,7 +201,7 @@ def refuse_too_short(budget_s: float, spent_s: float, costs: Costs) -> None:
 
 
 def costs_of(
-    bench: Bench, seen: Profile, machine: Machine, *, baseline: Plan, candidate: Plan
+    bench: TrialRunner, seen: Profile, machine: Machine, *, baseline: Plan, candidate: Plan
 ) -> Costs:
     """Return the costs of a script as the bench and its profile have measured it so far.
 

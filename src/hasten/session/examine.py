@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from hasten import diagnose
 from hasten.errors import HastenError
-from hasten.launch import probes
 from hasten.records import Diagnosis, HotLine, Place
 from hasten.session.threads import other_count, try_threads
+from hasten.trials import probes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hasten.launch.bench import Bench
     from hasten.records import Finding, Machine, Plan, Profile
+    from hasten.trials.runner import TrialRunner
 
 _LEAST_COUNT, _MOST_COUNT = 8, 200
 _THREADS_RATIO = 0.4  # of the time for looking, for steps with another number of threads
 
 
 def examine(
-    bench: Bench, plan: Plan, seen: Profile, machine: Machine, *, seconds: float
+    bench: TrialRunner, plan: Plan, seen: Profile, machine: Machine, *, seconds: float
 ) -> Diagnosis:
     """Look closely at the script for some steps, and say what makes them slow.
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from hasten import search
 from hasten.errors import UsageError
-from hasten.launch.scratch import make_folder
 from hasten.lever import discover
 from hasten.records import Entry
+from hasten.trials.isolation.scratch import make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hasten.errors import TRIAL_FAILURES
-from hasten.launch.deadline import OutOfTime
 from hasten.lever import lookup
 from hasten.records import Plan, Proof
 from hasten.session.proof import Unprovable
+from hasten.trials.deadline import OutOfTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable

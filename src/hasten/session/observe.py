@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from hasten import compare
 from hasten.errors import HastenError
-from hasten.launch.probes import REPLAY_SETTLE_COUNT, ceiling, overhead
 from hasten.records import Phase, Profile
 from hasten.session.costs import GLANCE_COUNT, probe_count, watch_count
+from hasten.trials.probes import REPLAY_SETTLE_COUNT, ceiling, overhead
 from hasten.units import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hasten.launch.bench import Bench
-    from hasten.launch.tally import Tally
     from hasten.records import Plan, Step
+    from hasten.trials.plan_statistics import PlanStatistics
+    from hasten.trials.runner import TrialRunner
 
 _OVERHEAD_S = 8.0
 _OVERHEAD_LEAST_COUNT = 12
@@ -28,7 +28,7 @@ _CEILING_LEAST_COUNT, _CEILING_MOST_COUNT = 6, 40
 _WAITING_RATIO = 0.02
 
 
-def observe(bench: Bench, plan: Plan, *, step_count: int | None = None) -> Profile:
+def observe(bench: TrialRunner, plan: Plan, *, step_count: int | None = None) -> Profile:
     """Profile the script under `plan`.
 
     Args:
@@ -90,7 +90,7 @@ def where(seen: Profile) -> str:
     return f"{duration(seen.mean_step_s)} a step: {parts}"
 
 
-def retimed(seen: Profile, tally: Tally, plan: Plan, costs_s: Sequence[float]) -> Profile:
+def retimed(seen: Profile, tally: PlanStatistics, plan: Plan, costs_s: Sequence[float]) -> Profile:
     """Return a profile with times that were measured in turns with those of another plan.
 
     Two profiles of different moments do not compare: the machine may have changed in between.
@@ -115,7 +115,7 @@ def retimed(seen: Profile, tally: Tally, plan: Plan, costs_s: Sequence[float]) -
     )
 
 
-def measure_own_cost(bench: Bench, seen: Profile, plan: Plan) -> Profile:
+def measure_own_cost(bench: TrialRunner, seen: Profile, plan: Plan) -> Profile:
     """Add what our own seams cost: steps with them against steps without, in pairs."""
     count = min(_OVERHEAD_MOST_COUNT, int(_OVERHEAD_S / (4 * max(1e-6, seen.step_s))))
     if count < _OVERHEAD_LEAST_COUNT:  # some microseconds in steps as long as these
@@ -127,7 +127,7 @@ def measure_own_cost(bench: Bench, seen: Profile, plan: Plan) -> Profile:
     return replace(seen, own_cost=compare.inverse(slower))
 
 
-def measure_ceiling(bench: Bench, seen: Profile, plan: Plan) -> Profile:
+def measure_ceiling(bench: TrialRunner, seen: Profile, plan: Plan) -> Profile:
     """Add what a loader would give that costs nothing, where the loop waits for its own.
 
     A script that does not bear to get a batch twice keeps its profile without it.
@@ -147,7 +147,7 @@ def measure_ceiling(bench: Bench, seen: Profile, plan: Plan) -> Profile:
     return replace(seen, ceiling=compare.settle(pairs).speedup)
 
 
-def measure_peaks(bench: Bench, seen: Profile, plan: Plan) -> Profile:
+def measure_peaks(bench: TrialRunner, seen: Profile, plan: Plan) -> Profile:
     """Add the operations of a step and what this machine reaches at best, where they are known.
 
     The counter dispatches every operation through Python; a script that does not bear that

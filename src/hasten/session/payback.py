@@ -7,14 +7,14 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from hasten.records import Interval, Passes
-from hasten.search import Stakes
+from hasten.search import AcceptanceCriteria
 from hasten.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hasten.launch.tally import Tally
     from hasten.records import Comparison, Plan, Setting
+    from hasten.trials.plan_statistics import PlanStatistics
 
 _WORTH_SAYING_S = 3.0
 _BLAMED_SHARE, _TOLD_SHARE = 0.5, 0.1
@@ -101,7 +101,7 @@ def blamed(plan: Plan, history: tuple[Comparison, ...], *, later_s: float) -> fr
 
 
 def payback_of(
-    tally: Tally, own: Plan, other: Plan, *, step_s: float, speedup_ratio: float
+    tally: PlanStatistics, own: Plan, other: Plan, *, step_s: float, speedup_ratio: float
 ) -> Payback | None:
     """Return when a plan has paid for its start; None where it starts about as early.
 
@@ -177,7 +177,9 @@ def too_late(payback: Payback | None, training_s: float | None) -> str:
     """Say that a plan's start costs more than its steps save; empty where it does not."""
     if payback is None or training_s is None or payback.is_repaid(training_s):
         return ""
-    return Stakes(training_s=training_s).too_late(payback.speedup_ratio, payback.later_s)
+    return AcceptanceCriteria(training_s=training_s).too_late(
+        payback.speedup_ratio, payback.later_s
+    )
 
 
 def savings(

@@ -10,25 +10,25 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import TRIAL_FAILURES
-from hasten.launch.deadline import NEVER
-from hasten.launch.scratch import make_folder
-from hasten.launch.verification import Running, Take, recorded
 from hasten.lever import lookup
 from hasten.records import Effect, Gate, Phase, Plan, Proof
 from hasten.session.costs import recorded_count
-from hasten.verify import draws, gates, learning, precision
-from hasten.verify.band import band_of
-from hasten.verify.evidence import Evidence, alike, read_evidence
+from hasten.trials.deadline import NEVER
+from hasten.trials.isolation.scratch import make_folder
+from hasten.trials.recording import RecordingSpec, Running, recorded
+from hasten.verify import distribution, gates, learning, precision
+from hasten.verify.loss_envelope import band_of
+from hasten.verify.recorded_run import RecordedRun, alike, read_evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
-    from hasten.launch.compiled_code import CompiledCode
-    from hasten.launch.deadline import Deadline
-    from hasten.launch.process import Isolation
-    from hasten.records import Band, Workload
+    from hasten.records import LossEnvelope, Workload
+    from hasten.trials.compiled_code import CompiledCode
+    from hasten.trials.deadline import Deadline
+    from hasten.trials.process import Isolation
 
 _FLOORS_COUNT, _OTHER_SEEDS_COUNT = 3, 2
 _FORCED_LEAST_COUNT, _FORCED_COUNT, _FORCED_MOST_COUNT = 2, 8, 24
@@ -110,15 +110,18 @@ class Prover:
         self._patience_s = patience_s + 4 * start_s + 10 * step_count * step_s
         self._taught = make_folder()
         forced_count = _forced_count(step_count, parameter_count)
-        self._take = Take(step_count=step_count, forced_count=forced_count, teacher=self._taught)
-        self._baseline: tuple[Evidence, Evidence] | None = None
+        self._take = RecordingSpec(
+            step_count=step_count, forced_count=forced_count, teacher=self._taught
+        )
+        self._first: RecordedRun | None = None
+        self._baseline: tuple[RecordedRun, RecordedRun] | None = None
         self._repeats: Gate | None = None
-        self._tutor: Evidence | None = None
+        self._tutor: RecordedRun | None = None
         self._keeps = False
         self._teaching = Lock()
         self._step_s = step_s
         self._vitals: list[Mapping[str, Any]] = []
-        self._known: dict[tuple[Plan, Take], Evidence] = {}
+        self._known: dict[tuple[Plan, RecordingSpec], RecordedRun] = {}
         self._running = Running()
 
     def __enter__(self) -> Prover:
@@ -131,7 +134,7 @@ class Prover:
         shutil.rmtree(self._taught, ignore_errors=True)
 
     @property
-    def band(self) -> Band | None:
+    def band(self) -> LossEnvelope | None:
         """What a real run is held against, once a plan has been judged."""
         return band_of(self._vitals, step_s=self._step_s)
 
@@ -155,11 +158,38 @@ class Prover:
     # ---- the same training
 
     def _judge(self, plan: Plan) -> Proof:
+        if declared_effect(plan) is Effect.EXACT and self._baseline is None:
+            proof = self._equal_at_once(plan)
+            if proof is not None:
+                return proof
         first, second, candidate = self._runs(plan)
         proof = self._compare(plan, first, second, candidate)
         return gates.show_losses(proof, first, candidate)
 
-    def _compare(self, plan: Plan, first: Evidence, second: Evidence, candidate: Evidence) -> Proof:
+    def _equal_at_once(self, plan: Plan) -> Proof | None:
+        """Record the script and a plan that claims its bits side by side: equal runs prove both.
+
+        Two launches that agree show that the script repeats itself, too, so a second one of the
+        script alone is needed only where they differ.
+        """
+        keeping = replace(self._take, teacher=None)
+        if self._first is None:
+            runs = [partial(self._run, Plan(), keeping), partial(self._run, plan, keeping)]
+            self._first, candidate = self._together(runs)
+        else:
+            candidate = self._run(plan, keeping)
+        if not candidate.equals(self._first):
+            return None
+        shown = [
+            gates.repeatable(self._first, candidate),
+            gates.same_structure(self._first, candidate, redraws=False),
+            gates.same_bits(self._first, candidate),
+        ]
+        return gates.show_losses(gates.prove(Effect.EXACT, shown), self._first, candidate)
+
+    def _compare(
+        self, plan: Plan, first: RecordedRun, second: RecordedRun, candidate: RecordedRun
+    ) -> Proof:
         declared, asked = declared_effect(plan), effects(plan)
         repeats = self._repeats or gates.repeatable(first, second)
         varies = first.batches != second.batches
@@ -172,8 +202,8 @@ class Prover:
             return gates.prove(declared, [*shown, gates.same_bits(first, candidate)])
         if shown[-1].passed is False:
             shown[-1] = self._structure(first, second, candidate, redraws=redraws)
-        if redraws and not (varies and draws.same_law(first, second).passed is False):
-            shown.append(draws.same_law(first, candidate))
+        if redraws and not (varies and distribution.same_law(first, second).passed is False):
+            shown.append(distribution.same_law(first, candidate))
         if shown[1].passed is False:  # what follows compares step by step
             return gates.prove(declared, shown)
         if Effect.PRECISION in asked:
@@ -187,7 +217,7 @@ class Prover:
         return gates.prove(effect, shown)
 
     def _structure(
-        self, first: Evidence, second: Evidence, candidate: Evidence, *, redraws: bool
+        self, first: RecordedRun, second: RecordedRun, candidate: RecordedRun, *, redraws: bool
     ) -> Gate:
         """G1 where counts may depend on values: do they differ where one bit does, too?"""
         for count in (1, _FLOORS_COUNT):
@@ -200,7 +230,7 @@ class Prover:
                 break
         return gate
 
-    def _rounding(self, first: Evidence, candidate: Evidence) -> list[Gate]:
+    def _rounding(self, first: RecordedRun, candidate: RecordedRun) -> list[Gate]:
         """G3 by one floor run; by three where one does not decide."""
         for count in (1, _FLOORS_COUNT):
             floors = self._floors(_ONE_BIT, count)
@@ -215,12 +245,12 @@ class Prover:
             return [gate]
         return [gates.resolved(gate, own, shaken), precision.same_update(own, other, shaken)]
 
-    def _update(self, first: Evidence, candidate: Evidence) -> list[Gate]:
+    def _update(self, first: RecordedRun, candidate: RecordedRun) -> list[Gate]:
         """G3 for the optimizer alone, as far as the runs go the same way."""
         own, other, *shaken = alike(first, candidate, *self._floors(_ONE_BIT, 1))
         return [precision.same_update(own, other, shaken)] if own.step_count else []
 
-    def _redraw(self, plan: Plan, first: Evidence, candidate: Evidence) -> list[Gate]:
+    def _redraw(self, plan: Plan, first: RecordedRun, candidate: RecordedRun) -> list[Gate]:
         """Compare on the batches of the script as it is; where the model draws, with its seeds."""
         if not candidate.fed_step_count and candidate.batches != first.batches:
             says = "batches cannot be kept here: training on the new ones was not compared"
@@ -232,13 +262,13 @@ class Prover:
             own, other, *others = alike(own, other, *self._others())
             if not own.step_count:
                 return [gates.by_spread(first, candidate, self._others())]
-            shown = [draws.within_draws(own, other, others), *self._update(own, other)]
+            shown = [distribution.within_draws(own, other, others), *self._update(own, other)]
         rest = _without(plan, Effect.REDRAW)
         if rest.settings:
             shown += self._rounding(first, self._record(rest, self._take))
         return shown
 
-    def _precision(self, plan: Plan, first: Evidence, candidate: Evidence) -> list[Gate]:
+    def _precision(self, plan: Plan, first: RecordedRun, candidate: RecordedRun) -> list[Gate]:
         """Prove the other levers without the narrow ones, and these by a floor of their own."""
         rest, epsilon_ratio = _without(plan, Effect.PRECISION), _epsilon_ratio(plan)
         shown: list[Gate] = []
@@ -281,7 +311,7 @@ class Prover:
 
     # ---- the runs
 
-    def _runs(self, plan: Plan) -> tuple[Evidence, Evidence, Evidence]:
+    def _runs(self, plan: Plan) -> tuple[RecordedRun, RecordedRun, RecordedRun]:
         """Record the script twice, then the plan and a floor."""
         asked = effects(plan)
         feeds = bool(asked & {Effect.REDRAW, Effect.PRECISION})
@@ -298,17 +328,20 @@ class Prover:
         """The script does not repeat itself."""
         return self._repeats is not None and self._repeats.passed is None
 
-    def _untouched(self, *, keeps: bool) -> tuple[Evidence, Evidence]:
+    def _untouched(self, *, keeps: bool) -> tuple[RecordedRun, RecordedRun]:
         """Return two runs of the script as it is, first that which teaches the others.
 
         One that does not repeat itself gives its batches and gradients to all others: then they
         differ by what is left, and the optimizer by nothing.
         """
         if self._baseline is None or (keeps and not self._keeps):
-            self._forget()
             self._keeps = keeps
             keeping = replace(self._take, teacher=None, keeps=keeps)
-            first, second = self._together([partial(self._run, Plan(), keeping)] * 2)
+            if self._first is None or keeps:
+                self._forget()
+                first, second = self._together([partial(self._run, Plan(), keeping)] * 2)
+            else:
+                first, second = self._first, self._run(Plan(), keeping)
             self._baseline = (second, first) if second is self._tutor else (first, second)
             if not self._varies:
                 self._repeats = gates.repeatable(*self._baseline)
@@ -317,29 +350,29 @@ class Prover:
                 return self._untouched(keeps=True)
         return self._baseline
 
-    def _floors(self, ratio: float, count: int) -> tuple[Evidence, ...]:
+    def _floors(self, ratio: float, count: int) -> tuple[RecordedRun, ...]:
         """Return runs with weights perturbed; more of a script that differs by itself, too."""
         take = replace(self._take, perturb_ratio=ratio)
         seeds = range(1, (_FLOORS_COUNT if self._varies else count) + 1)
         return tuple(self._record_all([(Plan(), replace(take, perturb_seed=s)) for s in seeds]))
 
-    def _others(self) -> list[Evidence]:
+    def _others(self) -> list[RecordedRun]:
         """Return the script on the same batches from the same weights, under other seeds."""
         take = replace(self._take, feeds=True)
         seeds = range(1, _OTHER_SEEDS_COUNT + 1)
         return self._record_all([(Plan(), replace(take, reseed=seed)) for seed in seeds])
 
-    def _record(self, plan: Plan, take: Take) -> Evidence:
+    def _record(self, plan: Plan, take: RecordingSpec) -> RecordedRun:
         return self._record_all([(plan, take)])[0]
 
-    def _record_all(self, asked: Sequence[tuple[Plan, Take]]) -> list[Evidence]:
+    def _record_all(self, asked: Sequence[tuple[Plan, RecordingSpec]]) -> list[RecordedRun]:
         """Record runs; what was recorded before is not again."""
         missing = [pair for pair in dict.fromkeys(asked) if pair not in self._known]
         found = self._together([partial(self._run, plan, take) for plan, take in missing])
         self._known.update(zip(missing, found, strict=True))
         return [self._known[pair] for pair in asked]
 
-    def _together(self, runs: Sequence[Callable[[], Evidence]]) -> list[Evidence]:
+    def _together(self, runs: Sequence[Callable[[], RecordedRun]]) -> list[RecordedRun]:
         self._running = Running()
         with ThreadPoolExecutor(self._at_once_count) as pool:
             futures = [pool.submit(run) for run in runs]
@@ -350,7 +383,7 @@ class Prover:
                 self._running.end()
                 raise
 
-    def _run(self, plan: Plan, take: Take) -> Evidence:
+    def _run(self, plan: Plan, take: RecordingSpec) -> RecordedRun:
         self.launch_count += 1
         try:
             with recorded(
@@ -359,7 +392,7 @@ class Prover:
                 patience_s=self._patience_s, running=self._running,
             ) as (message, folder):  # fmt: skip
                 evidence = read_evidence(message, folder)
-                if take.teacher is None and take.forced_count:
+                if take.teacher is None and take.forced_count and not plan.settings:
                     self._vitals.append(message["vitals"] | {"steps": message["steps"]})
                     self._teach(folder, evidence)
                 return evidence
@@ -368,7 +401,7 @@ class Prover:
                 raise
             raise Unprovable(failure.last_words) from failure
 
-    def _teach(self, folder: Path, evidence: Evidence) -> None:
+    def _teach(self, folder: Path, evidence: RecordedRun) -> None:
         """Keep what the first of the two runs left for the others."""
         with self._teaching:
             if any(self._taught.iterdir()):
@@ -390,7 +423,7 @@ def _is_news(gate: Gate) -> bool:
     return gate.passed is False or not gate.name.startswith(("G0", "G1 structure"))
 
 
-def _draw_alike(first: Evidence, candidate: Evidence) -> bool:
+def _draw_alike(first: RecordedRun, candidate: RecordedRun) -> bool:
     """Return whether torch's generator stood alike wherever it was looked at."""
     return (first.fetch_draws, first.model_draws) == (
         candidate.fetch_draws,

@@ -19,7 +19,7 @@ def protect(workload: Workload, options: Options, view: Watcher) -> None:
     Raises:
         IsolationFailed: they could, and the user has not.
     """
-    from hasten.launch.process import Isolation, best_isolation
+    from hasten.trials.process import Isolation, best_isolation
 
     if best_isolation(workload.cwd) is not Isolation.PYTHON:
         return

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 from hasten import compare
 from hasten.errors import TRIAL_FAILURES
-from hasten.launch.blocks import both_start_s
-from hasten.launch.deadline import OutOfTime
 from hasten.lever import lookup
 from hasten.records import Comparison, Noise, Plan, Verdict
 from hasten.search import Kind
@@ -24,15 +22,17 @@ from hasten.session.costs import (
     NOISE_LEAST_COUNT,
     NOISE_LEAST_S,
 )
+from hasten.trials.blocks import both_start_s
+from hasten.trials.deadline import OutOfTime
 from hasten.units import duration, percent, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hasten import search
-    from hasten.launch.bench import Bench
     from hasten.records import Interval, Pair
     from hasten.session import Options, Watcher
+    from hasten.trials.runner import TrialRunner
 
 LEAST_RATIO, COARSEST_RATIO = 0.02, 0.05
 _COIN_SEED = 20_240_601
@@ -55,7 +55,7 @@ class Races:
 
     def __init__(
         self,
-        bench: Bench,
+        bench: TrialRunner,
         options: Options,
         view: Watcher,
         *,
@@ -82,10 +82,38 @@ class Races:
             plan = plan.pull(name, setting)
         return plan
 
-    def measure_noise(self) -> Noise:
-        """Race the script against itself: what can be told apart here at all?"""
+    def measure_noise(self, *, quickly: bool = False) -> Noise:
+        """Say what can be told apart here at all, by the script against itself.
+
+        Args:
+            quickly: the budget has no time for a second child; steps of the profile that followed
+                one another must do, and how launches differ stays unknown until the confirmation.
+        """
+        noise = (quickly and self._neighbours_noise()) or self._launches_noise()
+        self.noise = noise
+        launches_ratio = abs(math.log(noise.bias.mid_ratio))
+        coarse_ratio = max(noise.resolution_ratio, launches_ratio)
+        self.least_ratio = max(LEAST_RATIO, min(coarse_ratio, COARSEST_RATIO))
+        self._view.known(
+            f"differences under {percent(noise.resolution_ratio)} cannot be seen here in "
+            f"{duration(self.confirm_s)}"
+        )
+        return noise
+
+    def _neighbours_noise(self) -> Noise | None:
+        """Return the noise of neighbouring steps in one child; None where too few were watched."""
+        own = self._options.pulled
+        pairs = self._bench.tally.neighbours(self._bench.shape(own, own).block_count)
+        if len(pairs) < _NEIGHBOURS_LEAST_COUNT:
+            return None
+        pair_s = max(1e-3, self._bench.pair_s(own, own, apart=True))
+        return compare.measure_noise(pairs, pair_s=pair_s, budget_s=self.confirm_s)
+
+    def _launches_noise(self) -> Noise:
+        """Race two launches of the script."""
         plan = self._options.pulled
         measure = self._measure(plan, plan)
+        self._view.stage("noise", "the script against itself")
         self._bench.prepare(self.with_pulled(plan), self.with_pulled(plan))
         self._view.race_begins(Plan(), Plan())
         seconds = min(max(NOISE_LEAST_S, _NOISE_SHARE * self._options.aim_s), _NOISE_MOST_S)
@@ -106,14 +134,6 @@ class Races:
                 pairs=tuple(pairs),
                 wall_s=self._clock() - started_s,
             )
-        )
-        self.noise = noise
-        launches_ratio = abs(math.log(noise.bias.mid_ratio))
-        coarse_ratio = max(noise.resolution_ratio, launches_ratio)
-        self.least_ratio = max(LEAST_RATIO, min(coarse_ratio, COARSEST_RATIO))
-        self._view.known(
-            f"differences under {percent(noise.resolution_ratio)} cannot be seen here in "
-            f"{duration(self.confirm_s)}"
         )
         return noise
 

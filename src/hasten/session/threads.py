@@ -11,8 +11,8 @@ from hasten.records import Phase
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hasten.launch.bench import Bench
     from hasten.records import Machine, Plan, Profile
+    from hasten.trials.runner import TrialRunner
 
 _LEVER = "intra_op_threads"
 _LEAST_COUNT, _MOST_COUNT = 12, 60
@@ -39,7 +39,7 @@ def other_count(machine: Machine, traits: Mapping[str, Any], ranks_count: int) -
 
 
 def try_threads(
-    bench: Bench, plan: Plan, seen: Profile, count: int, *, seconds: float
+    bench: TrialRunner, plan: Plan, seen: Profile, count: int, *, seconds: float
 ) -> dict[str, Any]:
     """Run pairs of steps as they are and with `count` threads.
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hasten.verify.evidence import Evidence
+    from hasten.verify.recorded_run import RecordedRun
 
     Table = NDArray[np.float64]
     Averages = Sequence[tuple[str, NDArray[np.float32]]]
@@ -56,7 +56,7 @@ def floor_of(tables: Sequence[Table], least: float = LEAST_DISTANCE) -> Table:
     return np.asarray(np.maximum(np.max(medians, axis=0), least), dtype=np.float64)
 
 
-def own_distances(baseline: Evidence, floors: Sequence[Evidence]) -> tuple[float, float]:
+def own_distances(baseline: RecordedRun, floors: Sequence[RecordedRun]) -> tuple[float, float]:
     """Return how far the floor takes the gradients and the movements of a typical tensor."""
     found = []
     for part in ("gradients", "moves"):
@@ -67,9 +67,9 @@ def own_distances(baseline: Evidence, floors: Sequence[Evidence]) -> tuple[float
 
 
 def gradient_ratios(
-    baseline: Evidence,
-    candidate: Evidence,
-    floors: Sequence[Evidence],
+    baseline: RecordedRun,
+    candidate: RecordedRun,
+    floors: Sequence[RecordedRun],
     least: float,
     *,
     lost_distance: float = np.inf,
@@ -92,7 +92,7 @@ def gradient_ratios(
     return np.asarray(ratios, dtype=np.float64)
 
 
-def _shares(candidate: Evidence, baseline: Evidence) -> Table:
+def _shares(candidate: RecordedRun, baseline: RecordedRun) -> Table:
     """Return the size of each gradient over that of all gradients of the baseline."""
     borders = np.cumsum(baseline.sizes)[:-1]
     table = []
@@ -104,7 +104,7 @@ def _shares(candidate: Evidence, baseline: Evidence) -> Table:
 
 
 def move_ratios(
-    baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence], least: float
+    baseline: RecordedRun, candidate: RecordedRun, floors: Sequence[RecordedRun], least: float
 ) -> Table:
     """Return the same for movements: the cleanest step, and the quartile beyond the gradients.
 
@@ -124,7 +124,7 @@ def move_ratios(
 
 
 def loss_ratio(
-    baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence], least: float
+    baseline: RecordedRun, candidate: RecordedRun, floors: Sequence[RecordedRun], least: float
 ) -> float:
     """Return the same for the losses of the taught steps."""
     count = baseline.forced_losses_count
@@ -146,7 +146,7 @@ def loss_ratio(
 
 
 def average_ratios(
-    baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence], least: float
+    baseline: RecordedRun, candidate: RecordedRun, floors: Sequence[RecordedRun], least: float
 ) -> Table:
     """Return the same for what follows the training; none where nothing does.
 
@@ -167,7 +167,7 @@ def _nearest(baseline: Averages, other: Averages) -> Table:
     return np.asarray(found, dtype=np.float64)
 
 
-def cosines(baseline: Evidence, candidate: Evidence) -> Table:
+def cosines(baseline: RecordedRun, candidate: RecordedRun) -> Table:
     """Return the cosine between the gradients of each taught step; 1 where both are nothing."""
     found = []
     for left, right in zip(candidate.gradients, baseline.gradients, strict=False):
@@ -177,7 +177,7 @@ def cosines(baseline: Evidence, candidate: Evidence) -> Table:
     return np.nan_to_num(np.asarray(found, dtype=np.float64), nan=-1.0)
 
 
-def stretches(baseline: Evidence, candidate: Evidence) -> Table:
+def stretches(baseline: RecordedRun, candidate: RecordedRun) -> Table:
     """Return how long the gradients of each taught step are along those of the baseline."""
     found = []
     for left, right in zip(candidate.gradients, baseline.gradients, strict=False):

@@ -35,7 +35,7 @@ from hasten.verify.distances import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hasten.verify.evidence import Evidence
+    from hasten.verify.recorded_run import RecordedRun
 
 PASS_RATIO, WARN_RATIO = 10.0, 100.0
 TENSOR_FACTOR = 10.0
@@ -54,7 +54,7 @@ _COUNTS = frozenset(
 )
 
 
-def repeatable(first: Evidence, second: Evidence) -> Gate:
+def repeatable(first: RecordedRun, second: RecordedRun) -> Gate:
     """G0: the untouched script, launched twice with pinned seeds, gives the same bits."""
     if first.equals(second):
         says = f"two launches of the script agree to the bit over {first.step_count} steps"
@@ -68,12 +68,12 @@ def repeatable(first: Evidence, second: Evidence) -> Gate:
 
 
 def same_structure(
-    baseline: Evidence,
-    candidate: Evidence,
+    baseline: RecordedRun,
+    candidate: RecordedRun,
     *,
     redraws: bool,
-    again: Evidence | None = None,
-    shaken: Sequence[Evidence] = (),
+    again: RecordedRun | None = None,
+    shaken: Sequence[RecordedRun] = (),
 ) -> Gate:
     """G1: same batches in the same order, same optimizer settings, same parts in training.
 
@@ -108,12 +108,12 @@ def same_structure(
     return Gate(name=name, passed=True, says=f"{what}, {rest}")
 
 
-def only_counts_differ(baseline: Evidence, candidate: Evidence, *, redraws: bool) -> bool:
+def only_counts_differ(baseline: RecordedRun, candidate: RecordedRun, *, redraws: bool) -> bool:
     """Return whether two runs differ in nothing but counts, which may depend on values."""
     return set(_differing(baseline, candidate, redraws=redraws)) <= _COUNTS
 
 
-def _differing(baseline: Evidence, candidate: Evidence, *, redraws: bool) -> list[str]:
+def _differing(baseline: RecordedRun, candidate: RecordedRun, *, redraws: bool) -> list[str]:
     """Return what is of another kind or order in two runs."""
     left, right = baseline, candidate
     fetched_count = min(len(left.batches), len(right.batches))
@@ -137,21 +137,21 @@ def _differing(baseline: Evidence, candidate: Evidence, *, redraws: bool) -> lis
     ]
 
 
-def _kinds(evidence: Evidence) -> list[str]:
+def _kinds(evidence: RecordedRun) -> list[str]:
     """Return the calls and settings that there were, in the order of their first time."""
     return list(dict.fromkeys(evidence.structure))
 
 
-def _losses_count(evidence: Evidence) -> tuple[int, ...]:
+def _losses_count(evidence: RecordedRun) -> tuple[int, ...]:
     return (*evidence.losses_at, len(evidence.losses))
 
 
-def _equal_orders(baseline: Evidence, candidate: Evidence) -> bool:
+def _equal_orders(baseline: RecordedRun, candidate: RecordedRun) -> bool:
     left, right = _common(baseline.orders, candidate.orders)
     return left == right
 
 
-def _orders_seen(baseline: Evidence, candidate: Evidence) -> bool:
+def _orders_seen(baseline: RecordedRun, candidate: RecordedRun) -> bool:
     """Return whether there is something in each order of samples that was compared."""
     left, _ = _common(baseline.orders, candidate.orders)
     return bool(left) and all(left)
@@ -171,7 +171,7 @@ def _common(
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def same_bits(baseline: Evidence, candidate: Evidence) -> Gate:
+def same_bits(baseline: RecordedRun, candidate: RecordedRun) -> Gate:
     """Equal hashes of all weights after the last step: the plan changed nothing at all."""
     if baseline.equals(candidate):
         says = f"the weights after {baseline.step_count} steps are equal to the bit"
@@ -180,7 +180,9 @@ def same_bits(baseline: Evidence, candidate: Evidence) -> Gate:
     return Gate(name="equal bits", passed=False, says=says)
 
 
-def within_floor(baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence]) -> Gate:
+def within_floor(
+    baseline: RecordedRun, candidate: RecordedRun, floors: Sequence[RecordedRun]
+) -> Gate:
     """G3: gradients, losses, weights and averages differ no more than by rounding.
 
     The distance of each tensor to the baseline's, relative to its size, is divided by the distance
@@ -216,9 +218,9 @@ def within_floor(baseline: Evidence, candidate: Evidence, floors: Sequence[Evide
 
 
 def part_ratios(
-    baseline: Evidence,
-    candidate: Evidence,
-    floors: Sequence[Evidence],
+    baseline: RecordedRun,
+    candidate: RecordedRun,
+    floors: Sequence[RecordedRun],
     *,
     least: float = LEAST_DISTANCE,
     lost_distance: float = np.inf,
@@ -250,7 +252,7 @@ def part_ratios(
     return ratios
 
 
-def resolved(gate: Gate, baseline: Evidence, floors: Sequence[Evidence]) -> Gate:
+def resolved(gate: Gate, baseline: RecordedRun, floors: Sequence[RecordedRun]) -> Gate:
     """Say how finely a script could be judged that does not repeat itself; leave open what not.
 
     Its runs with one bit changed differ by what any two of its launches differ by, too, so that
@@ -272,7 +274,7 @@ def resolved(gate: Gate, baseline: Evidence, floors: Sequence[Evidence]) -> Gate
     return replace(gate, passed=None, says=says)
 
 
-def by_spread(baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence]) -> Gate:
+def by_spread(baseline: RecordedRun, candidate: RecordedRun, floors: Sequence[RecordedRun]) -> Gate:
     """Judge by the losses alone where runs take different ways from their first step on.
 
     Args:
@@ -285,7 +287,7 @@ def by_spread(baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence
     return within_spread(baseline, candidate, widest)
 
 
-def within_spread(baseline: Evidence, candidate: Evidence, gate: Gate) -> Gate:
+def within_spread(baseline: RecordedRun, candidate: RecordedRun, gate: Gate) -> Gate:
     """Judge a script by the spread of its losses: three times that, at least 0.1 %.
 
     The rule of Megatron-LM's golden values (functional_tests, compute_golden_statistics.py). Two
@@ -305,7 +307,7 @@ def within_spread(baseline: Evidence, candidate: Evidence, gate: Gate) -> Gate:
     return Gate(name=name, passed=passed, says=says, distance_ratio=distance / allowed)
 
 
-def loss_distance(first: Evidence, second: Evidence) -> float:
+def loss_distance(first: RecordedRun, second: RecordedRun) -> float:
     """Return the largest relative difference of two loss curves; infinite where one is NaN."""
     worst = 0.0
     for left, right in zip(first.losses, second.losses, strict=False):
@@ -321,7 +323,7 @@ def prove(effect: Effect, gates: Sequence[Gate]) -> Proof:
     return Proof(effect=effect, gates=tuple(gates))
 
 
-def show_losses(proof: Proof, baseline: Evidence, candidate: Evidence) -> Proof:
+def show_losses(proof: Proof, baseline: RecordedRun, candidate: RecordedRun) -> Proof:
     """Return the proof with the losses that both runs had, as far as both went."""
     pairs = list(zip(baseline.step_losses, candidate.step_losses, strict=False))
     return replace(
@@ -333,9 +335,9 @@ def show_losses(proof: Proof, baseline: Evidence, candidate: Evidence) -> Proof:
 
 
 def gross_step(
-    baseline: Evidence,
-    candidate: Evidence,
-    floors: Sequence[Evidence],
+    baseline: RecordedRun,
+    candidate: RecordedRun,
+    floors: Sequence[RecordedRun],
     parts: Sequence[str] = ("gradients", "moves"),
 ) -> str:
     """Return what is wrong with a single step that differs by far: one that was skipped, say."""
@@ -355,7 +357,9 @@ def gross_step(
     return ""
 
 
-def _gross_tail(baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence]) -> str:
+def _gross_tail(
+    baseline: RecordedRun, candidate: RecordedRun, floors: Sequence[RecordedRun]
+) -> str:
     """Return what is wrong with the steps after the taught ones: some were skipped, say."""
     if not baseline.tail.size or not candidate.tail.size:
         return ""

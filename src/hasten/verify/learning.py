@@ -16,7 +16,7 @@ from hasten.records import Gate
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hasten.verify.evidence import Evidence
+    from hasten.verify.recorded_run import RecordedRun
 
 LEAST_PAIRS_COUNT = 5
 _MARGIN_SD = 0.5
@@ -27,7 +27,7 @@ _T95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.
 _T95_MORE = 1.771
 
 
-def final_loss(evidence: Evidence, sample_count: int) -> float:
+def final_loss(evidence: RecordedRun, sample_count: int) -> float:
     """Return the mean loss of the last quarter of the first `sample_count` samples."""
     ends = np.cumsum(evidence.samples)
     begin, before = (1 - _END_SHARE) * sample_count, 0
@@ -39,7 +39,7 @@ def final_loss(evidence: Evidence, sample_count: int) -> float:
     return float(np.mean(losses)) if losses else float("nan")
 
 
-def common_sample_count(runs: Sequence[Evidence]) -> int:
+def common_sample_count(runs: Sequence[RecordedRun]) -> int:
     """Return how many samples every run has trained on."""
     return min(sum(run.samples) for run in runs)
 

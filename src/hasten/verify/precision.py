@@ -19,7 +19,7 @@ from hasten.verify.gates import PASS_RATIO, TENSOR_FACTOR, gross_step, part_rati
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hasten.verify.evidence import Evidence
+    from hasten.verify.recorded_run import RecordedRun
 
 PRECISION_RATIO = 5.0
 LEAST_COSINE = 0.99
@@ -29,9 +29,9 @@ _COSINE_FACTOR = 2.0
 
 
 def within_precision(
-    baseline: Evidence,
-    candidate: Evidence,
-    floors: Sequence[Evidence],
+    baseline: RecordedRun,
+    candidate: RecordedRun,
+    floors: Sequence[RecordedRun],
     *,
     epsilon_ratio: float,
     varies: bool = False,
@@ -75,7 +75,10 @@ def within_precision(
 
 
 def _askew(
-    baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence], epsilon_ratio: float
+    baseline: RecordedRun,
+    candidate: RecordedRun,
+    floors: Sequence[RecordedRun],
+    epsilon_ratio: float,
 ) -> str:
     """Return how the gradients point elsewhere or have another length on average."""
     cosine = float(np.median(cosines(baseline, candidate)))
@@ -91,7 +94,9 @@ def _askew(
     return ""
 
 
-def same_update(baseline: Evidence, candidate: Evidence, floors: Sequence[Evidence]) -> Gate:
+def same_update(
+    baseline: RecordedRun, candidate: RecordedRun, floors: Sequence[RecordedRun]
+) -> Gate:
     """G3 for the optimizer alone: with the gradients of the baseline it moves the weights alike.
 
     Args:

@@ -13,9 +13,9 @@ import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hasten.verify.averaged_state import AveragedState
+from hasten.verify.batch_replay import BatchRecorder, BatchReplayer, generators, reseed
 from hasten.verify.contents import content_hash, outline, perturb, tensor_bytes, thinned
-from hasten.verify.feed import Feeder, Keeper, generators, reseed
-from hasten.verify.followers import Followers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,13 +63,13 @@ class Recorder:
         }  # fmt: skip
         self._averages: tuple[list[str], list[int]] = ([], [])
         self._orders: dict[int, list[str]] = {}
-        self._keeper = Keeper(self._folder) if order.get("keep") else None
-        self._feeder: Feeder | None = None
+        self._keeper = BatchRecorder(self._folder) if order.get("keep") else None
+        self._feeder: BatchReplayer | None = None
         if order.get("feed") and self._teacher:
             advancers, seed = watch.live.advancers, order.get("reseed")
-            self._feeder = Feeder(self._teacher, advancers, reseed=seed)
+            self._feeder = BatchReplayer(self._teacher, advancers, reseed=seed)
             self._fed_step_count = 0
-        self._followers = Followers(self._parameters, self._buffers, self._states)
+        self._followers = AveragedState(self._parameters, self._buffers, self._states)
         watch.observers.append(self)
         watch.on_step = self.stepped
         watch.live.on_root(self._before_first_call)

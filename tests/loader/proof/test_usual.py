@@ -75,7 +75,7 @@ class Finishes(Held):
             self.seen.append(i)
 
 
-class Turns(Held):
+class StepScheduler(Held):
     def __getitem__(self, i):
         for one in self.points:
             if len(one) > i:
@@ -94,7 +94,7 @@ def test_it_counts_where_another_mode_takes_it(kind, mode):
     assert gaps(kind, mode)
 
 
-@pytest.mark.parametrize("kind", [Handles, Finishes, Turns])
+@pytest.mark.parametrize("kind", [Handles, Finishes, StepScheduler])
 def test_handlers_and_what_may_be_reached_count(kind):
     assert gaps(kind)
 

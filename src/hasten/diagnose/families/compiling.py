@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hasten.diagnose.costs import places_of
-from hasten.diagnose.sampled import sampled_share
+from hasten.diagnose.sampled_share import sampled_share
 from hasten.diagnose.shares import LEAST_RATIO, is_worth_telling
 from hasten.diagnose.symptom import Symptom
 from hasten.records import Finding

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hasten.diagnose.costs import places_in
+from hasten.diagnose.data_wait import fetch_s, part_of, workers_lever
 from hasten.diagnose.shares import is_worth_telling
 from hasten.diagnose.symptom import Symptom
-from hasten.diagnose.waiting import fetch_s, part_of, workers_lever
 from hasten.records import Finding
 from hasten.units import duration, percent
 

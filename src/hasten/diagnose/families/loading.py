@@ -8,9 +8,7 @@ from statistics import fmean, quantiles
 from typing import TYPE_CHECKING
 
 from hasten.diagnose.costs import places_in, places_of
-from hasten.diagnose.shares import LEAST_RATIO, is_worth_telling, ratio_of
-from hasten.diagnose.symptom import Symptom
-from hasten.diagnose.waiting import (
+from hasten.diagnose.data_wait import (
     busy_ratio,
     fetch_s,
     part_of,
@@ -19,6 +17,8 @@ from hasten.diagnose.waiting import (
     waits_s,
     workers_lever,
 )
+from hasten.diagnose.shares import LEAST_RATIO, is_worth_telling, ratio_of
+from hasten.diagnose.symptom import Symptom
 from hasten.records import Finding, Interval
 from hasten.units import duration, percent, size
 

@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from hasten.diagnose.costs import places_of
-from hasten.diagnose.sampled import quiet_share
+from hasten.diagnose.sampled_share import quiet_share
 from hasten.diagnose.shares import LEAST_RATIO, NORMAL_95, is_worth_telling
 from hasten.diagnose.symptom import Symptom
 from hasten.records import Finding, Interval, Phase

@@ -5,9 +5,9 @@ from __future__ import annotations
 from os.path import basename
 from typing import TYPE_CHECKING
 
+from hasten.diagnose.cpu_wait import blamed_share, quota_share, read_rivals
 from hasten.diagnose.shares import LEAST_RATIO, is_worth_telling
 from hasten.diagnose.symptom import Symptom
-from hasten.diagnose.waits import blamed_share, quota_share, read_rivals
 from hasten.records import Finding, Interval
 from hasten.units import percent, times
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from hasten.diagnose.cpu_wait import starved_share
 from hasten.diagnose.shares import is_worth_telling
 from hasten.diagnose.symptom import Symptom
-from hasten.diagnose.waits import starved_share
 from hasten.records import Finding
 from hasten.units import percent, size
 

@@ -6,11 +6,11 @@ import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader import states
+from hasten.loader import random_states
 from hasten.loader.cache.memo import Memo, new_salt
 from hasten.loader.cache.recipes import recipe_of
 from hasten.loader.cache.store import Store
-from hasten.loader.portrait import Portrait
+from hasten.loader.dataset_snapshot import DatasetSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,9 +36,9 @@ class Cache:
         self._budget_bytes = budget_bytes
         self._spill_dir = spill_dir
         self._store: Store | None = None
-        self._memos: dict[int, tuple[weakref.ref[Any], Memo, Portrait, int]] = {}
+        self._memos: dict[int, tuple[weakref.ref[Any], Memo, DatasetSnapshot, int]] = {}
 
-    def offer(self, loader: Any) -> Source | str:
+    def offer(self, loader: Any) -> CachedSource | str:
         """Return a source for `loader`, or why it gets none.
 
         Call it in the main process before the workers of a pass are started: they inherit the
@@ -59,7 +59,7 @@ class Cache:
             # Without a source these workers would start anew, and so would their random streams.
             memo.off = why
         recipe.settle(memo)
-        return Source(loader, recipe, memo)
+        return CachedSource(loader, recipe, memo)
 
     def counts(self) -> dict[str, int]:
         """Return entries, bytes, hits and misses so far."""
@@ -69,7 +69,7 @@ class Cache:
         """Return the memo of a dataset; a new one, and new memory, where it was changed."""
         entry = self._memos.get(id(dataset))
         drop_count = 0
-        looks = Portrait(*roots, most_s=_LOOK_S, most_bytes=_LOOK_BYTES)
+        looks = DatasetSnapshot(*roots, most_s=_LOOK_S, most_bytes=_LOOK_BYTES)
         if entry is not None and entry[0]() is dataset:
             _, memo, seen, drop_count = entry
             same = len(memo.roots) == len(roots) and all(map(_is, memo.roots, roots))
@@ -91,7 +91,7 @@ class Cache:
         return self._store
 
 
-class Source:
+class CachedSource:
     """Fetches samples from the store where they are there, and collates them as torch does.
 
     The loader's own `collate_fn` and all that follows a kept prefix run anew for each batch, on
@@ -132,7 +132,7 @@ class Source:
         """
         if self._memo.draws_privately:
             return 0
-        before = states.read()
+        before = random_states.read()
         warmed_count = 0
         with contextlib.suppress(Exception):  # the script meets it in its own time
             for index in indices:
@@ -143,8 +143,8 @@ class Source:
                 try:
                     self._recipe.fetch_kept(self._resolve(index))
                 finally:
-                    if states.read() != before:
-                        states.restore(before)
+                    if random_states.read() != before:
+                        random_states.restore(before)
                 self._memo.end_batch()
                 warmed_count += 1
         return warmed_count

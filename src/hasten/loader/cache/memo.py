@@ -6,11 +6,11 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader import states
-from hasten.loader.cache import packing, stamps
-from hasten.loader.cache.suspects import Code
+from hasten.loader import random_states
+from hasten.loader.batch_equality import difference
+from hasten.loader.cache import file_access, packing
+from hasten.loader.cache.purity import PurityAnalysis
 from hasten.loader.fingerprint import DEEP, fingerprint
-from hasten.loader.same import difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,8 +56,8 @@ class Memo:
         self._begin()
 
     def _begin(self) -> None:
-        self._code = Code(*self.roots)
-        self._private: states.Private | None = None
+        self._code = PurityAnalysis(*self.roots)
+        self._private: random_states.Private | None = None
         self._seen: Any = None
         self._pending: list[tuple[bytes, list[Any], bool]] = []
         self._try_count = self._keep_count = self._use_count = 0
@@ -86,7 +86,7 @@ class Memo:
     @property
     def draws_privately(self) -> bool:
         """Whether the roots hold generators of their own, whose draws cannot be taken back."""
-        return bool(states.Private(*self.roots).found)
+        return bool(random_states.Private(*self.roots).found)
 
     @property
     def is_done(self) -> bool:
@@ -141,7 +141,7 @@ class Memo:
         found = self.store.get(key)
         if found is not None:
             packed = packing.Packed(found)
-            if stamps.unchanged(packed.note):
+            if file_access.unchanged(packed.note):
                 return self._use(packed, make)
         if self._is_full:
             return make()
@@ -172,14 +172,14 @@ class Memo:
 
     def _make(self, key: bytes, make: Callable[[], Any], path: str | None, *, replace: bool) -> Any:
         before = self._draws()
-        opened = stamps.record() if self.roots else stamps.Opened()
+        opened = file_access.record() if self.roots else file_access.FileAccessRecord()
         began_ns = time.perf_counter_ns()
         try:
             if path is not None:
                 _take(opened, path)
             value = make()
         finally:
-            stamps.stop()
+            file_access.stop()
         live_ns = time.perf_counter_ns() - began_ns
         if opened.unsettled:
             return value
@@ -195,18 +195,18 @@ class Memo:
         if not self.roots:
             return None
         if self._private is None:
-            self._private = states.Private(*self.roots)
-        return states.read(), self._private.read()
+            self._private = random_states.Private(*self.roots)
+        return random_states.read(), self._private.read()
 
     def _judge(
-        self, value: Any, make: Callable[[], Any], before: Any, opened: stamps.Opened
+        self, value: Any, make: Callable[[], Any], before: Any, opened: file_access.FileAccessRecord
     ) -> str:
         """Return why a value may not be kept; empty where it may."""
         if self._draws() != before:
             return "its samples draw random numbers"
         if opened.why_not or len(opened.stamps) > _MOST_FILES:
             return opened.why_not or "a sample reads many files"
-        if not stamps.unchanged(tuple(opened.stamps.values())):
+        if not file_access.unchanged(tuple(opened.stamps.values())):
             return "its files are being written"
         if not self.roots:
             return ""
@@ -220,7 +220,7 @@ class Memo:
             return self.off
         again = make()
         if self._draws() != before:
-            states.restore(before[0])
+            random_states.restore(before[0])
             self.give_up("its samples draw random numbers, though not always")
         elif found := difference(value, again, "sample"):
             self.give_up(f"made twice, a sample differs ({found})")
@@ -229,7 +229,13 @@ class Memo:
         return self.off
 
     def _pack(
-        self, key: bytes, value: Any, opened: stamps.Opened, live_ns: int, *, replace: bool
+        self,
+        key: bytes,
+        value: Any,
+        opened: file_access.FileAccessRecord,
+        live_ns: int,
+        *,
+        replace: bool,
     ) -> str:
         try:
             parts = packing.pack(value, tuple(opened.stamps.values()))
@@ -277,7 +283,7 @@ class Memo:
             self.give_up(why)
 
 
-def _take(opened: stamps.Opened, path: str) -> None:
+def _take(opened: file_access.FileAccessRecord, path: str) -> None:
     try:
         opened.takes(path)
     except OSError:  # whoever opens it will say so

@@ -20,7 +20,7 @@ _IMAGE_FIELDS = {
 _IMAGE_UNSET = ("palette", "readonly", "_readonly", "_exif", "pyaccess", "_category")
 
 
-class Strange(Exception):
+class Unpackable(Exception):
     """A sample holds what cannot be packed; the message says what."""
 
 
@@ -40,7 +40,7 @@ def pack(value: Any, note: Any = None) -> list[Any]:
     """
     found = places(value)
     if len(set(found)) < len(found):
-        raise Strange("an object that occurs twice in one sample")
+        raise Unpackable("an object that occurs twice in one sample")
     buffers: list[Any] = []
     skeleton = _describe(value, buffers)
     head = marshal.dumps((note, skeleton))
@@ -117,12 +117,12 @@ def _describe(value: Any, buffers: list[Any]) -> tuple[Any, ...]:
     image: Any = sys.modules.get("PIL.Image")
     if image and kind is image.Image:
         return _describe_image(value, buffers)
-    raise Strange(f"an object of type {kind.__module__}.{kind.__qualname__}")
+    raise Unpackable(f"an object of type {kind.__module__}.{kind.__qualname__}")
 
 
 def _describe_dict(value: dict[Any, Any], buffers: list[Any]) -> tuple[Any, ...]:
     if not all(type(key) in _PLAIN for key in value):
-        raise Strange("a dict with keys that are no plain values")
+        raise Unpackable("a dict with keys that are no plain values")
     parts = [_describe(part, buffers) for part in value.values()]
     return ("dict", list(value), parts)
 
@@ -143,7 +143,7 @@ def _describe_tensor(value: Any, buffers: list[Any]) -> tuple[Any, ...]:
     )
     order = _outermost_first(value.shape, value.stride())
     if odd or order is None:
-        raise Strange("a tensor that is not plain memory of its own")
+        raise Unpackable("a tensor that is not plain memory of its own")
     permuted = value.permute(order).contiguous()
     name = str(value.dtype).removeprefix("torch.")
     flat = permuted.as_strided((value.numel(),), (1,))  # an axis of one may have any stride
@@ -156,12 +156,12 @@ def _describe_array(value: Any, buffers: list[Any]) -> tuple[Any, ...]:
     dtype = value.dtype
     order = _outermost_first(value.shape, value.strides)
     if dtype.kind not in _ARRAY_KINDS or dtype.metadata or not dtype.itemsize or order is None:
-        raise Strange(f"an array of {dtype}")
+        raise Unpackable(f"an array of {dtype}")
     permuted = value.transpose(order)
     again = numpy.empty(permuted.shape, dtype).transpose(_inverse(order))
     pairs = zip(value.shape, value.strides, again.strides, strict=True)
     if value.size and any(length > 1 and old != new for length, old, new in pairs):
-        raise Strange("an array with gaps")
+        raise Unpackable("an array with gaps")
     buffers.append(permuted.tobytes())
     flags = value.flags.writeable, value.strides
     return ("array", dtype.str, permuted.shape, order, flags, value.nbytes)
@@ -171,11 +171,11 @@ def _describe_image(value: Any, buffers: list[Any]) -> tuple[Any, ...]:
     fields = vars(value)
     known = set(fields) <= _IMAGE_FIELDS and value.mode in _IMAGE_MODES
     if not known or any(fields.get(name) for name in _IMAGE_UNSET):
-        raise Strange("an image with a palette, or still tied to its file")
+        raise Unpackable("an image with a palette, or still tied to its file")
     inside: list[Any] = []
     info = _describe(value.info, inside)
     if inside:
-        raise Strange("an image with arrays in its info")
+        raise Unpackable("an image with arrays in its info")
     buffers.append(value.tobytes())
     return ("image", value.mode, value.size, info, len(buffers[-1]))
 

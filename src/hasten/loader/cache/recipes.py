@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
     from hasten.loader.cache.memo import Memo
 
-    Recipe: TypeAlias = "Whole | Folder"
+    Recipe: TypeAlias = "WholeSample | Folder"
 
 _FILLED_RATIO = 0.9
 _FOLDER_NAMES = {"samples", "loader", "transform", "target_transform"}
 
 
-def recipe_of(dataset: Any) -> Whole | Folder:
+def recipe_of(dataset: Any) -> WholeSample | Folder:
     """Return what is kept of the samples of a dataset."""
-    return Folder(dataset) if _is_folder(dataset) else Whole(dataset)
+    return Folder(dataset) if _is_folder(dataset) else WholeSample(dataset)
 
 
-class Whole:
+class WholeSample:
     """Keeps whole samples of a dataset whose code nobody knows.
 
     Attributes:

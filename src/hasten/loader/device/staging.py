@@ -132,7 +132,7 @@ def is_same(tensor: Any, snapshot: Any) -> bool:
 
 
 @dataclass(slots=True)
-class _Aim:
+class CopyTarget:
     """Where the script moves the tensors of one place in the batches of one loader.
 
     Attributes:
@@ -145,10 +145,10 @@ class _Aim:
 
 
 @dataclass(slots=True)
-class _Seat:
+class TensorOrigin:
     """Where a tensor came from: the aims of its loader, its place in the batch, its writes."""
 
-    aims: dict[tuple[Any, ...], _Aim]
+    aims: dict[tuple[Any, ...], CopyTarget]
     place: tuple[Any, ...]
     written_count: int | None
 
@@ -157,7 +157,7 @@ class _Seat:
 class _Staged:
     """A copy that was started ahead, and what it was made from."""
 
-    aim: _Aim
+    aim: CopyTarget
     device: Device
     snapshot: Any
     copied: Any
@@ -219,11 +219,11 @@ class Staging:
         aims = {} if loader is None else self._aims.setdefault(loader, {})
         for place, tensor in islice(leaves(batch), _MOST_LEAVES):
             self._staged.pop(tensor, None)  # a data set may hand out the same tensor again
-            self._seats[tensor] = _Seat(aims, place, written_count(tensor))
+            self._seats[tensor] = TensorOrigin(aims, place, written_count(tensor))
             if self._ahead and place in aims and self._may_stage(loader, tensor, aims[place]):
                 self._stage(tensor, aims[place])
 
-    def _may_stage(self, loader: Any, tensor: Any, aim: _Aim) -> bool:
+    def _may_stage(self, loader: Any, tensor: Any, aim: CopyTarget) -> bool:
         import torch
 
         waiting = sum(staged.aim is aim for staged in list(self._staged.values()))
@@ -237,7 +237,7 @@ class Staging:
             and aim.device.is_ready()
         )
 
-    def _stage(self, tensor: Any, aim: _Aim) -> None:
+    def _stage(self, tensor: Any, aim: CopyTarget) -> None:
         device = aim.device
         ring = self._rings.setdefault(id(device), Ring(device.pinned_empty))
         snapshot = ring.lend(tensor.size(), tensor.stride(), tensor.dtype)
@@ -297,7 +297,7 @@ class Staging:
         untouched = seat is not None and now_count is not None and now_count == seat.written_count
         staged = self._staged.pop(tensor, None)
         if seat is not None:
-            aim = seat.aims.setdefault(seat.place, _Aim(device))
+            aim = seat.aims.setdefault(seat.place, CopyTarget(device))
             aim.device, aim.missed_count = device, 0
         if untouched and staged is not None and _serves(staged, tensor, device):
             copied, event = staged.copied, staged.event

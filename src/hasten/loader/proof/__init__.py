@@ -11,6 +11,6 @@ followed, never on what was not seen to happen:
 from __future__ import annotations
 
 from hasten.loader.proof.prove import prove
-from hasten.loader.proof.verdict import Gap, Proof, Reason
+from hasten.loader.proof.verdict import LoaderProof, MissingReason, ProofReason
 
-__all__ = ["Gap", "Proof", "Reason", "prove"]
+__all__ = ["LoaderProof", "MissingReason", "ProofReason", "prove"]

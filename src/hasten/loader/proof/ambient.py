@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from hasten.loader.proof.library import LOOKING
 from hasten.loader.proof.reach import called
 from hasten.loader.proof.source import is_user_file
-from hasten.loader.proof.words import words
+from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
     from hasten.loader.proof.reads import Reads
-    from hasten.loader.proof.scopes import Scope
+    from hasten.loader.proof.scopes import VariableScope
 
 SETTINGS = words(
     "chdir fchdir set_default_dtype set_default_tensor_type set_default_device set_image_backend "
@@ -47,7 +47,7 @@ _OF_TEXTS = words("copy replace remove call run extract")
 _READ_ONLY = ("r", "c", None)
 
 
-def against(node: ast.AST, scope: Scope, reads: Reads) -> str:
+def against(node: ast.AST, scope: VariableScope, reads: Reads) -> str:
     """Return what a node does to that which items read; empty where it does nothing.
 
     Args:
@@ -70,7 +70,7 @@ def against(node: ast.AST, scope: Scope, reads: Reads) -> str:
     return _changes_modules(node, scope, reads) or _writes_files(node, scope, reads)
 
 
-def _changes_modules(node: ast.Call, scope: Scope, reads: Reads) -> str:
+def _changes_modules(node: ast.Call, scope: VariableScope, reads: Reads) -> str:
     leading = scope.names.leading
     if "_buffers" in leading and scope.is_near(node.func):
         return "the script calls a network, and items read what it keeps"
@@ -85,7 +85,7 @@ def _changes_modules(node: ast.Call, scope: Scope, reads: Reads) -> str:
     return ""
 
 
-def _writes_files(node: ast.Call, scope: Scope, reads: Reads) -> str:
+def _writes_files(node: ast.Call, scope: VariableScope, reads: Reads) -> str:
     name = called(node)
     owner = node.func.value if isinstance(node.func, ast.Attribute) else None
     modes = [one.value for one in node.keywords if one.arg == "mmap_mode"]

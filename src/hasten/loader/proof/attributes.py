@@ -10,7 +10,7 @@ from hasten.loader.proof import kinds, library
 from hasten.loader.proof.objects import OPAQUE, attribute_of, has_attribute
 from hasten.loader.proof.source import is_user_class, is_user_file
 from hasten.loader.proof.values import Value, either, is_atomic, live, new, unknown
-from hasten.loader.proof.words import words
+from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
     import ast

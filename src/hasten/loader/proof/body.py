@@ -7,7 +7,7 @@ import builtins
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof import expressions, writes
-from hasten.loader.proof.names import Names
+from hasten.loader.proof.stored_names import StoredNames
 from hasten.loader.proof.values import Value, either, live, new, sign, unknown
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Body:
         self.enclosed = enclosed
         self.owner = owner
         self.variables = variables
-        self.names = Names(set(variables))
+        self.names = StoredNames(set(variables))
         self.returned: list[Value] = []
         self.first = next(iter(variables), "")
         self.scoped: set[str] = set()

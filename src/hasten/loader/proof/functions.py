@@ -8,7 +8,15 @@ import sys
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.proof import asking, calls, library, methods, objects, operators, transforms
+from hasten.loader.proof import (
+    calls,
+    introspection,
+    library,
+    methods,
+    objects,
+    operators,
+    transforms,
+)
 from hasten.loader.proof.source import is_generated, is_user_class, is_user_file
 from hasten.loader.proof.values import Value, new, unknown
 
@@ -201,7 +209,7 @@ def _special(  # noqa: PLR0917
             operators.implied(body, value, node)
         return new(flat=True, kind=pathlib.Path)
     if homes == {"builtins"}:
-        return asking.asked(body, name, args, node)
+        return introspection.asked(body, name, args, node)
     return None
 
 

@@ -47,7 +47,7 @@ class TooLarge(Exception):
     """There is too much to look through."""
 
 
-class Names(NamedTuple):
+class ReachableNames(NamedTuple):
     """By which names code can get at what items read.
 
     Attributes:
@@ -219,7 +219,7 @@ def _enclosed(function: FunctionType) -> Iterator[tuple[str, Any]]:
     yield from (("", part) for part in vars(function).values())
 
 
-def names_of(reads: Reads, loader: Any, frames: Iterable[FrameType]) -> Names:
+def names_of(reads: Reads, loader: Any, frames: Iterable[FrameType]) -> ReachableNames:
     """Return the names by which the user's code can get at what the items read.
 
     Args:
@@ -261,7 +261,7 @@ def names_of(reads: Reads, loader: Any, frames: Iterable[FrameType]) -> Names:
                if isinstance(value, ModuleType)}  # fmt: skip
     kinds = {*reads.classes, *map(type, reads.classes), type(loader), type(loader.dataset),
              *map(type, reads.content.values()), *map(type, reads.objects.values())}  # fmt: skip
-    return Names(
+    return ReachableNames(
         frozenset(attributes), frozenset(variables), frozenset(near), frozenset(nested),
         frozenset(collecting), frozenset(loaders - others), frozenset(shared),
         frozenset(modules), frozenset(leading),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from hasten.loader.proof.source import is_user_class
-from hasten.loader.proof.words import words
+from hasten.loader.proof.word_list import words
 
 _ALL = "*"
 _NUMPY_WRITES = (

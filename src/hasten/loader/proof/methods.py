@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.loader.proof import calls, functions, kinds, library, operators
 from hasten.loader.proof.source import is_user_class
 from hasten.loader.proof.values import Value, derived, either, live, new
-from hasten.loader.proof.words import words
+from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
     import ast

@@ -19,7 +19,7 @@ from hasten.loader.proof.values import (
     new,
     unknown,
 )
-from hasten.loader.proof.words import words
+from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
     from hasten.loader.proof.body import Body

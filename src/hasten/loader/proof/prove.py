@@ -11,13 +11,13 @@ from hasten.loader.proof.holders import TooLarge, frames_of_threads, names_of, u
 from hasten.loader.proof.items import read_items
 from hasten.loader.proof.script import Unreadable, code_of
 from hasten.loader.proof.stores import Writes
-from hasten.loader.proof.verdict import Gap, Proof, Reason
+from hasten.loader.proof.verdict import LoaderProof, MissingReason, ProofReason
 
 if TYPE_CHECKING:
     from hasten.loader.proof.reads import Reads
 
 
-def prove(loader: Any) -> Proof:
+def prove(loader: Any) -> LoaderProof:
     """Return what can be shown of a loader, at the beginning of a pass over it.
 
     Args:
@@ -27,28 +27,32 @@ def prove(loader: Any) -> Proof:
         return _prove(loader)
     except Exception as error:  # whatever cannot be followed is not proven
         why = f"its code cannot be followed ({type(error).__name__}: {error})"
-        return Proof((Gap(Reason.PURE, why),), draws=True)
+        return LoaderProof((MissingReason(ProofReason.PURE, why),), draws=True)
 
 
-def _prove(loader: Any) -> Proof:
+def _prove(loader: Any) -> LoaderProof:
     reads, shares = read_items(loader)
     _read_sampler(reads, loader.sampler)
     gaps = list(reads.gaps)
     if watcher := _watcher():
-        gaps.append(Gap(Reason.PURE, f"the script is told of warnings by {watcher}"))
+        gaps.append(MissingReason(ProofReason.PURE, f"the script is told of warnings by {watcher}"))
     if shares and not gaps:
-        gaps.append(Gap(Reason.PURE, "a batch holds what the dataset keeps, and can be written"))
+        gaps.append(
+            MissingReason(
+                ProofReason.PURE, "a batch holds what the dataset keeps, and can be written"
+            )
+        )
     if gaps:
-        return Proof(tuple(gaps), draws=reads.draws)
+        return LoaderProof(tuple(gaps), draws=reads.draws)
     frames = frames_of_threads()
     try:
         names = names_of(reads, loader, frames)
         gaps = Writes(reads, names, code_of(frames, user_modules(), names.alive)).find()
     except TooLarge:
-        gaps = [Gap(Reason.OWNED, "there is too much to look through")]
+        gaps = [MissingReason(ProofReason.OWNED, "there is too much to look through")]
     except Unreadable as error:
-        gaps = [Gap(Reason.UNWRITTEN, str(error))]
-    return Proof(tuple(gaps), draws=reads.draws)
+        gaps = [MissingReason(ProofReason.UNWRITTEN, str(error))]
+    return LoaderProof(tuple(gaps), draws=reads.draws)
 
 
 def _read_sampler(reads: Reads, sampler: Any) -> None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof import library
-from hasten.loader.proof.words import words
+from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.loader.proof.scopes import Scope
+    from hasten.loader.proof.scopes import VariableScope
 
 FAR, HOLDS, NEAR = 0, 1, 2
 """It cannot lead there; it holds something that can; it may be what is read, or a part of it."""
@@ -71,7 +71,7 @@ class Known:
         return len(self.finding) + sum(sum(one.values()) for one in levels)
 
 
-def level(scope: Scope, node: ast.AST | None) -> int:
+def level(scope: VariableScope, node: ast.AST | None) -> int:
     """Return how near an expression is."""
     if isinstance(node, ast.Name):
         return scope.level_of(node.id)
@@ -97,7 +97,7 @@ def _children(node: ast.AST) -> list[ast.AST]:
     return list(ast.iter_child_nodes(node))
 
 
-def _of_attribute(scope: Scope, node: ast.Attribute) -> int:
+def _of_attribute(scope: VariableScope, node: ast.Attribute) -> int:
     known, names = scope.known, scope.names
     given = known.given.get(node.attr, FAR)  # a property, say
     put = known.attributes.get(node.attr, FAR)  # since the code ran, into whatever object
@@ -112,7 +112,7 @@ def _of_attribute(scope: Scope, node: ast.Attribute) -> int:
     return FAR if node.attr in known.stored else NEAR
 
 
-def _of_call(scope: Scope, node: ast.Call) -> int:
+def _of_call(scope: VariableScope, node: ast.Call) -> int:
     known, name = scope.known, called(node)
     owner = node.func.value if isinstance(node.func, ast.Attribute) else None
     given = [*node.args, *node.keywords]
@@ -140,7 +140,7 @@ def _of_call(scope: Scope, node: ast.Call) -> int:
     return min(found, HOLDS) if collects else NEAR * bool(found)
 
 
-def _is_made_of_texts(scope: Scope, node: ast.Call, *, is_module: bool) -> bool:
+def _is_made_of_texts(scope: VariableScope, node: ast.Call, *, is_module: bool) -> bool:
     """Return whether a call gives a batch of a loader, or what is made of texts alone."""
     name, owner = called(node), getattr(node.func, "value", None)
     if name == "next" and node.args and scope.is_loader(node.args[0]):
@@ -150,14 +150,14 @@ def _is_made_of_texts(scope: Scope, node: ast.Call, *, is_module: bool) -> bool:
     return name in _OF_TEXTS and name not in scope.known.functions
 
 
-def _is_text(scope: Scope, node: ast.AST) -> bool:
+def _is_text(scope: VariableScope, node: ast.AST) -> bool:
     """Return whether an expression is a text, whose methods make nothing but texts of it."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         return node.func.id in ("str", "repr") and node.func.id not in scope.known.functions
     return isinstance(node, (ast.Constant, ast.JoinedStr))
 
 
-def _is_plain_content(scope: Scope, node: ast.AST) -> bool:
+def _is_plain_content(scope: VariableScope, node: ast.AST) -> bool:
     """Return whether an expression is an array, or a container of nothing that can be written."""
     name, names = getattr(node, "attr", getattr(node, "id", "")), scope.names
     return name in (names.attributes | names.variables) - names.collecting
@@ -170,11 +170,11 @@ def called(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else ""
 
 
-def _of_value(scope: Scope, node: Any) -> int:
+def _of_value(scope: VariableScope, node: Any) -> int:
     return level(scope, node.value)
 
 
-def _sent(scope: Scope, node: ast.Yield) -> int:
+def _sent(scope: VariableScope, node: ast.Yield) -> int:
     del node
     return scope.known.reached.get(SENT, FAR)
 
@@ -184,7 +184,7 @@ _FINDING: dict[type, set[str]] = {
     ast.Call: {"__call__", "__iter__", "__next__", "__enter__"},
 }  # fmt: skip
 _FIGURING = (ast.JoinedStr, ast.Compare, ast.Constant, ast.UnaryOp)
-_FOLLOWED: dict[type, Callable[[Scope, Any], int]] = {
+_FOLLOWED: dict[type, Callable[[VariableScope, Any], int]] = {
     ast.Attribute: _of_attribute, ast.Call: _of_call,
     ast.Subscript: lambda scope, node: NEAR if level(scope, node.value) else FAR,
     ast.IfExp: lambda scope, node: max(level(scope, node.body), level(scope, node.orelse)),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof.library import OPENING, is_read
 from hasten.loader.proof.values import Value, all_atomic, is_atomic, live, new
-from hasten.loader.proof.verdict import Gap, Reason
+from hasten.loader.proof.verdict import MissingReason, ProofReason
 
 if TYPE_CHECKING:
     import ast
@@ -61,7 +61,7 @@ class Reads:
     """
 
     def __init__(self, facts: Facts | None = None) -> None:
-        self.gaps: list[Gap] = []
+        self.gaps: list[MissingReason] = []
         self.draws = False
         self.attributes: set[str] = set()
         self.variables: dict[int, tuple[dict[str, Any], set[str]]] = {}
@@ -77,7 +77,7 @@ class Reads:
     def gap(self, what: str, path: str = "", node: ast.AST | None = None) -> Value:
         """Note what stands against purity; return what is known of the result."""
         where = f"{path}:{getattr(node, 'lineno', '?')}" if path else ""
-        found = Gap(Reason.PURE, what, where)
+        found = MissingReason(ProofReason.PURE, what, where)
         if found not in self.gaps and len(self.gaps) < _MOST_GAPS:
             self.gaps.append(found)
         return Value()

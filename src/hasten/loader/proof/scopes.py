@@ -13,8 +13,8 @@ from hasten.loader.proof.script import Unreadable, applied
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from hasten.loader.proof.holders import Names
-    from hasten.loader.proof.script import Code, Unit
+    from hasten.loader.proof.holders import ReachableNames
+    from hasten.loader.proof.script import ScriptCode, Unit
 
 _BUILDING = {"__init__", "__new__", "__post_init__"}
 _ANY_CLASS = {"cls", "__class__"}
@@ -23,7 +23,7 @@ _PASSING_ON = {"enumerate", "iter", "next", "tqdm", "zip", "islice", "cycle", "c
 _MOST_ROUNDS = 16
 
 
-class Scope:
+class VariableScope:
     """The variables of one piece of code.
 
     Args:
@@ -43,7 +43,7 @@ class Scope:
         finds: it is a method that others than items call.
     """
 
-    def __init__(self, unit: Unit, names: Names, known: Known) -> None:
+    def __init__(self, unit: Unit, names: ReachableNames, known: Known) -> None:
         self.unit = unit
         self.names = names
         self.known = known
@@ -224,7 +224,9 @@ class Scope:
         return name not in self._own or name in self.near
 
 
-def scopes_of(code: Code, names: Names, is_of_items: Callable[[Unit], bool]) -> list[Scope]:
+def scopes_of(
+    code: ScriptCode, names: ReachableNames, is_of_items: Callable[[Unit], bool]
+) -> list[VariableScope]:
     """Return the scopes of code that can still run, with what is passed from one to another.
 
     Args:
@@ -234,7 +236,7 @@ def scopes_of(code: Code, names: Names, is_of_items: Callable[[Unit], bool]) -> 
     """
     classes = {unit.owner for unit in code.units} - {""}
     known = Known(code.functions, code.methods, code.stored, classes)
-    scopes = [Scope(unit, names, known) for unit in code.units]
+    scopes = [VariableScope(unit, names, known) for unit in code.units]
     for scope in scopes:
         scope.finds = bool(scope.unit.owner) and not is_of_items(scope.unit)
     by_name = _by_name(scopes, code)
@@ -247,9 +249,9 @@ def scopes_of(code: Code, names: Names, is_of_items: Callable[[Unit], bool]) -> 
     raise Unreadable("the script's code is too large to be followed")
 
 
-def _by_name(scopes: Iterable[Scope], code: Code) -> dict[str, list[Scope]]:
+def _by_name(scopes: Iterable[VariableScope], code: ScriptCode) -> dict[str, list[VariableScope]]:
     """Return the functions by the names that they are called by, those of classes by these."""
-    by_name: dict[str, list[Scope]] = {}
+    by_name: dict[str, list[VariableScope]] = {}
     for scope in scopes:
         unit = scope.unit
         if unit.frame is not None or unit.function is None:
@@ -265,7 +267,7 @@ def _by_name(scopes: Iterable[Scope], code: Code) -> dict[str, list[Scope]]:
     return by_name
 
 
-def _hand_over(scope: Scope, code: Code) -> None:
+def _hand_over(scope: VariableScope, code: ScriptCode) -> None:
     """Let what nobody's code passes be near, where anybody may call a function."""
     unit, names = scope.unit, scope.names
     is_handed = unit.name == "<lambda>" or unit.name in code.handed
@@ -288,7 +290,7 @@ def _heirs(name: str, parents: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
-def _pass_on(scopes: Sequence[Scope], by_name: Mapping[str, list[Scope]]) -> bool:
+def _pass_on(scopes: Sequence[VariableScope], by_name: Mapping[str, list[VariableScope]]) -> bool:
     """Let what is near be passed in calls; return whether anything was."""
     changed = False
     for scope in scopes:
@@ -316,7 +318,7 @@ def _call_of_applied(node: ast.Call) -> list[ast.Call]:
             for args in ([node.func.value, *node.args[1:]], given)]  # fmt: skip
 
 
-def _pass_to(scope: Scope, node: ast.Call, target: Scope) -> bool:
+def _pass_to(scope: VariableScope, node: ast.Call, target: VariableScope) -> bool:
     """Give what a call passes to the parameters of a function of that name."""
     names = _positional(target.unit)
     given: list[tuple[str, ast.AST]] = []
@@ -344,7 +346,9 @@ def _pass_to(scope: Scope, node: ast.Call, target: Scope) -> bool:
     return _take(scope, target, given)
 
 
-def _take(scope: Scope, target: Scope, given: Iterable[tuple[str, ast.AST]]) -> bool:
+def _take(
+    scope: VariableScope, target: VariableScope, given: Iterable[tuple[str, ast.AST]]
+) -> bool:
     grown = False
     for name, value in given:
         found, is_loader = level(scope, value), scope.is_loader(value)

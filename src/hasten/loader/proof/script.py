@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.loader.proof.source import Function, Tree, tree_of_file
 from hasten.loader.proof.special import is_special, overriding_methods
-from hasten.loader.proof.words import words
+from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence, Set
@@ -61,7 +61,7 @@ class Unreadable(Exception):
     """Some code of the script has no source."""
 
 
-class Code(NamedTuple):
+class ScriptCode(NamedTuple):
     """What of a script can still run.
 
     Attributes:
@@ -85,7 +85,9 @@ class Code(NamedTuple):
     overriding: set[tuple[str, str]]
 
 
-def code_of(frames: Iterable[FrameType], modules: Iterable[ModuleType], alive: Set[str]) -> Code:
+def code_of(
+    frames: Iterable[FrameType], modules: Iterable[ModuleType], alive: Set[str]
+) -> ScriptCode:
     """Return the code that can still run: what is left in each frame, and what that names.
 
     A function can run where code that can run names it, or where anything names it without
@@ -127,7 +129,7 @@ def code_of(frames: Iterable[FrameType], modules: Iterable[ModuleType], alive: S
                  or ((unit.owner, unit.name) in overriding
                      and unit.owner in mentioned | alive)]  # fmt: skip
         if not fresh:
-            return Code(found, handed, functions, methods, stored, parents, overriding)
+            return ScriptCode(found, handed, functions, methods, stored, parents, overriding)
         found += fresh
         waiting = [unit for unit in waiting if unit not in fresh]
         mentioned |= {name for unit in fresh for name in _named_in(unit)}

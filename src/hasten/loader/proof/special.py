@@ -7,7 +7,7 @@ import sys
 from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType, ModuleType
 
 from hasten.loader.proof.source import is_user_class
-from hasten.loader.proof.words import words
+from hasten.loader.proof.word_list import words
 
 _PRINTING = ("write", "flush")
 _METHODS = (FunctionType, staticmethod, classmethod, property)

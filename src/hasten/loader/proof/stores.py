@@ -6,19 +6,19 @@ import ast
 from typing import TYPE_CHECKING
 
 from hasten.loader.proof import ambient, library
-from hasten.loader.proof.names import stored_by
 from hasten.loader.proof.reach import FIGURES, called
 from hasten.loader.proof.scopes import scopes_of
 from hasten.loader.proof.source import is_user_file
-from hasten.loader.proof.verdict import Gap, Reason
+from hasten.loader.proof.stored_names import stored_by
+from hasten.loader.proof.verdict import MissingReason, ProofReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from hasten.loader.proof.holders import Names
+    from hasten.loader.proof.holders import ReachableNames
     from hasten.loader.proof.reads import Reads
-    from hasten.loader.proof.scopes import Scope
-    from hasten.loader.proof.script import Code, Unit
+    from hasten.loader.proof.scopes import VariableScope
+    from hasten.loader.proof.script import ScriptCode, Unit
 
 _MOST_GAPS = 8
 _ALWAYS = {"dataset", "collate_fn", "worker_init_fn"}
@@ -50,10 +50,10 @@ class Writes:
         code: what can still run.
     """
 
-    def __init__(self, reads: Reads, names: Names, code: Code) -> None:
+    def __init__(self, reads: Reads, names: ReachableNames, code: ScriptCode) -> None:
         self._reads = reads
         self._names = names
-        self.gaps: list[Gap] = []
+        self.gaps: list[MissingReason] = []
         self._read = (
             set(reads.attributes)
             | _ALWAYS
@@ -74,11 +74,11 @@ class Writes:
         self._methods = {(unit.path, unit.owner, unit.name) for unit in code.units if unit.owner}
         self._functions = {(unit.path, unit.name) for unit in code.units if not unit.owner}
 
-    def find(self) -> list[Gap]:
+    def find(self) -> list[MissingReason]:
         """Return what stands against the two reasons that are about the script."""
         if handed := (_SETTERS | ambient.SETTINGS | ambient.LATE | _RUNS_TEXT) & self._handed:
             what = f"the script hands {min(handed)} over, for anybody to call"
-            self.gaps.append(Gap(Reason.UNWRITTEN, what))
+            self.gaps.append(MissingReason(ProofReason.UNWRITTEN, what))
         own = [scope for scope in self._scopes if not self._is_item_code(scope.unit)]
         given = {name for scope in own for name in _called_with_near(scope)}
         for scope in self._scopes:
@@ -98,14 +98,14 @@ class Writes:
         lines += [one.lineno for one in getattr(unit.function, "decorator_list", [])]
         return (unit.path, min(lines)) in self._items
 
-    def _gap(self, reason: Reason, what: str, unit: Unit, node: ast.AST) -> None:
-        found = Gap(reason, what, f"{unit.path}:{getattr(node, 'lineno', '?')}")
+    def _gap(self, reason: ProofReason, what: str, unit: Unit, node: ast.AST) -> None:
+        found = MissingReason(reason, what, f"{unit.path}:{getattr(node, 'lineno', '?')}")
         if found not in self.gaps:
             self.gaps.append(found)
 
     # ---- one unit
 
-    def _look(self, scope: Scope) -> None:
+    def _look(self, scope: VariableScope) -> None:
         unit = scope.unit
         for node in scope.nodes:
             if isinstance(node, ast.Attribute):
@@ -120,9 +120,9 @@ class Writes:
                 self._written_into(unit, node, scope)
             self._bound(unit, node)
             if what := ambient.against(node, scope, self._reads):
-                self._gap(Reason.UNWRITTEN, what, unit, node)
+                self._gap(ProofReason.UNWRITTEN, what, unit, node)
 
-    def _look_for_stores(self, scope: Scope) -> None:
+    def _look_for_stores(self, scope: VariableScope) -> None:
         """Look at a function of the items that the script calls, too, with what items read."""
         unit = scope.unit
         for node in scope.nodes:
@@ -146,9 +146,11 @@ class Writes:
             return
         if named := bound & (read | {"*"}):
             what = f"the script sets {min(named)}, which items read"
-            self._gap(Reason.UNWRITTEN, what, unit, node)
+            self._gap(ProofReason.UNWRITTEN, what, unit, node)
 
-    def _written_into(self, unit: Unit, node: ast.Subscript | ast.AugAssign, scope: Scope) -> None:
+    def _written_into(
+        self, unit: Unit, node: ast.Subscript | ast.AugAssign, scope: VariableScope
+    ) -> None:
         """Look at a store into what may be what items read."""
         target = node.value if isinstance(node, ast.Subscript) else node.target
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
@@ -156,32 +158,32 @@ class Writes:
         if isinstance(node, ast.AugAssign) and not isinstance(target, ast.Name):
             return
         if scope.is_read(target):
-            self._gap(Reason.OWNED, f"the script writes into {_shown(target)}, which items may "
-                      "read", unit, node)  # fmt: skip
+            what = f"the script writes into {_shown(target)}, which items may read"
+            self._gap(ProofReason.OWNED, what, unit, node)
 
     def _declared(self, unit: Unit, node: ast.Global | ast.Nonlocal) -> None:
         read = self._variables if isinstance(node, ast.Global) else self._reads.enclosed
         if named := read & set(node.names):
             what = f"the script sets {min(named)}, which items read"
-            self._gap(Reason.UNWRITTEN, what, unit, node)
+            self._gap(ProofReason.UNWRITTEN, what, unit, node)
 
-    def _attribute(self, unit: Unit, node: ast.Attribute, scope: Scope) -> None:
+    def _attribute(self, unit: Unit, node: ast.Attribute, scope: VariableScope) -> None:
         stored = not isinstance(node.ctx, ast.Load)
         owner = node.value
         shared = scope.is_shared(owner) or scope.is_near(owner)
         inner = node.attr in _INNARDS or (node.attr in self._shared and shared)
         if stored and (inner or (node.attr in self._read and self._may_be_read(unit, node, scope))):
             what = f"the script sets .{node.attr}, which items read"
-            self._gap(Reason.UNWRITTEN, what, unit, node)
+            self._gap(ProofReason.UNWRITTEN, what, unit, node)
         if node.attr == "modules" and isinstance(node.value, ast.Name) and node.value.id == "sys":
-            self._gap(Reason.UNWRITTEN, "the script uses sys.modules", unit, node)
+            self._gap(ProofReason.UNWRITTEN, "the script uses sys.modules", unit, node)
         if stored or node.attr not in self._names.attributes | {"__dict__"}:
             return
         if scope.is_near(node.value) and not self._only_read(node, scope):
             what = f"the script takes .{node.attr}, which items read, and may write it"
-            self._gap(Reason.OWNED, what, unit, node)
+            self._gap(ProofReason.OWNED, what, unit, node)
 
-    def _may_be_read(self, unit: Unit, node: ast.Attribute, scope: Scope) -> bool:
+    def _may_be_read(self, unit: Unit, node: ast.Attribute, scope: VariableScope) -> bool:
         """Return whether the object of a store may be one that items read."""
         is_self = isinstance(node.value, ast.Name) and node.value.id == scope.first
         is_building = unit.name in ("__init__", "__new__", "__post_init__")
@@ -191,22 +193,22 @@ class Writes:
             return any(kind.__name__ == unit.owner for kind in self._reads.classes)
         return scope.is_near(node.value) or scope.is_shared(node.value)
 
-    def _name(self, unit: Unit, node: ast.Name, scope: Scope) -> None:
+    def _name(self, unit: Unit, node: ast.Name, scope: VariableScope) -> None:
         stored = not isinstance(node.ctx, ast.Load)
         if node.id in _HIDDEN and (unit.path, node.id) not in self._functions:
-            self._gap(Reason.UNWRITTEN, f"the script uses {node.id}", unit, node)
+            self._gap(ProofReason.UNWRITTEN, f"the script uses {node.id}", unit, node)
         elif stored and unit.function is None and node.id in self._variables:
             what = f"the script sets {node.id}, which items read"
-            self._gap(Reason.UNWRITTEN, what, unit, node)
+            self._gap(ProofReason.UNWRITTEN, what, unit, node)
         elif not scope.is_content(node.id):
             return
         elif isinstance(scope.parents.get(id(node)), ast.AugAssign) or (
             not stored and not self._only_read(node, scope)
         ):
             what = f"the script holds {node.id}, which items read, and may write it"
-            self._gap(Reason.OWNED, what, unit, node)
+            self._gap(ProofReason.OWNED, what, unit, node)
 
-    def _taken_by_name(self, unit: Unit, node: ast.Call, scope: Scope) -> None:
+    def _taken_by_name(self, unit: Unit, node: ast.Call, scope: VariableScope) -> None:
         if len(node.args) < 2 or not scope.is_near(node.args[0]):
             return
         named = node.args[1]
@@ -215,38 +217,38 @@ class Writes:
         parent = scope.parents.get(id(node))
         is_called = isinstance(parent, ast.Call) and parent.func is node
         if not is_called and not _is_looked_at(node, scope.parents, flat=False, whole=False):
-            self._gap(Reason.OWNED, "the script takes an attribute by name", unit, node)
+            self._gap(ProofReason.OWNED, "the script takes an attribute by name", unit, node)
 
-    def _worked_on(self, unit: Unit, node: ast.Call, scope: Scope) -> None:
+    def _worked_on(self, unit: Unit, node: ast.Call, scope: VariableScope) -> None:
         """Look at a method that writes into what it is called of."""
         name = called(node)
         owner = node.func.value if isinstance(node.func, ast.Attribute) else None
         writes = library.writes_itself(name) and not self._is_own_method(unit, node, scope)
         if writes and owner is not None and scope.is_read(owner) and not scope.is_module(owner):
             what = f"the script calls .{name}() of what items may read"
-            self._gap(Reason.OWNED, what, unit, node)
+            self._gap(ProofReason.OWNED, what, unit, node)
         if any(one.arg == "inplace" for one in node.keywords) and scope.is_near(node.func):
             what = "the script works in place on what items may read"
-            self._gap(Reason.OWNED, what, unit, node)
+            self._gap(ProofReason.OWNED, what, unit, node)
         again = name == "__init__" and owner is not None and unit.name != "__init__"
         if again and any(map(scope.is_near, [node.func, *node.args])):
-            self._gap(Reason.UNWRITTEN, "the script makes an object anew", unit, node)
+            self._gap(ProofReason.UNWRITTEN, "the script makes an object anew", unit, node)
 
-    def _is_own_method(self, unit: Unit, node: ast.Call, scope: Scope) -> bool:
+    def _is_own_method(self, unit: Unit, node: ast.Call, scope: VariableScope) -> bool:
         """Return whether a method calls another that stands in its own class: that is looked at."""
         owner = getattr(node.func, "value", None)
         is_self = isinstance(owner, ast.Name) and owner.id == scope.first
         return is_self and (unit.path, unit.owner, called(node)) in self._methods
 
-    def _call(self, unit: Unit, node: ast.Call, scope: Scope) -> None:
+    def _call(self, unit: Unit, node: ast.Call, scope: VariableScope) -> None:
         name = called(node)
         self._worked_on(unit, node, scope)
         if name in _HIDDEN and isinstance(node.func, ast.Attribute):
             if name not in _RUNS_TEXT or node.args or node.keywords:
-                self._gap(Reason.UNWRITTEN, f"the script uses {name}", unit, node)
+                self._gap(ProofReason.UNWRITTEN, f"the script uses {name}", unit, node)
         elif name in _NAMESPACES and isinstance(node.func, ast.Name):
             if not node.args or scope.is_near(node.args[0]):
-                self._gap(Reason.UNWRITTEN, f"the script uses {name}()", unit, node)
+                self._gap(ProofReason.UNWRITTEN, f"the script uses {name}()", unit, node)
         elif name == "getattr" and isinstance(node.func, ast.Name):
             self._taken_by_name(unit, node, scope)
         elif name in _SETTERS:
@@ -254,18 +256,18 @@ class Writes:
             self._set_by_name(unit, node, given, scope)
 
     def _set_by_name(
-        self, unit: Unit, node: ast.Call, given: Sequence[ast.expr], scope: Scope
+        self, unit: Unit, node: ast.Call, given: Sequence[ast.expr], scope: VariableScope
     ) -> None:
         if not given or not (scope.is_near(given[0]) or scope.is_shared(given[0])):
             return
         named = given[1] if len(given) > 1 else None
         if isinstance(named, ast.Constant) and named.value not in self._read:
             return
-        self._gap(Reason.UNWRITTEN, "the script sets an attribute by name", unit, node)
+        self._gap(ProofReason.UNWRITTEN, "the script sets an attribute by name", unit, node)
 
     # ---- what is done with what was taken
 
-    def _only_read(self, node: ast.expr, scope: Scope) -> bool:
+    def _only_read(self, node: ast.expr, scope: VariableScope) -> bool:
         """Return whether an expression that holds what items read is looked at and no more."""
         name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
         parents = scope.parents
@@ -279,7 +281,7 @@ class Writes:
         return _is_looked_at(node, parents, flat=is_flat, whole=name not in self._names.collecting)
 
 
-def _called_with_near(scope: Scope) -> Iterator[str]:
+def _called_with_near(scope: VariableScope) -> Iterator[str]:
     """Yield the names of what is called of, or with, what may lead to what items read."""
     for node in scope.nodes:
         if isinstance(node, ast.Call):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from hasten.records.words import Assumption
+from hasten.records.enums import Assumption
 
 ASSUMPTION = Assumption.DATASET_UNCHANGED
 """What a user grants in place of a proof."""
 
 
-class Reason(Enum):
+class ProofReason(Enum):
     """Why batches made elsewhere are the script's own."""
 
     PURE = "its items have no effects outside of the batch"
@@ -20,7 +20,7 @@ class Reason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class MissingReason:
     """A reason that could not be shown.
 
     Attributes:
@@ -29,7 +29,7 @@ class Gap:
         where: `file:line` in the script or a library; empty where there is no line.
     """
 
-    reason: Reason
+    reason: ProofReason
     what: str
     where: str = ""
 
@@ -39,7 +39,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class LoaderProof:
     """What is known of the code and the data behind a loader.
 
     Attributes:
@@ -47,13 +47,13 @@ class Proof:
         draws: items may draw from the global random generators.
     """
 
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[MissingReason, ...] = ()
     draws: bool = False
 
     @property
     def is_pure(self) -> bool:
         """Making an item changes nothing outside of it."""
-        return all(gap.reason is not Reason.PURE for gap in self.gaps)
+        return all(gap.reason is not ProofReason.PURE for gap in self.gaps)
 
     @property
     def is_whole(self) -> bool:

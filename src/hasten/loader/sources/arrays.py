@@ -12,9 +12,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hasten.loader import states
+from hasten.loader import random_states
 from hasten.loader.sources.gather import why_not_collated
-from hasten.loader.sources.palette import Refused
+from hasten.loader.sources.pixel_lut import Refused
 from hasten.loader.sources.source import Stock
 from hasten.loader.sources.subsets import assemble, leaves
 from hasten.loader.sources.transforms import Settings, read
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ArrayShape:
     """How a data set of torchvision's keeps its samples.
 
     Attributes:
@@ -43,13 +43,13 @@ class Shape:
 
 
 _SHAPES = {
-    "torchvision.datasets.cifar.CIFAR10": Shape("YXC", "targets", whole=False),
-    "torchvision.datasets.mnist.MNIST": Shape("YX", "targets", whole=True),
-    "torchvision.datasets.mnist.QMNIST": Shape("YX", "targets", whole=True, column=0),
-    "torchvision.datasets.semeion.SEMEION": Shape("YX", "labels", whole=True),
-    "torchvision.datasets.stl10.STL10": Shape("CYX", "labels", whole=True),
-    "torchvision.datasets.svhn.SVHN": Shape("CYX", "labels", whole=True),
-    "torchvision.datasets.usps.USPS": Shape("YX", "targets", whole=True),
+    "torchvision.datasets.cifar.CIFAR10": ArrayShape("YXC", "targets", whole=False),
+    "torchvision.datasets.mnist.MNIST": ArrayShape("YX", "targets", whole=True),
+    "torchvision.datasets.mnist.QMNIST": ArrayShape("YX", "targets", whole=True, column=0),
+    "torchvision.datasets.semeion.SEMEION": ArrayShape("YX", "labels", whole=True),
+    "torchvision.datasets.stl10.STL10": ArrayShape("CYX", "labels", whole=True),
+    "torchvision.datasets.svhn.SVHN": ArrayShape("CYX", "labels", whole=True),
+    "torchvision.datasets.usps.USPS": ArrayShape("YX", "targets", whole=True),
 }
 
 
@@ -74,7 +74,7 @@ class Leaf(NamedTuple):
     """
 
     dataset: Any
-    shape: Shape
+    shape: ArrayShape
     transform: Any
     settings: Settings
 
@@ -166,13 +166,13 @@ def _channels_last(loader: Any, chain: Chain) -> bool:
 
     if not len(loader.dataset):
         raise Refused("the data set is empty")
-    fetch, before, formats = Stock(loader).fetch, states.read(), []
+    fetch, before, formats = Stock(loader).fetch, random_states.read(), []
     try:
         batches = [fetch([0]), fetch([0, len(loader.dataset) - 1])]
     except Exception as error:
         raise Refused(f"its first item raises {type(error).__name__}") from error
     finally:
-        states.restore(before)
+        random_states.restore(before)
     for images, _ in batches:
         shape = torch.Size((len(images), len(chain.table), chain.height, chain.width))
         if type(images) is not torch.Tensor or images.dtype is not chain.table.dtype:
@@ -205,7 +205,7 @@ def _chain_of(leaf: Leaf) -> Chain:
     return read(leaf.transform, sizes["Y"], sizes["X"], sizes.get("C", 1))
 
 
-def _shape_of(leaf: Any) -> Shape:
+def _shape_of(leaf: Any) -> ArrayShape:
     """Return how a data set keeps its samples, where it is torchvision's to the last method."""
     kind: Any = type(leaf)
     owner: Any = next((base for base in kind.__mro__ if "__getitem__" in vars(base)), kind)
@@ -230,7 +230,7 @@ def _shape_of(leaf: Any) -> Shape:
     return shape
 
 
-def _images(leaf: Any, shape: Shape) -> Any:
+def _images(leaf: Any, shape: ArrayShape) -> Any:
     """Return the array of all images, as NumPy sees it."""
     import torch
 
@@ -248,7 +248,7 @@ def _images(leaf: Any, shape: Shape) -> Any:
     return data
 
 
-def _rows(leaf: Any, shape: Shape, positions: Any) -> list[Any]:
+def _rows(leaf: Any, shape: ArrayShape, positions: Any) -> list[Any]:
     """Return images (batch, height, width, channel) and collated labels of some rows."""
     import torch
     from torch.utils.data import default_collate
@@ -263,7 +263,7 @@ def _rows(leaf: Any, shape: Shape, positions: Any) -> list[Any]:
     return [torch.from_numpy(images), collate(_labels(leaf, shape, positions))]
 
 
-def _labels(leaf: Any, shape: Shape, positions: Any) -> tuple[Any, ...]:
+def _labels(leaf: Any, shape: ArrayShape, positions: Any) -> tuple[Any, ...]:
     import torch
 
     labels = vars(leaf)[shape.labels]

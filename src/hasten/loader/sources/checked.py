@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader import states
+from hasten.loader import random_states
+from hasten.loader.batch_equality import difference
 from hasten.loader.fingerprint import fingerprint
 from hasten.loader.indices import listed
-from hasten.loader.same import difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,50 +83,52 @@ class Checked:
             # What the script's own sampler gives may be more than its members.
             few = few and (fast or type(indices) is list) and len(indices) > 2
             return self._spot(indices, fast=fast) if few else self._both(indices, fast=fast)
-        return self._alone(indices, None if self.pure else states.read(), fast=fast)
+        return self._alone(indices, None if self.pure else random_states.read(), fast=fast)
 
     def _of_stock(self, indices: Sequence[int], *, fast: bool) -> Any:
         return self.stock.fetch(listed(indices) if fast else indices)
 
     def _spot(self, indices: Sequence[int], *, fast: bool) -> Any:
         """Deliver a batch after a comparison of two samples, from the same random numbers."""
-        before = states.read()
+        before = random_states.read()
         self._both([int(indices[0]), int(indices[-1])] if fast else [indices[0], indices[-1]])
-        states.restore(before)
+        random_states.restore(before)
         return self._alone(indices, before, fast=fast)
 
-    def _alone(self, indices: Sequence[int], before: states.States | None, *, fast: bool) -> Any:
+    def _alone(
+        self, indices: Sequence[int], before: random_states.States | None, *, fast: bool
+    ) -> Any:
         if self.source is None:
             return self._of_stock(indices, fast=fast)
         try:
             return self.source.fetch(indices)
         except Exception as error:
             if before is not None:
-                states.restore(before)
+                random_states.restore(before)
             self._end(f"{self.name} raised {type(error).__name__}: {error}")
             return self._of_stock(indices, fast=fast)
 
     def _both(self, indices: Sequence[int], *, fast: bool = False) -> Any:
         looked = self._looks()
-        before = states.read()
+        before = random_states.read()
         start_ns = time.perf_counter_ns()
         truth = self._of_stock(indices, fast=fast)  # raises what the script would see
         between_ns = time.perf_counter_ns()
-        after = states.read()
+        after = random_states.read()
         if looked != self._looks():
             self._put_off()
             return truth
-        states.restore(before)
+        random_states.restore(before)
         try:
             began_ns = time.perf_counter_ns()
             ours = self.source.fetch(indices)  # type: ignore[union-attr]
             ended_ns = time.perf_counter_ns()
             found = difference(truth, ours)
-            if not found and states.read() != after:
+            if not found and random_states.read() != after:
                 found = "the random generators afterwards"
         except Exception as error:
             found = f"it raised {type(error).__name__}: {error}"
-        states.restore(after)
+        random_states.restore(after)
         if found:
             self._end(f"{self.name} differs from torch's own batch: {found}")
         else:
@@ -138,7 +140,7 @@ class Checked:
         if self._light:
             return None
         roots = self.stock.roots
-        return [fingerprint(root) for root in roots], states.Private(*roots).read()
+        return [fingerprint(root) for root in roots], random_states.Private(*roots).read()
 
     def _put_off(self) -> None:
         """Compare the next batch, for the first items of a dataset may open its files."""

@@ -10,13 +10,13 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.sources.palette import Refused, entries, fill_of
+from hasten.loader.sources.pixel_lut import Refused, entries, fill_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.loader.sources.draws import Kinds
-    from hasten.loader.sources.palette import Reading
+    from hasten.loader.sources.bulk_draws import Kinds
+    from hasten.loader.sources.pixel_lut import TransformCompiler
 
 _PAD_MODES = ("constant", "edge", "reflect", "symmetric")
 
@@ -144,7 +144,7 @@ def apply(steps: tuple[Step, ...], images: Any, drawn: list[Any]) -> Any:
     return images
 
 
-def resize(reading: Reading, transform: Any, generation: int) -> None:
+def resize(reading: TransformCompiler, transform: Any, generation: int) -> None:
     """Read a transform that gives images the size that they have."""
     size = [transform.size] if isinstance(transform.size, int) else list(transform.size or ())
     own = [reading.height, reading.width]
@@ -153,7 +153,7 @@ def resize(reading: Reading, transform: Any, generation: int) -> None:
     _may_move(reading, transform, generation)
 
 
-def _may_move(reading: Reading, transform: Any, generation: int) -> None:
+def _may_move(reading: TransformCompiler, transform: Any, generation: int) -> None:
     import torch
 
     # Transforms of the first generation make plain tensors of some of torchvision's own.
@@ -162,10 +162,10 @@ def _may_move(reading: Reading, transform: Any, generation: int) -> None:
         raise Refused(f"{type(transform).__name__} gets a {type(reading.palette).__name__}")
 
 
-def flip(axis: int) -> Callable[[Reading, Any, int], None]:
+def flip(axis: int) -> Callable[[TransformCompiler, Any, int], None]:
     """Return the reader of flips along an axis."""
 
-    def read_flip(reading: Reading, transform: Any, generation: int) -> None:
+    def read_flip(reading: TransformCompiler, transform: Any, generation: int) -> None:
         _may_move(reading, transform, generation)
         if not isinstance(transform.p, (int, float)):
             raise Refused(f"{type(transform).__name__} has a {type(transform.p).__name__} for p")
@@ -174,7 +174,7 @@ def flip(axis: int) -> Callable[[Reading, Any, int], None]:
     return read_flip
 
 
-def pad(reading: Reading, transform: Any, generation: int) -> None:
+def pad(reading: TransformCompiler, transform: Any, generation: int) -> None:
     """Read a Pad."""
     _may_move(reading, transform, generation)
     _pad(reading, transform, generation, _four(transform.padding))
@@ -187,7 +187,9 @@ def _four(padding: Any) -> tuple[int, int, int, int]:
     return left, top, right, bottom
 
 
-def _pad(reading: Reading, transform: Any, generation: int, sides: tuple[int, ...]) -> None:
+def _pad(
+    reading: TransformCompiler, transform: Any, generation: int, sides: tuple[int, ...]
+) -> None:
     left, top, right, bottom = sides
     mode = transform.padding_mode
     if mode not in _PAD_MODES or min(sides) < 0 or not all(type(side) is int for side in sides):
@@ -204,7 +206,7 @@ def _pad(reading: Reading, transform: Any, generation: int, sides: tuple[int, ..
     reading.width += left + right
 
 
-def center_crop(reading: Reading, transform: Any, generation: int) -> None:
+def center_crop(reading: TransformCompiler, transform: Any, generation: int) -> None:
     """Read a CenterCrop; where an image is too small, it is filled up with zeros first."""
     _may_move(reading, transform, generation)
     height, width = transform.size
@@ -220,7 +222,7 @@ def center_crop(reading: Reading, transform: Any, generation: int) -> None:
     reading.height, reading.width = height, width
 
 
-def random_crop(reading: Reading, transform: Any, generation: int) -> None:
+def random_crop(reading: TransformCompiler, transform: Any, generation: int) -> None:
     """Read a RandomCrop with its padding."""
     _may_move(reading, transform, generation)
     height, width = transform.size
@@ -240,7 +242,7 @@ def random_crop(reading: Reading, transform: Any, generation: int) -> None:
     reading.height, reading.width = height, width
 
 
-def _pad_for_crop_1(reading: Reading, transform: Any, height: int, width: int) -> None:
+def _pad_for_crop_1(reading: TransformCompiler, transform: Any, height: int, width: int) -> None:
     if transform.padding is not None:
         _pad(reading, transform, 1, _four(transform.padding))
     if not transform.pad_if_needed:
@@ -252,7 +254,7 @@ def _pad_for_crop_1(reading: Reading, transform: Any, height: int, width: int) -
         _pad(reading, transform, 1, (0, more_rows, 0, more_rows))
 
 
-def _pad_for_crop_2(reading: Reading, transform: Any, height: int, width: int) -> None:
+def _pad_for_crop_2(reading: TransformCompiler, transform: Any, height: int, width: int) -> None:
     left, right, top, bottom = transform.padding or (0, 0, 0, 0)
     if transform.pad_if_needed:
         more_rows = max(0, height - reading.height - top - bottom)

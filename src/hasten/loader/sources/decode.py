@@ -261,7 +261,7 @@ def _left(image: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(image).items() if name not in ("im", "_im")}
 
 
-class _Trial:
+class _DecodeTrial:
     """What the comparison of one kind of files has shown so far."""
 
     def __init__(self) -> None:
@@ -294,12 +294,12 @@ class Turbo:
     def __init__(self) -> None:
         self.off = ""
         self._library = importlib.import_module("simplejpeg")
-        self._trials: dict[Any, _Trial] = {}
+        self._trials: dict[Any, _DecodeTrial] = {}
         self._scratch = threading.local()
 
     def __call__(self, file: JpegFile) -> Any:
         """Return the pixels of `file`, None where Pillow is to decode it."""
-        trial = self._trials.setdefault(_kind(file.image), _Trial())
+        trial = self._trials.setdefault(_kind(file.image), _DecodeTrial())
         if self.off or trial.slower:
             return None
         trial.count += 1
@@ -320,7 +320,7 @@ class Turbo:
             return None
         return pixels if pixels.shape == (height, width, channel_count) else None
 
-    def _compared(self, file: JpegFile, trial: _Trial) -> Any:
+    def _compared(self, file: JpegFile, trial: _DecodeTrial) -> Any:
         """Return the pixels, after both ways were tried on twins of the image.
 
         What is left must be the same, and ours sooner there. Times are of this thread's work,

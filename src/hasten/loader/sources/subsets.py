@@ -43,7 +43,7 @@ class Part(NamedTuple):
     places: Any
 
 
-class _Kinds(NamedTuple):
+class _ViewKinds(NamedTuple):
     tensor: Any
     subset: Any
     concat: Any
@@ -51,11 +51,11 @@ class _Kinds(NamedTuple):
 
 
 @cache
-def _kinds() -> _Kinds:
+def _kinds() -> _ViewKinds:
     import torch
     from torch.utils.data import ConcatDataset, Subset
 
-    return _Kinds(torch.Tensor, Subset, ConcatDataset, torch.int64)
+    return _ViewKinds(torch.Tensor, Subset, ConcatDataset, torch.int64)
 
 
 def untouched(dataset: Any) -> bool:

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.sources import crops, draws, palette
-from hasten.loader.sources.palette import HOMES, VALUE_COUNT, Reading, Refused, compute
+from hasten.loader.sources import bulk_draws, crops, pixel_lut
+from hasten.loader.sources.pixel_lut import HOMES, VALUE_COUNT, Refused, TransformCompiler, compute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.loader.sources.draws import Kinds
-    from hasten.loader.sources.palette import Arithmetic
+    from hasten.loader.sources.bulk_draws import Kinds
+    from hasten.loader.sources.pixel_lut import Arithmetic
 
 _METHODS = (
     "__call__", "forward", "transform", "check_inputs", "make_params", "get_params",
@@ -77,7 +77,7 @@ class Chain:
         Args:
             images: a fresh array of uint8: batch, height, width, channel.
         """
-        drawn = draws.draw(self.draws, len(images))
+        drawn = bulk_draws.draw(self.draws, len(images))
         if self.table.shape[1] > VALUE_COUNT:  # some fill is no value of a pixel
             images = images.astype("int16")
         return crops.apply(self.steps, images, drawn)
@@ -122,7 +122,7 @@ def read(transform: Any, height: int, width: int, channel_count: int) -> Chain:
     """
     import torch
 
-    reading = palette.begin(height, width, channel_count)
+    reading = pixel_lut.begin(height, width, channel_count)
     for part in parts(transform):
         generation, name = _kind(part)
         try:
@@ -132,7 +132,7 @@ def read(transform: Any, height: int, width: int, channel_count: int) -> Chain:
     if not isinstance(reading.palette, torch.Tensor):
         raise Refused("the transform makes no tensor of an image")
     table = reading.levels.contiguous()
-    arithmetic = palette.proved(reading.arithmetic, table)
+    arithmetic = pixel_lut.proved(reading.arithmetic, table)
     return Chain(tuple(reading.steps), table, arithmetic, reading.height, reading.width)
 
 
@@ -234,19 +234,19 @@ def _untouched(transform: Any) -> bool:
     return genuine and not hooked and not own.keys() & set(_METHODS)
 
 
-_READERS: dict[str, Callable[[Reading, Any, int], None]] = {
+_READERS: dict[str, Callable[[TransformCompiler, Any, int], None]] = {
     "CenterCrop": crops.center_crop,
-    "ConvertImageDtype": palette.to_dtype,
-    "Identity": palette.leave,
-    "Normalize": palette.normalize,
+    "ConvertImageDtype": pixel_lut.to_dtype,
+    "Identity": pixel_lut.leave,
+    "Normalize": pixel_lut.normalize,
     "Pad": crops.pad,
-    "PILToTensor": palette.change_values,
+    "PILToTensor": pixel_lut.change_values,
     "RandomCrop": crops.random_crop,
     "RandomHorizontalFlip": crops.flip(2),
     "RandomVerticalFlip": crops.flip(1),
     "Resize": crops.resize,
-    "ToDtype": palette.to_dtype,
-    "ToImage": palette.change_values,
-    "ToPureTensor": palette.change_values,
-    "ToTensor": palette.to_tensor,
+    "ToDtype": pixel_lut.to_dtype,
+    "ToImage": pixel_lut.change_values,
+    "ToPureTensor": pixel_lut.change_values,
+    "ToTensor": pixel_lut.to_tensor,
 }

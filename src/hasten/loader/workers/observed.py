@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hasten.loader import states
+from hasten.loader import random_states
 from hasten.loader.fingerprint import DEEP, fingerprint
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ class Moves(NamedTuple):
             open when they were forked, and would read from where another one stands.
     """
 
-    before: states.States
-    after: states.States
+    before: random_states.States
+    after: random_states.States
     changed: bool
     seeked: bool
 
@@ -37,14 +37,14 @@ class Moves(NamedTuple):
 
 def observe(loader: Any, fetch: Callable[[], Any]) -> tuple[Any, Moves]:
     """Fetch; return the batch, or the exception that it raised, and what moved."""
-    private = states.Private(loader.dataset, loader.collate_fn)
+    private = random_states.Private(loader.dataset, loader.collate_fn)
     looked, hidden, stood = _looks(loader), private.read(), _positions()
-    before = states.read()
+    before = random_states.read()
     try:
         found = fetch()
     except Exception as error:
         found = error
-    after = states.read()
+    after = random_states.read()
     changed = looked != _looks(loader) or hidden != private.read()
     stands = _positions()
     seeked = any(stands.get(name, place) != place for name, place in stood.items())

@@ -7,25 +7,25 @@ from collections import deque
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.portrait import Portrait
-from hasten.loader.same import difference
-from hasten.loader.states import as_read
+from hasten.loader.batch_equality import difference
+from hasten.loader.dataset_snapshot import DatasetSnapshot
+from hasten.loader.random_states import as_read
 from hasten.loader.view import make_crew
-from hasten.loader.workers.mail import opened
-from hasten.loader.workers.tasks import Report, Task, Worksite, as_it_is
+from hasten.loader.workers.inline_batch import opened
+from hasten.loader.workers.tasks import Task, TaskReport, WorkerDataset, as_it_is
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from hasten.loader.staff import Staff
-    from hasten.loader.workers.waiting import Waiting
+    from hasten.loader.worker_plan import WorkerPlan
+    from hasten.loader.workers.worker_timeout import WorkerTimeout
 
 # Workers start anew in about the time that these take.
 _LOOK_S = 0.25
 _LOOK_BYTES = 1 << 28
 
 
-class Stale(Exception):
+class StaleWorkers(Exception):
     """A batch that was begun before its pass is another one now."""
 
 
@@ -77,8 +77,8 @@ class Pool:
         count: int,
         ahead_count: int,
         logical_count: int,
-        waiting: Waiting,
-        seen: Portrait | None = None,
+        waiting: WorkerTimeout,
+        seen: DatasetSnapshot | None = None,
         setups: Sequence[Any] = (),
     ) -> None:
         self.count = count
@@ -92,12 +92,12 @@ class Pool:
         self._row: deque[Task] = deque()
         self._doubted: Task | None = None
         self._again: Task | None = None
-        self._truth: tuple[Any, Report] | None = None
+        self._truth: tuple[Any, TaskReport] | None = None
         self._dropped: set[int] = set()
-        self._ready: deque[tuple[Task, Any, Report]] = deque()
+        self._ready: deque[tuple[Task, Any, TaskReport]] = deque()
         self._holder: weakref.ref[Any] | None = None
         self._feed = _Feed()
-        site = Worksite(loader, source, logical_count=logical_count, setups=setups)
+        site = WorkerDataset(loader, source, logical_count=logical_count, setups=setups)
         self._crew = make_crew(
             loader,
             count,
@@ -134,7 +134,7 @@ class Pool:
             self._holder = None
             self._waiting.end(self._crew)
 
-    def serves(self, staff: Staff, source: Any, setups: Sequence[Any]) -> bool:
+    def serves(self, staff: WorkerPlan, source: Any, setups: Sequence[Any]) -> bool:
         """Return whether these workers are what is asked for."""
         same_count = (self.count, self.logical_count) == (staff.count, staff.logical_count)
         return same_count and self.setups == tuple(setups) and kind(self.source) == kind(source)
@@ -203,7 +203,7 @@ class Pool:
         self._crew._try_put_index()
         self._row.append(task)
 
-    def take(self) -> tuple[Any, Report]:
+    def take(self) -> tuple[Any, TaskReport]:
         """Wait for the batch of the oldest task that was given.
 
         Raises:
@@ -226,7 +226,7 @@ class Pool:
         task, batch, report = self._ready[0]
         truth, self._doubted, self._again, self._truth = self._truth, None, None, None
         if truth is None or truth[1].error or report.error or _differ(batch, truth[0]):
-            raise Stale
+            raise StaleWorkers
         self._ready[0] = task, *truth
 
     def _receive(self) -> None:
@@ -302,7 +302,7 @@ def kind(source: Any) -> str:
     return "" if source is None else str(source.name)
 
 
-def looks(loader: Any) -> Portrait:
+def looks(loader: Any) -> DatasetSnapshot:
     """Return what workers that start now would see of a loader."""
     roots = loader.dataset, loader.collate_fn, loader.worker_init_fn
-    return Portrait(*roots, most_s=_LOOK_S, most_bytes=_LOOK_BYTES)
+    return DatasetSnapshot(*roots, most_s=_LOOK_S, most_bytes=_LOOK_BYTES)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.workers.pool import Pool, looks
-from hasten.loader.workers.waiting import Waiting
+from hasten.loader.workers.worker_timeout import WorkerTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hasten.loader.staff import Staff
+    from hasten.loader.worker_plan import WorkerPlan
 
 _PREFETCH_COUNT = 2
 
@@ -29,7 +29,7 @@ class Pools:
     def lend(
         self,
         loader: Any,
-        staff: Staff,
+        staff: WorkerPlan,
         source: Any,
         setups: Sequence[Any],
         *,
@@ -68,7 +68,7 @@ class Pools:
             count=staff.count,
             ahead_count=_ahead_count(loader, staff.count),
             logical_count=staff.logical_count,
-            waiting=Waiting(
+            waiting=WorkerTimeout(
                 added=not loader.num_workers, timeout_s=loader.timeout, patience_s=patience_s
             ),
             seen=seen,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader import states
+from hasten.loader import random_states
 from hasten.loader.workers.worker_info import put_back, say_worker
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Streams:
         self, key: int, seed: int, logical_count: int, dataset: Any, *, quiet: bool
     ) -> None:
         self.key = key
-        self.starts: dict[int, states.States] = {}
+        self.starts: dict[int, random_states.States] = {}
         self._seed = seed
         self._count = logical_count
         self._dataset = dataset
@@ -43,26 +43,26 @@ class Streams:
         said = say_worker((index, self._count, self._seed + index, self._dataset))
         thread_count = torch.get_num_threads()
         torch.set_num_threads(1)
-        own = states.read()
+        own = random_states.read()
         try:
             if self._quiet:
                 batch = fetch()
-                if states.read() == own:
+                if random_states.read() == own:
                     return batch
                 self._quiet = False
             return self._drawn(index, fetch)
         finally:
             if not self._quiet:
-                states.restore(own)
+                random_states.restore(own)
             torch.set_num_threads(thread_count)
             put_back(said)
 
     def _drawn(self, index: int, fetch: Callable[[], Any]) -> Any:
         if index in self.starts:
-            states.restore(self.starts[index])
+            random_states.restore(self.starts[index])
         else:
-            states.seed_as_worker(self._seed, index)
+            random_states.seed_as_worker(self._seed, index)
         try:
             return fetch()
         finally:
-            self.starts[index] = states.read()
+            self.starts[index] = random_states.read()

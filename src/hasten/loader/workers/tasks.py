@@ -9,13 +9,13 @@ import time
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hasten.loader import states
-from hasten.loader.cache import stamps
+from hasten.loader import random_states
+from hasten.loader.batch_equality import difference
+from hasten.loader.cache import file_access
 from hasten.loader.fingerprint import fingerprint
-from hasten.loader.same import difference
 from hasten.loader.sources.source import Stock
-from hasten.loader.workers.mail import posted
-from hasten.loader.workers.twice import tells_apart
+from hasten.loader.workers.inline_batch import posted
+from hasten.loader.workers.stateful_fetch import tells_apart
 from hasten.loader.workers.worker_info import collate_in_worker, say_worker
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ class Task(NamedTuple):
     draws: Draws
     pass_key: int
     seed: int
-    states: states.States | None = None
+    states: random_states.States | None = None
     hands_over: bool = False
     checked: bool = False
     looked: bool = False
     probed: bool = False
 
 
-class Report(NamedTuple):
+class TaskReport(NamedTuple):
     """How a batch came about.
 
     Attributes:
@@ -91,7 +91,7 @@ def as_it_is(batch: Any) -> Any:
     return batch
 
 
-class Worksite:
+class WorkerDataset:
     """Stands where torch's worker expects the dataset, and answers tasks instead of indices.
 
     Args:
@@ -113,10 +113,10 @@ class Worksite:
         self._pins = loader.pin_memory  # by torch's thread, which knows tensors only
         self._logical_count = logical_count
         self._setups = tuple(setups)
-        self._streams: dict[int, states.States] = {}
+        self._streams: dict[int, random_states.States] = {}
         self._key: Any = None
         self._current: int | None = None
-        self._private: states.Private | None = None
+        self._private: random_states.Private | None = None
         self._sent = False
         self._seen: dict[bool, Any] = {}
         self._set_up = False
@@ -131,15 +131,15 @@ class Worksite:
         if hasattr(faster, "collate_fn"):
             faster.collate_fn = self._collate
 
-    def __getitems__(self, task: Task) -> tuple[Any, Report]:
+    def __getitems__(self, task: Task) -> tuple[Any, TaskReport]:
         """Fetch the batch of a task, with automatic batching."""
         return self._answer(task)
 
-    def __getitem__(self, task: Task) -> tuple[Any, Report]:
+    def __getitem__(self, task: Task) -> tuple[Any, TaskReport]:
         """Fetch the batch of a task, without automatic batching."""
         return self._answer(task)
 
-    def _answer(self, task: Task) -> tuple[Any, Report]:
+    def _answer(self, task: Task) -> tuple[Any, TaskReport]:
         index = task.number % self._logical_count if self._logical_count else 0
         try:
             if self._logical_count:
@@ -153,61 +153,61 @@ class Worksite:
                 self._sent = True
             return (batch if self._pins else posted(batch)), report
         except Exception:
-            return None, Report(fetch_ns=0, error=_wrapped(index))
+            return None, TaskReport(fetch_ns=0, error=_wrapped(index))
 
-    def _plain(self, task: Task) -> tuple[Any, Report]:
+    def _plain(self, task: Task) -> tuple[Any, TaskReport]:
         """Fetch with the draws of one of the script's workers, whatever they are."""
-        before = states.marks() if task.hands_over else None
+        before = random_states.marks() if task.hands_over else None
         start_ns = time.perf_counter_ns()
         batch = self._fetch(task.indices)
         took_ns = time.perf_counter_ns() - start_ns
-        drew = before is not None and before != states.marks()
-        after = states.read() if task.hands_over else None
+        drew = before is not None and before != random_states.marks()
+        after = random_states.read() if task.hands_over else None
         changed = self._changed(brief=not task.looked)
         if task.probed:
             changed = tells_apart(lambda: self._fetch(task.indices)) or changed
-        return batch, Report(took_ns, drew=drew, changed=changed, states=after)
+        return batch, TaskReport(took_ns, drew=drew, changed=changed, states=after)
 
-    def _observed(self, task: Task, index: int) -> tuple[Any, Report]:
+    def _observed(self, task: Task, index: int) -> tuple[Any, TaskReport]:
         """Fetch what should draw nothing, or what the main process would have drawn."""
         if task.states is not None:
-            states.restore(task.states)
+            random_states.restore(task.states)
         if self._private is None:
-            self._private = states.Private(self.dataset, self._source)
+            self._private = random_states.Private(self.dataset, self._source)
             self._remember()
-        before, hidden = states.marks(), self._private.read()
-        start = states.read() if task.checked else None
-        start_ns, opened = time.perf_counter_ns(), stamps.record()
+        before, hidden = random_states.marks(), self._private.read()
+        start = random_states.read() if task.checked else None
+        start_ns, opened = time.perf_counter_ns(), file_access.record()
         try:
             batch = self._fetch(task.indices)
         finally:
-            stamps.stop()
+            file_access.stop()
         took_ns = time.perf_counter_ns() - start_ns
         files = None if opened.unsettled else tuple(opened.stamps.values())
-        drew = before != states.marks()
-        after = states.read() if task.hands_over else None
+        drew = before != random_states.marks()
+        after = random_states.read() if task.hands_over else None
         unequal = "" if start is None else self._twice(task, batch, start)
         if drew and task.draws is Draws.NONE:  # the stream of a worker stands at its start again
             self._streams.pop(index, None)
             self._current = None
         moved = hidden != self._private.read()
         changed = self._changed(brief=not task.looked) or moved
-        return batch, Report(took_ns, drew, changed, after, unequal, stamps=files)
+        return batch, TaskReport(took_ns, drew, changed, after, unequal, stamps=files)
 
-    def _twice(self, task: Task, batch: Any, before: states.States) -> str:
+    def _twice(self, task: Task, batch: Any, before: random_states.States) -> str:
         """Return in what a second fetch differs from the first.
 
         Where the script has no workers, the main process compares the whole batch: here two of
         its samples will do, to find what goes on from fetch to fetch.
         """
-        after, indices = states.read(), task.indices
+        after, indices = random_states.read(), task.indices
         if not self._logical_count and type(indices) is list and len(indices) > _FEW_COUNT:
             indices = [indices[0], indices[-1]]
-            states.restore(before)
+            random_states.restore(before)
             batch = self._fetch(indices)
-        states.restore(before)
+        random_states.restore(before)
         found = difference(batch, self._fetch(indices))
-        states.restore(after)
+        random_states.restore(after)
         return found
 
     def _fetch(self, indices: Any) -> Any:
@@ -239,20 +239,20 @@ class Worksite:
         if self._current == index and task.states is None:
             return
         if self._current is not None:
-            self._streams[self._current] = states.read()
+            self._streams[self._current] = random_states.read()
         self._current = index
         say_worker((index, self._logical_count, task.seed + index, self.dataset))
         if index in self._streams:
-            states.restore(self._streams[index])
+            random_states.restore(self._streams[index])
         else:
-            states.seed_as_worker(task.seed, index)
+            random_states.seed_as_worker(task.seed, index)
             if self._own_init is not None:
                 before = self._looks(brief=False)
                 self._own_init(index)
                 # A worker of torch's sets up a fresh copy in each pass, one that stays this one.
                 self._set_up |= before != self._looks(brief=False)
         if task.states is not None:
-            states.restore(task.states)
+            random_states.restore(task.states)
         if not self._seen:
             self._remember()
 

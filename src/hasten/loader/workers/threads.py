@@ -16,9 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hasten.loader import states
+from hasten.loader import random_states
+from hasten.loader.batch_equality import difference
 from hasten.loader.fingerprint import fingerprint
-from hasten.loader.same import difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -225,14 +225,14 @@ class WorkerThreads:
         if dataset is None or isinstance(dataset, IterableDataset) or goes_on:
             self.refused = "fetching a batch twice may not be the same as once"
             return fetch(indices)
-        start, before = states.read(), _looks(dataset, collate_fn)
+        start, before = random_states.read(), _looks(dataset, collate_fn)
         batch = fetch(indices)
-        end = states.read()
+        end = random_states.read()
         if before == _looks(dataset, collate_fn) and not _goes_on(dataset):
             try:
                 self.refused = self._differs(fetch, indices, batch, start, end)
             finally:
-                states.restore(end)
+                random_states.restore(end)
         elif self._batch_count >= _PATIENCE_COUNT:
             self.refused = "the dataset changes itself with every batch"
         return batch
@@ -242,17 +242,17 @@ class WorkerThreads:
         fetch: Callable[[Sequence[int]], Any],
         indices: Sequence[int],
         batch: Any,
-        start: states.States,
-        end: states.States,
+        start: random_states.States,
+        end: random_states.States,
     ) -> str:
         """Fetch again under the limit, keep it where nothing differs, and say what does."""
-        states.restore(start)
+        random_states.restore(start)
         with _limited(self.count, self.mask) as undos:
             try:
                 found = difference(fetch(indices), batch)
             except Exception as error:
                 return f"the limit made it raise {type(error).__name__}"
-            if not found and states.read() != end:
+            if not found and random_states.read() != end:
                 found = "the random states after the batch"
             if not found:
                 self._lift = undos[:]
@@ -265,4 +265,4 @@ class WorkerThreads:
 
 
 def _looks(*roots: Any) -> Any:
-    return [fingerprint(root) for root in roots], states.Private(*roots).read()
+    return [fingerprint(root) for root in roots], random_states.Private(*roots).read()

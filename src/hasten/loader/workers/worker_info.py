@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hasten.loader.same import difference
-from hasten.loader.workers.mail import leaves, small
+from hasten.loader.batch_equality import difference
+from hasten.loader.workers.inline_batch import leaves, small
 
 
 def say_worker(said: tuple[int, int, int, Any] | None) -> Any:

@@ -15,7 +15,7 @@ from hasten.report.edits.survey import Site, dotted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hasten.report.edits.survey import Scope, Survey
+    from hasten.report.edits.survey import SourceScope, Survey
 
     Key = tuple[object, str]
 
@@ -41,7 +41,7 @@ class Flow:
         for site in survey.calls:
             self._pass(site)
 
-    def key(self, expression: cst.CSTNode | None, scope: Scope) -> Key | None:
+    def key(self, expression: cst.CSTNode | None, scope: SourceScope) -> Key | None:
         """Return what stands for an expression, where it is a name or an attribute of `self`."""
         text = dotted(expression)
         head, _, rest = text.partition(".")
@@ -60,7 +60,7 @@ class Flow:
             key = above
         return key
 
-    def same(self, expression: cst.CSTNode | None, scope: Scope, key: Key) -> bool:
+    def same(self, expression: cst.CSTNode | None, scope: SourceScope, key: Key) -> bool:
         """Return whether an expression means what `key` means."""
         own = self.key(expression, scope)
         return own is not None and self.head(own) == self.head(key)
@@ -73,7 +73,7 @@ class Flow:
         if one is not None and other is not None and self.head(one) != self.head(other):
             self._heads[self.head(one)] = self.head(other)
 
-    def _result(self, scope: Scope) -> Key:
+    def _result(self, scope: SourceScope) -> Key:
         return (scope, "return")
 
     def _assign(self, site: Site) -> None:
@@ -85,7 +85,7 @@ class Flow:
         for target in targets:
             self._bind(target, node.value, site.scope)
 
-    def _bind(self, target: cst.CSTNode, value: cst.CSTNode | None, scope: Scope) -> None:
+    def _bind(self, target: cst.CSTNode, value: cst.CSTNode | None, scope: SourceScope) -> None:
         if not isinstance(target, cst.Tuple | cst.List):
             self._link_value(self.key(target, scope), value, scope)
             return
@@ -99,7 +99,7 @@ class Flow:
                 for index, name in enumerate(names):
                     self._join(self.key(name, scope), (made, f"return {index}"))
 
-    def _link_value(self, key: Key | None, value: cst.CSTNode | None, scope: Scope) -> None:
+    def _link_value(self, key: Key | None, value: cst.CSTNode | None, scope: SourceScope) -> None:
         """Join a name with where its value comes from."""
         if isinstance(value, cst.Tuple) and key is not None and key[1] == "return":
             for index, element in enumerate(value.elements):

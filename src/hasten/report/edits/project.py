@@ -31,7 +31,7 @@ _NO_END = "\\ No newline at end of file"
 _PASTE = "Run `hasten report`, which shows the lines to write by hand."
 
 
-class Source:
+class SourceFile:
     """One file, as it is and as it will be.
 
     Attributes:
@@ -121,11 +121,11 @@ class Project:
     """
 
     folder: Path
-    sources: tuple[Source, ...]
+    sources: tuple[SourceFile, ...]
     unread: tuple[str, ...] = field(default=())
 
     @property
-    def entry(self) -> Source:
+    def entry(self) -> SourceFile:
         """The script."""
         return self.sources[0]
 
@@ -137,11 +137,11 @@ class Project:
             root = root.parent
         return root
 
-    def named(self, name: str) -> Source | None:
+    def named(self, name: str) -> SourceFile | None:
         """Return the file of a module by its dotted name."""
         return next((source for source in self.sources[1:] if source.name == name), None)
 
-    def place(self, source: Source, line: int) -> str:
+    def place(self, source: SourceFile, line: int) -> str:
         """Return `file:line` of the user's own file for a line of the tree."""
         return f"{source.path.relative_to(self.root)}:{source.line_before(line)}"
 
@@ -207,9 +207,9 @@ def _package(entry: Path, home: Path) -> str:
     return ".".join(entry.parent.relative_to(home).parts)
 
 
-def _read(path: Path, name: str) -> Source:
+def _read(path: Path, name: str) -> SourceFile:
     try:
-        return Source(path, name, path.read_bytes())
+        return SourceFile(path, name, path.read_bytes())
     except cst.ParserSyntaxError as error:
         problem = f"Cannot edit {path}: line {error.raw_line} is not Python that can be read."
         raise UsageError(problem, remedy="Mend that line.") from error
@@ -226,7 +226,7 @@ def too_deep(path: Path) -> UsageError:
     return UsageError(problem, remedy=_PASTE)
 
 
-def _imports(source: Source, home: Path, package: str) -> Iterator[tuple[Path, str]]:
+def _imports(source: SourceFile, home: Path, package: str) -> Iterator[tuple[Path, str]]:
     """Yield file and name of each module of the folder that a file imports."""
     try:
         tree = ast.parse(source.before)

@@ -12,7 +12,7 @@ from hasten.report.edits.survey import dotted, mentions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hasten.report.edits.project import Source
+    from hasten.report.edits.project import SourceFile
 
 _IMPORTS = (cst.Import, cst.ImportFrom)
 _ENVIRONMENT = ("environ", "os.environ")
@@ -31,7 +31,7 @@ def before(node: cst.CSTNode, lines: str) -> cst.FlattenSentinel[cst.BaseStateme
     return cst.FlattenSentinel([first, *more, statement.with_changes(leading_lines=())])
 
 
-def insert_after_imports(source: Source, lines: str, *, name: str = "torch") -> None:
+def insert_after_imports(source: SourceFile, lines: str, *, name: str = "torch") -> None:
     """Put lines after the import of a module, and after the imports that follow it directly.
 
     Where the file does not import it by this name at the top, they come after its first imports.
@@ -60,7 +60,7 @@ def text(node: object) -> str:
     return "; ".join(module.code_for_node(small).strip() for small in node.body)
 
 
-def ensure_import(source: Source, module: str) -> bool:
+def ensure_import(source: SourceFile, module: str) -> bool:
     """Import a module at the top of a file, among the first imports.
 
     What a script sets in the environment before it brings torch stays before it.
@@ -120,12 +120,12 @@ def _root(module: str) -> str:
     return module.partition(".")[0]
 
 
-def has_statement(source: Source, wanted: str) -> bool:
+def has_statement(source: SourceFile, wanted: str) -> bool:
     """Return whether a line of code stands at the top level of a file already."""
     return any(text(statement) == wanted for statement in source.tree.body)
 
 
-def _put(source: Source, body: Sequence[object]) -> None:
+def _put(source: SourceFile, body: Sequence[object]) -> None:
     changed = source.tree.with_changes(body=body)
     source.tree = cst.parse_module(changed.bytes)
 

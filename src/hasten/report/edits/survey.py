@@ -18,7 +18,7 @@ from hasten.report.edits.project import absolute_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from hasten.report.edits.project import Project, Source
+    from hasten.report.edits.project import Project, SourceFile
 
 _SPACE = (
     cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine, cst.Newline,
@@ -28,7 +28,7 @@ _Defined = cst.FunctionDef | cst.ClassDef
 
 
 @dataclass(eq=False, kw_only=True)
-class Scope:
+class SourceScope:
     """The body of a file, a class or a function.
 
     Attributes:
@@ -37,23 +37,23 @@ class Scope:
         looped: those of them that a `for` gives one value after the other.
     """
 
-    source: Source
+    source: SourceFile
     name: str
     node: cst.CSTNode
-    outer: Scope | None = None
+    outer: SourceScope | None = None
     bound: set[str] = field(default_factory=set)
     looped: set[str] = field(default_factory=set)
     parameters: tuple[str, ...] = ()
 
     @property
-    def owner(self) -> Scope | None:
+    def owner(self) -> SourceScope | None:
         """The class that this is a method of."""
         outer = self.outer
         return outer if outer is not None and isinstance(outer.node, cst.ClassDef) else None
 
-    def binding(self, name: str) -> Scope | None:
+    def binding(self, name: str) -> SourceScope | None:
         """Return the scope that binds a name which is used here; a class binds for itself alone."""
-        scope: Scope | None = self
+        scope: SourceScope | None = self
         while scope is not None:
             if name in scope.bound and (scope is self or not isinstance(scope.node, cst.ClassDef)):
                 return scope
@@ -65,11 +65,11 @@ class Scope:
 class Site:
     """A node of interest, and where it stands."""
 
-    scope: Scope
+    scope: SourceScope
     node: cst.CSTNode
 
     @property
-    def source(self) -> Source:
+    def source(self) -> SourceFile:
         """The file."""
         return self.scope.source
 
@@ -96,16 +96,16 @@ class Chart:
         known: those of simple statements at the top level, which every line can count on.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceFile) -> None:
         self.tree = source.tree
         self.calls: list[Site] = []
         self.assignments: list[Site] = []
         self.returns: list[Site] = []
-        self.functions: list[Scope] = []
+        self.functions: list[SourceScope] = []
         self.imported: dict[str, str] = {}
         self.known: dict[str, str] = {}
         self.parents: dict[int, cst.CSTNode] = {}
-        self.scope = Scope(source=source, name="", node=source.tree)
+        self.scope = SourceScope(source=source, name="", node=source.tree)
         self._positions: Mapping[cst.CSTNode, object] | None = None
         self._walk(source.tree, self.scope)
 
@@ -116,13 +116,13 @@ class Chart:
             self._positions = wrapper.resolve(PositionProvider)
         return int(self._positions[node].start.line)  # type: ignore[attr-defined]
 
-    def _walk(self, node: cst.CSTNode, scope: Scope) -> None:
+    def _walk(self, node: cst.CSTNode, scope: SourceScope) -> None:
         self._note(node, scope)
         for child in _children(node):
             self.parents[id(child)] = node
             self._walk(child, self._opened(child, scope) if _opens(child) else scope)
 
-    def _opened(self, node: cst.CSTNode, scope: Scope) -> Scope:
+    def _opened(self, node: cst.CSTNode, scope: SourceScope) -> SourceScope:
         defined = cast("_Defined", node)
         name = f"{scope.name}.{defined.name.value}".lstrip(".")
         parameters: tuple[str, ...] = ()
@@ -131,14 +131,14 @@ class Chart:
             parameters = tuple(
                 p.name.value for p in (*told.posonly_params, *told.params, *told.kwonly_params)
             )
-        inner = Scope(
+        inner = SourceScope(
             source=scope.source, name=name, node=node, outer=scope, bound=set(parameters),
             parameters=parameters,
         )  # fmt: skip
         self.functions.append(inner)
         return inner
 
-    def _note(self, node: cst.CSTNode, scope: Scope) -> None:
+    def _note(self, node: cst.CSTNode, scope: SourceScope) -> None:
         if isinstance(node, cst.Call):
             self.calls.append(Site(scope=scope, node=node))
         elif isinstance(node, cst.Return) and node.value is not None:
@@ -156,7 +156,7 @@ class Chart:
                 scope.looped.update(_bound_names(target))
 
 
-def _imported_names(node: cst.Import | cst.ImportFrom, source: Source) -> dict[str, str]:
+def _imported_names(node: cst.Import | cst.ImportFrom, source: SourceFile) -> dict[str, str]:
     """Return the names that an import binds, with what each means."""
     names: dict[str, str] = {}
     if isinstance(node.names, cst.ImportStar):
@@ -176,10 +176,10 @@ def _imported_names(node: cst.Import | cst.ImportFrom, source: Source) -> dict[s
     return names
 
 
-_CHARTS: WeakKeyDictionary[Source, Chart] = WeakKeyDictionary()
+_CHARTS: WeakKeyDictionary[SourceFile, Chart] = WeakKeyDictionary()
 
 
-def _chart(source: Source) -> Chart:
+def _chart(source: SourceFile) -> Chart:
     """Return the chart of a file, drawn anew only where its tree has changed."""
     chart = _CHARTS.get(source)
     if chart is None or chart.tree is not source.tree:
@@ -206,7 +206,7 @@ class Survey:
         self.returns = [site for chart in charts for site in chart.returns]
         self.functions = [scope for chart in charts for scope in chart.functions]
         self.files = {source: chart.scope for source, chart in self._charts.items()}
-        self._means: dict[int, Scope | None] = {}
+        self._means: dict[int, SourceScope | None] = {}
 
     def parents(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Yield what a node lies in, from the inside out."""
@@ -232,7 +232,7 @@ class Survey:
         """Return where some nodes stand, in words."""
         return " and ".join(dict.fromkeys(map(self.place, sites)))
 
-    def full_name(self, node: cst.CSTNode, scope: Scope) -> str:
+    def full_name(self, node: cst.CSTNode, scope: SourceScope) -> str:
         """Return what a name means by the imports: `torch.optim.AdamW` for `optim.AdamW`."""
         text = dotted(node)
         head, _, rest = text.partition(".")
@@ -256,7 +256,7 @@ class Survey:
                 found.append(site)
         return found
 
-    def local_name(self, source: Source, full: str) -> str:
+    def local_name(self, source: SourceFile, full: str) -> str:
         """Return how every line of a file may call something imported; "" where none is sure to.
 
         An import in a function, a `try` or an `if` binds no name that other lines can count on.
@@ -265,14 +265,14 @@ class Survey:
         own = next((name for name, told in names.items() if told == full), "")
         return own if own not in self.files[source].bound else ""
 
-    def function(self, site: Site) -> Scope | None:
+    def function(self, site: Site) -> SourceScope | None:
         """Return the function, method or class of the project that a call means."""
         key = id(site.node)
         if key not in self._means:
             self._means[key] = self.named(site.call.func, site.scope)
         return self._means[key]
 
-    def named(self, func: cst.CSTNode, scope: Scope) -> Scope | None:
+    def named(self, func: cst.CSTNode, scope: SourceScope) -> SourceScope | None:
         """Return the function, method or class of the project that a name means."""
         text = dotted(func)
         if not text:
@@ -286,7 +286,7 @@ class Survey:
             source = self.project.named(module)
             if source is not None:
                 return self._defined(source, name)
-        around: Scope | None = scope
+        around: SourceScope | None = scope
         while around is not None:
             if isinstance(around.node, cst.FunctionDef):
                 inner = self._defined(scope.source, f"{around.name}.{text}")
@@ -295,7 +295,7 @@ class Survey:
             around = around.outer
         return self._defined(scope.source, text)
 
-    def _defined(self, source: Source, name: str) -> Scope | None:
+    def _defined(self, source: SourceFile, name: str) -> SourceScope | None:
         found = [f for f in self._charts[source].functions if f.name == name]
         return found[0] if len(found) == 1 else None
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hasten.report import steps, text, wording
-from hasten.report.html import bars, curves, races, words
+from hasten.report.html import bars, curves, races, sections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,17 +44,17 @@ def render_tuning(
         command=wording.command_line("tune", tuning.workload),
         headline=text.headline(tuning),
         lead=text.beneath(tuning),
-        tiles=words.tiles(tuning),
+        tiles=sections.tiles(tuning),
         run=wording.command_line("run", tuning.workload, plan_path=plan_path) if known else "",
         by_hand=[(name, lines[name]) for name, _ in known if lines.get(name, "").strip()],
-        edits=words.diff(edits),
+        edits=sections.diff(edits),
         bars=bars.bars(before, after),
         phases=bars.rows(before, after),
-        where=words.where(before, after),
+        where=sections.where(before, after),
         waterfall=races.waterfall(tuning),
         strips=races.strips(tuning),
-        levers=words.levers(tuning),
-        maths=words.maths(tuning.proof),
+        levers=sections.levers(tuning),
+        maths=sections.maths(tuning.proof),
         losses=curves.losses(tuning.proof),
         outside=steps.outside(before),
         trust=text.trust(tuning),
@@ -95,10 +95,10 @@ def _seen(
 ) -> dict[str, Any]:
     """Return what both pages tell: findings, lines, the steps over time, the machine."""
     return {
-        "findings": words.findings(diagnosis, workload, plan),
-        "hot_lines": words.hot_lines(diagnosis, workload),
+        "findings": sections.findings(diagnosis, workload, plan),
+        "hot_lines": sections.hot_lines(diagnosis, workload),
         "course": curves.course(diagnosis.steps) if diagnosis else None,
-        "machine": words.machine(machine),
+        "machine": sections.machine(machine),
         "caveats": machine.caveats,
     }
 
@@ -112,5 +112,5 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["code"] = words.code
+    environment.filters["code"] = sections.code
     return environment.get_template("page.html.j2")

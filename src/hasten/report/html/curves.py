@@ -41,7 +41,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class LossCurve:
     """The ledger over time."""
 
     layers: tuple[Layer, ...]
@@ -72,7 +72,7 @@ class Losses:
     table: tuple[tuple[int, str, str], ...]
 
 
-def course(steps: Sequence[Step]) -> Course | None:
+def course(steps: Sequence[Step]) -> LossCurve | None:
     """Return the phases of each step that was watched; None for less than two steps.
 
     A step of more than four times the median is cut off at the top, so that it does not press all
@@ -90,7 +90,7 @@ def course(steps: Sequence[Step]) -> Course | None:
         shapes.Tick(at=100 * scale.at(s), label=duration(s) if s else "0")
         for s in scale.round_ticks(most=4)
     ]
-    return Course(
+    return LossCurve(
         layers=tuple(_layers(steps, full_s=full_s)),
         columns=tuple(shown),
         width=shapes.SIDE / len(steps),

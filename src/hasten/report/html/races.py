@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hasten.records import Plan, Verdict
 from hasten.report.html import shapes
-from hasten.report.html.path import Move, moves
+from hasten.report.html.search_path import Move, moves
 from hasten.report.wording import SAYS_NOTHING_RATIO, interval
 from hasten.units import duration, percent, times
 
@@ -29,7 +29,7 @@ _NAMED_COUNT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fall:
+class WaterfallRow:
     """One bar of the waterfall; places are percent of the axis.
 
     Attributes:
@@ -54,7 +54,7 @@ class Fall:
 class Waterfall:
     """How the time of a step fell, lever by lever, on one axis."""
 
-    falls: tuple[Fall, ...]
+    falls: tuple[WaterfallRow, ...]
     ticks: tuple[shapes.Tick, ...]
 
 
@@ -169,8 +169,8 @@ def _whole(
     scale: shapes.Scale,
     *,
     whisker: Sequence[float] = (),
-) -> Fall:
-    return Fall(
+) -> WaterfallRow:
+    return WaterfallRow(
         kind=kind,
         name=name,
         detail=detail,
@@ -180,7 +180,7 @@ def _whole(
     )
 
 
-def _fall(move: Move, before: float, after: float, scale: shapes.Scale) -> Fall:
+def _fall(move: Move, before: float, after: float, scale: shapes.Scale) -> WaterfallRow:
     out = move.after == move.seen.baseline
     name, spelt = change(move.seen)
     if out:
@@ -188,7 +188,7 @@ def _fall(move: Move, before: float, after: float, scale: shapes.Scale) -> Fall:
         name, spelt = f"left out again: {', '.join(names)}", ""
     figure = interval(move.seen.speedup) if move.seen.speedup else ""
     with_them = "with it " if out else ""
-    return Fall(
+    return WaterfallRow(
         kind="out" if out else _kind(move),
         name=name,
         detail=f"{spelt}{with_them}{figure}, {_count(move.seen.pairs)}",
@@ -204,7 +204,7 @@ def _kind(move: Move) -> str:
     return "gain" if move.seen.speedup and move.seen.speedup.is_gain else "guess"
 
 
-def _taken_out(tuning: Tuning, searched: Plan, final: Plan) -> list[Fall]:
+def _taken_out(tuning: Tuning, searched: Plan, final: Plan) -> list[WaterfallRow]:
     """Return what the proof or the fresh launches took out of the plan of the search."""
     lost = {name for name, _ in searched.settings} - {name for name, _ in final.settings}
     reasons: dict[str, list[str]] = {}
@@ -212,12 +212,14 @@ def _taken_out(tuning: Tuning, searched: Plan, final: Plan) -> list[Fall]:
         if row.lever in lost:
             reasons.setdefault(f"{row.outcome}: {row.why}", []).append(row.lever)
     return [
-        Fall(kind="lost", name=f"taken out: {', '.join(names)}", detail=why, level="", rest=0.0)
+        WaterfallRow(
+            kind="lost", name=f"taken out: {', '.join(names)}", detail=why, level="", rest=0.0
+        )
         for why, names in reasons.items()
     ]
 
 
-def _fresh(seen: Comparison, speedup: Interval, scale: shapes.Scale) -> Fall:
+def _fresh(seen: Comparison, speedup: Interval, scale: shapes.Scale) -> WaterfallRow:
     return _whole(
         "fresh",
         "the plan on fresh launches",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from hasten.report.edits.job import Job
     from hasten.report.edits.kinds.trained import Model
-    from hasten.report.edits.survey import Scope, Site, Survey
+    from hasten.report.edits.survey import Site, SourceScope, Survey
 
 _LAYOUTS = {4: "channels_last", 5: "channels_last_3d"}
 _PLAIN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
@@ -150,7 +150,7 @@ def _put_before_optimizers(job: Job, line: Callable[[str], str]) -> None:
     change(statements, lambda site: lambda node: before(node, lines[id(site.node)]))  # type: ignore[arg-type]
 
 
-def _with_torch(survey: Survey, scope: Scope, text: str) -> str:
+def _with_torch(survey: Survey, scope: SourceScope, text: str) -> str:
     """Return a line with torch called as this file calls it."""
     own = survey.local_name(scope.source, "torch") or "torch"
     return text if own == "torch" else text.replace("torch.", f"{own}.")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hasten.report.edits.flow import Flow, Key
-    from hasten.report.edits.survey import Scope, Survey
+    from hasten.report.edits.survey import SourceScope, Survey
 
 _WEIGHTS = frozenset({"parameters", "named_parameters"})
 _BLOCKS = (cst.Module, cst.IndentedBlock)
@@ -154,7 +154,7 @@ def _is_plain_object(survey: Survey, flow: Flow, key: Key) -> bool:
     )
 
 
-def _extends_nothing(survey: Survey, made: Scope) -> bool:
+def _extends_nothing(survey: Survey, made: SourceScope) -> bool:
     if not isinstance(made.node, cst.ClassDef) or made.outer is None:
         return False
     for base in made.node.bases:

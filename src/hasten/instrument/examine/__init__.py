@@ -1,0 +1,107 @@
+"""A closer look at the loop for some steps, which are never the timed ones.
+
+Each file here ends with `EXAMINER`, a class that takes the watch. It may have any of the methods
+that the watch calls on its observers (`called`, `loading`, `loaded`, `backward`, `steps`,
+`ended`), `begin` for what starts with the first step, and must have `end`, which stops
+everything and returns what was found, by key: numbers, strings, lists and dicts of them.
+What it costs may be seen in these steps; what it changes may not: no random number is drawn,
+nothing of the script is kept alive, and `end` puts everything back.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hasten.instrument.eager import stay_eager
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.instrument.watch import Watch
+
+_EVENTS = ("called", "loading", "loaded", "backward", "steps", "ended")
+
+
+def discover() -> dict[str, Callable[[Watch], Any]]:
+    """Return the examiners by the name of their file."""
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    found = {name: importlib.import_module(f"{__name__}.{name}").EXAMINER for name in names}
+    stay_eager()  # these files are imported after the seams were put in
+    return found
+
+
+class Examination:
+    """All examiners at once, as one observer of the watch.
+
+    An examiner that raises is left out from then on; the script goes on without it.
+
+    Args:
+        watch: whose loop is looked at.
+        examiners: by name; they begin at once.
+    """
+
+    def __init__(self, watch: Watch, examiners: dict[str, Callable[[Watch], Any]]) -> None:
+        self._watch = watch
+        self._broken: dict[str, str] = {}
+        self._parts: dict[str, Any] = {}
+        for name, examiner in examiners.items():
+            self._try(name, partial(self._begin, name, examiner))
+        self._listeners: dict[str, list[tuple[str, Callable[..., None]]]] = {
+            event: [(n, getattr(p, event)) for n, p in self._parts.items() if hasattr(p, event)]
+            for event in _EVENTS
+        }
+        watch.observers.append(self)
+
+    def _begin(self, name: str, examiner: Callable[[Watch], Any]) -> None:
+        part = examiner(self._watch)
+        if hasattr(part, "begin"):
+            part.begin()
+        self._parts[name] = part
+
+    def _try(self, name: str, act: Callable[[], Any]) -> Any:
+        try:
+            return act()
+        except Exception as error:
+            self._broken.setdefault(name, f"{type(error).__name__}: {error}")
+            return None
+
+    def _tell(self, event: str, *details: Any) -> None:
+        for name, listener in self._listeners[event]:
+            if name not in self._broken:
+                self._try(name, partial(listener, *details))
+
+    def called(self, module: Any, args: Any, kwargs: Any) -> None:
+        """Tell of a call of a root module."""
+        self._tell("called", module, args, kwargs)
+
+    def loading(self) -> None:
+        """Tell that a batch is about to be fetched."""
+        self._tell("loading")
+
+    def loaded(self, iterator: Any, batch: Any) -> None:
+        """Tell of a batch."""
+        self._tell("loaded", iterator, batch)
+
+    def backward(self, tensors: Any) -> None:
+        """Tell of a backward pass that begins."""
+        self._tell("backward", tensors)
+
+    def steps(self, optimizer: Any) -> None:
+        """Tell of an optimizer step that begins."""
+        self._tell("steps", optimizer)
+
+    def ended(self) -> None:
+        """Tell of the end of a training step."""
+        self._tell("ended")
+
+    def end(self) -> dict[str, Any]:
+        """Stop looking; return what was found by `file.key`, and who broke under `broken`."""
+        self._watch.observers.remove(self)
+        found: dict[str, Any] = {}
+        for name, part in self._parts.items():
+            seen = self._try(name, part.end) or {}
+            found |= {f"{name}.{key}": value for key, value in seen.items() if value is not None}
+        return {**found, "broken": self._broken}

@@ -1,0 +1,172 @@
+"""What each step spends on telling how it goes, and on watching itself for errors."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import time
+from contextlib import suppress
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from hasten.instrument.ledger import INDEX
+from hasten.instrument.operation_timing import is_compiled, timed_ns
+from hasten.instrument.source_lines import OWN, own_place
+from hasten.records import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.instrument.watch import Watch
+
+    Place = tuple[str, int]
+
+# What libraries are known for; looked for among the modules that the script has imported.
+_WRITERS = (
+    ("logging", "Logger", ("_log",)),
+    ("tqdm.std", "tqdm", ("update", "refresh", "set_postfix", "set_description")),
+    ("torch.utils.tensorboard.writer", "SummaryWriter", (
+        "add_scalar", "add_scalars", "add_histogram", "add_image", "add_text", "flush")),
+    ("tensorboardX.writer", "SummaryWriter", ("add_scalar", "add_histogram", "add_image")),
+    ("wandb.sdk.wandb_run", "Run", ("log",)),
+    ("mlflow.tracking.fluent", "", ("log_metric", "log_metrics")),
+    ("rich.progress", "Progress", ("update", "advance", "refresh")),
+    ("json", "", ("dump",)),
+)  # fmt: skip
+_NUMBERS = ("item", "tolist", "__float__", "__int__", "__bool__", "__format__", "__repr__")
+# An optimizer reads its own step counts as numbers, and a loader is not reporting.
+_SILENT = {INDEX[Phase.OPTIMIZER], INDEX[Phase.DATA], INDEX[Phase.CHECKPOINT]}
+_PROBE_COUNT = 500
+_PLACE_COUNT = 3
+
+
+class Bookkeeping:
+    """Time the calls that report, and the tracebacks that anomaly detection keeps."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._undos: list[Callable[[], None]] = []
+        self._busy = False
+        self._now_ns = {"reporting": 0, "traceback": 0}
+        self._found_s: dict[str, list[float]] = {"reporting": [], "traceback": []}
+        self._call_count = 0
+        self._places_ns: dict[Place, int] = {}
+
+    def begin(self) -> None:
+        """Stand in the way of what reports."""
+        import torch
+
+        self._stand_in(builtins, "print", "reporting")
+        for stream in {id(s): s for s in (sys.stdout, sys.stderr)}.values():
+            self._stand_in(stream, "write", "reporting")
+        for module, owner, names in _WRITERS:
+            known: Any = sys.modules.get(module)
+            holder = getattr(known, owner, None) if owner else known
+            for name in names if holder is not None else ():
+                self._stand_in(holder, name, "reporting")
+        # Torch's compiler knows these methods by their identity.
+        for name in () if is_compiled() else _NUMBERS:
+            self._stand_in(torch.Tensor, name, "reporting")
+        with suppress(ImportError):
+            from torch.fx import traceback
+
+            self._stand_in(traceback, "format_stack", "traceback")
+
+    def _stand_in(self, owner: Any, name: str, kind: str) -> None:
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+        # A print may wait for whoever reads it; a traceback is all arithmetic.
+        clock = time.perf_counter_ns if kind == "reporting" else time.thread_time_ns
+        own = name in getattr(owner, "__dict__", {})
+
+        def stand_in(*args: Any, **kwargs: Any) -> Any:
+            if self._busy or get_ident() != self._watch.thread or self._is_silent(kind):
+                return original(*args, **kwargs)
+            self._busy = True
+            start = clock()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._busy = False
+                self._note(kind, clock() - start)
+
+        with suppress(AttributeError, TypeError):  # a stream of the script's own may refuse
+            setattr(owner, name, stand_in)
+            self._undos.append(lambda: _put_back(owner, name, stand_in, original if own else None))
+
+    def _is_silent(self, kind: str) -> bool:
+        """Return whether a call is no report: of an optimizer, of a loader, of our own."""
+        if kind != "reporting":
+            return False
+        own = sys._getframe(2).f_code.co_filename.startswith(OWN)
+        return own or self._watch.ledger.current in _SILENT
+
+    def _note(self, kind: str, spent_ns: int) -> None:
+        self._now_ns[kind] += spent_ns
+        if kind != "reporting":
+            return
+        self._call_count += 1
+        place = own_place(sys._getframe(2))
+        if place is not None:
+            self._places_ns[place] = self._places_ns.get(place, 0) + spent_ns
+
+    def ended(self) -> None:
+        """Note what the step spent."""
+        for kind, spent_ns in self._now_ns.items():
+            self._found_s[kind].append(spent_ns * 1e-9)
+            self._now_ns[kind] = 0
+
+    def end(self) -> dict[str, Any]:
+        """Step out of the way."""
+        for undo in reversed(self._undos):
+            undo()
+        dearest = sorted(self._places_ns, key=self._places_ns.__getitem__, reverse=True)
+        steps_count = max(1, len(self._found_s["reporting"]))
+        return {
+            "reporting_s": self._found_s["reporting"],
+            "reports_count": self._call_count / steps_count,
+            "places": dearest[:_PLACE_COUNT],
+            "traceback_s": self._found_s["traceback"],
+            "debug_places": self._watch.debug_lines[:_PLACE_COUNT],
+            "recording_s": _recording_s(),
+        }
+
+
+def _put_back(owner: Any, name: str, stand_in: Any, own: Any) -> None:
+    """Put an attribute back, unless somebody else has replaced it meanwhile."""
+    if vars(owner).get(name) is not stand_in:
+        return
+    if own is None:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, own)
+
+
+def _recording_s() -> float | None:
+    """Return what a profiler that is on adds to one operation; None where none is on."""
+    import torch
+    from torch.autograd import profiler
+
+    autograd: Any = torch.autograd
+    toggle: Any = getattr(profiler, "_toggle_collection_dynamic", None)
+    if toggle is None or not autograd._profiler_enabled():
+        return None
+    number = torch.ones(1, device="cpu")
+
+    def best_ns() -> float:
+        times = sorted(timed_ns(lambda: number.mul_(1.0)) for _ in range(_PROBE_COUNT))
+        return times[len(times) // 2]
+
+    activities = {torch.profiler.ProfilerActivity.CPU}
+    with torch.no_grad():
+        with_it = best_ns()
+        toggle(False, activities)
+        try:
+            without = best_ns()
+        finally:
+            toggle(True, activities)
+    return max(0.0, with_it - without) * 1e-9
+
+
+EXAMINER = Bookkeeping

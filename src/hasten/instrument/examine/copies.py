@@ -1,0 +1,140 @@
+"""Copies from the CPU to an accelerator: from which memory, who waits, how long they take."""
+
+from __future__ import annotations
+
+import time
+from functools import wraps
+from pathlib import Path
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from hasten.instrument import processes, source_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.instrument.watch import Watch
+
+_SMALL_BYTES = 1 << 16  # below that a copy says nothing of the rate
+
+
+class _Copy:
+    """Copies of one kind: the time of each, its bytes, its step, its line."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, float, int]] = []
+        self.lines: dict[tuple[str, int], float] = {}
+
+    def add(self, step: int, taken_s: float, count_bytes: int) -> None:
+        """Take in one copy."""
+        self.seen.append((step, taken_s, count_bytes))
+        place = source_lines.own_place()
+        if place is not None:
+            self.lines[place] = self.lines.get(place, 0.0) + taken_s
+
+    def read(self, step_count: int) -> dict[str, Any] | None:
+        """Return seconds per step and the lines, dearest first; None without a copy.
+
+        A copy waits for the kernels before it, and that is no cost of the copy. The fastest one
+        met nobody, so no copy is charged with more than its bytes take at that rate.
+        """
+        rates = [size / taken_s for _, taken_s, size in self.seen if size >= _SMALL_BYTES]
+        if not rates:
+            return None
+        seconds = [0.0] * step_count
+        for step, taken_s, size in self.seen:
+            if step < step_count:
+                seconds[step] += min(taken_s, size / max(rates))
+        lines = sorted(self.lines, key=lambda place: -self.lines[place])
+        return {
+            "step_s": seconds,
+            "step_bytes": sum(size for *_, size in self.seen) / max(1, step_count),
+            "lines": [{"path": path, "line": line} for path, line in lines],
+        }
+
+
+class Copies:
+    """Time the copies of the loop's thread, where there is an accelerator."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._step_count = 0
+        self._kinds = {name: _Copy() for name in ("pageable", "blocking", "pinning")}
+        self._copy_count = 0
+        self._pinner: Path | None = None
+        self._pinner_before: processes.CpuTurn | None = None
+        self._undos: list[Callable[[], None]] = []
+
+    def begin(self) -> None:
+        """Stand at the calls that copy and pin, where a device could take the copies."""
+        import torch
+
+        self._began_s = time.monotonic()
+        if hasattr(torch, "accelerator") and torch.accelerator.is_available():
+            self._undos = [self._watch.live.on_transfer(self._moved), self._stand_at_pinning()]
+
+    def _moved(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
+        if not tensor.is_cpu:
+            return original(tensor, *args, **kwargs)
+        start = time.perf_counter()
+        moved = original(tensor, *args, **kwargs)
+        taken_s = time.perf_counter() - start
+        if moved.is_cpu:
+            return moved
+        self._copy_count += 1
+        waits = not (kwargs.get("non_blocking") or True in args)
+        if not tensor.is_pinned():
+            self._kinds["pageable"].add(self._step_count, taken_s, tensor.nbytes)
+        elif waits:
+            self._kinds["blocking"].add(self._step_count, taken_s, tensor.nbytes)
+        return moved
+
+    def _stand_at_pinning(self) -> Callable[[], None]:
+        import torch
+
+        original = torch.Tensor.pin_memory
+
+        @wraps(original)
+        def pin_memory(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            pinned = original(tensor, *args, **kwargs)
+            taken_s = time.perf_counter() - start
+            if pinned is not tensor and get_ident() == self._watch.thread:
+                self._kinds["pinning"].add(self._step_count, taken_s, tensor.nbytes)
+            return pinned
+
+        def undo() -> None:
+            if vars(torch.Tensor).get("pin_memory") is pin_memory:
+                del torch.Tensor.pin_memory  # it is inherited
+
+        type.__setattr__(torch.Tensor, "pin_memory", pin_memory)
+        return undo
+
+    def loaded(self, iterator: Any, batch: Any) -> None:
+        """Find the thread that pins the batches of the loop's loader."""
+        thread = getattr(iterator, "_pin_memory_thread", None)
+        if self._pinner is None and thread is not None and thread.native_id:
+            self._pinner = Path(f"/proc/self/task/{thread.native_id}")
+            self._pinner_before = processes.turn(self._pinner)
+
+    def ended(self) -> None:
+        """Count a step."""
+        self._step_count += 1
+
+    def end(self) -> dict[str, Any]:
+        """Leave the calls as they were."""
+        for undo in self._undos:
+            undo()
+        if not self._undos:
+            return {}
+        found: dict[str, Any] = {
+            name: kind.read(self._step_count) for name, kind in self._kinds.items()
+        }
+        after = processes.turn(self._pinner) if self._pinner else None
+        if after is not None and self._pinner_before is not None:
+            found["pinner_run_s"] = after.run_s - self._pinner_before.run_s
+            found["pinner_wall_s"] = time.monotonic() - self._began_s
+        return {**found, "copy_count": self._copy_count}
+
+
+EXAMINER = Copies

@@ -1,0 +1,104 @@
+"""What forward passes in eval mode take whose gradients nobody asks for."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hasten.instrument.source_lines import own_place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hasten.instrument.watch import Watch
+
+_OUTPUT_COUNT = 8
+_PLACE_COUNT = 3
+
+
+@dataclass(slots=True)
+class EvaluationPass:
+    """One forward pass in eval mode that recorded a graph."""
+
+    spent_ns: int
+    place: tuple[str, int] | None
+    is_used: bool = False
+
+
+class Evaluation:
+    """Time the calls of root modules in eval mode whose graph no backward pass goes through.
+
+    The end of the graph is told when a gradient comes by, so a model that trains in eval mode,
+    because its statistics are frozen or to make adversarial examples, is not taken for one.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._undo: Callable[[], None] | None = None
+        self._passes: list[EvaluationPass] = []
+        self._unused_s: list[float] = []
+        self._places: Counter[tuple[str, int]] = Counter()
+        self._count = 0
+
+    def begin(self) -> None:
+        """Stand around each root call."""
+        self._undo = self._watch.live.on_call(self._around)
+
+    def _around(self, module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
+        import torch
+
+        if module.training or not torch.is_grad_enabled():
+            return call(args, kwargs)
+        start_ns = time.perf_counter_ns()
+        result = call(args, kwargs)
+        nodes = [tensor.grad_fn for tensor in _tensors(result) if tensor.grad_fn is not None]
+        if nodes:
+            seen = EvaluationPass(time.perf_counter_ns() - start_ns, own_place(sys._getframe(1)))
+            self._passes.append(seen)
+            for node in nodes[:_OUTPUT_COUNT]:
+                node.register_prehook(partial(_use, seen))
+        return result
+
+    def ended(self) -> None:
+        """Settle the passes before this step's end: what they were for has come by now."""
+        unused = [seen for seen in self._passes if not seen.is_used]
+        self._unused_s.append(sum(seen.spent_ns for seen in unused) * 1e-9)
+        self._count += len(unused)
+        for seen in unused:
+            if seen.place is not None:
+                self._places[seen.place] += seen.spent_ns
+        self._passes.clear()
+
+    def end(self) -> dict[str, Any]:
+        """Step aside."""
+        if self._undo is not None:
+            self._undo()
+        return {
+            "unused_s": self._unused_s,
+            "unused_count": self._count,
+            "places": [place for place, _ in self._places.most_common(_PLACE_COUNT)],
+        }
+
+
+def _use(seen: EvaluationPass, gradients: Any) -> None:
+    seen.is_used = True
+
+
+def _tensors(result: Any) -> Iterator[Any]:
+    """Yield the tensors of an output, as far as lists, tuples and dicts go."""
+    import torch
+
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif isinstance(result, (list, tuple)):
+        for part in result:
+            yield from _tensors(part)
+    elif isinstance(result, dict):
+        yield from _tensors(list(result.values()))
+
+
+EXAMINER = Evaluation

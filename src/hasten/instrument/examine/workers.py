@@ -1,0 +1,133 @@
+"""What the loader's worker processes do: their threads, their CPUs, their memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hasten.instrument import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hasten.instrument.watch import Watch
+
+_SHARED = "/dev/shm"
+_SAMPLE_S = 0.02
+_NOTHING = processes.CpuTurn(0.0, 0.0)
+
+
+class _Look(NamedTuple):
+    """One look at a worker."""
+
+    turns: dict[int, processes.CpuTurn]
+    memory: processes.Mapped | None
+
+
+def _look(pid: int) -> _Look:
+    return _Look(processes.turns(pid), processes.mapped(pid))
+
+
+class Workers:
+    """Look at the workers before the first step and after the last one.
+
+    Which of the script's child processes are workers is told by the iterators that feed the
+    loop. Only those that lived through all the steps are told of.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self._before: dict[int, _Look] = {}
+        self._pids: set[int] = set()
+        self._free_bytes: list[int] = []
+        self._running: dict[int, list[int]] = {}
+        self._next_s = 0.0
+
+    def begin(self) -> None:
+        """Look at every child process."""
+        self._began_s = time.monotonic()
+        pids = [child.pid for child in multiprocessing.active_children()]
+        self._before = {pid: _look(pid) for pid in pids if pid is not None}
+
+    def loaded(self, iterator: Any, batch: Any) -> None:
+        """Note whose workers made a batch."""
+        for worker in getattr(iterator, "_workers", ()):
+            self._pids.add(worker.pid)
+
+    def ended(self) -> None:
+        """Note how much room is left where workers put their batches, and what one of them does."""
+        now = time.monotonic()
+        if not self._pids or now < self._next_s:
+            return
+        self._next_s = now + _SAMPLE_S
+        if os.path.ismount(_SHARED):
+            space = os.statvfs(_SHARED)
+            self._free_bytes.append(space.f_bavail * space.f_frsize)
+        # One after the other: there may be many, with many threads each.
+        pid = min(self._pids, key=lambda pid: len(self._running.get(pid, ())))
+        self._running.setdefault(pid, []).append(processes.runnable_count(pid))
+
+    def end(self) -> dict[str, Any]:
+        """Look again; return what each worker did meanwhile."""
+        wall_s = time.monotonic() - self._began_s
+        pids = sorted(self._pids & self._before.keys())
+        looks = {pid: _look(pid) for pid in pids}
+        alive = {pid: look for pid, look in looks.items() if look.turns and self._before[pid].turns}
+        if not alive:
+            return {}
+        copies = [copied(self._before[pid].memory, look.memory) for pid, look in alive.items()]
+        found: dict[str, Any] = {
+            "wall_s": wall_s,
+            "each": [
+                {
+                    **spent(self._before[pid].turns, look.turns),
+                    "busy_ratio": busy_ratio(self._running.get(pid, ())),
+                    "cpus": sorted(processes.mask(pid)),
+                }
+                for pid, look in alive.items()
+            ],
+            "shm_free_bytes": min(self._free_bytes, default=None),
+        }
+        if all(copy is not None for copy in copies):
+            found["copied_bytes"] = sum(copy for copy in copies if copy is not None)
+            found["inherited_bytes"] = sum(
+                look.memory.shared_bytes for look in alive.values() if look.memory is not None
+            )
+        return found
+
+
+def spent(
+    before: dict[int, processes.CpuTurn], after: dict[int, processes.CpuTurn]
+) -> dict[str, float]:
+    """Return what the threads of a worker took between two looks, new threads included."""
+    spans = [(before.get(thread, _NOTHING), times) for thread, times in after.items()]
+    return {
+        "run_s": sum(then.run_s - first.run_s for first, then in spans),
+        "wait_s": sum(then.wait_s - first.wait_s for first, then in spans),
+    }
+
+
+def busy_ratio(counts: Sequence[int]) -> float:
+    """Return how many threads of a worker run or want to, on average of when any does.
+
+    Threads that take turns are one at a time, however many there are.
+    """
+    busy = [count for count in counts if count]
+    return fmean(busy) if busy else 1.0
+
+
+def copied(before: processes.Mapped | None, after: processes.Mapped | None) -> int | None:
+    """Return the bytes that went from shared to private: pages that were copied to be written.
+
+    A worker that grows by itself shares as much as before; one that ends with less shared and as
+    much more of its own wrote to what it had inherited, be it only a count of references.
+    """
+    if before is None or after is None:
+        return None
+    lost = before.shared_bytes - after.shared_bytes
+    return max(0, min(lost, after.private_bytes - before.private_bytes))
+
+
+EXAMINER = Workers

@@ -1,0 +1,104 @@
+"""How long a batch takes to fetch, also inside the worker processes of the script's loader."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from hasten.instrument.dataset_profile import DatasetProfile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.instrument.seams import Seam
+
+_SLOT_COUNT = 1024
+_FIELD_COUNT = 8
+_PID, _DATASET, _WALL, _CPU, _COUNT, _FIRST_WALL, _FIRST_CPU, _UNUSED = range(_FIELD_COUNT)
+
+
+class FetchClock:
+    """Sum up, for each process and dataset, the nanoseconds that torch's fetcher takes.
+
+    The sums stand in memory that a fork shares, so forked workers write what this process reads,
+    without a word between them. Workers that are spawned import torch anew: of those nothing is
+    known. Only the thread that fetches is charged with CPU time: the threads of a pool spin on
+    after their work, and a worker's queue has a thread of its own.
+
+    Attributes:
+        look: takes a closer look, where somebody wants one; these batches are not summed up.
+    """
+
+    def __init__(self) -> None:
+        shared = mmap.mmap(-1, _SLOT_COUNT * _FIELD_COUNT * 8)
+        self._cells = memoryview(shared).cast("q")
+        self._inside = False
+        self.look = DatasetProfile()
+
+    def timed(
+        self, original: Callable[[Any, Any], Any], seam: Seam | None = None
+    ) -> Callable[[Any, Any], Any]:
+        """Return the `fetch` of one of torch's fetchers with its time taken, while `seam` is on."""
+
+        @wraps(original)
+        def fetch(fetcher: Any, indices: Any) -> Any:
+            if self._inside:  # a dataset that reads another loader
+                return original(fetcher, indices)
+            if seam is not None and not seam.on:
+                return original(fetcher, indices)
+            self._inside = True
+            looked = self.look.is_on
+            wall_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+            try:
+                if looked:
+                    return self.look.fetch(original, fetcher, indices)
+                batch = original(fetcher, indices)
+            finally:
+                self._inside = False
+            cpu_ns = time.thread_time_ns() - cpu_ns
+            self._add(id(fetcher.dataset), time.perf_counter_ns() - wall_ns, cpu_ns)
+            return batch
+
+        return fetch
+
+    def _add(self, dataset: int, wall_ns: int, cpu_ns: int) -> None:
+        cells, pid = self._cells, os.getpid()
+        # One writer for each slot, but for a chance that is not worth a lock. A slot whose
+        # process has ended is taken over.
+        at = hash((pid, dataset)) % _SLOT_COUNT * _FIELD_COUNT
+        if cells[at + _PID] != pid or cells[at + _DATASET] != dataset:
+            fresh = (pid, dataset, 0, 0, 0, wall_ns, cpu_ns, 0)
+            for place, value in enumerate(fresh):
+                cells[at + place] = value
+            return
+        cells[at + _WALL] += wall_ns
+        cells[at + _CPU] += cpu_ns
+        cells[at + _COUNT] += 1
+
+    def read(self, dataset: int) -> dict[str, float]:
+        """Return seconds per batch, and CPU seconds per second; nothing where nobody fetched.
+
+        The first batch of each process is left out where there are others: it also imports,
+        opens files and warms caches.
+
+        Args:
+            dataset: its identity, which a fork keeps.
+        """
+        rows = [
+            self._cells[at : at + _FIELD_COUNT].tolist()
+            for at in range(0, _SLOT_COUNT * _FIELD_COUNT, _FIELD_COUNT)
+            if self._cells[at + _DATASET] == dataset and self._cells[at + _PID]
+        ]
+        wall_ns, cpu_ns, count = (sum(row[i] for row in rows) for i in (_WALL, _CPU, _COUNT))
+        if not count:
+            wall_ns, cpu_ns = (sum(row[i] for row in rows) for i in (_FIRST_WALL, _FIRST_CPU))
+            count = len(rows)
+        if not count or not wall_ns:
+            return {}
+        return {
+            "loader.fetch_s": wall_ns * 1e-9 / count,
+            "loader.fetch_cpu_ratio": min(1.0, cpu_ns / wall_ns),
+        }

@@ -1,0 +1,84 @@
+"""Whether the script's own convolutions are faster with channels last: a probe on copies."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hasten.instrument.operation_timing import timed_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PROBE_S = 0.08
+_LEAST_COUNT = 3
+
+
+class ConvolutionShape(NamedTuple):
+    """What makes a convolution, but for its numbers.
+
+    Attributes:
+        options: stride, padding, dilation, transposed, output padding, groups.
+    """
+
+    image: tuple[int, ...]
+    kernel: tuple[int, ...]
+    dtype: Any
+    options: tuple[Any, ...]
+
+
+def _layout(dimensions: int) -> Any:
+    import torch
+
+    return torch.channels_last if dimensions == 4 else torch.channels_last_3d
+
+
+def with_channels_last(tensor: Any) -> bool:
+    """Return whether a tensor has channels last and could not as well have them first."""
+    layout = _layout(tensor.dim())
+    return not tensor.is_contiguous() and tensor.is_contiguous(memory_format=layout)
+
+
+def can_tell_layout(tensor: Any) -> bool:
+    """Return whether channels first and channels last are different layouts for a tensor."""
+    layout = _layout(tensor.dim())
+    return bool(tensor.is_contiguous() != tensor.is_contiguous(memory_format=layout))
+
+
+def speed_ratio(shape: ConvolutionShape) -> float:
+    """Return how many times faster a convolution is with channels last, forward and backward.
+
+    The best of each, timed in turns on numbers of our own; no random number is drawn.
+    """
+    import torch
+
+    with torch.no_grad():
+        first = _convolve(shape, torch.contiguous_format)
+        last = _convolve(shape, _layout(len(shape.image)))
+        first(), last()  # the first call also makes the kernel
+        firsts: list[int] = []
+        lasts: list[int] = []
+        until = time.perf_counter() + _PROBE_S
+        while len(firsts) < _LEAST_COUNT or time.perf_counter() < until:
+            firsts.append(timed_ns(first))
+            lasts.append(timed_ns(last))
+    return min(firsts) / min(lasts)
+
+
+def _convolve(shape: ConvolutionShape, layout: Any) -> Callable[[], Any]:
+    import torch
+
+    def filled(sizes: tuple[int, ...]) -> Any:
+        return torch.full(sizes, 0.5, dtype=shape.dtype, device="cpu").contiguous(
+            memory_format=layout
+        )
+
+    aten: Any = torch.ops.aten
+    image, kernel, options = filled(shape.image), filled(shape.kernel), shape.options
+    gradient = torch.ones_like(aten.convolution(image, kernel, None, *options))
+
+    def work() -> None:
+        aten.convolution(image, kernel, None, *options)
+        aten.convolution_backward(gradient, image, kernel, None, *options, [True, True, False])
+
+    return work

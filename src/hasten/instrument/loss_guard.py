@@ -1,0 +1,231 @@
+"""The guard of a real run: its losses are held against those of the script without levers.
+
+After the first steps they are held against what the run itself has seen: a loss that is no number,
+or one that stays far above all of them, puts the levers back. A script whose loss does so without
+levers loses only their speed.
+
+One recorded run does not know how much another seed changes, so the band is wide: the guard is
+there for what has gone plainly wrong, and says nothing that a user could not see in the losses.
+A loss below the band never counts: a training that was resumed begins there.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING
+
+from hasten.instrument.training_health import WINDOW_COUNT, TrainingHealthMonitor
+from hasten.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hasten.instrument.watch import Watch
+    from hasten.records import LossEnvelope
+
+STEP_COUNT = 50
+_SPREADS, _LEAST_RATIO = 6.0, 0.5
+_TIGHT_SPREADS, _TIGHT_RATIO = 4.0, 0.25
+_MOVES_RATIO = 10.0
+_FALL_SPREADS, _FALL_WINDOWS_COUNT = 10.0, 4
+_LEAST_MOVE_RATIO = 1e-7
+_SLOW_RATIO = 1.5
+_LEAST_KNOWN_COUNT, _KNOWN_COUNT = 4, 16
+_LATE_COUNT = 64
+_REACHES, _HIGH_WINDOWS_COUNT = 10.0, 4
+
+
+class Guard:
+    """Watch the losses of a run, its first steps more closely.
+
+    Args:
+        watch: the seams of this process.
+        band: what the script did without levers.
+        astray: called once with the number of a step and what is wrong there.
+        slow: called at the end with the seconds of a step and those without levers, where they
+            are too many.
+    """
+
+    def __init__(
+        self,
+        watch: Watch,
+        band: LossEnvelope,
+        *,
+        astray: Callable[[int, str], None],
+        slow: Callable[[float, float], None],
+    ) -> None:
+        self._band = band
+        self._astray = astray
+        self._slow = slow
+        self._pid = os.getpid()
+        self._looked_count = 0
+        self._levels: list[float] = []
+        self._start = math.nan
+        self._start_size, self._high_count = 0.0, 0
+        self._known: tuple[float, ...] = ()
+        self._highest, self._lowest = -math.inf, math.inf
+        self._vitals = TrainingHealthMonitor(watch, by_hand=band.by_hand, boundary=self._look)
+
+    def _look(self) -> None:
+        """Look at what is new at the end of a step."""
+        if os.getpid() != self._pid:
+            self._vitals.close()
+            return
+        vitals = self._vitals
+        count = vitals.step_count
+        at_window = count % (WINDOW_COUNT if count < STEP_COUNT else _LATE_COUNT) == 0
+        if at_window or count == STEP_COUNT:
+            vitals.read()
+        wrong = self._not_finite()
+        if wrong is None and at_window and count <= STEP_COUNT:
+            wrong = self._leaves_the_band(count // WINDOW_COUNT - 1)
+        elif wrong is None and at_window:
+            wrong = self._explodes(count)
+        if wrong is not None:
+            vitals.close()
+            self._astray(*wrong)
+        elif count == STEP_COUNT:
+            self._look_at_the_time()
+        if at_window and count >= STEP_COUNT:
+            vitals.forget()
+            self._looked_count = 0
+
+    def _not_finite(self) -> tuple[int, str] | None:
+        """Find a loss that is no number among those that are known and new."""
+        for step, value, _ in self._vitals.losses[self._looked_count :]:
+            if not isinstance(value, float):  # on an accelerator, until the window ends
+                break
+            self._looked_count += 1
+            if not math.isfinite(value):
+                if step < STEP_COUNT:
+                    return step + 1, f"the loss is {value}, and without levers it was finite"
+                return step + 1, f"the loss is {value}; it was last known good at step {step}"
+            if step < STEP_COUNT:
+                self._start_size = max(self._start_size, abs(value))
+        return None
+
+    def _explodes(self, count: int) -> tuple[int, str] | None:
+        """Find a window far above all that the run itself has seen: its highs, and their reach."""
+        new = [value for step, value, _ in self._vitals.losses if step >= count - _LATE_COUNT]
+        level = median(new) if new else math.nan
+        if math.isnan(level):
+            return None
+        known, self._known = self._known, (*self._known, level)[-_KNOWN_COUNT:]
+        if len(known) < _LEAST_KNOWN_COUNT:
+            return None
+        self._highest = max(self._highest, *known)
+        self._lowest = min(self._lowest, *known)
+        reach = max(self._highest - self._lowest, abs(self._highest), self._start_size)
+        self._high_count = self._high_count + 1 if level > self._highest + _REACHES * reach else 0
+        if self._high_count:
+            self._known = known  # what is astray does not become usual
+        if self._high_count < _HIGH_WINDOWS_COUNT:
+            return None
+        good = count - _HIGH_WINDOWS_COUNT * _LATE_COUNT
+        return count, (
+            f"the loss is {level:.4g}, and was {self._highest:.4g} at most; it was last known good"
+            f" at step {good}"
+        )
+
+    def _leaves_the_band(self, window: int) -> tuple[int, str] | None:
+        vitals, first = self._vitals, window * WINDOW_COUNT
+        losses = [value for step, value, _ in vitals.losses if step >= first]
+        moved = vitals.moves[window] if window < len(vitals.moves) else None
+        if not self._levels:
+            self._start = max((v for step, v, _ in vitals.losses if step == 0), default=math.nan)
+        self._levels.append(median(losses) if losses else math.nan)
+        says = judge(self._band, self._levels, start=self._start, moved=moved)
+        if says is None and vitals.learns:
+            says = stuck(self._band, vitals.moves)
+        return None if says is None else (first + WINDOW_COUNT, says)
+
+    def _look_at_the_time(self) -> None:
+        """Compare the lower quartile: compiling, evaluation and a short load are not in it."""
+        if self._band.step_s is None:
+            return
+        ends = self._vitals.ends_ns
+        times = sorted(late - early for early, late in pairwise(ends))
+        step_s = times[len(times) // 4] * 1e-9
+        if step_s > _SLOW_RATIO * self._band.step_s:
+            self._slow(step_s, self._band.step_s)
+
+
+def judge(
+    band: LossEnvelope, levels: Sequence[float], *, start: float, moved: float | None
+) -> str | None:
+    """Say what is wrong with the last of the windows so far, None where nothing is.
+
+    Args:
+        band: the script without levers.
+        levels: the median loss of each window.
+        start: the loss of the first step, which no update has changed yet: a run that begins
+            higher than the recorded one did, by other initial weights, has not gone astray.
+        moved: how far the weights moved in the last one, relative to their size.
+    """
+    level = levels[-1]
+    if not band.losses or math.isnan(level):
+        return None
+    index, fall = len(levels) - 1, max(band.losses) - min(band.losses)
+    spread = max(band.spreads)
+    # Behind the recorded steps less and less is known.
+    beyond = max(1.0, len(levels) / len(band.losses))
+    margin = beyond * max(_SPREADS * spread, fall, _LEAST_RATIO * abs(band.losses[0]))
+    if level > max(band.highest, start) + margin:
+        return f"the loss is {level:.4g}, and without levers it was {band.highest:.4g} at most"
+    usual = band.losses[min(index, len(band.losses) - 1)]
+    tight = usual + beyond * (_TIGHT_SPREADS * spread + _TIGHT_RATIO * fall)
+    if moved is not None and band.moves and level > tight:
+        times = moved / max(*band.moves, _LEAST_MOVE_RATIO)
+        if times > _MOVES_RATIO:
+            return (
+                f"the weights move {times:.3g} times as far as without levers, and the loss is "
+                f"{level:.4g} in place of {usual:.4g}"
+            )
+    return _never_falls(band, levels, spread)
+
+
+def _never_falls(band: LossEnvelope, levels: Sequence[float], spread: float) -> str | None:
+    """Find a loss that stays where it began, though without levers it fell clearly and soon."""
+    usual = band.losses
+    fall, half = usual[0] - usual[-1], usual[len(usual) // 2]
+    clear = fall > max(_FALL_SPREADS * spread, 0.1 * abs(usual[0])) and usual[0] - half > 0.4 * fall
+    if len(usual) < _FALL_WINDOWS_COUNT or not clear or len(levels) * WINDOW_COUNT + 2 < STEP_COUNT:
+        return None
+    if min(levels) > usual[0] - 0.05 * fall and levels[0] - levels[-1] < 0.05 * fall:
+        return (
+            f"the loss stays at {levels[-1]:.4g}, and without levers it had fallen from "
+            f"{usual[0]:.4g} to {usual[-1]:.4g}"
+        )
+    return None
+
+
+def stuck(band: LossEnvelope, moves: Sequence[float]) -> str | None:
+    """Say that no weight moves at all, where all of them did without levers."""
+    if len(moves) < 2 or not band.moves or min(band.moves) < _LEAST_MOVE_RATIO:
+        return None
+    return "the weights do not move" if max(moves) == 0.0 else None
+
+
+def astray_said(step_count: int, wrong: str, done: Sequence[str], stay: Sequence[str]) -> str:
+    """Say what went wrong, what was done about it, and what the user can do."""
+    said = [f"hasten: step {step_count}: {wrong}."]
+    if done:
+        said.append(f"Put back: {', '.join(done)}.")
+    if stay:
+        said.append(f"Only a new process can put back: {', '.join(stay)}.")
+    said.append(
+        "If it does not recover, start again without the plan; `hasten tune` makes a new one."
+    )
+    return " ".join(said) + "\n"
+
+
+def slow_said(step_s: float, usual_s: float) -> str:
+    """Say that the run is slower than the script without levers was."""
+    return (
+        f"hasten: a step takes {duration(step_s)}, and took {duration(usual_s)} without levers "
+        "when this was tuned: something else may load the machine. If it stays like this, run "
+        "`hasten tune` again.\n"
+    )

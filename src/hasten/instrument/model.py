@@ -1,0 +1,114 @@
+"""What the models of a script are made of, for the levers' `settings`."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+from hasten.instrument.layout_probe import can_tell_layout, with_channels_last
+from hasten.instrument.object_table import Table
+from hasten.instrument.precision_probe import fewer_bits, fp32_precision
+
+
+class ModelFacts:
+    """Notes of every root module that the loop calls, and of what the machine does with them."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Any] = {}
+        self._roots = Table()
+        self._autocasts = AutocastWatch()
+        self._is_timed = False
+
+    def called(self, module: Any, kwargs: Any) -> None:
+        """Look at a root module when it is called for the first time."""
+        if module in self._roots:
+            return
+        self._roots[module] = None
+        parts = list(module.modules())
+        weights = list(module.parameters())
+        if weights:
+            self.found.setdefault("model.parameter_count", sum(p.numel() for p in weights))
+        self._note_layers(parts)
+        self._note_numbers([weight for weight in weights if weight.is_floating_point()])
+        self._note_attention(parts, kwargs)
+
+    def read(self) -> dict[str, Any]:
+        """Return the notes, with the speed of fewer bits on the models' device, timed once."""
+        device = self.found.get("model.device")
+        if self._autocasts.close():
+            self.found["script.autocast"] = True
+        self.found["fp32.precision"] = fp32_precision()
+        if device is not None and not self._is_timed:
+            self._is_timed = True
+            self.found.update(fewer_bits(device))
+        return self.found
+
+    def _note_layers(self, parts: list[Any]) -> None:
+        from torch import nn
+
+        for name, kinds in (
+            ("model.conv", (nn.Conv2d, nn.ConvTranspose2d)),
+            ("model.conv3d", (nn.Conv3d, nn.ConvTranspose3d)),
+        ):
+            convolutions = [part for part in parts if isinstance(part, kinds)]
+            self.found[name] = bool(self.found.get(name)) or bool(convolutions)
+            self._note_layouts([part.weight for part in convolutions])
+
+    def _note_layouts(self, kernels: list[Any]) -> None:
+        """Note whether the kernels whose layout can be told all have channels last."""
+        last = [with_channels_last(k) for k in kernels if can_tell_layout(k)]
+        if last:
+            self.found["model.channels_last"] = self.found.get("model.channels_last", True) and all(
+                last
+            )
+
+    def _note_numbers(self, weights: list[Any]) -> None:
+        if not weights:
+            return
+        names = {str(weight.dtype).removeprefix("torch.") for weight in weights}
+        names.add(self.found.get("model.dtype", min(names)))
+        self.found["model.dtype"] = "mixed" if len(names) > 1 else names.pop()
+        self.found.setdefault("model.device", weights[0].device.type)
+
+    def _note_attention(self, parts: list[Any], kwargs: Any) -> None:
+        """Note who computes attention; Transformers' models name it, and can exchange `eager`."""
+        from torch import nn
+
+        configs: list[Any] = [getattr(part, "config", None) for part in parts]
+        told = [config for config in configs if hasattr(config, "_attn_implementation")]
+        names = [str(config._attn_implementation) for config in told]
+        if "eager" in names:
+            asked = kwargs.get("output_attentions") or any(
+                getattr(config, "output_attentions", False) for config in told
+            )
+            self.found["model.attention"] = "weights" if asked else "eager"
+        elif names:
+            self.found.setdefault("model.attention", names[0])
+        elif any(isinstance(part, nn.MultiheadAttention) for part in parts):
+            self.found.setdefault("model.attention", "MultiheadAttention")
+
+
+class AutocastWatch:
+    """Notice whether the script enters a `torch.autocast` of its own, around or in a model."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._seen = False
+        self._kind: Any = torch.autocast
+        self._own: Any = self._kind.__enter__
+        original: Any = self._own
+
+        @wraps(original)
+        def enter(context: Any) -> Any:
+            self._seen = self._seen or bool(getattr(context, "_enabled", True))
+            return original(context)
+
+        self._noting: Any = enter
+        setattr(self._kind, "__enter__", enter)  # noqa: B010  # a method is no variable to mypy
+
+    def close(self) -> bool:
+        """Look no longer; return whether the script used autocast."""
+        if self._kind.__enter__ is self._noting:
+            setattr(self._kind, "__enter__", self._own)  # noqa: B010
+        return self._seen

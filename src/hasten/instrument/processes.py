@@ -1,0 +1,149 @@
+"""What the kernel tells of processes and their threads (proc(5)); nothing where it does not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+_REAL = Path("/")
+_KIB = 1024
+
+
+class CpuTurn(NamedTuple):
+    """How long a thread ran, and how long it could have run but had to wait for a CPU."""
+
+    run_s: float
+    wait_s: float
+
+
+class Mapped(NamedTuple):
+    """Written memory of a process: what others map, too, and what is its own."""
+
+    shared_bytes: int
+    private_bytes: int
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # it has ended, or the kernel has no such file
+        return ""
+
+
+def turn(task: Path) -> CpuTurn | None:
+    """Return the times of one thread (docs.kernel.org/scheduler/sched-stats.html)."""
+    words = _text(task / "schedstat").split()
+    if len(words) != 3 or words == ["0", "0", "0"]:
+        return None
+    return CpuTurn(int(words[0]) * 1e-9, int(words[1]) * 1e-9)
+
+
+def turns(pid: int | str = "self", *, root: Path = _REAL) -> dict[int, CpuTurn]:
+    """Return the times of each thread of a process by the kernel's id of it."""
+    tasks = root / f"proc/{pid}/task"
+    try:
+        names = os.listdir(tasks)
+    except OSError:
+        return {}
+    found = {int(name): turn(tasks / name) for name in names}
+    return {thread: times for thread, times in found.items() if times is not None}
+
+
+def children_run_s(*, root: Path = _REAL) -> float:
+    """Return the seconds that the children of this process ran, those that have ended included.
+
+    What an alive one has run moves to the ended ones when it is waited for, so that a difference
+    of two readings holds for children that came or went in between.
+    """
+    import resource
+
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    pids = [
+        pid for task in (root / "proc/self/task").glob("*/children") for pid in _text(task).split()
+    ]
+    alive_s = sum(one.run_s for pid in pids for one in turns(pid, root=root).values())
+    return ended.ru_utime + ended.ru_stime + alive_s
+
+
+def runnable_count(pid: int, *, root: Path = _REAL) -> int:
+    """Return how many threads of a process run at this moment or wait for a CPU."""
+    tasks = root / f"proc/{pid}/task"
+    try:
+        names = os.listdir(tasks)
+    except OSError:
+        return 0
+    states = (_text(tasks / name / "stat").rpartition(")")[2].split() for name in names)
+    return sum(state[:1] == ["R"] for state in states)
+
+
+def mapped(pid: int, *, root: Path = _REAL) -> Mapped | None:
+    """Return what a process shares and what it wrote, None where the kernel does not say."""
+    sizes: dict[str, int] = {}
+    for line in _text(root / f"proc/{pid}/smaps_rollup").splitlines():
+        words = line.split()
+        if len(words) == 3 and words[2] == "kB":
+            sizes[words[0].rstrip(":")] = int(words[1]) * _KIB
+    if "Private_Dirty" not in sizes:
+        return None
+    return Mapped(sizes["Shared_Dirty"], sizes["Private_Dirty"])
+
+
+def mask(pid: int) -> frozenset[int]:
+    """Return the CPUs that a process may run on; none where that is not known."""
+    try:
+        return frozenset(os.sched_getaffinity(pid))
+    except (AttributeError, OSError):
+        return frozenset()
+
+
+def busy_s(cpus: frozenset[int], *, root: Path = _REAL) -> float | None:
+    """Return the seconds that some CPUs spent on anything but idling, since the machine began."""
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    total, seen_count = 0, 0
+    for line in _text(root / "proc/stat").splitlines():
+        name, *words = line.split()
+        if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in cpus:
+            # user nice system idle iowait irq softirq steal: guests are in user already
+            total += sum(int(words[column]) for column in (0, 1, 2, 5, 6, 7) if column < len(words))
+            seen_count += 1
+    return total * tick_s if seen_count == len(cpus) > 0 else None
+
+
+def current_cpu(*, root: Path = _REAL) -> int | None:
+    """Return the CPU on which this thread runs."""
+    words = _text(root / "proc/thread-self/stat").rpartition(")")[2].split()
+    return int(words[36]) if len(words) > 36 else None
+
+
+def throttle_files(*, root: Path = _REAL) -> tuple[Path, ...]:
+    """Return the cpu.stat files of the groups of this process that have a quota."""
+    found: dict[Path, None] = {}
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, own = [*line.split(":", 2), "", ""][:3]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup"
+        bases = (top / controllers, top / "cpu") if controllers else (top, top / "unified")
+        group = Path(own.lstrip("/"))
+        levels = (group, *group.parents)
+        found |= dict.fromkeys(base / level / "cpu.stat" for base in bases for level in levels)
+    return tuple(path for path in found if _fields(path).get("nr_periods"))
+
+
+def throttled_s(files: tuple[Path, ...]) -> float:
+    """Return the seconds for which a quota has held this process up, at the level that did most.
+
+    They are counted on each CPU, so they may be more than the clock shows.
+    """
+    times = [0.0]
+    for path in files:
+        seen = _fields(path)
+        # Version 2 counts microseconds, version 1 nanoseconds.
+        times.append(seen.get("throttled_usec", 0) * 1e-6 + seen.get("throttled_time", 0) * 1e-9)
+    return max(times)
+
+
+def _fields(path: Path) -> dict[str, int]:
+    pairs = (line.split() for line in _text(path).splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}

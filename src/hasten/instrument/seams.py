@@ -1,0 +1,274 @@
+"""Where torch is touched: one replaced attribute per seam, put back as it was.
+
+Never global module hooks: one of them takes the fast path from every module call. Never full
+backward hooks: they break in-place operations. See docs/decisions/0003-seams.md.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import wraps
+from threading import get_ident
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+from hasten.instrument.ledger import INDEX
+from hasten.instrument.source_lines import own_place
+from hasten.records import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.instrument.watch import Watch
+
+_OPTIMIZER, _CHECKPOINT = INDEX[Phase.OPTIMIZER], INDEX[Phase.CHECKPOINT]
+
+
+@dataclass(slots=True)
+class Seam:
+    """One attribute of torch and what stands in its place while we watch.
+
+    Attributes:
+        make: makes the replacement of an original; it asks the seam whether it is `on`.
+        on: False for a replacement that only passes on to the original. One over which the
+            script has put its own stays like that: what is there may call it.
+    """
+
+    owner: Any
+    name: str
+    make: Callable[[Any, Seam], Any]
+    on: bool = False
+    _placed: Any = None
+    _original: Any = None
+
+    def install(self) -> None:
+        """Put the replacement in, or switch it on where it still is."""
+        if self._placed is None:
+            self._original = getattr(self.owner, self.name)
+            self._placed = self.make(self._original, self)
+            setattr(self.owner, self.name, self._placed)
+        self.on = True
+
+    def remove(self) -> None:
+        """Put the original back, unless the script has put something else there meanwhile."""
+        self.on = False
+        if self._placed is not None and vars(self.owner).get(self.name) is self._placed:
+            setattr(self.owner, self.name, self._original)
+            self._placed = self._original = None
+
+
+def _root_call(watch: Watch) -> Callable[[Any, Seam], Any]:
+    """Call of a module from the script: nested calls take the shortest way through."""
+    import torch
+    from torch.compiler import is_compiling
+
+    internals: Any = torch._C
+    tracing_state = internals._get_tracing_state
+    inside = watch.inside
+    plain = torch.nn.Module._wrapped_call_impl
+
+    def make(original: Any, seam: Seam) -> Any:
+        unpatched = original is plain
+
+        @wraps(original)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if inside[0]:
+                if unpatched and self._compiled_call_impl is None:
+                    return self._call_impl(*args, **kwargs)
+                return original(self, *args, **kwargs)
+            # What we read of a tensor under torch.jit.trace would become part of the graph.
+            asleep = is_compiling() or tracing_state() or not seam.on
+            if asleep or get_ident() != watch.thread:
+                return original(self, *args, **kwargs)
+            return watch.root_call(original, self, args, kwargs)
+
+        return call
+
+    return make
+
+
+def _timed(watch: Watch, phase_index: int) -> Any:
+    """Charge a function to a phase."""
+    from torch.compiler import is_compiling
+
+    ledger = watch.ledger
+
+    def make(original: Any, seam: Seam) -> Any:
+        @wraps(original)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or get_ident() != watch.thread or not seam.on:
+                return original(*args, **kwargs)
+            ledger.enter(phase_index)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                ledger.leave()
+
+        return timed
+
+    return make
+
+
+def _differentiate(watch: Watch) -> Callable[[Any, Seam], Any]:
+    from torch.compiler import is_compiling
+
+    def make(original: Any, seam: Seam) -> Any:
+        @wraps(original)
+        def differentiate(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or get_ident() != watch.thread or not seam.on:
+                return original(*args, **kwargs)
+            return watch.backward(original, args, kwargs)
+
+        return differentiate
+
+    return make
+
+
+def _loader_iter(watch: Watch) -> Callable[[Any, Seam], Any]:
+    def make(original: Any, seam: Seam) -> Any:
+        @wraps(original)
+        def iterate(self: Any) -> Any:
+            if get_ident() != watch.thread or not seam.on:
+                return original(self)
+            return watch.loader_iter(original, self)
+
+        return iterate
+
+    return make
+
+
+def _loader_next(watch: Watch) -> Callable[[Any, Seam], Any]:
+    def make(original: Any, seam: Seam) -> Any:
+        @wraps(original)
+        def advance(self: Any) -> Any:
+            if get_ident() != watch.thread or not seam.on:
+                return original(self)
+            return watch.loader_next(original, self)
+
+        return advance
+
+    return make
+
+
+def _constructor(note: Callable[[Any], None]) -> Callable[[Any, Seam], Any]:
+    def make(original: Any, seam: Seam) -> Any:
+        @wraps(original)
+        def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            if seam.on:
+                note(self)
+
+        return construct
+
+    return make
+
+
+class _Guise:
+    """A method that is replaced for its instances; the class itself still shows the original.
+
+    Tensor subclasses look a method up by identity (`func in {torch.Tensor.to, ...}`, as
+    torchvision's do), with what torch hands to `__torch_function__`: the original.
+    """
+
+    __slots__ = ("_original", "_replacement")
+
+    def __init__(self, original: Any, replacement: Any) -> None:
+        self._original = original
+        self._replacement = replacement
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self._original if instance is None else MethodType(self._replacement, instance)
+
+
+def _transfer(watch: Watch) -> Callable[[Any, Seam], Any]:
+    from torch.compiler import is_compiling
+
+    def make(original: Any, seam: Seam) -> Any:
+        @wraps(original)
+        def move(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or get_ident() != watch.thread or not seam.on:
+                return original(self, *args, **kwargs)
+            return watch.transfer(original, self, args, kwargs)
+
+        return _Guise(original, move)
+
+    return make
+
+
+def steering(watch: Watch) -> tuple[Seam, ...]:
+    """Return the seams through which levers act: root calls and loaders."""
+    import torch
+    from torch.utils.data import dataloader
+
+    return (
+        Seam(torch.nn.Module, "__call__", _root_call(watch)),
+        Seam(dataloader.DataLoader, "__iter__", _loader_iter(watch)),
+        Seam(dataloader._BaseDataLoaderIter, "__next__", _loader_next(watch)),
+    )
+
+
+def _switched_on(lines: list[tuple[str, int]]) -> Callable[[Any, Seam], Any]:
+    """Note the line of the script that switches a debug mode on, the latest first."""
+
+    def make(original: Any, seam: Seam) -> Any:
+        @wraps(original)
+        def switch(mode: Any, *args: Any, **kwargs: Any) -> Any:
+            place = own_place(sys._getframe(1)) if mode and seam.on else None
+            if place is not None:
+                lines[:] = [place, *(line for line in lines if line != place)]
+            return original(mode, *args, **kwargs)
+
+        return switch
+
+    return make
+
+
+def watching(watch: Watch) -> tuple[Seam, ...]:
+    """Return the further seams that only measuring needs."""
+    import torch
+    from torch.utils.data import dataloader
+
+    return (
+        Seam(torch.optim.Optimizer, "__init__", _constructor(watch.constructed)),
+        Seam(dataloader.DataLoader, "__init__", _constructor(watch.loader_lines.note)),
+        Seam(torch.optim.Optimizer, "zero_grad", _timed(watch, _OPTIMIZER)),
+        Seam(torch, "save", _timed(watch, _CHECKPOINT)),
+        Seam(os, "fsync", _timed(watch, _CHECKPOINT)),
+        Seam(torch, "set_anomaly_enabled", _switched_on(watch.debug_lines)),
+        Seam(torch.autograd.profiler, "_enable_profiler", _switched_on(watch.debug_lines)),
+    )
+
+
+def differentiating(watch: Watch) -> tuple[Seam, ...]:
+    """Return the seams at which gradients are computed; `Tensor.backward` comes by here."""
+    import torch
+
+    names = ("backward", "grad")
+    return tuple(Seam(torch.autograd, name, _differentiate(watch)) for name in names)
+
+
+def differentiated(args: Any, kwargs: Any) -> tuple[Any, ...]:
+    """Return the tensors whose gradients `torch.autograd.backward` or `grad` was asked for."""
+    import torch
+
+    asked = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
+    roots = asked if isinstance(asked, Sequence) else (asked,)
+    return tuple(root for root in roots if isinstance(root, torch.Tensor))
+
+
+def fetching(watch: Watch) -> tuple[Seam, ...]:
+    """Return the seams at which a batch is made; they stay in forked loader workers."""
+    from torch.utils.data._utils import fetch
+
+    kinds = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
+    return tuple(Seam(kind, "fetch", watch.fetches.timed) for kind in kinds)
+
+
+def moving(watch: Watch) -> tuple[Seam, ...]:
+    """Return the seams at which a tensor goes from one device to another."""
+    import torch
+
+    return tuple(Seam(torch.Tensor, name, _transfer(watch)) for name in ("to", "cuda"))

@@ -1,0 +1,180 @@
+"""Signs of settings that cost time: garbage collections, denormal numbers, debug modes, shapes.
+
+They are looked for in trials alone; a real run carries none of this.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from hasten.instrument.object_table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
+_SHAPE_COUNT = 256
+_TENSOR_COUNT, _ELEMENT_COUNT = 400, 1 << 14
+
+
+class CollectorClock:
+    """Sum up the time of Python's garbage collections, also of those that the script asks for.
+
+    Attributes:
+        spent_ns: nanoseconds inside collections since `install`.
+    """
+
+    def __init__(self) -> None:
+        self.spent_ns = 0
+        self._begun_ns = 0
+
+    def install(self) -> None:
+        """Let Python call at the begin and the end of each collection."""
+        gc.callbacks.append(self._collects)
+
+    def remove(self) -> None:
+        """Leave Python's list of callbacks."""
+        gc.callbacks.remove(self._collects)
+
+    def _collects(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._begun_ns = time.perf_counter_ns()
+        elif self._begun_ns:
+            self.spent_ns += time.perf_counter_ns() - self._begun_ns
+
+
+def _optimized(optimizers: Iterable[Any]) -> Iterator[Any]:
+    """Yield the parameters of optimizers, their gradients, and what is kept for each."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                yield parameter
+                yield parameter.grad
+                yield from optimizer.state.get(parameter, {}).values()
+
+
+def _readable(tensor: Any) -> bool:
+    """Return whether a value is a tensor on the CPU whose denormal numbers the CPU computes."""
+    import torch
+
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and tensor.dtype in (torch.float32, torch.float64, torch.bfloat16)
+    )
+
+
+def denormal_ratio(optimizers: Iterable[Any]) -> float | None:
+    """Return the share of denormal numbers in weights, gradients and states; None without any.
+
+    At most some thousand evenly spaced elements of each tensor are read. A thread that takes
+    denormal numbers for zeros sees none.
+    """
+    import torch
+
+    seen_count = found_count = tensor_count = 0
+    for tensor in filter(_readable, _optimized(optimizers)):
+        if not tensor.numel():
+            continue
+        flat = tensor.detach().reshape(-1)
+        part = flat[:: 1 + flat.numel() // _ELEMENT_COUNT].abs()
+        seen_count += part.numel()
+        tiny = torch.finfo(part.dtype).tiny
+        found_count += int(((part != 0) & (part < tiny)).sum())
+        tensor_count += 1
+        if tensor_count == _TENSOR_COUNT:
+            break
+    return found_count / seen_count if seen_count else None
+
+
+def huge_pages() -> str | None:
+    """Return how the kernel hands out huge pages: always, madvise or never; None if unknown."""
+    try:
+        with open(_HUGE_PAGES) as file:
+            return file.read().partition("[")[2].partition("]")[0] or None
+    except OSError:
+        return None
+
+
+def _convolved_ranks(module: Any, args: Any) -> list[int]:
+    """Return how many dimensions the first input has, 0 for none; nothing without convolutions."""
+    from torch import Tensor
+    from torch.nn.modules.conv import _ConvNd
+
+    if not any(isinstance(part, _ConvNd) for part in module.modules()):
+        return []
+    return [args[0].dim() if args and isinstance(args[0], Tensor) else 0]
+
+
+class SettingSigns:
+    """An observer of the loop, part of `Traits`."""
+
+    def __init__(self) -> None:
+        self._clock = CollectorClock()
+        self._optimizers = Table()
+        self._shapes: set[Any] = set()
+        self._layer_count: int | None = None
+        self._roots = Table()
+        self._ranks: set[int] = set()
+        self._step_count = 0
+        self._backward_count = self._anomaly_count = self._profiler_count = 0
+
+    def called(self, module: Any, args: Any, kwargs: Any) -> None:
+        """Note the shapes of the tensors that a root module is called with."""
+        import torch
+
+        if self._layer_count is None:
+            kinds = (torch.nn.modules.conv._ConvNd, torch.nn.LSTM)
+            self._layer_count = sum(isinstance(part, kinds) for part in module.modules())
+        if module not in self._roots:
+            self._roots[module] = None
+            self._ranks.update(_convolved_ranks(module, args))
+        if len(self._shapes) < _SHAPE_COUNT:
+            inputs = (*args, *kwargs.values())
+            self._shapes.add(
+                (id(module), *(x.shape for x in inputs if isinstance(x, torch.Tensor)))
+            )
+
+    def backward(self) -> None:
+        """Note which debug modes are on while gradients are computed."""
+        import torch
+
+        autograd: Any = torch.autograd
+        self._backward_count += 1
+        self._anomaly_count += torch.is_anomaly_enabled()
+        self._profiler_count += autograd._profiler_enabled()
+
+    def steps(self, optimizer: Any) -> None:
+        """Note an optimizer."""
+        self._optimizers[optimizer] = None
+
+    def ended(self) -> None:
+        """Count a step; collections count from the end of the first one on."""
+        if not self._step_count:
+            self._clock.install()
+        self._step_count += 1
+
+    def read(self) -> dict[str, Any]:
+        """Return what was found; what nobody could see is left out."""
+        found: dict[str, Any] = {
+            "memory.huge_pages": huge_pages(),
+            "preloaded": os.environ.get("LD_PRELOAD", ""),
+            "gc.enabled": gc.isenabled(),
+            "gc.threshold_count": gc.get_threshold()[0],
+            "gc.frozen_count": gc.get_freeze_count(),
+            "model.onednn_layer_count": self._layer_count,
+            "inputs.shape_count": len(self._shapes) or None,
+            "numbers.denormal_ratio": denormal_ratio(self._optimizers),
+        }
+        if self._ranks:  # 0 where they differ
+            found["model.conv_input_rank"] = min(self._ranks) if len(self._ranks) == 1 else 0
+        if self._step_count > 1:
+            found["gc.step_s"] = self._clock.spent_ns * 1e-9 / (self._step_count - 1)
+        if self._backward_count:
+            found["debug.anomaly_ratio"] = self._anomaly_count / self._backward_count
+            found["debug.profiler_ratio"] = self._profiler_count / self._backward_count
+        return {name: value for name, value in found.items() if value is not None}

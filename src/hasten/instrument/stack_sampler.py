@@ -1,0 +1,264 @@
+"""Moments at which to look at where a thread stands: by an alarm, or from a thread beside it.
+
+An alarm interrupts the main thread wherever it is; Python answers between two instructions, or
+after the call into C during which it rang, and all that passed until then is that call's. A thread
+beside has to be woken and to get Python's lock first: where every core is busy it comes
+milliseconds late, and it comes when the other lets go of the lock, which some calls do and others
+never. So the alarm is taken wherever it is to be had: in the main thread, on systems that have it,
+in a script that sets none itself. Weighing a sample by how late it comes is Scalene's way (Berger,
+Stern and Altmayer Pizzorno, OSDI 2023, https://www.usenix.org/conference/osdi23/presentation/berger).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    Look = Callable[[FrameType | None, int], None]
+    """Takes the innermost frame of the thread, and for how many moments it stands."""
+
+_GOLDEN_RATIO = 0.6180339887498949
+# A thread that computes in Python hands over after this long, in place of 5 ms: else most
+# samples would fall on calls that release the interpreter. The kernel adds 50 us to such a short
+# wait unless told otherwise (prctl(2), PR_SET_TIMERSLACK).
+_SWITCH_S = 0.000005
+_SET_TIMER_SLACK, _SLACK_NS = 29, 1
+
+
+class StackSampler(Protocol):
+    """Looks until it ends."""
+
+    def end(self) -> None:
+        """Look no longer, and leave nothing behind."""
+
+
+def begin(look: Look, thread: int, *, shortest_s: float) -> StackSampler:
+    """Call `look` from time to time with where `thread` stands; called in that thread.
+
+    Args:
+        look: may raise; such a moment goes by.
+        thread: its identity, as `threading.get_ident` has it.
+        shortest_s: seconds from one moment to the next, at least; twice that at most. After a call
+            that could not be interrupted the next one may follow sooner.
+    """
+    if _alarm.can_wake(thread):
+        return _EventListener(look, shortest_s)
+    return ThreadSampler(look, thread, shortest_s)
+
+
+class _Gaps:
+    """Seconds from one moment to the next.
+
+    Evenly spread over an interval without a random generator (Weyl, 1916): a loop of a steady
+    period is seen at all its moments.
+    """
+
+    def __init__(self, shortest_s: float) -> None:
+        self._shortest_s = shortest_s
+        self._turn = 0.0
+
+    def __next__(self) -> float:
+        self._turn = (self._turn + _GOLDEN_RATIO) % 1.0
+        return self._shortest_s * (1.0 + self._turn)
+
+
+class _Alarm:
+    """The system's alarm, which interrupts the main thread for all who listen in this process.
+
+    Calls that were interrupted go on (SA_RESTART, PEP 475), and a fork inherits no alarm. A script
+    that takes the signal for itself meanwhile keeps it, and is looked at no longer.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: list[_EventListener] = []
+        self._own = self._ring
+
+    def can_wake(self, thread: int) -> bool:
+        """Return whether the thread can be interrupted, and nobody else does that."""
+        if not hasattr(signal, "setitimer"):
+            return False
+        if not thread == threading.get_ident() == threading.main_thread().ident:
+            return False
+        idle = signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+        return self._is_set() or (signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and idle)
+
+    def add(self, listener: _EventListener) -> None:
+        """Ring for one more."""
+        if not self._is_set():
+            self._listeners.clear()  # the script took the signal from them, and gave it back
+            signal.signal(signal.SIGALRM, self._own)
+            signal.siginterrupt(signal.SIGALRM, False)
+            atexit.register(self._stop)  # one that rings while Python goes down ends the process
+        self._listeners.append(listener)
+        self._wind()
+
+    def remove(self, listener: _EventListener) -> None:
+        """Ring for one less, and give the signal back after the last."""
+        with contextlib.suppress(ValueError):
+            self._listeners.remove(listener)
+        if not self._listeners:
+            self._stop()
+
+    def forget(self) -> None:
+        """Leave nothing in a fork, which has the handler and no alarm."""
+        self._stop()
+
+    def _wind(self) -> None:
+        until_s = min(listener.due_s for listener in self._listeners) - time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, max(1e-6, until_s))
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        now_s = time.monotonic()
+        for listener in list(self._listeners):
+            if listener.due_s <= now_s:
+                listener.rung(frame, now_s)
+        if self._listeners and self._is_set():
+            self._wind()
+
+    def _is_set(self) -> bool:
+        return signal.getsignal(signal.SIGALRM) == self._own
+
+    def _stop(self) -> None:
+        atexit.unregister(self._stop)
+        # One that rang a moment ago is answered between the next two calls, and must not wind the
+        # alarm again: the default answer to it ends the process.
+        self._listeners.clear()
+        if self._is_set():
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+class _EventListener:
+    """Looks when the alarm rings and its own time has come."""
+
+    def __init__(self, look: Look, shortest_s: float) -> None:
+        self._look = look
+        self._gaps = _Gaps(shortest_s)
+        self.due_s = time.monotonic() + next(self._gaps)
+        _alarm.add(self)
+
+    def rung(self, frame: FrameType | None, now_s: float) -> None:
+        """Look, for all the moments that have passed."""
+        count = 0
+        while self.due_s <= now_s:
+            count += 1
+            self.due_s += next(self._gaps)
+        with contextlib.suppress(Exception):
+            self._look(frame, count)
+        # The next one is as far off as it was: a full gap from here on would be blind to what
+        # follows on a long call. What passed while we looked is nobody's time.
+        now_s = time.monotonic()
+        while self.due_s <= now_s:
+            self.due_s += next(self._gaps)
+
+    def end(self) -> None:
+        """Look no longer."""
+        _alarm.remove(self)
+
+
+class ThreadSampler:
+    """Look from a thread beside the one that works, and stand back while the process forks.
+
+    It waits for Python's lock up to the switch interval, and would then see where the other lets
+    go of it and not where it was; so the interval is made short meanwhile.
+
+    Args:
+        look: as for `begin`.
+        thread: as for `begin`.
+        shortest_s: as for `begin`.
+        switch_s: the longest that Python may take to hand over its lock.
+    """
+
+    def __init__(
+        self, look: Look, thread: int, shortest_s: float, *, switch_s: float = _SWITCH_S
+    ) -> None:
+        self._look = look
+        self._about = thread
+        self._shortest_s = shortest_s
+        self.switch_s = switch_s
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        if not _living:
+            _usual_s[0] = sys.getswitchinterval()
+        _living.append(self)
+        _hurry()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Look, after a fork too."""
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name="hasten-pulse", daemon=True)
+        self._thread.start()
+
+    def stand_back(self) -> None:
+        """Leave no thread beside a fork: Python warns of it, and a lock could stay held."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        _wake_in_time()
+        gaps = _Gaps(self._shortest_s)
+        while not self._stop.wait(next(gaps)):
+            frame = sys._current_frames().get(self._about)
+            with contextlib.suppress(Exception):
+                self._look(frame, 1)
+            del frame  # it would keep alive what the thread has let go of
+
+    def end(self) -> None:
+        """Look no longer."""
+        if self not in _living:
+            return
+        _living.remove(self)
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self.stand_back()
+        _hurry()
+
+
+def _wake_in_time() -> None:
+    """Let the kernel wake this thread when it asked to be woken."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, _SLACK_NS, 0, 0, 0)
+
+
+_alarm = _Alarm()
+_living: list[ThreadSampler] = []
+_usual_s = [0.0]
+
+
+def _hurry() -> None:
+    """Let Python hand over its lock as soon as one of those that live asks for it."""
+    sys.setswitchinterval(min([_usual_s[0], *(each.switch_s for each in _living)]))
+
+
+def _before_fork() -> None:
+    for pulse in list(_living):
+        pulse.stand_back()
+
+
+def _after_fork() -> None:
+    for pulse in list(_living):
+        pulse.go_on()
+
+
+def _in_fork() -> None:
+    if _living:
+        _living.clear()
+        _hurry()
+    _alarm.forget()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_fork)

@@ -1,0 +1,251 @@
+"""What the process uses, what the script is made of, what the machine can do."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from hasten.instrument.checkpoints import CheckpointClock
+from hasten.instrument.compilers import read_compilers
+from hasten.instrument.model import ModelFacts
+from hasten.instrument.random_draws import DrawWatch
+from hasten.instrument.samples import quietly
+from hasten.instrument.setting_signs import SettingSigns
+from hasten.instrument.threads import read_threads
+from hasten.instrument.update_code import UpdateWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.instrument.fetches import FetchClock
+
+_MATRIX_SIDE = 1024
+_COPY_BYTES = 1 << 26
+_PROBE_S = 0.25
+
+
+def usage() -> dict[str, float]:
+    """Return peak resident bytes, minor page faults and CPU seconds, loader workers included.
+
+    CPU seconds are those of this process, of its live children by /proc, and of those that
+    ended (getrusage(2)).
+    """
+    import multiprocessing
+    import resource
+
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    alive_s = 0.0
+    for child in multiprocessing.active_children():
+        try:
+            with open(f"/proc/{child.pid}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+            alive_s += (int(fields[11]) + int(fields[12])) * tick_s
+        except OSError:
+            continue
+    return {
+        "peak_rss_bytes": own.ru_maxrss * 1024,
+        "faults_count": own.ru_minflt,
+        "cpu_s": own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + alive_s,
+    }
+
+
+def _best_rate(work: Callable[[], object], amount: float) -> float:
+    work()
+    best_s, until = float("inf"), time.perf_counter() + _PROBE_S
+    while time.perf_counter() < until:
+        start = time.perf_counter()
+        work()
+        best_s = min(best_s, time.perf_counter() - start)
+    return amount / best_s
+
+
+def peaks(device: str) -> dict[str, float | None]:
+    """Measure the best float32 matrix product (FLOP/s) and memory copy (bytes/s) here.
+
+    Best of about a quarter of a second each, with the threads that the process has now. No
+    random numbers are drawn: the script's generators stay where they are.
+
+    Args:
+        device: the kind that the models are on; nothing is known of another than the CPU, which
+            also computes in other formats than float32 at several times the rate.
+    """
+    import torch
+
+    if device != "cpu":
+        return {"peak_flops": None, "copy_bytes": None}
+    with torch.no_grad():
+        left = torch.ones(_MATRIX_SIDE, _MATRIX_SIDE, dtype=torch.float32, device="cpu")
+        out = torch.empty_like(left)
+        source = torch.ones(_COPY_BYTES // 4, dtype=torch.float32, device="cpu")
+        target = torch.empty_like(source)
+        return {
+            "peak_flops": _best_rate(lambda: torch.mm(left, left, out=out), 2 * _MATRIX_SIDE**3),
+            "copy_bytes": _best_rate(lambda: target.copy_(source), _COPY_BYTES),
+        }
+
+
+def _name_below_views(dataset: Any) -> str:
+    """Return the name of a dataset's class, seen through torch's `Subset` and `ConcatDataset`."""
+    from torch.utils.data import ConcatDataset, Subset
+
+    while type(dataset) in (Subset, ConcatDataset):
+        dataset = dataset.dataset if type(dataset) is Subset else dataset.datasets[0]
+    return type(dataset).__name__
+
+
+def _own_order(sampler: Any) -> bool:
+    """Return whether the order of samples comes from a class of the script's own."""
+    kinds = {type(sampler), type(getattr(sampler, "sampler", sampler))}
+    return not all(kind.__module__.startswith("torch.utils.data") for kind in kinds)
+
+
+def _count_bytes(batch: Any) -> int:
+    """Return the bytes of the tensors in a batch, as far as lists, tuples and dicts go."""
+    import torch
+
+    if isinstance(batch, torch.Tensor):
+        return batch.nbytes if batch.layout is torch.strided else 0
+    if isinstance(batch, dict):
+        return sum(map(_count_bytes, batch.values()))
+    return sum(map(_count_bytes, batch)) if isinstance(batch, (list, tuple)) else 0
+
+
+class Traits:
+    """An observer that notes what the script is made of, for the levers' `settings`.
+
+    Args:
+        fetches: says how long the batches took that this process and its workers made.
+
+    Attributes:
+        about_data: says what is known of the dataset with this `id`.
+    """
+
+    def __init__(self, fetches: FetchClock | None = None) -> None:
+        self.found: dict[str, Any] = {}
+        self.about_data: Callable[[int], dict[str, Any]] = lambda dataset_id: {}
+        self._fetches = fetches
+        self._dataset: int | None = None
+        self._batch_count = self._step_count = self._loaded_count = 0
+        self._draws = DrawWatch()
+        self._updates = UpdateWatch()
+        self._model = ModelFacts()
+        self._signs = SettingSigns()
+        self._checkpoints = CheckpointClock()
+        self._prefetch_count = 2
+
+    @property
+    def device(self) -> str:
+        """The kind of device that the first model is on."""
+        return str(self._model.found.get("model.device", "cpu"))
+
+    def called(self, module: Any, args: Any, kwargs: Any) -> None:
+        """Note what a root module is made of."""
+        quietly(self._model.called, module, kwargs)
+        quietly(self._signs.called, module, args, kwargs)
+
+    def loading(self) -> None:
+        """Look at the generators before a batch is fetched."""
+        quietly(self._draws.loading)
+
+    def loaded(self, iterator: Any, batch: Any) -> None:
+        """Note how the loader that feeds the loop is set, and who draws random numbers."""
+        quietly(self._draws.loaded)
+        quietly(self._loaded, iterator, batch)
+
+    def _loaded(self, iterator: Any, batch: Any) -> None:
+        self._loaded_count += id(iterator._dataset) == self._dataset
+        if "loader.workers" not in self.found:
+            self._dataset, self._loaded_count = id(iterator._dataset), 1
+            self.found["loader.workers"] = int(iterator._num_workers)
+            # A loader without workers has no such number; None stands for torch's own, 2.
+            self._prefetch_count = int(getattr(iterator, "_prefetch_factor", None) or 2)
+            self.found["loader.map_style"] = iterator._dataset_kind == 0
+            self.found["loader.persistent"] = bool(iterator._persistent_workers)
+            self.found["loader.own_order"] = _own_order(iterator._index_sampler)
+            self.found["loader.dataset"] = _name_below_views(iterator._dataset)
+            self.found["loader.batch_bytes"] = _count_bytes(batch)
+            # A sampler of the script's own is not asked: it may count how often it is.
+            if self.found["loader.map_style"] and not self.found["loader.own_order"]:
+                self.found["loader.batch_count"] = len(iterator._index_sampler)
+
+    def backward(self, tensors: Any) -> None:
+        """Note which debug modes are on."""
+        quietly(self._signs.backward)
+        quietly(self._updates.backward)
+
+    def steps(self, optimizer: Any) -> None:
+        """Note the optimizer's class and whether torch has a fused form of it."""
+        quietly(self._updates.steps, optimizer)
+        quietly(self._signs.steps, optimizer)
+        quietly(self._steps, optimizer)
+
+    def _steps(self, optimizer: Any) -> None:
+        if "optimizer.name" in self.found:
+            return
+        self.found["optimizer.name"] = type(optimizer).__name__
+        group = optimizer.param_groups[0]
+        self.found["optimizer.fused"] = bool(group.get("fused"))
+        self.found["optimizer.foreach"] = bool(group.get("foreach"))
+        self.found["optimizer.parameter_count"] = len(group["params"])
+
+    def ended(self) -> None:
+        """Count the steps that the loader has fed, and its batches in them."""
+        self._updates.ended()
+        self._signs.ended()
+        self._step_count += self._loaded_count > 0
+        self._batch_count += self._loaded_count
+        self._loaded_count = 0
+
+    def stepped(self, phases_ns: tuple[int, ...]) -> None:
+        """Take in the phases of a step."""
+        self._checkpoints.stepped(phases_ns)
+
+    def read(self) -> dict[str, Any]:
+        """Return the traits, with the thread counts of this moment."""
+        import torch
+
+        self.found.update(read_threads())
+        self.found["torch"] = torch.__version__
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            self.found["ranks.count"] = torch.distributed.get_world_size()
+        self.found.update(read_compilers(torch.__version__))
+        for part in (self._updates, self._model, self._signs, self._checkpoints):
+            quietly(lambda part=part: self.found.update(part.read()))
+        if self._fetches is not None and self._dataset is not None:
+            self.found.update(self._fetches.read(self._dataset))
+            self.found.update(self.about_data(self._dataset))
+        if self._step_count:
+            per_step = max(1, round(self._batch_count / self._step_count))
+            self.found["loader.batches_per_step"] = per_step
+        if self.found.get("loader.workers") == 0:
+            # Pillow loads its readers when a first file is opened; workers do that elsewhere.
+            self.found["loader.opens_images"] = "PIL.JpegImagePlugin" in sys.modules
+        if self._draws.items is not None and not self.found.get("loader.workers"):
+            self.found["loader.draws"] = self._draws.items
+        if self._draws.loop is not None:
+            self.found["loop.draws"] = self._draws.loop
+        # Batches come in bursts of as many as there are workers; so many are on their way at once.
+        workers_count = self.found.get("loader.workers", 0)
+        self.found["cycle_count"] = max(1, self._prefetch_count * workers_count)
+        return self.found
+
+
+class FlopProbe:
+    """Count the floating point operations of the next whole step with torch's own counter."""
+
+    def __init__(self) -> None:
+        from torch.utils.flop_counter import FlopCounterMode
+
+        self._mode: Any = FlopCounterMode(display=False)
+        self._scope = ExitStack()
+        self._scope.enter_context(self._mode)
+
+    def close(self) -> float:
+        """Stop counting and return the operations since the probe was made."""
+        self._scope.close()
+        return float(self._mode.get_total_flops())

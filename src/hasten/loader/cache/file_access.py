@@ -1,0 +1,125 @@
+"""Which files a sample was made from, and whether they are still the same."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+Stamp = tuple[str, int, int, int, int, int]
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_READS = {"open", "os.listdir", "os.scandir"}
+_OUTWARD = (
+    "socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.spawn", "os.posix_spawn",
+    "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "shutil.", "sqlite3.",
+    "ctypes.dlopen", "mmap.", "os.putenv", "os.unsetenv", "webbrowser.", "urllib.", "ftplib.",
+)  # fmt: skip
+_NO_FILES = ("/dev/", "/proc/", "/sys/")
+_FINE_TICK_NS = 50_000_000
+_COARSE_TICK_NS = 2_100_000_000
+
+
+class FileAccessRecord:
+    """What this process opened while it was recorded.
+
+    Attributes:
+        stamps: of files opened to be read and folders that were listed, from before they were.
+        unsettled: one of them changed so lately that its stamp may not show the next change.
+        why_not: what else the process did that no stamp can tell of; empty where nothing.
+    """
+
+    def __init__(self) -> None:
+        self.stamps: dict[str, Stamp] = {}
+        self.unsettled = False
+        self.why_not = ""
+
+    def saw(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Take an audit event in."""
+        if event in _READS:
+            target = arguments[0] if arguments else None
+            writes = event == "open" and _writes(arguments)
+            path = os.fsdecode(target) if isinstance(target, (str, bytes, os.PathLike)) else ""
+            if path and not writes and not path.startswith(_NO_FILES):
+                self.takes(path)
+            else:
+                self.why_not = f"it opens {target!r:.60} in a way that leaves no stamp"
+        elif event.startswith(_OUTWARD):
+            self.why_not = f"it reaches outside ({event})"
+
+    def takes(self, path: str) -> None:
+        """Stamp a file that is about to be read."""
+        if path not in self.stamps:
+            seen = self.stamps[path] = stamp(path)
+            self.unsettled = self.unsettled or not settled(seen)
+
+
+_recording: FileAccessRecord | None = None
+_hooked_pids: set[int] = set()
+
+
+def record() -> FileAccessRecord:
+    """Start to record what this process opens; `stop` ends it.
+
+    An audit hook cannot be taken out again: one is put in per process, and does nothing but
+    look at a flag when nobody records. Readers in C that open files themselves are not seen.
+    """
+    global _recording
+    if not _hooked_pids:  # forked processes keep the hook and this set
+        _hooked_pids.add(os.getpid())
+        sys.addaudithook(_hook)
+    _recording = FileAccessRecord()
+    return _recording
+
+
+def stop() -> None:
+    """End a recording."""
+    global _recording
+    _recording = None
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    seen = _recording
+    if seen is not None:
+        try:
+            seen.saw(event, arguments)
+        except Exception as error:  # a hook that raises would stop what it only watches
+            seen.why_not = repr(error)
+
+
+def _writes(arguments: tuple[Any, ...]) -> bool:
+    flags = arguments[2] if len(arguments) > 2 else 0
+    mode = arguments[1] if len(arguments) > 1 else None
+    return bool(
+        (isinstance(flags, int) and flags & _WRITES)
+        or (isinstance(mode, str) and set(mode) & set("wax+"))
+    )
+
+
+def stamp(path: str) -> Stamp:
+    """Return what changes when the file at `path` is written or replaced.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    found = os.stat(path)
+    return path, found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
+
+
+def settled(seen: Stamp) -> bool:
+    """Return whether a write from now on would give the file another stamp.
+
+    File systems tell the time of a change in ticks. Two writes within one tick look like one.
+    """
+    _, written_ns, changed_ns, *_ = seen
+    coarse = changed_ns % 1_000_000_000 == 0
+    tick_ns = _COARSE_TICK_NS if coarse else _FINE_TICK_NS
+    return time.time_ns() - max(written_ns, changed_ns) > tick_ns
+
+
+def unchanged(stamps: tuple[Stamp, ...]) -> bool:
+    """Return whether every file still has its stamp."""
+    try:
+        return all(stamp(seen[0]) == seen for seen in stamps)
+    except OSError:
+        return False

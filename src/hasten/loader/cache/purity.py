@@ -1,0 +1,192 @@
+"""What the code of a dataset names, and why its samples may then not be kept."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import mmap
+import re
+import sys
+import sysconfig
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.fingerprint import globals_in, names_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_DEEPEST = 5
+_MOST_MEMBERS = 64
+_CLOCKS = {
+    "time": "the clock", "datetime": "the clock", "secrets": "a source of entropy",
+    "uuid": "a source of entropy",
+}  # fmt: skip
+_TELLING = {
+    "urandom": "a source of entropy", "SystemRandom": "a source of entropy",
+    "getrandom": "a source of entropy", "getpid": "its process",
+    "get_worker_info": "the worker that runs it", "environ": "the environment",
+    "getenv": "the environment", "current_process": "its process", "get_ident": "its thread",
+    "getmtime": "the times of files", "exists": "which files there are",
+    "isfile": "which files there are", "is_file": "which files there are",
+    "print": "the output", "input": "the terminal", "from_file": "files that no hook sees",
+    "memmap": "files that no hook sees", "open_memmap": "files that no hook sees",
+    "get_rank": "its rank", "is_available": "the devices",
+}  # fmt: skip
+_TIMELY = {"now", "today", "utcnow"}
+_UNSEEN_READERS = {
+    "cv2", "h5py", "lmdb", "sqlite3", "_sqlite3", "netCDF4", "rasterio", "tables", "zarr",
+    "pyarrow", "decord", "av", "torchcodec", "torchaudio", "soundfile", "librosa", "turbojpeg",
+    "simplejpeg", "jpeg4py", "SimpleITK", "nvidia", "ffcv", "tensorflow", "datasets", "polars",
+    "duckdb", "lance", "spdl", "webdataset", "litdata", "streaming", "openslide", "gdal", "osgeo",
+    "rocksdb", "leveldb", "plyvel", "redis", "boto3", "requests", "urllib3", "kornia_rs", "ffmpeg",
+    "pyvips", "imageio_ffmpeg", "ray", "accimage", "fsspec", "s3fs", "gcsfs", "tensorstore",
+}  # fmt: skip
+_SHARED_STATE = ("multiprocessing", "ctypes", "_ctypes", "threading", "_thread", "queue", "socket")
+_STDLIB = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
+_INSTALLED = re.compile(r"(?:site|dist)-packages[/\\](\w+)")
+_KNOWN_LIBRARIES = {"torch", "torchvision", "numpy", "PIL"}
+
+
+class PurityAnalysis:
+    """The functions that make the samples of an object, as far as they can be followed.
+
+    Follows the object's own attributes and methods, the globals and closures that they name and
+    what those hold, a few levels deep, but not into the standard library and torch. What is
+    called by a name that is made at run time is not seen.
+
+    Attributes:
+        why_not: why a sample may depend on more than its index; empty where nothing speaks for
+            it.
+        globals: the namespaces and names of the values that the code reads from outside.
+        classes: of the objects that it meets, whose attributes are read by them too.
+    """
+
+    def __init__(self, *roots: Any) -> None:
+        self.why_not = ""
+        self.globals: list[tuple[dict[str, Any], str]] = []
+        self.classes: dict[type, None] = {}
+        self._seen: set[int] = set()
+        layer = list(roots)
+        for _ in range(_DEEPEST):
+            layer = [below for value in layer for below in self._follow(value)]
+
+    def outside(self) -> list[Any]:
+        """Return the values that the samples are made with, but for the roots' own attributes."""
+        values = [space.get(name) for space, name in self.globals]
+        for kind in self.classes:
+            fields = vars(kind).items()
+            values += [value for name, value in fields if not name.startswith("__")]
+        return values
+
+    def _follow(self, value: Any) -> list[Any]:
+        if id(value) in self._seen or isinstance(value, (str, bytes, int, float, type(None))):
+            return []
+        self._seen.add(id(value))
+        if isinstance(value, FunctionType):
+            return self._follow_function(value)
+        if isinstance(value, MethodType):
+            return [value.__self__, value.__func__]
+        if isinstance(value, partial):
+            return [value.func, *value.args, *value.keywords.values()]
+        if isinstance(value, dict):
+            return list(value.values())[:_MOST_MEMBERS]
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return list(value)[:_MOST_MEMBERS]
+        if isinstance(value, (ModuleType, BuiltinFunctionType)):
+            self._judge_home(value)
+            return []
+        return self._follow_object(value)
+
+    def _follow_object(self, value: Any) -> list[Any]:
+        kind = value if isinstance(value, type) else type(value)
+        self._judge_home(kind)
+        if not isinstance(value, type):
+            self._judge_object(value)
+        if kind.__module__ == "builtins":
+            return []
+        inside = [] if isinstance(value, type) else list(getattr(value, "__dict__", {}).values())
+        methods: list[Any] = []
+        for parent in kind.__mro__:
+            if is_followed(parent):
+                self.classes[parent] = None
+                methods += [_function(member) for member in vars(parent).values()]
+        return [*inside[:_MOST_MEMBERS], *(method for method in methods if method is not None)]
+
+    def _judge_object(self, value: Any) -> None:
+        if isinstance(value, (io.IOBase, mmap.mmap)) or type(value).__name__ == "memmap":
+            self._suspect("it keeps a file open, whose changes nobody can see")
+        elif _root(type(value)) in _SHARED_STATE:
+            self._suspect(f"it shares state with other threads or processes ({type(value)})")
+        elif type(value).__name__ == "Tensor" and value.is_shared():
+            self._suspect("it holds a tensor in shared memory, which others may write")
+
+    def _judge_home(self, value: Any) -> None:
+        root = _root(value)
+        if root in _UNSEEN_READERS:
+            self._suspect(f"{root} may read files in a way that cannot be seen")
+
+    def _suspect(self, why: str) -> None:
+        self.why_not = self.why_not or why
+
+    # ---- functions
+
+    def _follow_function(self, function: FunctionType) -> list[Any]:
+        self._judge_home(function)
+        if not is_own_file(function.__code__.co_filename):
+            return []
+        space = function.__globals__
+        below: list[Any] = [*(function.__defaults__ or ())]
+        below += (function.__kwdefaults__ or {}).values()
+        for cell in function.__closure__ or ():
+            try:
+                below.append(cell.cell_contents)
+            except ValueError:  # not filled yet
+                continue
+        names, own = names_in(function.__code__), globals_in(function.__code__)
+        modules = [space[name] for name in own if isinstance(space.get(name), ModuleType)]
+        for name in names:
+            found = space.get(name, getattr(builtins, name, None)) if name in own else None
+            self._judge_name(name, found, names)
+            is_set = name in own and name in space
+            if is_set and not isinstance(found, (ModuleType, FunctionType, type)):
+                self.globals.append((space, name))
+            below.append(found)
+            below += [vars(module)[name] for module in modules if name in vars(module)]
+        return below
+
+    def _judge_name(self, name: str, found: Any, names: set[str]) -> None:
+        root = name if found is None else _root(found)
+        if name in _TELLING:
+            self._suspect(f"its code names {name}: a sample may depend on {_TELLING[name]}")
+        elif root == "datetime" and not names & _TIMELY:
+            return
+        elif root in _CLOCKS:
+            self._suspect(f"its code names {name}: a sample may depend on {_CLOCKS[root]}")
+        elif root in _UNSEEN_READERS:
+            self._suspect(f"{root} may read files in a way that cannot be seen")
+
+
+def _function(member: Any) -> Callable[..., Any] | None:
+    member = getattr(member, "__func__", getattr(member, "fget", member))
+    return member if isinstance(member, FunctionType) else None
+
+
+def _root(value: Any) -> str:
+    module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return str(module or "").partition(".")[0]
+
+
+def is_own_file(path: str) -> bool:
+    """Return whether code from this file is looked into: not the standard library, nor torch's."""
+    installed = _INSTALLED.search(path)
+    if installed:
+        return installed[1] not in _KNOWN_LIBRARIES
+    return not path.startswith(("<frozen", *_STDLIB))
+
+
+def is_followed(kind: type) -> bool:
+    """Return whether the code of a class is looked into."""
+    path = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return kind.__module__ == "__main__" or bool(path and is_own_file(path))

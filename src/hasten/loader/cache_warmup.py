@@ -1,0 +1,212 @@
+"""In a trial, what pays from the second pass on is shown as it will be then."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.workers.stateful_fetch import doubtful
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hasten.loader.indices import Stream
+
+_MOST_S = 4.0
+_MOST_BATCHES = 64
+_MADE = struct.Struct("<qdd")  # batches, seconds, the share of the samples that is kept
+
+
+class CacheWarmups:
+    """Warms what keeps samples, once for each dataset of a trial.
+
+    Args:
+        clock: seconds of the loop, without those in which the trial was parked.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._done: list[CacheWarmup] = []
+
+    def of(self, source: Any, loader: Any, stream: Stream, *, process_count: int) -> CacheWarmup:
+        """Return the rehearsal of the passes over `loader`, held now where it is the first.
+
+        Args:
+            source: something whose `warm(indices)` keeps samples ahead of use, and whose
+                `kept_ratio` is the share of the dataset that will be kept.
+            loader: the script's loader.
+            stream: the indices of the pass.
+            process_count: workers that make its batches; 0 for the main process.
+        """
+        for known in self._done:
+            if known.suits(source, loader):
+                known.process_count = process_count
+                return known
+        found = CacheWarmup(source, loader, process_count=process_count, clock=self._clock)
+        found.hold(source, stream)
+        self._done.append(found)
+        return found
+
+    def cost_s(self) -> tuple[float, float]:
+        """Return what a run's first passes take longer than later ones, and what the first took.
+
+        The second is what stands for it in a trial, before the first step.
+        """
+        if not self._done:
+            return 0.0, 0.0
+        return sum(known.first_pass_s for known in self._done), self._done[0].held_s
+
+
+class CacheWarmup:
+    """The first batches of a pass, made ready beforehand, which then come again and again.
+
+    A trial sees seconds of a training that takes hours: with a cache it would see only the pass
+    that fills it. So the samples of some batches are kept before any step is timed, and the
+    rest of the trial draws its batches from these; where the budget holds a part of the dataset,
+    that part of each batch. The order of samples in a trial is nobody's concern; a real run and
+    a proof have no rehearsal.
+
+    Attributes:
+        process_count: workers that make the batches; 0 for the main process.
+        held_s: seconds that it took.
+    """
+
+    def __init__(
+        self, source: Any, loader: Any, *, process_count: int, clock: Callable[[], float]
+    ) -> None:
+        self.process_count = process_count
+        self.held_s = 0.0
+        self._token = source.token
+        self._source = weakref.ref(source)
+        self._dataset = weakref.ref(loader.dataset)
+        self._size = int(loader.batch_size or 1)
+        self._clock = clock
+        self._new_count = _new_count(loader, self._size)
+        self._window: list[Any] = []
+        self._withheld: deque[Any] = deque()
+        self._kept_ratio = 1.0
+        self._place = 0
+        self._owed = 0.0
+        self._began_s: float | None = None
+
+    def suits(self, source: Any, loader: Any) -> bool:
+        """Return whether what was warmed is what this pass would find."""
+        same = self._dataset() is loader.dataset and self._size == int(loader.batch_size or 1)
+        return same and bool(self._token == source.token)
+
+    def hold(self, source: Any, stream: Stream) -> None:
+        """Keep the samples of the first batches, in a process like those that will make them.
+
+        The stream is as it was, but where only a part of the dataset will be kept: then these
+        batches come last. Where it turns out that nothing will be kept, there is no window.
+        """
+        batches: list[Any] = []
+        while len(batches) < _MOST_BATCHES and (indices := stream.take(now=True)) is not None:
+            batches.append(indices)
+            if type(indices) is not list:
+                break
+        lists = [indices for indices in batches if type(indices) is list]
+        make = _made_elsewhere if self.process_count else _made
+        count, self.held_s, self._kept_ratio = make(source, lists)
+        self._window = lists[:count] if self._kept_ratio else []
+        if self._window and self._kept_ratio < 1.0:
+            self._withheld.extend(self._window)
+            batches = batches[count:]
+        for indices in reversed(batches):
+            stream.put_back(indices)
+
+    def take(self, stream: Stream, *, now: bool) -> Any:
+        """Return the indices of the next batch in place of the stream's own."""
+        own = stream.take(now=now)
+        if own is None and stream.ended and self._withheld:
+            own = self._withheld.popleft()
+        if own is None or not self._window or self._is_off:
+            return own
+        if self._began_s is None:
+            self._began_s = self._clock()
+        known = self._window[self._place % len(self._window)][: len(own)]
+        self._place += 1
+        if self._kept_ratio >= 1.0:
+            return known
+        self._owed += self._kept_ratio * len(own)
+        count = int(self._owed)
+        self._owed -= count
+        return [*known[:count], *own[len(known[:count]) :]]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that comes again is kept."""
+        return bool(self._window) and self._kept_ratio >= 1.0 and not self._is_off
+
+    @property
+    def indices(self) -> list[Any]:
+        """The samples that come again."""
+        return [index for indices in self._window for index in indices]
+
+    @property
+    def _is_off(self) -> bool:
+        source = self._source()
+        return source is not None and bool(source.is_off)
+
+    @property
+    def first_pass_s(self) -> float:
+        """Seconds by which the pass that fills the cache takes longer than one that reads it.
+
+        Workers fill it while the loop computes: what they need longer than the loop counts.
+        """
+        if not self._window or self._is_off:
+            return 0.0
+        each_s = self.held_s / len(self._window)
+        if self.process_count:
+            each_s = max(0.0, each_s / self.process_count - self._loop_s)
+        return self._kept_ratio * each_s * self._new_count / self._size
+
+    @property
+    def _loop_s(self) -> float:
+        """Seconds from one batch to the next, as the trial has seen them."""
+        if self._began_s is None or self._place < 2:
+            return 0.0
+        return (self._clock() - self._began_s) / self._place
+
+
+def _new_count(loader: Any, size: int) -> int:
+    """Return how many samples a first pass meets; 0 where the dataset has no length."""
+    try:
+        count = len(loader.dataset)
+    except Exception:  # the script's own code
+        return 0
+    try:
+        return min(count, len(loader) * size)
+    except Exception:
+        return count
+
+
+def _made(source: Any, batches: Sequence[Any]) -> tuple[int, float, float]:
+    """Keep samples for some seconds; return the batches, the seconds and the share that is kept."""
+    began_s, count = time.monotonic(), 0
+    for indices in batches:
+        if time.monotonic() >= began_s + _MOST_S or not source.warm(indices):
+            break
+        count += 1
+    return count, time.monotonic() - began_s, float(source.kept_ratio)
+
+
+def _made_elsewhere(source: Any, batches: Sequence[Any]) -> tuple[int, float, float]:
+    """Do so in a fork, as workers would: they have one thread each, and files of their own."""
+    told = mmap.mmap(-1, _MADE.size)
+
+    def make() -> bool:
+        import torch
+
+        torch.set_num_threads(1)
+        _MADE.pack_into(told, 0, *_made(source, batches))
+        return False
+
+    if doubtful(make):
+        return 0, 0.0, 0.0
+    count, spent_s, kept_ratio = _MADE.unpack_from(told)
+    return int(count), float(spent_s), float(kept_ratio)

@@ -1,0 +1,369 @@
+"""What the items of a loader are made with, as deep as one can look, once in a pass.
+
+`fingerprint` is for a look at every batch. Between two passes a script may change anything: the
+size of a transform inside a `Compose`, a global that the dataset's code names, one pixel of an
+array. Workers that stay would not know of it, nor would samples that were kept.
+"""
+
+from __future__ import annotations
+
+import array
+import operator
+import sys
+import time
+import weakref
+import zlib
+from collections import deque
+from functools import partial
+from itertools import chain
+from marshal import dumps
+from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.cache.purity import is_followed, is_own_file
+from hasten.loader.fingerprint import bound_to, globals_in, names_in
+from hasten.loader.random_states import is_generator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Way = Callable[["_SnapshotTaker", Any], Iterable[Any]]
+
+_DEEPEST = 8
+_CHUNK_COUNT = 1024
+_TICK_COUNT = 256
+_POINTER_BYTES = 8
+_MARSHAL_VERSION = 2  # later ones tell equal values apart by who else refers to them
+_PLAIN = {int, float, complex, str, bytes, bool, type(None)}
+_SEQUENCES = (list, tuple, set, frozenset, deque)
+_BUFFERS = (bytearray, array.array, memoryview)
+_WRAPPED = ("__func__", "fget", "fset")
+# Objects of these modules move by themselves, or do not change.
+_OPAQUE_HOMES = {
+    "_io", "_thread", "asyncio", "concurrent", "io", "logging", "mmap", "multiprocessing",
+    "pathlib", "queue", "re", "socket", "subprocess", "threading", "weakref",
+}  # fmt: skip
+
+
+class DatasetSnapshot:
+    """A look at what the items of a loader are made with.
+
+    Two are equal where no difference was seen. Looked into are attributes and slots, containers
+    of any length, arrays and tensors byte by byte, the arguments of partial functions, the
+    objects of bound methods, closures, defaults, the globals that functions name, and the
+    attributes of classes; not the code of torch and of the standard library. Objects are held
+    weakly where they can be: some hold the loader.
+
+    Args:
+        roots: the objects to look at: the dataset, the collate function.
+        most_s: CPU seconds that it may take.
+        most_bytes: of arrays and tensors that it may read.
+
+    Attributes:
+        is_whole: it was finished within its limits. One that was not is equal to none.
+    """
+
+    def __init__(self, *roots: Any, most_s: float, most_bytes: int) -> None:
+        painter = _SnapshotTaker(most_s, most_bytes)
+        try:
+            painter.paint(roots)
+        except Exception:  # objects of somebody else's may raise anything, or change meanwhile
+            self._strokes: list[Any] | None = None
+        else:
+            self._strokes = painter.strokes
+        self.is_whole = self._strokes is not None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DatasetSnapshot) or not (self.is_whole and other.is_whole):
+            return False
+        return self._strokes == other._strokes
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _TooMuch(Exception):
+    """A look would take longer than it may."""
+
+
+class _Row:
+    """Plain values: equal where each is the same object, or all are equal to the bit."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self.values = tuple(values)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Row) or len(self.values) != len(other.values):
+            return False
+        if all(map(operator.is_, self.values, other.values)):
+            return True
+        return dumps(self.values, _MARSHAL_VERSION) == dumps(other.values, _MARSHAL_VERSION)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _Itself:
+    """An object that equals nothing but itself."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, value: Any) -> None:
+        self._of: Callable[[], Any]
+        try:
+            self._of = weakref.ref(value)
+        except TypeError:
+            self._of = lambda: value
+
+    def __eq__(self, other: object) -> bool:
+        mine = self._of()
+        return isinstance(other, _Itself) and mine is not None and mine is other._of()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _SnapshotTaker:
+    """Walks through objects layer by layer, each once, and notes what it sees."""
+
+    def __init__(self, most_s: float, most_bytes: int) -> None:
+        self.strokes: list[Any] = []
+        self._until_s = time.thread_time() + most_s
+        self._left_bytes = most_bytes
+        self._left_count = _TICK_COUNT
+        self._places: dict[int, int] = {}
+        self._kept: list[Any] = []  # so that no other object gets the address of one
+        self._ways: dict[type, Way] = {}
+        self._followed: dict[type, bool] = {}
+
+    def paint(self, roots: Iterable[Any]) -> None:
+        """Look at the roots and at what they hold."""
+        layer = list(roots)
+        for _ in range(_DEEPEST):
+            layer = [below for value in layer for below in self._look(value)]
+        for value in layer:
+            self._opaque(value)
+
+    def _look(self, value: Any) -> Iterable[Any]:
+        """Note a value; return what is to be looked at below it."""
+        self._tick()
+        kind = type(value)
+        if kind in _PLAIN:
+            return self._opaque(value)
+        place = self._places.get(id(value))
+        if place is not None:
+            self.strokes.append(place)
+            return ()
+        self._places[id(value)] = len(self._kept)
+        self._kept.append(value)
+        way = self._ways.get(kind)
+        if way is None:
+            way = self._ways[kind] = self._way(value)
+        return way(self, value)
+
+    @classmethod
+    def _way(cls, value: Any) -> Way:
+        """Return how values of this type are looked at."""
+        if isinstance(value, ModuleType) or is_generator(value):
+            return cls._opaque
+        ways: tuple[tuple[Any, Way], ...] = (
+            (type, cls._class),
+            (FunctionType, cls._function),
+            ((MethodType, partial), cls._bound),
+            (_BUFFERS, cls._buffer),
+            (_array_kinds(), cls._array),
+            (_frame_kinds(), cls._frame),
+            (_tensor_kind(), cls._tensor),
+            (_SEQUENCES, cls._sequence),
+            (dict, cls._mapping),
+        )
+        return next((way for kinds, way in ways if isinstance(value, kinds)), cls._object)
+
+    def _tick(self) -> None:
+        self._left_count -= 1
+        if self._left_count < 0:
+            self._left_count = _TICK_COUNT
+            if time.thread_time() > self._until_s:
+                raise _TooMuch
+
+    def _take(self, size_bytes: int) -> None:
+        self._left_bytes -= size_bytes
+        if self._left_bytes < 0:
+            raise _TooMuch
+
+    def _opaque(self, value: Any) -> Iterable[Any]:
+        self.strokes.append(_Row((value,)) if type(value) in _PLAIN else _Itself(value))
+        return ()
+
+    # ---- code
+
+    def _follows(self, kind: type) -> bool:
+        found = self._followed.get(kind)
+        if found is None:
+            found = self._followed[kind] = is_followed(kind)
+        return found
+
+    def _class(self, kind: type) -> Iterable[Any]:
+        self.strokes.append(_Itself(kind))
+        below: list[Any] = []
+        for parent in filter(self._follows, kind.__mro__):
+            own = {name: value for name, value in vars(parent).items() if _tells(name, value)}
+            self.strokes.append(_Row(own))
+            below += [part for value in own.values() for part in _unwrapped(value)]
+        return below
+
+    def _function(self, function: FunctionType) -> Iterable[Any]:
+        code, space = function.__code__, function.__globals__
+        self.strokes += [_Itself(function), _Itself(code)]
+        below = [*bound_to(function), *(function.__defaults__ or ())]
+        below += [*(function.__kwdefaults__ or {}).values(), *vars(function).values()]
+        if not is_own_file(code.co_filename):
+            return below
+        names = sorted(names_in(code))
+        found = [(name, space[name]) for name in sorted(globals_in(code)) if name in space]
+        for module in [value for _, value in found if isinstance(value, ModuleType)]:
+            inside = vars(module)
+            found += [(name, inside[name]) for name in names if name in inside]
+        self.strokes.append(_Row(name for name, _ in found))
+        return [*below, *(value for _, value in found)]
+
+    def _bound(self, value: Any) -> Iterable[Any]:
+        self.strokes.append(type(value).__name__)
+        if isinstance(value, partial):
+            self.strokes.append(_Row(value.keywords))
+        return bound_to(value)
+
+    # ---- memory
+
+    def _buffer(self, value: Any) -> Iterable[Any]:
+        view = memoryview(value)
+        self._take(view.nbytes)
+        self.strokes.append((type(value).__name__, view.nbytes, zlib.crc32(view)))
+        return ()
+
+    def _array(self, value: Any) -> Iterable[Any]:
+        numpy: Any = sys.modules["numpy"]
+        if isinstance(value, numpy.memmap):
+            return self._opaque(value)  # workers read the same file
+        self.strokes.append((type(value).__name__, value.shape, str(value.dtype), value.strides))
+        self._take(value.nbytes)
+        if value.dtype.hasobject:
+            return [value.tolist()]
+        if value.nbytes:
+            flat = numpy.ascontiguousarray(value).reshape(-1)
+            self.strokes.append(zlib.crc32(flat.view(numpy.uint8)))
+        return list(getattr(value, "__dict__", {}).values())
+
+    def _frame(self, value: Any) -> Iterable[Any]:
+        """Note a table, a column or an index of pandas; their values lie in objects of C."""
+        numpy: Any = sys.modules["numpy"]
+        self.strokes.append(type(value).__name__)  # its index may be another object each time
+        self._take(int(numpy.sum(value.memory_usage())))
+        if not hasattr(value, "columns"):
+            return [value.name, getattr(value, "index", None), value.to_numpy()]
+        names = range(len(value.columns))
+        return [value.columns, value.index, *(value.iloc[:, name].to_numpy() for name in names)]
+
+    def _tensor(self, value: Any) -> Iterable[Any]:
+        import torch
+
+        traits = value.shape, value.dtype, value.device, value.layout, value.requires_grad
+        self.strokes.append((type(value).__name__, *map(str, traits)))
+        self.strokes.append(None if value.is_inference() else value._version)
+        if value.layout is not torch.strided or value.device.type != "cpu":
+            return self._opaque(value)
+        self._take(value.nbytes)
+        self.strokes.append(value.stride())
+        if value.numel():
+            plain = value.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
+            flat = plain.contiguous().as_strided((plain.numel(),), (1,))
+            self.strokes.append(zlib.crc32(flat.view(torch.uint8).numpy()))
+        return list(vars(value).values())
+
+    # ---- containers and objects
+
+    def _sequence(self, value: Any) -> Iterable[Any]:
+        base = next(base for base in _SEQUENCES if isinstance(value, base))
+        below = self._members(base, list(base.__iter__(value)))
+        return below if type(value) is base else [*below, *self._object(value)]
+
+    def _mapping(self, value: Any) -> Iterable[Any]:
+        below = self._members(dict, [*dict.keys(value), *dict.values(value)])
+        return below if type(value) is dict else [*below, *self._object(value)]
+
+    def _object(self, value: Any) -> Iterable[Any]:
+        kind = type(value)
+        self.strokes.append(_Itself(value))
+        if kind.__module__.partition(".")[0] in _OPAQUE_HOMES or hasattr(kind, "__next__"):
+            return ()
+        attributes = _attributes(value)
+        below = self._members(kind, [*attributes, *attributes.values()])
+        return [*below, kind] if self._follows(kind) else below
+
+    def _members(self, kind: type, members: list[Any]) -> list[Any]:
+        """Note the plain ones among what an object holds; return the others."""
+        self.strokes.append((kind.__name__, len(members)))
+        self._take(_POINTER_BYTES * len(members))
+        below: list[Any] = []
+        for start in range(0, len(members), _CHUNK_COUNT):
+            self._tick()
+            part = members[start : start + _CHUNK_COUNT]
+            if _all_plain(part):
+                self.strokes.append(_Row(part))
+            else:
+                below += part
+        return below
+
+
+def _all_plain(values: list[Any]) -> bool:
+    """Return whether these are plain values, or tuples of plain values."""
+    kinds = set(map(type, values))
+    if kinds <= _PLAIN:
+        return True
+    tuples = [value for value in values if type(value) is tuple]
+    inner = set(map(type, chain.from_iterable(tuples)))
+    return kinds <= {*_PLAIN, tuple} and inner <= _PLAIN
+
+
+def _tells(name: str, value: Any) -> bool:
+    """Return whether an attribute of a class can matter to an item."""
+    return not name.startswith("__") or isinstance(value, FunctionType)
+
+
+def _unwrapped(value: Any) -> list[Any]:
+    """Return the functions of a property, a static or a class method; else the value itself."""
+    if isinstance(value, (property, staticmethod, classmethod)):
+        return [getattr(value, name) for name in _WRAPPED if hasattr(value, name)]
+    return [] if isinstance(value, MemberDescriptorType) else [value]
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return attributes and slots of an object; no code of its class runs for that."""
+    try:
+        found = dict(object.__getattribute__(value, "__dict__"))
+    except AttributeError:
+        found = {}
+    for parent in type(value).__mro__:
+        slots = vars(parent).items() if "__slots__" in vars(parent) else ()
+        for name, member in slots:
+            if isinstance(member, MemberDescriptorType):
+                try:
+                    found[name] = member.__get__(value)
+                except AttributeError:  # not set
+                    continue
+    return found
+
+
+def _array_kinds() -> tuple[type, ...]:
+    numpy: Any = sys.modules.get("numpy")
+    return () if numpy is None else (numpy.ndarray, numpy.generic)
+
+
+def _frame_kinds() -> tuple[type, ...]:
+    pandas: Any = sys.modules.get("pandas")
+    return () if pandas is None else (pandas.DataFrame, pandas.Series, pandas.Index)
+
+
+def _tensor_kind() -> type:
+    import torch
+
+    return torch.Tensor

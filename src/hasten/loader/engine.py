@@ -1,0 +1,322 @@
+"""Stand between the script's iterators and whoever fetches for them."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from hasten.loader.epoch_iterator import EpochIterator
+from hasten.loader.indices import begin_stream, fresh_seed, kept_draws, rest_of
+from hasten.loader.loader_state import LoaderState
+from hasten.loader.proofs import Proofs, permit_of
+from hasten.loader.view import Unknown, make_front, steerable
+from hasten.loader.worker_plan import WorkerRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.loader.cache_warmup import CacheWarmup, CacheWarmups
+    from hasten.loader.sources.source import Setup, Source
+
+    Offer = Callable[[Any], Source | str]
+    Undo = Callable[[], None]
+
+
+class Stayed:
+    """Stands in `loader._iterator` where torch keeps workers that stay.
+
+    Trainers take it away to have them end. It is not the iterator of the script's pass: that
+    one holds the loader, and the workers could not end with the loader. It is known weakly: where
+    it lives, torch would begin each new pass in it.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[weakref.ref[Any], weakref.ref[EpochIterator]] | None = None
+
+    def hold(self, front: Any, going: EpochIterator) -> None:
+        """Note the iterator of the script's pass."""
+        self._last = weakref.ref(front), weakref.ref(going)
+
+    def rewound(self) -> Any:
+        """Return the iterator if it lives, with its pass ended; None if it does not."""
+        if self._last is None:
+            return None
+        front, going = self._last[0](), self._last[1]()
+        if front is not None and going is not None:
+            going.leave()
+            front._num_yielded = 0
+        return front
+
+    def _shutdown_workers(self) -> None:
+        """End nothing: the workers end when this has been taken away, or with the loader."""
+
+
+class LoaderEngine:
+    """What the levers want of all loaders of a script, and what was made of it.
+
+    The script's `for` loop holds an iterator of torch's own class. Where a lever wants
+    something, its `_next_data` is answered by an `EpochIterator`; in the middle of a pass, torch's
+    own iterator is cut off from its indices first and gives what it had already asked for.
+
+    Args:
+        rehearsals: of a trial: what pays from the second pass on is shown at once.
+        clock: seconds of the loop, without those in which a trial was parked.
+        granted: the user answers for what cannot be proven of a dataset.
+
+    Attributes:
+        wish: the number of workers that a lever asks for.
+        offers: what may propose a source for a loader.
+        setups: what each worker process does at its start.
+        version: grows with every change of these.
+        notes: what is not done for some loader, and why, one sentence each.
+        proofs: what is proven of each loader.
+        tell: told, once each, what is not done for want of a proof.
+    """
+
+    def __init__(
+        self,
+        *,
+        rehearsals: CacheWarmups | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        granted: bool = False,
+    ) -> None:
+        self.rehearsals = rehearsals
+        self._granted = granted
+        self.proofs = Proofs()
+        self.tell: Callable[[str], object] = lambda why: None
+        self._clock = clock
+        self.wish = WorkerRequest()
+        self.offers: list[Offer] = []
+        self.setups: list[Any] = []
+        self.version = 0
+        self.notes: list[str] = []
+        self._after: list[Callable[[Any, Any], Any]] = []
+        self._desks: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
+        self._fronts: WeakKeyDictionary[Any, Callable[[], Any]] = WeakKeyDictionary()
+
+    # ---- what levers ask for
+
+    def want(self, count: int | None, *, redraws: bool = False) -> Undo:
+        """Ask for `count` workers from now on; None, or the result, is the script's own again.
+
+        Args:
+            count: worker processes.
+            redraws: they may draw random numbers of their own where the script's items draw.
+        """
+        self.wish = WorkerRequest(count, redraws)
+        self._changed()
+        return self._unwish
+
+    def _unwish(self) -> None:
+        self.wish = WorkerRequest()
+        self._changed()
+
+    def add(self, offer: Offer) -> Undo:
+        """Let `offer(loader)` propose a source for each loader, until the result is called.
+
+        It returns a `Source`, or one sentence why it has none for this loader.
+        """
+        return self._with(self.offers, offer)
+
+    def in_workers(self, setup: Setup) -> Undo:
+        """Let `setup` act in each worker process.
+
+        It has `enter(worker_index)` for its start and `first(fetch, indices, dataset, collate_fn)`,
+        which makes each batch. It travels to the workers: where the script starts them by spawn it
+        must pickle.
+        """
+        return self._with(self.setups, setup)
+
+    def on_batch(self, after: Callable[[Any, Any], Any]) -> Undo:
+        """Pass each batch through `after(loader, batch)` before the script gets it."""
+        self._after.append(after)
+        return lambda: self._after.remove(after)
+
+    def _with(self, wanted: list[Any], item: Any) -> Undo:
+        wanted.append(item)
+        self._changed()
+
+        def undo() -> None:
+            wanted.remove(item)
+            self._changed()
+
+        return undo
+
+    def _changed(self) -> None:
+        self.version += 1
+        for front, loader_of in list(self._fronts.items()):
+            loader = loader_of()
+            if "_next_data" in front.__dict__ or loader is None:
+                continue
+            if self._permitted(self._desk(loader), loader):
+                self._take_over(front, loader)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is asked for."""
+        return self.wish.count is None and not self.offers and not self.setups
+
+    def _desk(self, loader: Any) -> LoaderState:
+        desk = self._desks.get(loader)
+        if desk is None:
+            desk = self._desks[loader] = LoaderState(self._note, self._clock, self._say)
+        return desk
+
+    def _say(self, why: str) -> None:
+        self.tell(why)
+
+    def _refuse(self, why: str) -> None:
+        if why not in self.notes:
+            self.tell(why)
+        self._note(why)
+
+    def rehearsal(
+        self, going: EpochIterator, source: Any, process_count: int
+    ) -> CacheWarmup | None:
+        """Return where a trial's pass takes its batches from; None for the script's own order."""
+        if self.rehearsals is None or not hasattr(source, "warm"):
+            return None
+        return self.rehearsals.of(source, going.loader, going.stream, process_count=process_count)
+
+    def _note(self, why: str) -> None:
+        if why not in self.notes:
+            self.notes.append(why)
+
+    # ---- what the script does
+
+    def make(self, loader: Any, stock: Callable[[], Any]) -> Any:
+        """Return the iterator of a new pass."""
+        if not steerable(loader):
+            return stock()
+        desk = self._desk(loader)
+        # torch draws no base seed where the loader's own workers stayed from pass to pass.
+        stays = loader.persistent_workers and loader.num_workers > 0
+        if stays and desk.kept_seed is not None and loader._iterator is None:
+            desk.start_over()  # the script has let its workers go: torch would start new ones
+        if desk.is_astray and desk.kept_seed is None:
+            desk.drop_pools()
+            return stock()
+        if desk.kept_seed is None and not self._permitted(desk, loader):
+            front = stock()
+            if hasattr(front, "_sampler_iter"):
+                front.__dict__.pop("_next_data", None)
+                # The loader holds this iterator then, and it must not hold the loader.
+                self._fronts[front] = weakref.ref(loader) if stays else lambda: loader
+            return front
+        resumed = stays and (desk.kept_seed is not None or loader._iterator is not None)
+        put_back = kept_draws(loader)
+        try:
+            return self._begin(desk, loader, resumed=resumed)
+        except (AttributeError, TypeError, Unknown) as error:
+            put_back()
+            why = error.__cause__ or error
+            self._note(f"a loader was left alone: {type(why).__name__}: {why}")
+            if isinstance(loader._iterator, Stayed):
+                loader._iterator = None
+            return stock()
+
+    def _permitted(self, desk: LoaderState, loader: Any) -> bool:
+        """Return whether anything is asked for, and may be done by what is proven of a loader."""
+        if self.rehearsals is not None:
+            self.proofs.of(loader)  # the parent asks what could be done
+        if self.idle:
+            return False
+        if _is_autocast():  # items compute in other bits than in passes without
+            self._refuse("autocast is on where a pass begins: its batches are made by torch alone")
+            return False
+        if not self._granted:
+            desk.permit = permit_of(self.proofs.of(loader))
+        if desk.permit.missing:
+            self._refuse(desk.permit.missing)
+        return desk.permit.allows(loader, self.wish, self.offers, self.setups)
+
+    def _begin(self, desk: LoaderState, loader: Any, *, resumed: bool) -> Any:
+        """Return an iterator that a `EpochIterator` answers for."""
+        if resumed and desk.kept_seed is None:
+            desk.kept_seed = fresh_seed()
+        stayed = loader._iterator if isinstance(loader._iterator, Stayed) else Stayed()
+        front = stayed.rewound()
+        if front is None:
+            front = make_front(loader)
+        stream = begin_stream(
+            loader, kept_seed=desk.kept_seed if resumed else None, fast=bool(self.offers)
+        )
+        front._index_sampler, front._sampler_iter = stream, iter(stream)
+        going = EpochIterator(self, desk, loader, stream, _pins(front))
+        going.begin()
+        if loader.persistent_workers and loader.num_workers > 0:
+            desk.kept_seed = stream.seed
+            stayed.hold(front, going)
+            if loader._iterator is None:
+                loader._iterator = stayed
+        front._next_data = going.next
+        if loader.num_workers:  # where torch's iterator has workers, it has this, too
+            front._shutdown_workers = going.leave
+        self._fronts[front] = weakref.ref(loader)
+        return front
+
+    def _take_over(self, front: Any, loader: Any) -> None:
+        """Go on with what is left of a pass that torch's own iterator began."""
+        desk = self._desk(loader)
+        stream = rest_of(loader, front._sampler_iter)
+        rest = EpochIterator(self, desk, loader, stream, _pins(front))
+        front._sampler_iter = iter(())
+        itself = weakref.ref(front)  # what an iterator holds must not hold it
+        drained = False
+
+        def next_data() -> Any:
+            nonlocal drained
+            if not drained:
+                try:
+                    batch = type(front_of(itself))._next_data(front_of(itself))
+                except StopIteration:
+                    drained = True
+                else:
+                    stream.delivered()
+                    return batch
+            return rest.next()
+
+        front._next_data = next_data
+
+    def advance(self, original: Callable[[Any], Any], iterator: Any) -> Any:
+        """Return the next batch of the script's `iterator`."""
+        if "_next_data" in iterator.__dict__ and not _profiled():
+            batch = iterator._next_data()  # torch would open and close a record for nobody
+            iterator._num_yielded += 1
+        else:
+            batch = original(iterator)
+        if self._after:
+            loader = self._fronts.get(iterator, lambda: None)()
+            for after in self._after:
+                batch = after(loader, batch)
+        return batch
+
+
+def _profiled() -> bool:
+    from torch.autograd import profiler
+
+    return bool(getattr(profiler, "_is_profiler_enabled", True))
+
+
+def _is_autocast() -> bool:
+    import torch
+
+    return torch.is_autocast_enabled("cpu")
+
+
+def front_of(itself: weakref.ref[Any]) -> Any:
+    """Return the iterator that is asking at this moment."""
+    return itself()
+
+
+def _pins(front: Any) -> Callable[[Any], Any]:
+    """Return what torch's own iterator does with a batch that this process made."""
+    if not front._pin_memory:
+        return lambda batch: batch
+    from torch.utils.data._utils import pin_memory
+
+    device: Any = front._pin_memory_device
+    copy: Any = pin_memory.pin_memory
+    return lambda batch: copy(batch, device)

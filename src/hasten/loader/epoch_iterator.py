@@ -1,0 +1,400 @@
+"""One pass over a loader: who fetches each batch."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.indices import foretell, sample_count
+from hasten.loader.sources.source import stock_of
+from hasten.loader.worker_plan import staff_as_torchs
+from hasten.loader.workers.batch_check import believe
+from hasten.loader.workers.observed import glance, observe
+from hasten.loader.workers.pool import StaleWorkers
+from hasten.loader.workers.tasks import Draws, Task
+from hasten.loader.workers.worker_timeout import WorkersLost, said
+
+if TYPE_CHECKING:
+    from hasten.loader import random_states
+    from hasten.loader.cache_warmup import CacheWarmup
+    from hasten.loader.engine import LoaderEngine
+    from hasten.loader.indices import Stream
+    from hasten.loader.loader_state import LoaderState
+    from hasten.loader.sources.checked import Checked
+    from hasten.loader.worker_plan import WorkerPlan
+    from hasten.loader.workers.pool import Pool
+    from hasten.loader.workers.streams import Streams
+
+
+class EpochIterator:
+    """The batches of one pass, in order.
+
+    Either the main process fetches, or a pool of workers does, ahead of use. Who it is can
+    change in the middle: what has been asked for is delivered first, and the rest of the
+    indices goes to the others.
+
+    Where another thread asks for batches than the one of the loop, both draw from the same
+    generators at any time: then none is read or put back here, and those fetch who would
+    without us.
+
+    Args:
+        board: says what the levers want, at any time.
+        desk: what is known of the loader.
+        loader: the script's.
+        stream: the indices of the batches.
+        pins: copies a batch into pinned memory where the script's loader would.
+
+    Attributes:
+        number: of the next batch that will be asked for.
+        chain: the states of the generators before the batch that was asked for last, where the
+            draws are handed over, and its samples; None until they are read.
+        handed: the states after the batch that was delivered last, there.
+        resumes: the states with which streams of the script's workers would go on elsewhere.
+        astray: another thread asks for batches than the one that began the pass.
+    """
+
+    def __init__(
+        self, board: LoaderEngine, desk: LoaderState, loader: Any, stream: Stream, pins: Any
+    ) -> None:
+        self.desk = desk
+        self.loader = loader
+        self.stream = stream
+        self.staff: WorkerPlan | None = None
+        self.number = 0
+        self.chain: tuple[random_states.States, int] | None = None
+        self.handed: random_states.States | None = None
+        self.resumes: dict[int, random_states.States] = {}
+        self.key = desk.begin_pass(loader)
+        self.astray = desk.is_astray
+        self._thread = threading.get_ident()
+        self._board = board
+        self._pins = pins
+        self._backlog: deque[Any] = deque()
+        self._pool: Pool | None = None
+        self._here: Any = None
+        self._light = False
+        self._starts: dict[int, random_states.States] = {}
+        self._streams: Streams | None = None
+        self._coming: Stream | None = None
+        self._coming_number = 0
+        self._rehearsal: CacheWarmup | None = None
+        self._version = -1
+        self._look: Any = None
+        self._ended = False
+
+    def begin(self) -> None:
+        """Start the script's own workers where torch does, before the first batch is asked for."""
+        if self.loader.num_workers:
+            self._restaff()
+            if self._pool is not None:
+                self._fill(self._pool)
+
+    def next(self) -> Any:
+        """Return the next batch.
+
+        Raises:
+            StopIteration: the pass has ended.
+        """
+        self._ask()
+        while True:
+            if self._outdated:
+                self._restaff()
+            pool = self._pool
+            if pool is None:
+                return self._fetch_here()
+            self._fill(pool, now=True)
+            if pool.given:
+                found = self._collect(pool)
+                if found is not None:
+                    return found[0]
+            elif not self._outdated:
+                self._end(pool)
+
+    def _ask(self) -> None:
+        if self._ended:
+            raise StopIteration
+        if not self.astray and threading.get_ident() != self._thread:
+            self._stray()
+        if self.stream.is_resized:
+            self.abandon([])
+            self.stream.regroup(list(self._backlog))
+            self._backlog.clear()
+        self.desk.pace.ask()
+
+    def _end(self, pool: Pool) -> None:
+        pool.release(self)
+        self._pool, self._ended = None, True
+        self.desk.end_pass(stale=self.is_stale)
+        raise StopIteration
+
+    def leave(self) -> None:
+        """End here: another pass of the same iterator begins."""
+        if self._pool is not None:
+            self._pool.release(self)
+        self._pool, self._ended = None, True
+
+    def _stray(self) -> None:
+        """Go on as torch would."""
+        self.astray = True
+        self.desk.stray()
+        if not self.loader.num_workers:
+            self.abandon([])
+        self.look_again()
+
+    # ---- who fetches
+
+    @property
+    def shared(self) -> bool:
+        """Some process plays several of the script's workers."""
+        staff = self.staff
+        return staff is not None and 0 < staff.count < staff.logical_count
+
+    @property
+    def _setups(self) -> tuple[Any, ...]:
+        return self.desk.permit.setups(self._board.setups)
+
+    @property
+    def _outdated(self) -> bool:
+        return self._version != self._board.version
+
+    def _restaff(self) -> None:
+        """Let those fetch whom the levers, and what is known by now, ask for."""
+        if self._pool is not None and self._pool.given:
+            return  # first what has been asked for
+        desk, loader, self._version = self.desk, self.loader, self._board.version
+        staff, light, heavy = self._chosen()
+        source = None if heavy is None else heavy.source
+        self._rehearsal = self._board.rehearsal(self, source, staff.count or desk.spared_count)
+        staff = desk.spare(loader, staff, source, self._rehearsal)
+        if self._pool is not None and self._pool.serves(staff, heavy, self._setups):
+            self.staff, self.chain = staff, None  # the same processes, asked for other draws
+            return
+        if self._pool is not None:
+            self._pool.release(self)
+        if self._streams is not None:
+            self.resumes.update(self._streams.starts)
+        self.staff, self._pool, self.chain, self._streams = staff, None, None, None
+        self._starts, self.resumes = self.resumes, {}
+        self._here, self._light = light or heavy or stock_of(loader), light is not None
+        if staff.count:
+            self._hire(staff, heavy)
+        elif staff.logical_count:
+            self._streams = desk.streams_here(self, staff.logical_count, self._starts)
+
+    def _chosen(self) -> tuple[WorkerPlan, Checked | None, Checked | None]:
+        """Return who fetches, and with which source, here or in workers."""
+        desk, loader, board, pool = self.desk, self.loader, self._board, self._pool
+        own, there = int(loader.num_workers), 0 if pool is None else pool.count
+        # Torch's workers have the dataset as it was when the pass began.
+        if self.astray or (own and pool is not None and self.is_stale):
+            staff = staff_as_torchs(own, there)
+            return staff, None, pool.source if pool and there == staff.count else None
+        light = desk.source(loader, board.offers, light=True)
+        staff = desk.staff(loader, board.wish, light)
+        return staff, light, None if light else desk.source(loader, board.offers, light=False)
+
+    def _hire(self, staff: WorkerPlan, source: Any) -> None:
+        """Let worker processes fetch; where they cannot start, a script without any goes on."""
+        try:
+            self._pool = self.desk.pool(self.loader, staff, source, self._setups, self)
+        except Exception as error:
+            why = f"workers could not be started ({said(error)})"
+            if not self.loader.num_workers:
+                self.give_up_workers(why)
+            elif source is None and not self._setups:
+                raise
+            else:  # what a lever adds to them may not pickle
+                self.desk.note(why)
+                self._pool = self.desk.pool(self.loader, staff, None, (), self)
+        self.remember()
+
+    def remember(self) -> None:
+        """Keep what the items are made with, as it looks now."""
+        self._look = glance(self.loader)
+
+    @property
+    def is_stale(self) -> bool:
+        """The workers saw another dataset, or collate function, than there is now."""
+        return bool(self._look != glance(self.loader))
+
+    def give_up_workers(self, why: str) -> None:
+        """Fetch in the main process from now on."""
+        self.desk.refuse_workers(why)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Decide anew who fetches, before the next batch."""
+        self._version = -1
+
+    def abandon(self, tasks: list[Task], *, dismiss: bool = False) -> None:
+        """Throw away what the workers have fetched or will have for `tasks`; ask anew.
+
+        Args:
+            tasks: the oldest that were given and not delivered, in order.
+            dismiss: end these workers: their copies of the dataset have changed.
+        """
+        pool = self._pool
+        rest = [] if pool is None else list(pool.given)
+        if pool is not None:
+            pool.discard()
+        if pool is not None and dismiss:
+            pool.close()
+            self._pool = self.staff = None
+        again = [*tasks, *rest]
+        if again:
+            self.number = again[0].number
+            self._backlog.extendleft(task.indices for task in reversed(again))
+        self.chain = None
+        self.look_again()
+
+    # ---- tasks
+
+    def _fill(self, pool: Pool, *, now: bool = False) -> None:
+        while pool.room > 0 and not self._outdated:
+            indices = self._take(now=now and not pool.given)
+            if indices is None:
+                if self.stream.ended:
+                    self._look_ahead(pool)
+                return
+            try:
+                if not pool.give(self._task(indices, pool)):
+                    self.desk.foretold_wrongly()
+            except WorkersLost as error:
+                self._do_without(pool, error)
+
+    def _look_ahead(self, pool: Pool) -> None:
+        """Let idle workers begin the next pass, where one can know how it will begin."""
+        staff = self.staff
+        if pool.idle_room <= 0 or staff is None or self.astray:
+            return
+        if not self.desk.foretells(self.loader, staff, pool):
+            return
+        if self._coming is None:
+            self._coming = foretell(self.loader)
+        while pool.idle_room > 0:
+            indices = self._coming.take(now=True)
+            if indices is None:
+                return
+            number, self._coming_number = self._coming_number, self._coming_number + 1
+            task = Task(
+                number=number,
+                indices=indices,
+                draws=staff.draws,
+                pass_key=self.desk.coming_key if staff.logical_count else 0,
+                seed=self._coming.seed if staff.logical_count else 0,
+                checked=self.desk.due(),
+            )
+            pool.begin_early(task)
+
+    def _take(self, *, now: bool) -> Any:
+        if self._backlog:
+            return self._backlog.popleft()
+        if self._rehearsal is not None:
+            return self._rehearsal.take(self.stream, now=now)
+        return self.stream.take(now=now, raw=self._light)
+
+    def _task(self, indices: Any, pool: Pool) -> Task:
+        assert self.staff is not None  # noqa: S101  # a pool has a staff
+        number, self.number = self.number, self.number + 1
+        draws, before = self.staff.draws, None
+        if draws is Draws.STREAM:
+            before = self._starts.pop(number % self.staff.logical_count, None)
+        elif draws is Draws.CHAIN:
+            before = self.desk.foresee(self, sample_count(indices))
+        checked = self.desk.due()
+        for_workers = self.staff.logical_count > 0
+        return Task(
+            number=number,
+            indices=indices,
+            draws=draws,
+            pass_key=self.key if for_workers else 0,
+            seed=self.stream.seed if for_workers else 0,
+            states=before,
+            hands_over=draws is Draws.CHAIN or self.staff.provisional or self.shared,
+            checked=checked,
+            probed=self.staff.provisional and self.desk.first_probe(),
+            looked=checked or self.staff.provisional or self.stream.left_after(number) < pool.count,
+        )
+
+    # ---- batches
+
+    def _collect(self, pool: Pool) -> tuple[Any] | None:
+        """Return the oldest batch, or None where it must be asked for anew."""
+        task = pool.given[0]
+        try:
+            batch, report = pool.take()
+        except WorkersLost as error:
+            self._do_without(pool, error)
+            return None
+        except StaleWorkers:
+            self.desk.foretold_wrongly(stale=True)
+            pool.drop_early()
+            self.abandon([])
+            return None
+        verdict = believe(self, task, batch, report)
+        if verdict.again:
+            return None
+        self.stream.delivered()
+        self._fill(pool)
+        if verdict.error is not None:
+            raise verdict.error
+        if verdict.fetched_here:
+            return (self._pins(verdict.batch),)
+        if not self.loader.num_workers and self.desk.pace.of_workers(1e-9 * report.fetch_ns):
+            self.look_again()
+        return (verdict.batch,)
+
+    def _do_without(self, pool: Pool, error: WorkersLost) -> None:
+        """Go on where workers died, hang, or cannot send what they made."""
+        given = list(pool.given)
+        pool.discard()
+        self._pool = None
+        pool.close(lost=True)
+        self.abandon(given)
+        self.give_up_workers(f"a worker was lost ({error})")
+
+    def _fetch_here(self) -> Any:
+        indices = self._take(now=True)
+        if indices is None:
+            raise StopIteration
+        number, self.number = self.number, self.number + 1
+        try:
+            if self._streams is not None:
+                batch = self._fetch_for_workers(number, indices)
+            elif self.astray:
+                batch = self._fetch(indices)
+            elif self.desk.curious:
+                batch = self.desk.observe(self, lambda: self._fetch(indices), sample_count(indices))
+            else:
+                pace, began_s = self.desk.pace, time.perf_counter()
+                batch = self._fetch(indices)
+                if pace.is_home and pace.of_main(time.perf_counter() - began_s):
+                    self.look_again()
+        finally:
+            self.stream.delivered()
+        return self._pins(batch)
+
+    def _fetch(self, indices: Any) -> Any:
+        if self._light:
+            return self._here.fetch(indices, fast=self.stream.fast)
+        return self._here.fetch(indices)
+
+    def _fetch_for_workers(self, number: int, indices: Any) -> Any:
+        """Fetch as one of the script's workers would; see now and then that nothing changes."""
+        streams = self._streams
+        assert streams is not None  # noqa: S101  # the caller has looked
+
+        def fetch() -> Any:
+            return streams.fetch(number, lambda: self._fetch(indices))
+
+        if self._light or not self.desk.due():
+            return fetch()
+        found, moves = observe(self.loader, fetch)
+        if moves.changed or moves.seeked:
+            self.desk.refuse_here("items change something when they are made here")
+            self.look_again()
+        if isinstance(found, Exception):
+            raise found
+        return found

@@ -1,0 +1,168 @@
+"""All values of a pixel, and what becomes of them along a chain of transforms.
+
+The readers of value transforms stand here; each takes what has been read so far, the transform,
+and its generation: 1 or 2.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hasten.loader.sources.crops import Step
+
+Arithmetic = tuple[tuple[str, Any], ...]
+"""In-place methods of a tensor with their operands: numbers, or one for each channel."""
+
+HOMES = {1: "torchvision.transforms", 2: "torchvision.transforms.v2"}
+VALUE_COUNT = 256
+
+
+class Refused(Exception):
+    """A chain that is not known to the last detail."""
+
+
+@dataclass(slots=True)
+class TransformCompiler:
+    """How far a chain has been read.
+
+    Attributes:
+        palette: the image of all values, after the transforms so far.
+        height: of the images, after the transforms so far.
+        width: likewise.
+        steps: what moves pixels, so far.
+        arithmetic: what the value transforms are thought to do.
+    """
+
+    palette: Any
+    height: int
+    width: int
+    steps: list[Step] = field(default_factory=list)
+    arithmetic: list[tuple[str, Any]] = field(default_factory=list)
+
+    @property
+    def levels(self) -> Any:
+        """The palette as a plain tensor: channel, entry."""
+        return plain(self.palette).flatten(1)
+
+
+def begin(height: int, width: int, channel_count: int) -> TransformCompiler:
+    """Return the reading of an empty chain for 8-bit images of a size."""
+    numpy: Any = sys.modules["numpy"]
+    values = numpy.arange(VALUE_COUNT, dtype="uint8")
+    ramp = values[None] if channel_count == 1 else values[None, :, None].repeat(channel_count, 2)
+    return TransformCompiler(sys.modules["PIL.Image"].fromarray(ramp), height, width)
+
+
+def plain(image: Any) -> Any:
+    """Return an image as a plain tensor: channel, height, width."""
+    import torch
+
+    if isinstance(image, torch.Tensor):
+        return image.as_subclass(torch.Tensor)
+    numpy: Any = sys.modules["numpy"]
+    pixels = torch.from_numpy(numpy.array(image))
+    return pixels.view(image.height, image.width, -1).permute(2, 0, 1)
+
+
+def change_values(reading: TransformCompiler, transform: Any, generation: int) -> None:
+    """Read a transform that changes each value by itself: apply it to the palette."""
+    import torch
+
+    before = reading.palette
+    forward = transform.forward if hasattr(transform, "forward") else transform.__call__
+    after = forward(before)
+    if isinstance(after, torch.Tensor) and after.shape != plain(before).shape:
+        raise Refused(f"{type(transform).__name__} changes the shape of an image")
+    reading.palette = after
+
+
+def to_tensor(reading: TransformCompiler, transform: Any, generation: int) -> None:
+    """Read a ToTensor."""
+    change_values(reading, transform, generation)
+    reading.arithmetic.append(("div_", 255))
+
+
+def normalize(reading: TransformCompiler, transform: Any, generation: int) -> None:
+    """Read a Normalize by channels: means of pixels would be spread over the palette."""
+    import torch
+
+    operands = []
+    for numbers in (transform.mean, transform.std):
+        given = numbers if isinstance(numbers, (list, tuple)) else [numbers]
+        if not given or not all(isinstance(number, (int, float)) for number in given):
+            raise Refused("Normalize is not set by plain numbers")
+        operands.append(torch.tensor(given, dtype=torch.float32).view(-1, 1, 1))
+    change_values(reading, transform, generation)
+    reading.arithmetic += [("sub_", operands[0]), ("div_", operands[1])]
+
+
+def to_dtype(reading: TransformCompiler, transform: Any, generation: int) -> None:
+    """Read a change of dtype."""
+    import torch
+
+    if not isinstance(transform.dtype, torch.dtype):
+        raise Refused(f"{type(transform).__name__} has a dtype for each kind of tensor")
+    change_values(reading, transform, generation)
+    if getattr(transform, "scale", True):
+        reading.arithmetic.append(("div_", 255) if generation == 1 else ("mul_", 1.0 / 255))
+
+
+def leave(reading: TransformCompiler, transform: Any, generation: int) -> None:
+    """Read a transform that does nothing."""
+
+
+def compute(planes: Any, arithmetic: Arithmetic) -> Any:
+    """Do the operations on planes (batch, channel, height, width) in place, and return them."""
+    for name, operand in arithmetic:
+        getattr(planes, name)(operand)
+    return planes
+
+
+def proved(arithmetic: list[tuple[str, Any]], table: Any) -> Arithmetic:
+    """Return the operations if they make the bits of the table for every value, else none."""
+    import torch
+
+    if table.dtype is not torch.float32 or table.shape[1] != VALUE_COUNT:
+        return ()
+    values = torch.arange(VALUE_COUNT, dtype=torch.float32).expand(1, len(table), 1, -1).clone()
+    try:
+        made = compute(values, tuple(arithmetic))
+    except RuntimeError:
+        return ()
+    equal = torch.equal(made.view(torch.int32).flatten(), table.view(torch.int32).flatten())
+    return tuple(arithmetic) if equal else ()
+
+
+def fill_of(reading: TransformCompiler, transform: Any, generation: int) -> Any:
+    """Return what a transform fills with, where an image is of the palette's kind."""
+    if generation == 1:
+        return transform.fill
+    fills, kind = transform._fill, type(reading.palette)
+    return fills[kind] if kind in fills else fills["others"]
+
+
+def entries(reading: TransformCompiler, fill: Any, generation: int) -> tuple[int, ...]:
+    """Return which entry of the palette stands for a fill, for each channel.
+
+    Torchvision is asked to pad the palette: how it rounds a fill, spreads it over the channels
+    or refuses it is its own affair.
+    """
+    pad = sys.modules[f"{HOMES[generation]}.functional"].pad
+    padded = pad(reading.palette, [1, 1, 1, 1], fill=fill, padding_mode="constant")
+    return _find(reading, plain(padded)[:, 0, :1])
+
+
+def _find(reading: TransformCompiler, pixel: Any) -> tuple[int, ...]:
+    """Return the entry that is `pixel`, for each channel; a new one where there is none."""
+    import torch
+
+    levels = reading.levels
+    hits = (levels == pixel) & (levels.signbit() == pixel.signbit())
+    if bool(hits.any(1).all()):
+        return tuple(hits.to(torch.uint8).argmax(1).tolist())
+    longer = torch.cat([plain(reading.palette), pixel[:, None]], dim=2)
+    reading.palette = longer.as_subclass(type(reading.palette))
+    return (levels.shape[1],) * len(levels)

@@ -1,0 +1,114 @@
+"""Whether workers that the script never asked for pay, by the pace of its loop."""
+
+from __future__ import annotations
+
+import time
+from math import inf
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WINDOW_COUNT = 16
+_SLOWEST_COUNT = 2
+_WHOLE_WAIT_RATIO = 0.75
+_SOME_WAIT_RATIO = 0.2
+_CHEAPER_RATIO = 0.5
+_FIRST_PAUSE_COUNT = 64
+
+
+class WorkerAdvantage:
+    """Compare how fast a loop goes with workers, and where the main process makes the batches.
+
+    Handing a batch over takes time, too: once the slow part of all samples is kept in memory, it
+    takes longer than to make the batch. A loop waits for `n` busy workers no longer than a fetch
+    over `n`. Where it waits for about a whole fetch, or still waits when fetches have become much
+    cheaper, a window of batches is made in the main process, to see, and whoever was faster goes
+    on. Once all samples are kept in memory the main process begins, and workers are asked again
+    only where batches still take a good part of the loop. Every exact way gives the same batches,
+    so nothing but time hangs on it.
+
+    Args:
+        clock: seconds of the loop, without those in which a trial was parked.
+
+    Attributes:
+        is_home: the main process should make the batches.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.is_home = False
+        self._clock = clock
+        self._began_s: float | None = None
+        self._cycles_s: list[float] = []
+        self._waits_s: list[float] = []
+        self._fetches_s: list[float] = []
+        self._cycle_s = self._known_s = 0.0
+        self._is_kept = False
+        self._pause_count = _FIRST_PAUSE_COUNT
+        self._left_count = 0
+
+    def begin_pass(self) -> None:
+        """Note that what came before the next batch was not the loop alone."""
+        self._began_s = None
+
+    def kept(self) -> None:
+        """Note that all samples are kept: to make a batch is to copy it."""
+        if not self._is_kept:
+            self._is_kept, self.is_home, self._cycle_s = True, True, inf
+            self._cycles_s, self._waits_s, self._fetches_s = [], [], []
+
+    def ask(self) -> None:
+        """Note that the loop asks for a batch."""
+        now_s = self._clock()
+        if self._began_s is not None:
+            self._cycles_s.append(now_s - self._began_s)
+        self._began_s = now_s
+
+    def of_workers(self, fetch_s: float) -> bool:
+        """Note a batch of workers; return whether to change over.
+
+        Args:
+            fetch_s: seconds in which a worker made it.
+        """
+        self._left_count -= 1
+        if self._began_s is not None:
+            self._waits_s.append(self._clock() - self._began_s)
+        self._fetches_s.append(fetch_s)
+        if len(self._cycles_s) < _WINDOW_COUNT:
+            return False
+        cycle_s, waited_s, fetched_s = self._window()
+        is_cheaper = fetched_s < _CHEAPER_RATIO * self._known_s
+        least_ratio = _SOME_WAIT_RATIO if is_cheaper else _WHOLE_WAIT_RATIO
+        self._known_s = fetched_s if is_cheaper else max(fetched_s, self._known_s)
+        if (self._left_count > 0 and not is_cheaper) or waited_s < least_ratio * fetched_s:
+            return False
+        self._cycle_s, self.is_home = cycle_s, True
+        return True
+
+    def of_main(self, fetch_s: float) -> bool:
+        """Note a batch of the main process; return whether to change over.
+
+        Args:
+            fetch_s: seconds in which it made it.
+        """
+        self._fetches_s.append(fetch_s)
+        if len(self._cycles_s) < _WINDOW_COUNT:
+            return False
+        cycle_s, _, fetched_s = self._window()
+        if self._cycle_s == inf:  # nobody has seen workers that copy what is kept
+            is_slow = fetched_s > _SOME_WAIT_RATIO * cycle_s
+        else:
+            is_slow = cycle_s > self._cycle_s
+        if not is_slow:
+            return False
+        self.is_home = False
+        self._left_count, self._pause_count = self._pause_count, 2 * self._pause_count
+        return True
+
+    def _window(self) -> tuple[float, float, float]:
+        """Return the seconds of a cycle, a wait and a fetch, and begin a new window."""
+        ordinary_s = sorted(self._cycles_s)[:-_SLOWEST_COUNT]  # some batches are compared
+        waits_s, fetches_s = self._waits_s or [0.0], self._fetches_s or [0.0]
+        self._cycles_s, self._waits_s, self._fetches_s = [], [], []
+        return fmean(ordinary_s), fmean(waits_s), median(fetches_s)

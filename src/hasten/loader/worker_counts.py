@@ -1,0 +1,290 @@
+"""How many worker processes are worth a trial, from what one profile says.
+
+The law is the utilisation law of operational analysis: no station of a queueing network is busy
+for more than all of its time, so a loop takes no less per batch than its slowest station needs.
+There are three: the loop itself, `n` workers together, and the cores that both share. Source:
+Denning and Buzen 1978, https://doi.org/10.1145/356733.356735.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+from hasten.loader.proof.verdict import ASSUMPTION
+from hasten.records import Phase
+from hasten.units import percent
+
+if TYPE_CHECKING:
+    from hasten.lever import ScriptContext
+
+HAND_OVER_S = 0.0003
+"""Seconds of the loop to take a batch from a worker, where no profile has shown them."""
+
+LEAST_WAIT_RATIO = 0.02
+_HEADROOM_RATIO = 1.15  # batches differ: workers that are all busy now and then come too late
+_ALIKE_RATIO = 1.01
+_LEAST_CPU_RATIO = 1 / 16
+_SATURATED_RATIO = 0.9
+_LONG_PASS_S = 10.0
+_NEAR_RATIO = 1.1
+_BUSY_RATIO = 0.5
+_WORKING_RATIO = 0.8  # of the time of threads that share operations; they spin in the rest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a profile says of a loop and its loader, per batch.
+
+    Attributes:
+        fetch_s: seconds in which one process makes a batch.
+        fetch_cpu_ratio: CPU seconds in each of them; the rest is waiting, for storage mostly.
+        rest_s: seconds of the step that are not DATA.
+        core_count: cores that the job may use.
+        rest_core_count: cores that the rest of the step keeps busy.
+        hand_over_s: seconds of the loop to take a batch from a worker.
+        most_count: the most workers that fit into memory.
+    """
+
+    fetch_s: float
+    fetch_cpu_ratio: float
+    rest_s: float
+    core_count: int
+    rest_core_count: float = 1.0
+    hand_over_s: float = HAND_OVER_S
+    most_count: int = 1 << 10
+
+    def predict(self, count: int, *, fetch_s: float | None = None) -> float:
+        """Return the seconds of a batch with so many workers."""
+        return predict(
+            count,
+            fetch_s=self.fetch_s if fetch_s is None else fetch_s,
+            fetch_cpu_ratio=self.fetch_cpu_ratio,
+            rest_s=self.rest_s,
+            core_count=self.core_count,
+            rest_core_count=self.rest_core_count,
+            hand_over_s=self.hand_over_s,
+        )
+
+    @property
+    def limit(self) -> int:
+        """The most workers that can be of use: those who compute keep a core busy each."""
+        ratio = max(self.fetch_cpu_ratio, _LEAST_CPU_RATIO)
+        return max(1, min(ceil(self.core_count / ratio), self.most_count))
+
+
+def predict(
+    count: int, *, fetch_s: float, fetch_cpu_ratio: float, rest_s: float, core_count: int,
+    rest_core_count: float = 1.0, hand_over_s: float = 0.0,
+) -> float:  # fmt: skip
+    """Return the seconds of a batch with so many workers, by the utilisation law.
+
+    It is a bound: queues between the stations and neighbours on the machine make it later.
+
+    Args:
+        count: worker processes; 0 fetches in the loop itself.
+        fetch_s: seconds in which one process makes a batch.
+        fetch_cpu_ratio: CPU seconds in each of them.
+        rest_s: seconds of the rest of the step.
+        core_count: cores that loop and workers share.
+        rest_core_count: cores that the rest of the step keeps busy.
+        hand_over_s: seconds of the loop to take a batch from a worker.
+
+    >>> [predict(n, fetch_s=3.0, fetch_cpu_ratio=1.0, rest_s=1.0, core_count=2) for n in range(4)]
+    [4.0, 3.0, 2.0, 2.0]
+    >>> predict(3, fetch_s=3.0, fetch_cpu_ratio=0.1, rest_s=1.0, core_count=2)
+    1.0
+    """
+    if not count:
+        return rest_s + fetch_s
+    computed_s = rest_s * min(rest_core_count, core_count) + fetch_s * fetch_cpu_ratio
+    return max(rest_s + hand_over_s, fetch_s / count, computed_s / core_count)
+
+
+def fitting_count(load: Load) -> int:
+    """Return n*: the fewest workers with which no more would help; 0 where none do.
+
+    Without a limit that is the time of a fetch over that of the rest of a step, with some room.
+    """
+    fetch_s = _HEADROOM_RATIO * load.fetch_s
+    best_s = load.predict(load.limit, fetch_s=fetch_s)
+    if load.predict(0) <= load.predict(load.limit):
+        return 0
+    counts = range(1, load.limit + 1)
+    return next(n for n in counts if load.predict(n, fetch_s=fetch_s) <= _ALIKE_RATIO * best_s)
+
+
+def around(load: Load) -> tuple[int, ...]:
+    """Return n* and the two probes around it, as far as they can be of use."""
+    best = fitting_count(load)
+    if not best:
+        return (0, 1) if load.predict(1) <= _NEAR_RATIO * load.predict(0) else (0,)
+    more = min(best + max(2, best // 4), load.limit)
+    fewer = best - max(1, best // 4)
+    if not fewer and load.predict(0) > _NEAR_RATIO * load.predict(best):
+        return tuple(dict.fromkeys((best, more)))
+    return tuple(dict.fromkeys((best, fewer, more)))
+
+
+def read_load(scene: ScriptContext) -> Load | None:
+    """Return what a scene says of its loader, None where that does not answer the question."""
+    traits, seen = scene.traits, scene.baseline
+    own = traits.get("loader.workers")
+    if own is None or not traits.get("loader.map_style") or seen is None:
+        return None
+    own, batch_count = int(own), max(1, int(traits.get("loader.batches_per_step", 1)))
+    batch_s = sum(s for phase, s in seen.phase_s.items() if Phase(phase).in_step) / batch_count
+    wait_s = batch_s * seen.share_ratio(Phase.DATA)
+    rest_s = batch_s - wait_s
+    # Workers that the loop waits for are busy all the time: so long each takes for a batch.
+    fetch_s = float(traits.get("loader.fetch_s", wait_s if not own else own * batch_s))
+    cpu_ratio = float(traits.get("loader.fetch_cpu_ratio", 1.0))
+    cores = scene.machine.budget.core_count
+    if own and seen.cores_ratio is not None and seen.cores_ratio >= _SATURATED_RATIO * cores:
+        # They wait for a core, perhaps: what they compute is all that is known for sure.
+        fetch_s, cpu_ratio = fetch_s * cpu_ratio, 1.0
+    busy = 1.0
+    if seen.cores_ratio is not None and rest_s > 0:
+        busy = (seen.cores_ratio * batch_s - fetch_s * cpu_ratio) / rest_s
+    keeps_up = own and fetch_s < own * rest_s / _HEADROOM_RATIO and not _passes_are_short(scene)
+    return Load(
+        fetch_s=fetch_s,
+        fetch_cpu_ratio=cpu_ratio,
+        rest_s=rest_s,
+        core_count=cores,
+        rest_core_count=min(max(busy, 0.1), cores),
+        hand_over_s=wait_s if keeps_up else HAND_OVER_S,
+        most_count=max(own, 1, _fitting_memory(scene)),
+    )
+
+
+def unproven(scene: ScriptContext, *, repeats_only: bool = False) -> str:
+    """Say what stands against making batches elsewhere; empty where nothing does.
+
+    Args:
+        scene: what the search knows.
+        repeats_only: they are made where the script makes them, twice at most.
+    """
+    traits = scene.traits
+    if ASSUMPTION in scene.assumed or "loader.pure" not in traits:
+        return ""
+    if traits["loader.pure"] and (repeats_only or traits["loader.unchanged"]):
+        return ""
+    return f"{traits['loader.unproven']}; --assume {ASSUMPTION} permits it all the same"
+
+
+def counts(scene: ScriptContext) -> tuple[int, ...]:
+    """Return the numbers of workers to try, the most promising first.
+
+    Those around n*, and the script's own number, where its workers end with each pass: under a
+    lever they stay. Workers that the script keeps itself are never made fewer.
+    """
+    load = read_load(scene)
+    if load is None or _is_waited_for_little(scene):
+        return ()
+    own = int(scene.traits["loader.workers"])
+    if unproven(scene, repeats_only=own > 0):
+        return ()
+    if own and unproven(scene):  # they start anew with each pass, as they do without us
+        return tuple(count for count in around(load) if count not in (0, own))
+    if not own or scene.traits.get("loader.persistent"):
+        return tuple(count for count in around(load) if count > own)
+    return tuple(dict.fromkeys((*around(load), own)))
+
+
+def replayable_counts(scene: ScriptContext) -> tuple[int, ...]:
+    """Return those numbers of workers to try that can make the script's own batches."""
+    return tuple(count for count in counts(scene) if replayable(scene, count))
+
+
+def threads_beside(scene: ScriptContext) -> int | None:
+    """Return the threads that the loop has when workers get cores of their own, None for all.
+
+    An operation that threads share is done when the last of them is: one core that a busy worker
+    has, too, makes all of them wait, for up to as long again.
+    """
+    load, seen = read_load(scene), scene.baseline
+    workers = next(filter(None, replayable_counts(scene)), 0)
+    if load is None or seen is None or not workers or int(scene.traits["loader.workers"]):
+        return None
+    busy_count = load.fetch_s * load.fetch_cpu_ratio / load.predict(workers)
+    count = max(1, int(load.core_count - busy_count))
+    if count >= int(scene.traits.get("threads", 0)) or seen.share_ratio(Phase.TRANSFER):
+        return None
+    alone_ratio = max(1.0, _WORKING_RATIO * load.rest_core_count / count)
+    is_crowded = busy_count >= _BUSY_RATIO and alone_ratio <= 1.0 + min(1.0, busy_count)
+    return count if is_crowded else None
+
+
+def speedup_of(scene: ScriptContext, count: int) -> float | None:
+    """Return how many times faster the whole step should be, None where nobody can say.
+
+    It holds for the script as it was profiled: a lever that shortens the step or the fetching
+    changes it.
+    """
+    load = read_load(scene)
+    if load is None or scene.baseline is None:
+        return None
+    data_ratio = scene.baseline.share_ratio(Phase.DATA)
+    whole_s = load.rest_s / max(1e-9, 1 - data_ratio)
+    return whole_s / max(1e-9, load.predict(count))
+
+
+def replayable(scene: ScriptContext, count: int) -> bool:
+    """Return whether `count` workers can make the very batches that the script makes."""
+    traits = scene.traits
+    own = int(traits.get("loader.workers", 0))
+    if own:
+        return count <= own or not traits.get("loader.draws")
+    if traits.get("loader.own_order"):
+        return False
+    return not (traits.get("loader.draws") and traits.get("loop.draws"))
+
+
+def why_none(scene: ScriptContext) -> str:
+    """Say why no number of workers is worth a trial."""
+    if "loader.workers" not in scene.traits:
+        return "the loop takes its batches from no DataLoader"
+    if scene.baseline is None:
+        return "there is no profile yet that says how long a batch takes"
+    if not scene.traits.get("loader.map_style"):
+        return "an iterable dataset splits its stream by worker: its samples would change"
+    if why := unproven(scene, repeats_only=int(scene.traits["loader.workers"]) > 0):
+        return why
+    if _is_waited_for_little(scene):
+        share = percent(scene.baseline.share_ratio(Phase.DATA))
+        return f"the loop waits for its loader only {share} of the time: it is not the bottleneck"
+    if not scene.traits["loader.workers"]:
+        return "a batch is made about as fast as a worker could hand it over"
+    return "the script's own number of workers is the only one that fits this machine"
+
+
+def _is_waited_for_little(scene: ScriptContext) -> bool:
+    assert scene.baseline is not None  # noqa: S101  # asked for by the callers
+    little = scene.baseline.share_ratio(Phase.DATA) < LEAST_WAIT_RATIO
+    return little and not _passes_are_short(scene)
+
+
+def _passes_are_short(scene: ScriptContext) -> bool:
+    """Return whether the start of workers may cost time that the profile has not seen.
+
+    A profile that went through a whole pass has seen it, as DATA.
+    """
+    traits, seen = scene.traits, scene.baseline
+    batch_count = traits.get("loader.batch_count")
+    if not traits.get("loader.workers") or traits.get("loader.persistent"):
+        return False
+    if batch_count is None or seen is None:
+        return False
+    step_count = int(batch_count) / max(1, int(traits.get("loader.batches_per_step", 1)))
+    return seen.step_count < step_count and step_count * seen.step_s < _LONG_PASS_S
+
+
+def _fitting_memory(scene: ScriptContext) -> int:
+    """Return how many workers fit, where each becomes a copy of the process in the end."""
+    available_bytes = scene.machine.memory.available_bytes
+    used_bytes = scene.baseline.peak_rss_bytes if scene.baseline else None
+    if available_bytes is None or not used_bytes:
+        return 1 << 10
+    return max(1, available_bytes // used_bytes)

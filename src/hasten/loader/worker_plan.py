@@ -1,0 +1,101 @@
+"""Who fetches the batches of a loader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hasten.loader.indices import foreseen
+from hasten.loader.random_states import reachable
+from hasten.loader.workers.tasks import Draws
+
+_NOT_FORKED = (
+    "sqlite3", "h5py", "lmdb", "socket", "ssl", "asyncio", "concurrent", "multiprocessing.pool",
+    "grpc", "tensorflow", "jax", "psycopg2", "redis", "pymongo",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRequest:
+    """What the levers ask for.
+
+    Attributes:
+        count: worker processes; None is the script's own number.
+        redraws: the workers may draw random numbers of their own.
+    """
+
+    count: int | None = None
+    redraws: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """Who fetches.
+
+    Attributes:
+        count: worker processes; 0 is the main process.
+        draws: whose random numbers the items draw.
+        logical_count: workers that the script has, or seems to have.
+        provisional: fewer processes will do as soon as it is known that items change nothing.
+    """
+
+    count: int
+    draws: Draws
+    logical_count: int
+    provisional: bool = False
+
+
+HERE = WorkerPlan(0, Draws.NONE, 0)
+
+
+def staff_as_torchs(own: int, there: int) -> WorkerPlan:
+    """Return who fetches as without us, whatever the items do.
+
+    Args:
+        own: workers that the script has.
+        there: worker processes that there are already, whose copies of the dataset are right.
+    """
+    if not own:
+        return HERE
+    return WorkerPlan(there if there and own % there == 0 else own, Draws.STREAM, own)
+
+
+def staff_of_workers(own: int, count: int, *, draws: bool | None, without: bool) -> WorkerPlan:
+    """Decide for a loader of which the script says that it has `own` workers.
+
+    Until the first batches have shown that items leave the dataset alone, each of the script's
+    workers has a process of its own.
+
+    Args:
+        own: the script's number.
+        count: the number that is wanted.
+        draws: the items draw random numbers; None while nobody knows.
+        without: the main process, which has the script's own copy, may make them.
+    """
+    if draws is None:
+        if count > own:
+            return WorkerPlan(count, Draws.NONE, own)
+        return WorkerPlan(own, Draws.STREAM, own, provisional=True)
+    if not count and without:
+        return WorkerPlan(0, Draws.STREAM, own)
+    if not draws:
+        return WorkerPlan(max(1, count), Draws.NONE, own)
+    # Each process plays as many of the script's workers as the other ones do.
+    fitting = max((n for n in range(1, own + 1) if own % n == 0 and n <= count), default=1)
+    return WorkerPlan(fitting, Draws.STREAM, own)
+
+
+def why_not_elsewhere(loader: Any) -> str:
+    """Say why a loader without workers must make its items itself; empty where it need not."""
+    if not foreseen(loader):
+        sampler = getattr(loader._index_sampler, "sampler", loader._index_sampler)
+        return (
+            f"the order comes from {type(sampler).__name__}, which may look at anything between "
+            "two batches"
+        )
+    for value in reachable(loader.dataset):
+        module = type(value).__module__ or ""
+        if any(module == name or module.startswith(f"{name}.") for name in _NOT_FORKED):
+            name = f"{module}.{type(value).__name__}"
+            return f"the dataset holds a {name}, which processes cannot share"
+    return ""

@@ -1,0 +1,80 @@
+"""Whether items remember that they were fetched, seen from a process that is thrown away."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader import random_states
+from hasten.loader.batch_equality import difference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PATIENCE_S = 10.0
+
+
+def tells_apart(fetch: Callable[[], Any]) -> bool:
+    """Fetch twice in a fork of this process; return whether the second batch is another one.
+
+    A counter in a closure, a clock, the system's own randomness: what no look at the dataset
+    shows, and what a second fetch in this process would move on. What a fetch raises, the real
+    one raises, too.
+    """
+
+    def differ() -> bool:
+        before = random_states.read()
+        try:
+            first = fetch()
+        except Exception:
+            return False
+        random_states.restore(before)
+        return bool(difference(first, fetch()))
+
+    return doubtful(differ)
+
+
+def doubtful(question: Callable[[], bool]) -> bool:
+    """Ask in a fork of this process, which then ends: what it moves is not moved here.
+
+    What cannot be told (no fork, no answer in time, an exception) counts as yes.
+    """
+    try:
+        reading, writing = os.pipe()
+        pid = os.fork()
+    except (OSError, AttributeError):
+        return True
+    if pid == 0:
+        _answer(question, writing)
+    os.close(writing)
+    try:
+        ready, _, _ = select.select([reading], [], [], _PATIENCE_S)
+        return not ready or os.read(reading, 1) != b"="
+    finally:
+        os.close(reading)
+        _end(pid)
+
+
+def _answer(question: Callable[[], bool], writing: int) -> None:
+    """Say whether it is so, and end this process at once."""
+    answer = b"?"
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        answer = b"!" if question() else b"="
+    finally:
+        os.write(writing, answer)
+        os._exit(0)
+
+
+def _end(pid: int) -> None:
+    """Wait for the fork, which has nothing more to do; one that hangs is killed."""
+    until_s = time.monotonic() + 0.5
+    while time.monotonic() < until_s:
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)

@@ -1,0 +1,125 @@
+"""How long to wait for a worker, and whom its death may disturb."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import time
+from typing import Any
+
+_LOOK_S = 0.5
+_CHECKS_S = 10.0
+_CHECKS_RATIO = 3.0
+
+
+class WorkersLost(Exception):
+    """Workers that the script never asked for died, or hang."""
+
+
+class WorkerTimeout:
+    """Wait for the answers of workers, as long as the script would, and no longer.
+
+    Where the script has workers itself, a death or a time-out is what torch makes of it. Torch
+    raises where a worker dies, whatever the main process is doing then. So of workers that the
+    script never asked for torch knows only while somebody waits for them.
+
+    Args:
+        added: the script has no workers itself.
+        timeout_s: how long it lets its loader wait for a batch; 0 is for ever.
+        patience_s: how long to wait for workers that it never asked for.
+    """
+
+    def __init__(self, *, added: bool, timeout_s: float, patience_s: float) -> None:
+        self._added = added
+        self._timeout_s = timeout_s
+        self._patience_s = patience_s
+
+    @property
+    def timeout_s(self) -> float:
+        """The time-out that torch's own iterator is given."""
+        return _LOOK_S if self._added else self._timeout_s
+
+    @property
+    def start_method(self) -> dict[str, Any]:
+        """How workers start that the script never asked for: its file does not run again."""
+        return (
+            {"multiprocessing_context": multiprocessing.get_context("fork")} if self._added else {}
+        )
+
+    def begin(self, crew: Any) -> None:
+        """Begin a pass: torch tells of the deaths of the script's own workers in it."""
+        if self._added:
+            _stop_watching(crew)
+        else:
+            _watch(crew)
+
+    def end(self, crew: Any) -> None:
+        """End a pass: workers that stay die when the process ends, and that is no error."""
+        _stop_watching(crew)
+
+    def next_answer(self, crew: Any, *, checked: bool) -> Any:
+        """Return the next answer.
+
+        Args:
+            crew: torch's iterator.
+            checked: batches are made more than once, which the script's time-out knows not.
+
+        Raises:
+            WorkersLost: the script never asked for them, and can do without.
+            RuntimeError: one of the script's own died, or the time-out passed (torch's words).
+        """
+        if not self._added:
+            more_s = _CHECKS_S + (_CHECKS_RATIO - 1) * self._timeout_s if checked else 0.0
+            return _patient(crew, more_s)
+        try:
+            _watch(crew)
+            return _patient(crew, self._patience_s)
+        except Exception as error:
+            raise WorkersLost(self._said(error)) from error
+        finally:
+            _stop_watching(crew)
+
+    def _said(self, error: Exception) -> str:
+        if _timed_out(error):
+            return f"none gave a batch for {self._patience_s:.0f} s"
+        return said(error)
+
+
+def said(error: Exception) -> str:
+    """Return the first line of what an exception says."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _patient(crew: Any, patience_s: float) -> Any:
+    """Wait for the next answer; go on where the time-out passes before `patience_s`."""
+    until_s = time.monotonic() + patience_s
+    while True:
+        try:
+            return crew._next_data()
+        except RuntimeError as error:
+            if not _timed_out(error) or time.monotonic() >= until_s:
+                raise
+
+
+def _timed_out(error: Exception) -> bool:
+    return str(error).startswith("DataLoader timed out")
+
+
+def _watch(crew: Any) -> None:
+    """Let torch raise where one of these workers dies; raise at once where one has."""
+    from torch.utils.data._utils import signal_handling
+
+    signals: Any = signal_handling
+    _stop_watching(crew)
+    crew._worker_pids_set = True
+    signals._set_worker_pids(id(crew), tuple(worker.pid for worker in crew._workers))
+    signals._error_if_any_worker_fails()
+
+
+def _stop_watching(crew: Any) -> None:
+    from torch.utils.data._utils import signal_handling
+
+    signals: Any = signal_handling
+    with contextlib.suppress(ValueError):  # they are not watched
+        signals._remove_worker_pids(id(crew))
+    crew._worker_pids_set = False

@@ -1,0 +1,190 @@
+"""What was seen: steps, pairs, comparisons, profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003  msgspec reads the types of the fields
+from dataclasses import dataclass
+from math import log
+
+from hasten.records.enums import Phase, Verdict
+from hasten.records.plan import Plan  # noqa: TC001  the same
+
+_LARGE_GAIN_RATIO = 1.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One training step: nanoseconds per phase, which add up to its wall clock.
+
+    Attributes:
+        phase_ns: nanoseconds in each phase that occurred, also EVALUATION and CHECKPOINT.
+        sample_count: samples (or tokens) that the step consumed; at least 1.
+    """
+
+    phase_ns: Mapping[Phase, int]
+    sample_count: int = 1
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of training in this step, without evaluation and checkpoints."""
+        return sum(ns for phase, ns in self.phase_ns.items() if Phase(phase).in_step) * 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A ratio with its 95 % interval: `low <= mid <= high`."""
+
+    low_ratio: float
+    mid_ratio: float
+    high_ratio: float
+
+    def __post_init__(self) -> None:
+        if not self.low_ratio <= self.mid_ratio <= self.high_ratio:
+            raise ValueError(f"an interval needs low <= mid <= high, got {self}")
+
+    @property
+    def is_gain(self) -> bool:
+        """True when even the pessimistic end is faster."""
+        return self.low_ratio > 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One block of steps of each of two plans, run next to one another in random order.
+
+    Attributes:
+        baseline_s: seconds per sample of the baseline's block.
+        candidate_s: seconds per sample of the candidate's block.
+        baseline_first: what the coin said.
+        pressure_ratio: share of time that tasks waited for a CPU meanwhile, None if unknown.
+    """
+
+    baseline_s: float
+    candidate_s: float
+    baseline_first: bool
+    pressure_ratio: float | None = None
+
+    @property
+    def log_ratio(self) -> float:
+        """Log of the speed-up that this pair shows; positive when the candidate is faster."""
+        return log(self.baseline_s / self.candidate_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """What the A/A run says this machine can resolve.
+
+    Attributes:
+        sd_ratio: robust standard deviation of a pair's log ratio.
+        pair_s: seconds that one pair takes.
+        resolution_ratio: the smallest relative gain that the budget can show (0.03 is 3 %).
+        bias: the A/A speed-up; its interval holds 1 on an honest bench.
+    """
+
+    sd_ratio: float
+    pair_s: float
+    resolution_ratio: float
+    bias: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A race between two plans and what it proved.
+
+    Attributes:
+        failure: why there is no race; then `verdict` is FAIL and `pairs` is empty.
+        means_ratio: ratio of plain mean times, beside the robust `speedup`: a median hides
+            periodic stalls.
+        phase_s: mean seconds per step of the candidate in each phase, None where not seen.
+        baseline_phase_s: the same of the baseline.
+        later_s: seconds by which a start under the candidate is later than one under the
+            baseline, compiling included; None where not measured.
+    """
+
+    baseline: Plan
+    candidate: Plan
+    verdict: Verdict
+    speedup: Interval | None = None
+    means_ratio: float | None = None
+    pairs: tuple[Pair, ...] = ()
+    wall_s: float = 0.0
+    failure: str = ""
+    phase_s: Mapping[Phase, float] | None = None
+    baseline_phase_s: Mapping[Phase, float] | None = None
+    later_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.verdict is Verdict.FAIL) != bool(self.failure):
+            raise ValueError("a comparison fails exactly when it says why")
+
+    @property
+    def excludes_gain(self) -> bool:
+        """Whether it was dropped, and no large gain lies in the interval either.
+
+        A short race among noise is dropped, too: time is better spent on another.
+        """
+        interval = self.speedup
+        if self.verdict is not Verdict.DROP or interval is None:
+            return False
+        return interval.high_ratio < _LARGE_GAIN_RATIO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Where the time of a training step goes, and what the process used meanwhile.
+
+    Attributes:
+        step_s: median seconds of a step.
+        step_low_s: first quartile of the steps.
+        step_high_s: third quartile of the steps.
+        sample_unit: `samples`, `tokens`, or `steps` where nobody can tell what a step takes in.
+        sample_count: samples in a step, on average.
+        phase_s: mean seconds per step in each phase; they add up to the mean wall.
+        step_count: steps that were observed.
+        peak_rss_bytes: largest resident set of the training process.
+        faults_count: minor page faults per step.
+        cores_ratio: cores that were really busy, of the training process and its workers.
+        flops: floating point operations of one step, by torch's counter.
+        peak_flops: float32 multiply-add operations per second that this machine reached in a
+            matrix product.
+        copy_bytes: bytes per second of a large memory copy on this machine.
+        own_cost: time of a step with our hooks over time without, None where not measured.
+        ceiling: speed-up with batches that were there already, None where not measured.
+    """
+
+    step_s: float
+    step_low_s: float
+    step_high_s: float
+    sample_unit: str
+    sample_count: float
+    phase_s: Mapping[Phase, float]
+    step_count: int
+    peak_rss_bytes: int | None = None
+    faults_count: float | None = None
+    cores_ratio: float | None = None
+    flops: float | None = None
+    peak_flops: float | None = None
+    copy_bytes: float | None = None
+    own_cost: Interval | None = None
+    ceiling: Interval | None = None
+
+    @property
+    def mean_step_s(self) -> float:
+        """Mean seconds of a step, without evaluation and checkpoints."""
+        return sum(s for phase, s in self.phase_s.items() if Phase(phase).in_step)
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput of training alone."""
+        return self.sample_count / self.mean_step_s
+
+    def share_ratio(self, *phases: Phase) -> float:
+        """Return the share of a training step that `phases` take."""
+        return sum(self.phase_s.get(phase, 0.0) for phase in phases) / self.mean_step_s
+
+    @property
+    def efficiency_ratio(self) -> float | None:
+        """Achieved over reachable floating point rate, None where either is unknown."""
+        if self.flops is None or self.peak_flops is None:
+            return None
+        return self.flops / self.mean_step_s / self.peak_flops

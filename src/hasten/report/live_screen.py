@@ -1,0 +1,154 @@
+"""What the live screen shows: the script, its findings, the race that runs, the best so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from hasten.report import findings, steps
+from hasten.report.bars import Gauge, Whisker
+from hasten.report.layout import prose
+from hasten.report.wording import interval
+from hasten.units import duration, times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console, ConsoleOptions, RenderableType
+
+    from hasten.records import Diagnosis, Interval, Plan, Profile
+
+KEPT_FACTS, SHOWN_FINDINGS = 5, 3
+GAUGE_WIDTH, WHISKER_WIDTH = 30, 41
+_STOP = "Ctrl-C ends the search and keeps the best so far"
+
+
+@dataclass(kw_only=True, slots=True)
+class LiveScreen:
+    """What is known at this moment; whoever watches writes it, the screen reads it.
+
+    Attributes:
+        stage: the part of the work that is done now.
+        detail: what of it.
+        profile: of the script as it is.
+        diagnosis: what makes it slow.
+        race: the two plans that race, the baseline first.
+        pair_count: pairs of this race so far.
+        speedup: what they show so far.
+        leader: the best plan so far.
+        gains: about how much faster than the script a plan is, where races have told.
+        facts: sentences, the oldest first.
+    """
+
+    stage: str = ""
+    detail: str = ""
+    profile: Profile | None = None
+    diagnosis: Diagnosis | None = None
+    race: tuple[Plan, Plan] | None = None
+    pair_count: int = 0
+    speedup: Interval | None = None
+    leader: Plan | None = None
+    gains: dict[Plan, float] = field(default_factory=dict)
+    facts: list[str] = field(default_factory=list)
+
+    @property
+    def evidence(self) -> str:
+        """How far the race has come; empty before its first pairs."""
+        if self.speedup is None:
+            return ""
+        pairs = "1 pair" if self.pair_count == 1 else f"{self.pair_count} pairs"
+        return f"{pairs}, {interval(self.speedup)} so far"
+
+    @property
+    def leading(self) -> str:
+        """The best plan, and what it seems to give; empty while there is none."""
+        if self.leader is None or not self.leader.settings:
+            return ""
+        gain = self.gains.get(self.leader)
+        return f"{self.leader}" + (f", about {times(gain)}" if gain else "")
+
+
+def draw(board: LiveScreen, *, elapsed_s: float, budget_s: float | None) -> RenderableType:
+    """Draw the board; it fits 80 columns and 24 lines."""
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(ratio=1, overflow="fold")
+    grid.add_row("time", _time(elapsed_s, budget_s))
+    grid.add_row("now", Text(board.stage, "bold"))
+    for name, part in _parts(board):
+        grid.add_row(name, part)
+    return Group(Text(), grid)
+
+
+def _parts(board: LiveScreen) -> list[tuple[str, RenderableType]]:
+    parts: list[tuple[str, RenderableType]] = []
+    if board.detail and board.race is None:
+        parts.append(("", _Cut(board.detail)))
+    if board.profile is not None:
+        parts += [("script", Text(steps.speed(board.profile))), ("", steps.stack(board.profile))]
+    found = board.diagnosis.findings[:SHOWN_FINDINGS] if board.diagnosis else ()
+    for index, finding in enumerate(found):
+        said = f"{findings.cost(finding):>5}  {finding.name}: {finding.remedy}"
+        parts.append(("slow by" if index == 0 else "", _Cut(said)))
+    if board.leading:
+        parts += [("leading", prose(board.leading)), ("", Text(_STOP, "dim"))]
+    parts += _race(board)
+    for index, fact in enumerate(board.facts[-KEPT_FACTS:]):
+        parts.append(("known" if index == 0 else "", _Cut(fact)))
+    return parts
+
+
+def _race(board: LiveScreen) -> list[tuple[str, RenderableType]]:
+    if board.race is None:
+        return []
+    named = ("race", prose(race_name(*board.race)))
+    if board.speedup is None:
+        return [named, ("", Text("no pair yet", "dim"))]
+    axis = Whisker(speedup=board.speedup, width=WHISKER_WIDTH)
+    return [named, ("", Text(board.evidence)), ("", axis)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A sentence on one line: the screen must not grow.
+
+    What stands after its last colon, such as what came of a race, stays whole where it is short.
+    """
+
+    sentence: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        width, dots = options.max_width, "..." if options.ascii_only else "…"
+        text = self.sentence
+        if cell_len(text) > width:
+            tail = text[text.rfind(":") :] if ":" in text else ""
+            tail = tail if len(tail) <= width // 3 else ""
+            text = set_cell_size(text, width - cell_len(tail) - len(dots)).rstrip() + dots + tail
+        yield Text(text, no_wrap=True)
+
+
+def _time(elapsed_s: float, budget_s: float | None) -> RenderableType:
+    if budget_s is None:
+        return Text(duration(round(elapsed_s)))
+    left_s = round(budget_s - elapsed_s)
+    line = Table.grid(padding=(0, 2, 0, 0))
+    gauge = Gauge(share_ratio=elapsed_s / budget_s, width=GAUGE_WIDTH, colour="green")
+    left = f"{duration(left_s)} of {duration(budget_s)} left"
+    over = f"over the {duration(budget_s)} of the budget"
+    line.add_row(gauge, Text(left if left_s > 0 else over))
+    return line
+
+
+def race_name(baseline: Plan, candidate: Plan) -> str:
+    """Name a race by what differs; what both plans have in common stands behind."""
+    names = candidate.differing(baseline)
+    if not names:
+        return f"{candidate} against itself" if candidate.settings else "the script against itself"
+    common = frozenset(name for name, _ in candidate.settings) - names
+    behind = f", both with {candidate.only(common)}" if common else ""
+    return f"{candidate.only(names)} against {baseline.only(names)}{behind}"

@@ -1,0 +1,103 @@
+"""Whether a race may be run, and the sentence that says why not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+from typing import TYPE_CHECKING
+
+from hasten.search.proposal import Kind, Proposal
+from hasten.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FOR_SPEED = (Kind.BUNDLE, Kind.TOGGLE, Kind.REFINE, Kind.PAIR)
+
+
+class RefusalReason(StrEnum):
+    """Why a race is not run: no time, no launch left, more cost than gain, or an early end."""
+
+    TIME = "time"
+    LAUNCHES = "launches"
+    WORTH = "worth"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A race that was not run.
+
+    Attributes:
+        says: why, in half a sentence that follows "not tried: ".
+    """
+
+    asked: Proposal
+    reason: RefusalReason
+    says: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a race costs at least: seconds until it can have decided, and fresh launches."""
+
+    wall_s: float = 0.0
+    launch_count: int = 0
+
+
+def _by_switch(asked: Proposal) -> Price:
+    return Price(launch_count=1 if asked.switch == "launch" else 0)
+
+
+def _forever(asked: Proposal) -> float:
+    return inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetLimits:
+    """What a search may spend; the default is everything.
+
+    Attributes:
+        price: what a race costs.
+        left_s: seconds that the search has left for a race, what comes after it taken off.
+        launches_left: fresh processes that it may still start.
+        weighed_s: seconds of training that an expected gain is weighed against.
+        ended: somebody ended the search.
+    """
+
+    price: Callable[[Proposal], Price] = _by_switch
+    left_s: Callable[[Proposal], float] = _forever
+    launches_left: float = inf
+    weighed_s: float = inf
+    ended: bool = False
+
+
+def refuse(asked: Proposal, terms: BudgetLimits) -> Refusal | None:
+    """Return why a race is not run, None where it may be.
+
+    Races that look for a speed-up have to save more of the training than they cost; those that
+    find a culprit or take levers out again are for something else.
+    """
+    if terms.ended:
+        return Refusal(
+            asked=asked, reason=RefusalReason.ENDED, says="the search was stopped before it"
+        )
+    price = terms.price(asked)
+    if price.launch_count > terms.launches_left:
+        says = f"it needs a fresh launch, and {terms.launches_left:.0f} are left"
+        return Refusal(asked=asked, reason=RefusalReason.LAUNCHES, says=says)
+    left_s = terms.left_s(asked)
+    if price.wall_s > left_s:
+        says = "what is left of the budget is kept for the proof and the confirmation"
+        if left_s > 0:
+            needed, left = duration(price.wall_s), duration(left_s)
+            says = f"its race needs about {needed}, and {left} were left of the budget"
+        return Refusal(asked=asked, reason=RefusalReason.TIME, says=says)
+    if asked.kind in _FOR_SPEED and terms.weighed_s < inf:
+        saved_s = terms.weighed_s * (1.0 - 1.0 / asked.expected_ratio)
+        if saved_s < price.wall_s:
+            saved, cost = duration(saved_s), duration(price.wall_s)
+            says = f"expected to save {saved} of {duration(terms.weighed_s)} and to cost {cost}"
+            return Refusal(asked=asked, reason=RefusalReason.WORTH, says=says)
+    return None

@@ -1,0 +1,162 @@
+"""What the search may turn, and which knobs are not worth a turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import exp, inf, log
+from typing import TYPE_CHECKING
+
+from hasten.records import Effect, LeverReport, Phase, Setting, Switch
+from hasten.units import percent, times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from hasten.records import Plan, Profile
+    from hasten.search.priors import Prior
+
+SWITCHES = tuple(Switch)  # cheapest first
+_ALIKE_RATIO = 0.005
+
+# What stands for a record where there is none: a lever that its own file calls promising helps on
+# one script in two, another one on one in five, by a third of what it could at best. A record
+# outweighs this from three scripts on.
+_WEAK_COUNT = 2
+_WEAK_CHANCE = {True: 0.5, False: 0.2}
+_WEAK_SHARE = 0.3
+_FORECAST_CHANCE = 0.7
+# What a finding has measured is there to be taken away; a lever takes all of it at best.
+_NAMED_CHANCE, _NAMED_AT_MOST = 0.5, 0.98
+_FASTER_AT_MOST = 8.0  # by how much other levers may shorten a step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A lever as the search sees it.
+
+    Attributes:
+        lever: its name.
+        phases: the phases that it can shorten.
+        settings: what to try, best guess first; at least one.
+        gain_ratio: how many times faster it may make its phases at best.
+        switch: how far a running script can change it.
+        effect: the most that it does to the arithmetic.
+        bundled: its first setting belongs into the first bundle; False where it is as likely to
+            hurt as to help, and has to be tried alone.
+        idle: why a setting does nothing beside the others of a plan, empty where it does.
+        forecasts: the speed-up that is expected of settings alone, where something says.
+        named_ratio: the largest share of a step that a finding says it can take away; 0 for none.
+        prior: what it did to other scripts, None where nobody has kept a record.
+        share_ratio: share of its phases in a step of the untouched script, see `bounds`.
+    """
+
+    lever: str
+    phases: frozenset[Phase]
+    settings: tuple[Setting, ...]
+    gain_ratio: float
+    switch: Switch
+    effect: Effect
+    bundled: bool = True
+    forecasts: Mapping[Setting, float] = field(default_factory=dict)
+    idle: Callable[[Setting, Plan], str] = lambda setting, plan: ""
+    named_ratio: float = 0.0
+    prior: Prior | None = None
+    share_ratio: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.settings:
+            raise ValueError(f"{self.lever} has no setting to try: leave it out")
+
+    def limit_log(self, share_ratio: float | None = None) -> float:
+        """Return the log of the most that it can speed up the whole step, by Amdahl's law.
+
+        Source: Amdahl, AFIPS 1967, https://doi.org/10.1145/1465482.1465560.
+
+        Args:
+            share_ratio: share of its phases in a step, that of the untouched script by default.
+        """
+        share_ratio = self.share_ratio if share_ratio is None else share_ratio
+        return -log(max(1e-9, 1.0 - share_ratio * (1.0 - 1.0 / self.gain_ratio)))
+
+    @property
+    def chance_ratio(self) -> float:
+        """How often it helps where it is tried, by its record and by what it says of itself."""
+        weak = _WEAK_COUNT * _WEAK_CHANCE[self.bundled]
+        if self.prior is None:
+            return weak / _WEAK_COUNT
+        return (self.prior.helped_count + weak) / (self.prior.script_count + _WEAK_COUNT)
+
+    def expected_log(self, setting: Setting, share_ratio: float | None = None) -> float:
+        """Return the log of the speed-up that a trial of a setting gives on average.
+
+        A trial that does not help costs nothing but its time: the plan stays as it was.
+
+        Args:
+            setting: what is tried.
+            share_ratio: share of its phases in a step, that of the untouched script by default.
+        """
+        share_ratio = self.share_ratio if share_ratio is None else share_ratio
+        named_ratio = min(self.named_ratio, share_ratio, _NAMED_AT_MOST)
+        named_log = -_NAMED_CHANCE * log(1.0 - named_ratio)
+        return max(named_log, self._unnamed_log(setting, share_ratio))
+
+    def _unnamed_log(self, setting: Setting, share_ratio: float) -> float:
+        limit_log = self.limit_log(share_ratio)
+        if setting in self.forecasts:
+            said_log = log(max(1.0, self.forecasts[setting]))
+            return _FORECAST_CHANCE * min(limit_log, said_log)
+        weak_log = _WEAK_SHARE * limit_log
+        if self.prior is None:
+            return self.chance_ratio * weak_log
+        weight = self.prior.weight_count
+        seen_log = self.prior.gain_log(share_ratio)
+        mean_log = (weight * seen_log + _WEAK_COUNT * weak_log) / (weight + _WEAK_COUNT)
+        return self.chance_ratio * min(limit_log, mean_log)
+
+
+def bounds(
+    knobs: Sequence[Candidate],
+    profile: Profile,
+    *,
+    least_ratio: float,
+    begun: Collection[str] = frozenset(),
+) -> tuple[tuple[Candidate, ...], tuple[LeverReport, ...]]:
+    """Return the knobs that can reach the least gain, most promising first, and the others' rows.
+
+    Knobs of about the same promise are ordered by how cheaply they are switched. What is little
+    now is more of a step that others have made faster: where there are any, the knobs that may
+    come to matter are kept, too, and wait for the ledger of such a step.
+
+    Args:
+        knobs: every knob that is permitted here.
+        profile: of the untouched script.
+        least_ratio: the gain that is worth a lever (0.02 is 2 %).
+        begun: levers that an earlier start of this search found worth a trial.
+    """
+    placed = [replace(knob, share_ratio=profile.share_ratio(*knob.phases)) for knob in knobs]
+    least_log = log(1.0 + least_ratio)
+    awake = [knob for knob in placed if knob.limit_log() >= least_log or knob.lever in begun]
+    waking_log = least_log / _FASTER_AT_MOST if awake else inf
+    kept = [knob for knob in placed if knob.limit_log() >= waking_log or knob in awake]
+    skipped = [knob for knob in placed if knob not in kept]
+    kept.sort(key=lambda knob: (-_promise(knob), SWITCHES.index(knob.switch)))
+    return tuple(kept), tuple(_skip(knob) for knob in skipped)
+
+
+def _promise(knob: Candidate) -> int:
+    return round(knob.expected_log(knob.settings[0]) / _ALIKE_RATIO)
+
+
+def at_most(knob: Candidate, share_ratio: float | None = None) -> str:
+    """Return the bound of a knob in words: what it can touch, and what that can give."""
+    if share_ratio is None:
+        share_ratio = knob.share_ratio
+    names = " and ".join(phase.value for phase in Phase if phase in knob.phases) or "nothing"
+    limit = times(exp(knob.limit_log(share_ratio)))
+    return f"can only touch {names}, {percent(share_ratio)} of the step: at most {limit}"
+
+
+def _skip(knob: Candidate) -> LeverReport:
+    return LeverReport(
+        lever=knob.lever, setting=None, outcome="skipped", why=at_most(knob), effect=knob.effect
+    )

@@ -1,0 +1,396 @@
+"""The search told as one story: it asks for races and goes on with their answers.
+
+The story is a generator over its own history. `propose` replays it from the start each time and
+hands out the first race that nobody has run yet; so it depends on nothing but the knobs and
+the comparisons, and a journal of comparisons is all the state there is.
+
+What findings name comes first (`lead`). Then a bundle, then one knob at a time: performance levers
+interact through the bottleneck, so what a lever does alone at the baseline says little (a compute
+lever shows nothing while the data loader is late), while most interactions are synergistic. So
+levers that do nothing alone are tried once more together, and numbers, which may share the cores,
+in pairs; levers of one state also in each other's place (`instead`). A bundle that shows no gain is
+tried in halves: one lever that hurts hides what the others give. What comes next is what may be
+expected to give most, by the ledger of the plan that was taken last. Each round takes the next
+guess of the knobs that are still out; the second is for what the first one uncovered. Sources:
+Frey, Engelhardt and Greitzer 2003, https://doi.org/10.1007/s00163-002-0026-9 (adaptive
+one-factor-at-a-time); Zeller and Hildebrandt 2002, https://doi.org/10.1109/32.988498 (delta
+debugging).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from math import exp, inf
+from typing import TYPE_CHECKING, TypeAlias
+
+from hasten.records import Comparison, Plan, Setting, Switch, Verdict
+from hasten.search.findings_first import lead
+from hasten.search.gain_estimator import GainEstimator, best_guess, is_numeric, number_pairs
+from hasten.search.proposal import (
+    LEAST_RATIO,
+    Kind,
+    Proposal,
+    has_won,
+    is_better,
+    is_taken_whole,
+    propose_race,
+)
+from hasten.search.significance import doubt
+from hasten.search.substitutes import instead, rivals
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from hasten.search.budget_limits import Refusal
+    from hasten.search.candidate import Candidate
+    from hasten.search.proposal import AcceptanceCriteria
+
+# Yields a race, receives its comparison, or None where it may not be run.
+Steps: TypeAlias = "Generator[Proposal, Comparison | None, None]"
+_MOST_BUNDLES, _MOST_ROUNDS, _MOST_PASSES = 3, 3, 3
+_MOST_REFINEMENTS, _MOST_PAIRS = 4, 8
+_GROUP_COUNT = 4
+_PROMISING_RATIO, _HURTS_RATIO = 0.35, 0.99
+
+
+@dataclass(kw_only=True)
+class SearchStrategy:
+    """Where a search stands.
+
+    Attributes:
+        knobs: most promising first.
+        stakes: when a lever is taken.
+        plan: the incumbent.
+        outlook: what may be expected of the knobs around it.
+        bundle: the comparison by which the incumbent's first knobs came in, None without one.
+        together: the last race of a bundle, whatever came of it.
+        deciding: for each knob the comparison that decided about it.
+        broken: for each quarantined knob the comparison that failed.
+        pruned: knobs that have been raced against their absence.
+        refused: races that were passed over, in order.
+        doubted: for each knob of a plan that did not win again that second race.
+        moved: for each knob that went over to another setting the last race about that.
+        bounded: knobs that a ledger or the incumbent left too little to do, with the reason.
+        replaced: for each knob that another took the place of that race.
+    """
+
+    knobs: Sequence[Candidate]
+    stakes: AcceptanceCriteria
+    plan: Plan = field(default_factory=Plan)
+    bundle: Comparison | None = None
+    together: Comparison | None = None
+    deciding: dict[str, Comparison] = field(default_factory=dict)
+    broken: dict[str, Comparison] = field(default_factory=dict)
+    pruned: set[str] = field(default_factory=set)
+    refused: list[Refusal] = field(default_factory=list)
+    doubted: dict[str, Comparison] = field(default_factory=dict)
+    moved: dict[str, Comparison] = field(default_factory=dict)
+    bounded: dict[str, str] = field(default_factory=dict)
+    replaced: dict[str, Comparison] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # In noise that hides a small gain it takes a larger one to come in, and none to stay.
+        least_ratio = min(self.stakes.least_ratio, LEAST_RATIO)
+        self._to_stay = replace(self.stakes, least_ratio=least_ratio)
+        self.outlook = GainEstimator(least_ratio=least_ratio)
+
+    def tell(self) -> Steps:
+        """Run the whole search, in rounds until a round changes nothing."""
+        yield from lead(self)
+        yield from self._bundle()
+        yield from self._prune(cheap=True)
+        for guess_index in range(_MOST_ROUNDS):
+            before = self.plan
+            yield from self._toggle(guess_index)
+            yield from self._join()
+            yield from self._refine()
+            yield from self._pair()
+            yield from self._prune()
+            if guess_index and self.plan == before:
+                break
+        yield from doubt(self)
+
+    # ---- races
+
+    def race(
+        self,
+        kind: Kind,
+        baseline: Plan,
+        candidate: Plan,
+        *,
+        lever: str | None = None,
+        expected_log: float = 0.0,
+    ) -> Generator[Proposal, Comparison | None, Comparison | None]:
+        """Ask for a race; None where it may not be run."""
+        return (
+            yield propose_race(
+                kind, baseline, candidate, self.knobs, lever=lever, expected_ratio=exp(expected_log)
+            )
+        )
+
+    def take(self, seen: Comparison) -> None:
+        """Make the candidate of a race the incumbent; what it may do better without is open."""
+        came = seen.baseline.differing(seen.candidate)
+        self.pruned -= {
+            k.lever for knob in self.knobs if knob.lever in came for k in rivals(knob, self.knobs)
+        }
+        self.plan = seen.candidate
+        self.outlook.look(seen, self.plan)
+
+    def usable(self) -> list[Candidate]:
+        """Return the knobs that have broken nothing."""
+        return [knob for knob in self.knobs if knob.lever not in self.broken]
+
+    def _is_promising(self, knob: Candidate) -> bool:
+        known = self.is_in(knob) or knob.lever in self.deciding or self.outlook.is_bounded(knob)
+        return knob.bundled and knob.chance_ratio >= _PROMISING_RATIO and not known
+
+    def is_in(self, knob: Candidate) -> bool:
+        """Return whether a knob is part of the incumbent."""
+        return knob.lever in dict(self.plan.settings)
+
+    # ---- several knobs at once
+
+    def _bundle(self) -> Steps:
+        for _ in range(_MOST_BUNDLES):
+            usable = [knob for knob in self.usable() if self._is_promising(knob)]
+            if len(usable) < 2:
+                return
+            seen = yield from self.race_bundle(usable)
+            if seen is None:
+                usable = [knob for knob in usable if knob.switch is not Switch.LAUNCH]
+                if len(usable) < 2:
+                    return
+                seen = yield from self.race_bundle(usable)
+            self.together = seen
+            if seen is None:
+                return
+            if seen.verdict is not Verdict.FAIL:
+                yield from self._read_bundle(seen)
+                return
+            names = {name for name, _ in seen.candidate.settings}
+            yield from self._bisect([k for k in usable if k.lever in names], seen)
+
+    def race_bundle(
+        self, knobs: Sequence[Candidate]
+    ) -> Generator[Proposal, Comparison | None, Comparison | None]:
+        """Race some knobs together, each at its best guess."""
+        candidate = self.plan
+        for knob in knobs:
+            candidate = candidate.pull(knob.lever, knob.settings[0])
+        expected_log = sum(self.outlook.expected_log(k, k.settings[0]) for k in knobs)
+        return (yield from self.race(Kind.BUNDLE, self.plan, candidate, expected_log=expected_log))
+
+    def _read_bundle(self, seen: Comparison) -> Steps:
+        if is_taken_whole(seen, self.stakes):
+            self.take(seen)
+            self.bundle = seen
+            return
+        names = {name for name, _ in seen.candidate.settings}
+        self.outlook.disappointed |= names
+        knobs = [knob for knob in self.usable() if knob.lever in names]
+        hurts = seen.speedup is not None and seen.speedup.mid_ratio < _HURTS_RATIO
+        if len(knobs) < _GROUP_COUNT or not hurts:
+            return
+        for half in (knobs[: len(knobs) // 2], knobs[len(knobs) // 2 :]):
+            part = yield from self.race_bundle(half)
+            if part is not None and is_taken_whole(part, self.stakes):
+                self.take(part)
+                self.bundle = part
+
+    def _bisect(self, suspects: list[Candidate], failed: Comparison) -> Steps:
+        """Quarantine one knob without which the failed bundle works.
+
+        Invariant: `sound` runs, `sound + suspects` fails. So an interaction is found as well.
+        """
+        sound: list[Candidate] = []
+        while len(suspects) > 1:
+            half, rest = suspects[: len(suspects) // 2], suspects[len(suspects) // 2 :]
+            seen = yield from self.race(Kind.BISECT, Plan(), best_guess([*sound, *half]))
+            if seen is None:
+                return
+            if seen.verdict is Verdict.FAIL:
+                suspects, failed = half, seen
+            else:
+                sound, suspects = [*sound, *half], rest
+        self.broken[suspects[0].lever] = failed
+
+    def _join(self) -> Steps:
+        """Try the knobs that do nothing alone all together: two may each hide the other's gain."""
+        candidate, expected_log = self.plan, 0.0
+        for knob in self.usable():
+            setting = self.outlook.best_seen(knob)
+            if self.outlook.pointless(knob, setting, self.plan):
+                continue
+            if not self.is_in(knob) and not self.outlook.is_slower(knob, setting):
+                candidate = candidate.pull(knob.lever, setting)
+                expected_log += self.outlook.expected_log(knob, setting)
+        if len(self.plan.differing(candidate)) < 2:
+            return
+        seen = yield from self.race(Kind.BUNDLE, self.plan, candidate, expected_log=expected_log)
+        if seen is not None and has_won(seen) and is_better(seen, self.stakes):
+            for lever in self.plan.differing(candidate):
+                self.deciding.pop(lever, None)
+                self.pruned.discard(lever)
+            self.take(seen)
+            self.bundle = seen
+
+    # ---- one knob at a time
+
+    def _toggle(self, guess_index: int) -> Steps:
+        """Try each knob that is out, again while others come in: the bottleneck moves.
+
+        A later round tries a later guess first, then the first one around what is in by now.
+        """
+        for pass_index in range(_MOST_PASSES):
+            before, done = self.plan, set[str]()
+            again = bool(guess_index and not pass_index)
+            index = guess_index if not pass_index else 0
+            while (found := self._next(index, done, again=again)) is not None:
+                done.add(found[0].lever)
+                yield from self.attempt(*found)
+            if self.plan in (before, Plan()) and (pass_index or not guess_index):
+                return
+
+    def _next(
+        self, guess_index: int, done: set[str], *, again: bool
+    ) -> tuple[Candidate, Setting, float] | None:
+        """Return the knob that is out and promises most, its setting and what it promises."""
+        found: tuple[Candidate, Setting, float] | None = None
+        most = -inf
+        for knob in self.usable():
+            setting = knob.settings[min(guess_index, len(knob.settings) - 1)]
+            if knob.lever in done or not self._is_open(knob, setting, again=again):
+                continue
+            if why := self.outlook.pointless(knob, setting, self.plan):
+                self.bounded[knob.lever] = why
+                continue
+            expected_log = self.outlook.expected_log(knob, setting)
+            worth = self.outlook.worth(knob, expected_log)
+            if worth > most:
+                found, most = (knob, setting, expected_log), worth
+        return found
+
+    def _is_open(self, knob: Candidate, setting: Setting, *, again: bool) -> bool:
+        """Return whether a toggle is due; once more `again` for what is known of another plan."""
+        if self.is_in(knob):
+            return False
+        if again and self.outlook.is_elsewhere(knob, setting, self.plan):
+            return True
+        return not (self.outlook.is_slower(knob, setting) or self.outlook.is_stale(knob, setting))
+
+    def attempt(self, knob: Candidate, setting: Setting, expected_log: float) -> Steps:
+        """Race one knob more."""
+        candidate = self.plan.pull(knob.lever, setting)
+        seen = yield from self.race(
+            Kind.TOGGLE, self.plan, candidate, lever=knob.lever, expected_log=expected_log
+        )
+        if seen is None:
+            return
+        if seen.verdict is Verdict.FAIL:
+            self.broken[knob.lever] = seen
+            return
+        self.deciding[knob.lever] = seen
+        is_first = not any(self.outlook.seen_ratio(knob, one) for one in knob.settings)
+        self.outlook.toggle(knob, setting, seen)
+        if is_better(seen, self.stakes):
+            self.take(seen)
+        elif is_first:
+            yield from instead(self, knob, setting)
+
+    def _refine(self) -> Steps:
+        for knob in self.knobs:
+            if self.is_in(knob) and len(knob.settings) > 1:
+                if is_numeric(knob):
+                    yield from self._climb(knob)
+                else:
+                    for setting in knob.settings[: 1 + _MOST_REFINEMENTS]:
+                        yield from self._move(knob, setting)
+
+    def _climb(self, knob: Candidate) -> Steps:
+        """Walk to a better neighbour in numeric order, up first, while it gets better."""
+        ladder = sorted(knob.settings)
+        start = ladder.index(dict(self.plan.settings)[knob.lever])
+        left = _MOST_REFINEMENTS
+        for path in (ladder[start + 1 :], ladder[:start][::-1]):
+            for setting in path[:left]:
+                left -= 1
+                moved = yield from self._move(knob, setting)
+                if not moved:
+                    break
+            if dict(self.plan.settings)[knob.lever] != ladder[start]:
+                return
+
+    def _move(
+        self, knob: Candidate, setting: Setting
+    ) -> Generator[Proposal, Comparison | None, bool]:
+        candidate = self.plan.pull(knob.lever, setting)
+        if candidate == self.plan:
+            return False
+        expected_log = self.outlook.move_log(knob)
+        seen = yield from self.race(
+            Kind.REFINE, self.plan, candidate, lever=knob.lever, expected_log=expected_log
+        )
+        if seen is None or not is_better(seen, self.stakes):
+            return False
+        self.take(seen)
+        self.moved[knob.lever] = seen
+        self.deciding.pop(knob.lever, None)  # that was about another setting
+        self.pruned.discard(knob.lever)
+        return True
+
+    # ---- two numbers at once
+
+    def _pair(self) -> Steps:
+        """Move two numbers at once: threads and workers want the same cores.
+
+        One step of each alone may lose what both together gain.
+        """
+        near = number_pairs(self.usable(), self.outlook, self.plan)
+        for one, other, settings in islice(near, _MOST_PAIRS):
+            candidate = self.plan.pull(one.lever, settings[0]).pull(other.lever, settings[1])
+            if len(self.plan.differing(candidate)) < 2:
+                continue
+            expected_log = max(self.outlook.move_log(one), self.outlook.move_log(other))
+            seen = yield from self.race(Kind.PAIR, self.plan, candidate, expected_log=expected_log)
+            if seen is not None and is_better(seen, self.stakes):
+                for lever in (one.lever, other.lever):
+                    self.deciding[lever] = seen
+                    self.pruned.discard(lever)
+                self.take(seen)
+                return
+
+    # ---- fewest levers win
+
+    def _prune(self, *, cheap: bool = False) -> Steps:
+        """Race knobs' absence against their presence; where `cheap`, if no launch is needed."""
+        found = [k for k in self.knobs if self.is_in(k) and not self._is_settled(k.lever)]
+        levers = [k.lever for k in reversed(found) if not (cheap and k.switch is Switch.LAUNCH)]
+        if len(levers) >= _GROUP_COUNT:
+            yield from self._leave_out(levers[: len(levers) // 2])
+        for lever in levers:
+            if lever in dict(self.plan.settings) and not self._is_settled(lever):
+                yield from self._leave_out([lever])
+
+    def _leave_out(self, levers: Sequence[str]) -> Steps:
+        without = self.plan.only(frozenset(name for name, _ in self.plan.settings) - set(levers))
+        lever = levers[0] if len(levers) == 1 else None
+        seen = yield from self.race(Kind.PRUNE, without, self.plan, lever=lever)
+        # A failure here is that of the plan which never ran before: the one without.
+        if seen is None or seen.verdict is Verdict.FAIL:
+            return
+        needed = is_better(seen, self._to_stay)
+        if needed and lever is None:
+            return
+        for name in levers:
+            self.deciding[name] = seen
+            self.pruned.add(name)
+        if not needed:
+            self.plan = without
+            self.outlook.look(seen, without)
+
+    def _is_settled(self, lever: str) -> bool:
+        """True when it was raced against its absence, or around the very same other settings."""
+        seen = self.deciding.get(lever)
+        return lever in self.pruned or bool(seen and seen.baseline == self.plan.without(lever))

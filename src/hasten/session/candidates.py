@@ -1,0 +1,110 @@
+"""Which levers may be turned here, and why the others may not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hasten import search
+from hasten.lever import discover
+from hasten.records import Effect, LeverReport
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hasten.lever import Lever, ScriptContext
+    from hasten.records import Finding, Setting
+    from hasten.session import Options
+
+
+def find_knobs(
+    scene: ScriptContext,
+    options: Options,
+    *,
+    least_ratio: float,
+    begun: search.RaceStarted,
+    findings: Sequence[Finding] = (),
+) -> tuple[tuple[search.Candidate, ...], tuple[LeverReport, ...]]:
+    """Return the levers that are worth a trial, most promising first, and the others' rows.
+
+    Args:
+        scene: the machine and the script.
+        options: what the user permits.
+        least_ratio: the least gain that is worth a trial.
+        findings: what was seen to cost time, and which lever can take it away.
+        begun: the settings of an earlier start of the same search, which goes on with them.
+    """
+    found, rows, priors = [], [], search.read_priors()
+    named = begun.named if begun.settings else _named(findings)
+    for name, lever in discover().items():
+        why = _left_out(name, options)
+        settings = () if why else begun.settings.get(name) or lever.settings(scene)
+        why = why or (_forbidden(lever.effect, options) if settings else lever.why_not(scene))
+        if why:
+            rows.append(
+                LeverReport(
+                    lever=name, setting=None, outcome="skipped", why=why, effect=lever.effect
+                )
+            )
+            continue
+        found.append(
+            search.Candidate(
+                lever=name,
+                phases=lever.phases,
+                settings=settings,
+                gain_ratio=lever.gain_ratio,
+                switch=lever.switch,
+                effect=lever.effect,
+                bundled=lever.promising(scene),
+                idle=lever.idle,
+                forecasts=_forecasts(lever, scene, settings),
+                named_ratio=named.get(name, 0.0),
+                prior=priors.get(name),
+            )
+        )
+    assert scene.baseline is not None  # noqa: S101  # the tuner profiles first
+    kept, skipped = search.bounds(
+        found, scene.baseline, least_ratio=least_ratio, begun=frozenset(begun.settings)
+    )
+    return kept, (*rows, *skipped)
+
+
+def _named(findings: Sequence[Finding]) -> Mapping[str, float]:
+    """Return for each lever the largest share of a step that a finding says it can take away."""
+    told: dict[str, float] = {}
+    for finding in findings:
+        if finding.share is None:
+            continue
+        for name, lever in discover().items():
+            if name == finding.lever or finding.name in lever.cures:
+                told[name] = max(told.get(name, 0.0), finding.share.mid_ratio)
+    return told
+
+
+def remarks(scene: ScriptContext) -> list[str]:
+    """Return what the levers have to say of a scene, whatever comes of them."""
+    said = (lever.remark(scene) for lever in discover().values())
+    return [sentence for sentence in said if sentence]
+
+
+def _forecasts(
+    lever: Lever[Any], scene: ScriptContext, settings: tuple[Setting, ...]
+) -> dict[Setting, float]:
+    said = {setting: lever.forecast(scene, setting) for setting in settings}
+    return {setting: ratio for setting, ratio in said.items() if ratio is not None}
+
+
+def _left_out(name: str, options: Options) -> str:
+    if name in dict(options.pulled.settings):
+        return "it is pulled by hand"
+    if (options.only and name not in options.only) or name in options.skip:
+        return "it was left out on the command line"
+    return ""
+
+
+def _forbidden(effect: Effect, options: Options) -> str:
+    permitted = max(options.keep.severity_index, (options.allow or Effect.EXACT).severity_index)
+    if effect.severity_index <= permitted:
+        return ""
+    if effect.severity_index > Effect.REDRAW.severity_index:
+        return f"its effect is {effect}, which only --allow {effect} permits"
+    return f"its effect is {effect}, and --keep {options.keep} does not permit it"

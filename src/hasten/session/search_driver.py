@@ -1,0 +1,277 @@
+"""The search of one tuning: which races are worth their time, and what came of them."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from hasten import search
+from hasten.session.costs import too_short
+from hasten.session.proof import effects
+from hasten.units import duration, whole_minutes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hasten.records import Comparison, LeverReport, Plan, Tuning
+    from hasten.session import Options, Watcher
+    from hasten.session.costs import Costs
+    from hasten.session.races import Races
+    from hasten.trials.runner import TrialRunner
+
+# Of races: a child for a plan that none stands under. One that is started again because the script
+# ended, or because memory holds only one, costs time alone.
+MOST_LAUNCHES_COUNT = 25
+_LEAST_RACE_S = 2.0
+_RACES_PER_KNOB = 3
+_CONFIRM_SHARE = 0.25
+# Where nobody says how long the training runs: a search should cost a twentieth of it at most,
+# and what runs for less than an hour is seldom tuned.
+_TRAINING_PER_BUDGET, _TRAINING_LEAST_S = 20.0, 3600.0
+
+
+class SearchDriver:
+    """The search of one tuning, from its journal.
+
+    Attributes:
+        end_s: when an answer should be there, in seconds after the start.
+        short: the budget cannot hold proof and confirmation; that has been said.
+        hurried: the budget holds them only where the script is not raced against itself first.
+    """
+
+    def __init__(
+        self,
+        knobs: Sequence[search.Candidate],
+        journal: search.Journal,
+        *,
+        bench: TrialRunner,
+        races: Races,
+        options: Options,
+        view: Watcher,
+        costs: Callable[[Plan], Costs],
+        spent_s: Callable[[], float],
+        note: Callable[[str], None],
+    ) -> None:
+        self.short = self.hurried = False
+        self.end_s = options.budget_s
+        self._note = note
+        self._knobs = knobs
+        self._journal = journal
+        self._bench = bench
+        self._races = races
+        self._options = options
+        self._view = view
+        self._costs = costs
+        self._spent_s = spent_s
+        self._confirm_s = 0.0
+        self._said_lost = False
+        self._launch_count = 2  # those of the script against itself
+
+    @property
+    def best(self) -> Plan:
+        """The best plan so far."""
+        return search.incumbent(self._knobs, self._journal.history, stakes=self._stakes)
+
+    @property
+    def history(self) -> tuple[Comparison, ...]:
+        """Every race so far."""
+        return self._journal.history
+
+    def rows(self, *, stopped: bool = False) -> tuple[LeverReport, ...]:
+        """Return what was found about each lever.
+
+        Args:
+            stopped: somebody ended the search.
+        """
+        terms = None if stopped else self._terms
+        return search.rows(self._knobs, self._journal.history, stakes=self._stakes, terms=terms)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no race is worth its time."""
+        return self._propose() is None
+
+    def run(self) -> None:
+        """Race until nothing is worth it, or the time is needed for what comes after."""
+        history = self._journal.history
+        if self._journal.resumed_count:
+            self._view.known(f"{self._journal.resumed_count} races are known from an earlier start")
+        races = _RACES_PER_KNOB * len(self._knobs)
+        best = self.best
+        if best.settings:
+            self._view.leads(best)
+        spare_s = self.end_s - self._spent_s() - self._costs(best).answer_s(effects(best))
+        self._confirm_s = min(self._races.confirm_s, max(0.0, _CONFIRM_SHARE * spare_s))
+        self._tell_what_is_lost()
+        while proposal := self._propose() or self._propose_late():
+            history = self._journal.history
+            left_s = self._left_s(proposal, best) - self._races.prepare_s(proposal)
+            self._view.stage("search", f"{proposal.kind}: {proposal.candidate}")
+            share_s = max(_LEAST_RACE_S, 2 * left_s / max(2, races - len(history)))
+            self._launch_count += self._price(proposal).launch_count
+            self._journal.append(self._races.race(proposal, share_s, most_s=left_s))
+            self._tell_what_is_lost()
+            best, old = self.best, best
+            if best != old:
+                self._view.leads(best)
+        self._tell_what_was_passed_over()
+
+    def goes_on(self, answer: Tuning) -> bool:
+        """Return whether there is time for more than a first answer, and more may be expected.
+
+        What is found later has to pay for its race, and for one more proof and confirmation.
+        """
+        first = answer.speedup is not None and answer.plan == self._races.with_pulled(self.best)
+        if self.end_s >= self._options.budget_s or not first:
+            return False
+        self.end_s = self._options.budget_s
+        asked = self._propose()
+        if asked is None:
+            return False
+        saved_s = self._terms.weighed_s * (1.0 - 1.0 / asked.expected_ratio)
+        answer_s = self._costs(asked.candidate).answer_s(effects(asked.candidate))
+        return saved_s > self._price(asked).wall_s + answer_s
+
+    def check_the_budget(self) -> None:
+        """Say at the beginning what a budget cannot hold, and what could.
+
+        Raises:
+            UsageError: it holds no race either.
+        """
+        proposal = self._propose()
+        first_s, candidate = 0.0, self.best
+        if proposal is None and not candidate.settings:
+            return
+        if proposal is not None and not self._journal.history:
+            first_s = self._price(proposal).wall_s
+            candidate = proposal.candidate
+        costs, budget_s = self._costs(candidate), self._options.budget_s
+        found_s = self._spent_s() + costs.noise_s + first_s
+        needed_s = found_s + costs.answer_s(effects(candidate))
+        if needed_s <= budget_s:
+            self.end_s = max(self._options.aim_s, needed_s)
+            return
+        self.hurried = True
+        found_s, needed_s = found_s - costs.noise_s, needed_s - costs.noise_s
+        if needed_s <= budget_s:
+            return
+        if found_s > budget_s:
+            raise too_short(budget_s, needed_s)
+        self.short = True
+        self._say(
+            f"A proved and confirmed answer for this script needs about {duration(needed_s)}, "
+            f"more than the budget of {duration(budget_s)}: the search stops at the first gain, "
+            "and the plan may end up unconfirmed."
+        )
+
+    def _say(self, text: str) -> None:
+        self._view.note(text)
+        self._note(text)
+
+    # ---- what may be spent
+
+    @property
+    def _stakes(self) -> search.AcceptanceCriteria:
+        training_s = self._options.training_s
+        least_ratio = self._races.least_ratio
+        if training_s is None:
+            return search.AcceptanceCriteria(least_ratio=least_ratio)
+        return search.AcceptanceCriteria(least_ratio=least_ratio, training_s=training_s)
+
+    @property
+    def _terms(self) -> search.BudgetLimits:
+        best, begun = self.best, bool(self._journal.history)  # the first race is run in any case
+        return search.BudgetLimits(
+            price=self._price,
+            left_s=lambda asked: self._left_s(asked, best) if begun else inf,
+            launches_left=max(0, MOST_LAUNCHES_COUNT - self._launch_count),
+            weighed_s=self._options.training_s
+            or max(_TRAINING_LEAST_S, _TRAINING_PER_BUDGET * self._options.budget_s),
+        )
+
+    def _propose(self) -> search.Proposal | None:
+        return search.propose(
+            self._knobs, self._journal.history, stakes=self._stakes, terms=self._terms
+        )
+
+    def _propose_late(self) -> search.Proposal | None:
+        """Return a race for which there is time only where nothing has been found so far.
+
+        That is what comes after the time of a first answer, then what leaves none for a proof.
+        """
+        if self.short or self.best.settings or not self._passed_over(search.RefusalReason.TIME):
+            return None
+        if self.end_s < self._options.budget_s:
+            self._view.known(
+                f"no gain in {duration(self._spent_s())}: the search goes on while that may pay; "
+                "Ctrl-C ends it"
+            )
+            self.end_s = self._options.budget_s
+            return self._propose() or self._propose_late()
+        self.short = True
+        proposal = self._propose()
+        if proposal is not None:
+            self._say(
+                "What is left of the budget is too short for a proof, and nothing has been found: "
+                "a plan that is found now ends up unconfirmed."
+            )
+        return proposal
+
+    def _price(self, asked: search.Proposal) -> search.Price:
+        own, other = map(self._races.with_pulled, (asked.baseline, asked.candidate))
+        return search.Price(
+            wall_s=self._races.prepare_s(asked) + self._races.least_s(asked),
+            launch_count=self._bench.launches(own, other),
+        )
+
+    def _left_s(self, asked: search.Proposal, best: Plan) -> float:
+        """Return the seconds that the search has left, by the best plan that it has found."""
+        left_s = self.end_s - self._spent_s()
+        if self.short:  # the proof may not fit in any case; that has been said
+            return 0.0 if asked.named_ratio <= self._gained_share(best) else left_s
+        return left_s - self._after_s(asked.candidate, best)
+
+    def _gained_share(self, best: Plan) -> float:
+        """Return the share of a step that the best plan took away; below 0 where there is none."""
+        if not best.settings:
+            return -1.0
+        seen = [race.speedup for race in self._journal.history if race.candidate == best]
+        return 1.0 - 1.0 / seen[-1].mid_ratio if seen and seen[-1] else 0.0
+
+    def _after_s(self, candidate: Plan, best: Plan) -> float:
+        """Return the seconds that come after a race, whoever wins it."""
+        costs = self._costs(candidate)
+        answers_s = [costs.answer_s(effects(candidate))]
+        if best.settings:
+            answers_s.append(self._costs(best).answer_s(effects(best)))
+        return max(answers_s) + max(0.0, self._confirm_s - costs.confirm_pairs_s)
+
+    def _tell_what_is_lost(self) -> None:
+        """Say once that the races are not kept."""
+        if not self._journal.lost or self._said_lost:
+            return
+        self._said_lost = True
+        lost = self._journal.lost
+        self._say(f"The races cannot be kept on disk: {lost}. No other start knows them.")
+
+    def _passed_over(self, reason: search.RefusalReason) -> list[search.Proposal]:
+        passed = search.refusals(
+            self._knobs, self._journal.history, stakes=self._stakes, terms=self._terms
+        )
+        return [one.asked for one in passed if one.reason is reason]
+
+    def _tell_what_was_passed_over(self) -> None:
+        if late := self._passed_over(search.RefusalReason.TIME):
+            after_s = self._after_s(late[0].candidate, self.best)
+            needed_s = self._spent_s() + self._price(late[0]).wall_s + after_s
+            self._note(
+                "The budget ended the search before every lever was tried alone: "
+                f"--budget {whole_minutes(needed_s)} or longer may find more."
+            )
+        elif self._passed_over(search.RefusalReason.WORTH):
+            trained = duration(self._terms.weighed_s)
+            given = "" if self._options.training_s else ", which is assumed (--for says it)"
+            self._note(
+                "The search ended where a trial was expected to cost more than it saves of "
+                f"{trained} of training{given}."
+            )

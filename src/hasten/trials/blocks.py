@@ -1,0 +1,231 @@
+"""Blocks of steps as numbers: what they cost, what a switch disturbs, who else wanted the CPU."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hasten.lever import lookup
+from hasten.records import Pair, Phase, Plan, Step, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hasten.lever import Lever
+    from hasten.records import Setting
+
+TOGETHER_RATIO = 1.5
+"""How much longer two launches at once take than one: they read the disk together."""
+_PRESSURE = "/proc/pressure/cpu"
+_LEAST_BLOCK_S, _LONE_BLOCK_S = 0.02, 3.0  # what is worth a signal to stop, or a launch
+_COLD_S = 0.005  # a process that was stopped is slower for so long: its caches, its threads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockShape:
+    """How the two turns of a pair are run.
+
+    Attributes:
+        relay: in two children, of which one is stopped; else both plans alternate inside one.
+        skip_counts: steps at the head of a turn that are not counted: the baseline's turn, then
+            the candidate's.
+        block_count: steps that are counted in each turn.
+    """
+
+    relay: bool
+    skip_counts: tuple[int, int]
+    block_count: int
+
+    @property
+    def step_count(self) -> int:
+        """Steps of a whole pair."""
+        return sum(self.skip_counts) + 2 * self.block_count
+
+
+def shape_of(
+    baseline: Plan,
+    candidate: Plan,
+    *,
+    apart: bool,
+    cycle_count: int,
+    ahead_count: int,
+    period_count: int,
+    pass_count: int,
+    step_s: float,
+    lonely: bool,
+    left_count: int,
+) -> BlockShape:
+    """Return how pairs are run: inside one child where all that differs switches there.
+
+    That is step by step, or in blocks of whole cycles where the loop waits for loader workers.
+    Where one life of the script is too short for such a pair, two children share it.
+
+    Args:
+        baseline: one plan.
+        candidate: the other.
+        apart: in two children in any case.
+        cycle_count: steps after which the times of the script as it is repeat.
+        ahead_count: batches that its workers have on their way: a lever that changes how they are
+            made shows only after these.
+        period_count: steps after which the times of its loop repeat.
+        pass_count: steps of a pass over the data where it is short, else 0.
+        step_s: seconds of a step; 0 where nobody has seen one.
+        lonely: two children take turns at living, so a turn must be worth a launch.
+        left_count: steps that a warm child has before it.
+    """
+    differing = baseline.differing(candidate)
+    levers = [lever for lever, _ in both(baseline, candidate) if lever.name in differing]
+    inside = bool(levers) and not apart and all(lever.switch is Switch.STEP for lever in levers)
+    if inside and any(_feeds(lever) for lever in levers):
+        cycle_count = ahead_count
+    cycle = _longest_cycle(cycle_count, baseline, candidate)
+    if inside:
+        settle = max(lever.settle_count for lever in levers)
+        skip = max(settle, _ahead_count(cycle_count, baseline, candidate))
+        block = _whole(cycle, period_count)
+        shape = BlockShape(relay=False, skip_counts=(skip, skip), block_count=block)
+        if block == 1 or shape.step_count <= left_count:
+            return shape
+    if pass_count and _adds_workers(baseline, candidate):  # these may begin a pass with a pause
+        period_count = pass_count
+    least_count, warm_count = 1, 0
+    if step_s:
+        least_s = _LONE_BLOCK_S if lonely else _LEAST_BLOCK_S
+        least_count, warm_count = 1 + int(least_s / step_s), int(_COLD_S / step_s)
+    block = max(1, min(_whole(max(least_count, cycle), period_count), left_count))
+    skips = [max(warm_count, _ahead_count(cycle_count, plan)) for plan in (baseline, candidate)]
+    return BlockShape(relay=True, skip_counts=(skips[0], skips[1]), block_count=block)
+
+
+def _whole(count: int, period_count: int) -> int:
+    """Return the least number of steps of whole periods.
+
+    >>> _whole(1, 1), _whole(1, 16), _whole(17, 16)
+    (1, 16, 32)
+    """
+    return -(-count // period_count) * period_count
+
+
+def _ahead_count(cycle_count: int, *plans: Plan) -> int:
+    """Return the batches that workers may have fetched before a turn, at another pace.
+
+    In a relay they are fetched for nothing: between the last step of a turn and the signal that
+    stops the workers, and after the one that lets them go, while nobody counts. Inside one child
+    nobody is stopped, and the queue was filled at the pace of the other plan. The number is the
+    same: a loader has asked for workers x prefetch batches ahead at any time, so after as many
+    steps each batch was asked for within this turn.
+    """
+    longest = _longest_cycle(cycle_count, *plans)
+    return longest if longest > 1 else 0
+
+
+def _adds_workers(baseline: Plan, candidate: Plan) -> bool:
+    """Return whether a lever that is in one plan alone fetches ahead, by workers."""
+    differing = baseline.differing(candidate)
+    return any(
+        lever.name in differing and lever.cycle_count(setting) > 1
+        for lever, setting in both(baseline, candidate)
+    )
+
+
+def _longest_cycle(cycle_count: int, *plans: Plan) -> int:
+    """Return the steps after which the times repeat: of the script's loader, or of a lever."""
+    levers = [pulled for plan in plans for pulled in lookup(plan)]
+    return max([cycle_count, *(lever.cycle_count(setting) for lever, setting in levers)])
+
+
+class CpuCompetition:
+    """The share of a stretch of time in which some task waited for a CPU (PSI)."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic(), _waited_us()
+
+    def share_ratio(self) -> float | None:
+        """Return the share since the beginning; None where the kernel does not tell."""
+        started_s, before = self._started
+        now = _waited_us()
+        if before is None or now is None:
+            return None
+        return min(1.0, (now - before) * 1e-6 / max(1e-9, time.monotonic() - started_s))
+
+
+def _waited_us() -> int | None:
+    try:
+        with open(_PRESSURE) as file:
+            return int(file.readline().rpartition("total=")[2])
+    except (OSError, ValueError):
+        return None
+
+
+def both(baseline: Plan, candidate: Plan) -> list[tuple[Lever[Any], Setting]]:
+    """Return the levers of two plans together, with their settings."""
+    return [*lookup(baseline), *lookup(candidate)]
+
+
+def can_take(own: Plan, plan: Plan) -> bool:
+    """Return whether a child that was started under `own` can go over to `plan`."""
+    launched = {lever.name for lever, _ in both(own, plan) if lever.switch is Switch.LAUNCH}
+    return not own.differing(plan) & launched
+
+
+def settle_count(own: Plan, plan: Plan, ahead_count: int = 1) -> int:
+    """Return the steps that settle what going over to `plan` disturbs.
+
+    Args:
+        own: the plan before.
+        plan: the plan after.
+        ahead_count: batches that the script's own workers have on their way; a loader that is
+            taken over uses them up first.
+    """
+    counts = [
+        lever.settle_count + lever.cycle_count(setting) + (ahead_count - 1 if _feeds(lever) else 0)
+        for lever, setting in both(own, plan)
+    ]
+    return max(counts, default=0)
+
+
+def _feeds(lever: Lever[Any]) -> bool:
+    """Return whether a lever is about the loader alone: it shows in batches asked for later."""
+    return lever.phases == {Phase.DATA}
+
+
+def both_start_s(first_s: float, second_s: float, *, lonely: bool) -> float:
+    """Return how long two launches take: at once, where memory holds both children.
+
+    >>> both_start_s(4.0, 4.0, lonely=True), both_start_s(4.0, 4.0, lonely=False)
+    (8.0, 6.0)
+    """
+    return (first_s + second_s) * (1.0 if lonely else TOGETHER_RATIO / 2)
+
+
+def compiling(plan: Plan) -> Plan:
+    """Return the levers of a plan that compile: the first steps under them need patience."""
+    return plan.only(frozenset(lever.name for lever, _ in lookup(plan) if lever.patience_s))
+
+
+def filling(plan: Plan) -> Plan:
+    """Return the levers of a plan under which a first pass over the data does more."""
+    return plan.only(frozenset(lever.name for lever, _ in lookup(plan) if lever.fills))
+
+
+def patience_s(*plans: Plan) -> float:
+    """Return how much longer than steps take the first ones may take under one of these plans."""
+    pulled = [lever for plan in plans for lever, _ in lookup(plan)]
+    return max((lever.patience_s for lever in pulled), default=0.0)
+
+
+def cost_s(steps: Sequence[Step]) -> float:
+    """Return seconds per sample."""
+    return sum(step.wall_s for step in steps) / sum(step.sample_count for step in steps)
+
+
+def pair(costs: Sequence[float], baseline_first: bool, pressure: float | None) -> Pair:
+    """Return a pair from the costs of its two blocks, in the order in which they ran."""
+    first, second = costs
+    return Pair(
+        baseline_s=first if baseline_first else second,
+        candidate_s=second if baseline_first else first,
+        baseline_first=baseline_first,
+        pressure_ratio=pressure,
+    )

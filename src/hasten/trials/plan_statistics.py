@@ -1,0 +1,254 @@
+"""What a bench has seen of each plan: how long it takes to start, and where its steps go."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hasten.records import Phase
+from hasten.trials.blocks import compiling, cost_s, filling, pair
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hasten.records import Pair, Plan, Step
+
+_RECENT_COUNT = 3
+_COMPILE_KEY = "compile_s"
+_WAITING_SHARE, _BURSTY_SHARE = 0.1, 0.05
+_LONGEST_PERIOD, _LEAST_PERIODS, _LEAST_COUNT = 64, 4, 24
+_PERIODIC_RATIO, _EQUAL_RATIO = 0.7, 0.95
+_MOST_TIMES = 20.0
+_PAUSE_SHARE, _LONGEST_PASS_S, _SHORT_PASS_S = 0.05, 2.0, 0.25
+
+
+class PlanStatistics:
+    """Sums over the starts and steps of a bench.
+
+    Attributes:
+        period_count: steps after which the times of the script as it is were seen to repeat,
+            without what it waits for its loader, but for pauses between short passes.
+        pass_count: steps of a pass over the data; 0 where that is unknown.
+        short_pass_count: the same where a pass is so short that a pause at its beginning, which
+            workers may bring, would matter; else 0.
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[tuple[Plan, float]] = []
+        self._compiled_s: dict[Plan, float] = {}
+        self._first_pass_s: dict[Plan, tuple[float, float]] = {}
+        self._children: dict[int, tuple[object, float]] = {}
+        self._phases: dict[Plan, dict[Phase, float]] = {}
+        self._counts: dict[Plan, int] = {}
+        self._kept_up_count = 0
+        self._watched: Sequence[Step] = ()
+        self._watched_under: Plan | None = None
+        self.period_count = 1
+        self.pass_count = self.short_pass_count = 0
+        self._late: set[Plan] = set()
+
+    def started(self, plan: Plan, wall_s: float) -> None:
+        """Note the seconds from a launch under `plan` to its first step."""
+        self._starts.append((plan, wall_s))
+
+    def paid_once(self, plan: Plan, child: object, facts: Mapping[str, Any]) -> None:
+        """Note what a child says of its compiling and of its first pass over the data.
+
+        Of the compiling, what is new since last time is for `plan`.
+
+        Trials hand on what they have compiled, so the longest time is that of a first run.
+        """
+        total_s = float(facts.get("traits", {}).get(_COMPILE_KEY) or facts.get(_COMPILE_KEY) or 0)
+        _, before_s = self._children.get(id(child), (child, 0.0))
+        self._children[id(child)] = (child, total_s)  # held: its id is not given away
+        if (part := filling(plan)).settings:
+            longer_s, held_s = facts.get("first_pass_s") or (0.0, 0.0)
+            self._first_pass_s[part] = float(longer_s), float(held_s)
+        key = _compiled_by(plan)
+        self._compiled_s[key] = max(total_s - before_s, self._compiled_s.get(key, 0.0))
+
+    def has_compiled(self, plan: Plan) -> bool:
+        """Return whether a trial has compiled what a plan compiles."""
+        return _compiled_by(plan) in self._compiled_s
+
+    def ran(self, plan: Plan, steps: Sequence[Step]) -> None:
+        """Note steps that were counted under `plan`."""
+        sums = self._phases.setdefault(plan, {})
+        self._counts[plan] = self._counts.get(plan, 0) + len(steps)
+        for step in steps:
+            for phase, spent_ns in step.phase_ns.items():
+                sums[phase] = sums.get(phase, 0.0) + spent_ns * 1e-9
+
+    def know_passes(self, traits: Mapping[str, Any]) -> None:
+        """Note how many steps a pass over the data has."""
+        per_step = int(traits.get("loader.batches_per_step", 1))
+        self.pass_count = int(traits.get("loader.batch_count", 0)) // max(1, per_step)
+
+    def watched(self, plan: Plan, steps: Sequence[Step]) -> None:
+        """Note steps in a row: does the script wait for its loader? Of the first plan alone.
+
+        Later ones are those that are found; what is raced is compared with the script as it is.
+        """
+        if self._watched_under not in (None, plan):
+            return
+        self._watched_under = plan
+        self._kept_up_count = 0 if _waits(steps) else len(steps)
+        self._watched = steps
+        # How often the loop waits for loader workers is known without: see `cycle_count`.
+        self.period_count = period(
+            [step.wall_s - step.phase_ns.get(Phase.DATA, 0) * 1e-9 for step in steps]
+        )
+        pass_s = sum(step.wall_s for step in steps) * self.pass_count / len(steps)
+        self.short_pass_count = self.pass_count if pass_s <= _SHORT_PASS_S else 0
+        if pauses(steps, self.pass_count):
+            self.period_count = self.pass_count
+
+    def neighbours(self, block_count: int) -> list[Pair]:
+        """Return pairs of blocks of the script as it is that followed on one another.
+
+        Each stands there in both orders, as the coin of a race may fall.
+        """
+        size = 2 * block_count
+        found = []
+        for at in range(0, len(self._watched) - size + 1, size):
+            blocks = (
+                self._watched[at : at + block_count],
+                self._watched[at + block_count : at + size],
+            )
+            costs = [cost_s(block) for block in blocks]
+            found += [pair(costs, baseline_first, None) for baseline_first in (True, False)]
+        return found
+
+    def know_late(self, *plans: Plan) -> None:
+        """Decide before a race which of its plans have been seen to wait for their loader."""
+        for plan in plans:
+            phases = self.phase_s(plan) or {}
+            if phases.get(Phase.DATA, 0.0) > _WAITING_SHARE * sum(phases.values()):
+                self._late.add(plan)
+
+    def cycle_count(self, ahead_count: int, *plans: Plan) -> int:
+        """Return the steps after which the times of plans repeat.
+
+        Args:
+            ahead_count: batches that loader workers have on their way. After as many steps times
+                repeat where the loop waits for them; where they keep up, each step is like others.
+            plans: what is raced.
+        """
+        keeps_up = self._kept_up_count >= ahead_count and not self._late & set(plans)
+        return 1 if keeps_up else ahead_count
+
+    def phase_s(self, plan: Plan) -> Mapping[Phase, float] | None:
+        """Return the mean seconds of a step in each phase, None where no step was seen."""
+        if not self._counts.get(plan):
+            return None
+        return {phase: s / self._counts[plan] for phase, s in self._phases[plan].items()}
+
+    def step_count(self, plan: Plan) -> int:
+        """Return how many steps were counted under `plan`."""
+        return self._counts.get(plan, 0)
+
+    def forget_steps(self) -> None:
+        """Begin to count anew: what ran before ran on a machine that may have changed since."""
+        self._phases.clear()
+        self._counts.clear()
+
+    @property
+    def start_s(self) -> float:
+        """Seconds from a launch to the first step; the very first one had to read the disk."""
+        seconds = [wall_s for _, wall_s in self._starts]
+        return max(seconds[1:][-_RECENT_COUNT:] or seconds, default=0.0)
+
+    def later_s(self, baseline: Plan, candidate: Plan) -> float | None:
+        """Return how much later the first step comes under `candidate`, compiling included.
+
+        Launches under both plans tell, and what the children say of their compiling; None
+        where neither does. The launch that had to read the disk does not count. What only the
+        first pass over the data takes longer comes later, and is in it too.
+        """
+        own, other = self._own(baseline), self._own(candidate)
+        held_s = self._once(candidate)[1] - self._once(baseline)[1]
+        launched_s = median(other) - median(own) - held_s if own and other else None
+        found = [
+            s for s in (launched_s, self._compiled_s.get(_compiled_by(candidate))) if s is not None
+        ]
+        if not found:
+            return None
+        return max(found) + self.first_pass_s(baseline, candidate)
+
+    def first_pass_s(self, baseline: Plan, candidate: Plan) -> float:
+        """Return what the first pass takes longer than later ones where `candidate` adds that."""
+        if filling(baseline) == filling(candidate):
+            return 0.0
+        return self._once(candidate)[0] - self._once(baseline)[0]
+
+    def _once(self, plan: Plan) -> tuple[float, float]:
+        return self._first_pass_s.get(filling(plan), (0.0, 0.0))
+
+    def _own(self, plan: Plan) -> list[float]:
+        return [wall_s for own, wall_s in self._starts[1:] if own == plan]
+
+
+def _compiled_by(plan: Plan) -> Plan:
+    """Return what tells compiled code apart: the levers that compile, else the whole plan."""
+    part = compiling(plan)
+    return part if part.settings else plan
+
+
+def _waits(steps: Sequence[Step]) -> bool:
+    """Return whether a loop waits for its loader, all the time or in bursts.
+
+    Most batches of workers that keep up are ready; what some take longer than these is waiting.
+    """
+    data_s = [step.phase_ns.get(Phase.DATA, 0) * 1e-9 for step in steps]
+    whole_s, usual_s = sum(step.wall_s for step in steps), median(data_s)
+    late_s = sum(max(0.0, s - usual_s) for s in data_s)
+    return sum(data_s) > _WAITING_SHARE * whole_s or late_s > _BURSTY_SHARE * whole_s
+
+
+def pauses(steps: Sequence[Step], pass_count: int) -> bool:
+    """Return whether each of the short passes over the data has a pause, as workers start anew.
+
+    Blocks that hold one in twenty of them would show the others: a median hides the pause, and
+    what a lever takes away of it.
+
+    Args:
+        steps: in a row.
+        pass_count: steps of a pass.
+    """
+    if not pass_count or len(steps) < 2 * pass_count:
+        return False
+    data_s = [step.phase_ns.get(Phase.DATA, 0) * 1e-9 for step in steps]
+    least_s = sorted(min(data_s[at::pass_count]) for at in range(pass_count))
+    pass_s = sum(step.wall_s for step in steps) * pass_count / len(steps)
+    pause_s = least_s[-1] - (least_s[-2] if pass_count > 1 else 0.0)
+    return pass_s <= _LONGEST_PASS_S and pause_s > _PAUSE_SHARE * pass_s
+
+
+def period(walls_s: Sequence[float]) -> int:
+    """Return the steps after which times repeat, 1 where they do not.
+
+    A loop that collects new data before every sixteenth update has one long step in sixteen:
+    blocks of whole periods compare alike, others do not. It is the lag of the autocorrelation,
+    which must be seen four times; what lasts (a drift) correlates at every lag and is no period.
+
+    >>> period([9.0, 1.0, 1.0, 1.0] * 8), period([1.0, 1.1] * 2)
+    (4, 1)
+    """
+    longest = min(_LONGEST_PERIOD, len(walls_s) // _LEAST_PERIODS)
+    if len(walls_s) < _LEAST_COUNT:
+        return 1
+    usual_s = median(walls_s)
+    values = np.minimum(np.asarray(walls_s, float), _MOST_TIMES * usual_s)
+    values -= values.mean()
+    spread = float(values @ values)
+    if usual_s <= 0.0 or spread <= 0.0:
+        return 1
+    count = len(values)
+    lags = range(1, longest + 1)
+    alike = [float(values[:-lag] @ values[lag:]) / spread * count / (count - lag) for lag in lags]
+    most = max(alike[1:])
+    if most < _PERIODIC_RATIO or most - median(alike) < _PERIODIC_RATIO / 2:
+        return 1
+    return next(lag for lag in lags[1:] if alike[lag - 1] >= _EQUAL_RATIO * most)

@@ -1,0 +1,398 @@
+"""One trial as a process: started behind a guard, stopped, resumed, ended, and read.
+
+The guard (`guard.py`) owns the ending: whatever becomes of this process, the trial's processes and
+files are gone afterwards. This side only asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from hasten.errors import IsolationFailed
+from hasten.trials import process_ancestry, process_tree
+from hasten.trials.guard_start import start_guard
+from hasten.trials.isolation import refused_writes
+from hasten.trials.isolation.mounts import wake
+from hasten.trials.isolation.namespaces import lacks
+from hasten.trials.isolation.removal import wipe
+from hasten.trials.isolation.scratch import make_layers, make_scratch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from hasten.trials.output import Output
+
+_START_PATIENCE_S = 60.0
+_END_PATIENCE_S = 40.0
+REFUSED = "refused"
+
+
+class Isolation(StrEnum):
+    """How a trial's writes are kept away from the user's files."""
+
+    OVERLAY = "overlay"
+    REDIRECT = "redirect"
+    PYTHON = "python"  # as redirect, without the kernel: only Python's own writes
+    NONE = "none"
+
+
+_REDIRECTED = (Isolation.REDIRECT, Isolation.PYTHON)
+# What a trial tries on a file of ours that it must not change.
+_PROBE = """
+import os, sys
+for act in (lambda path: open(path, "w").write("x"), lambda path: os.chmod(path, 0o600)):
+    try:
+        act(sys.argv[1])
+    except OSError:
+        print("refused")
+print(open(sys.argv[1]).read())
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended.
+
+    Attributes:
+        code: its exit code; None where a signal ended it, or nobody knows.
+        signal: the signal that ended it.
+        killed_by_us: it was still running when we ended it.
+        failure: why the command could not even be started, else empty.
+        lost: its guard was ended from outside, and it was ended for that.
+    """
+
+    code: int | None
+    signal: int | None
+    killed_by_us: bool = False
+    failure: str = ""
+    lost: bool = False
+
+
+class Process:
+    """The user's command, running as a trial.
+
+    Attributes:
+        pid: the user's process, leader of its own session and process group.
+        exit: how it ended; None while it runs, as far as `wait` or `kill` have seen.
+        notes: what the isolation could not do in full, one sentence each.
+    """
+
+    def __init__(
+        self, guard: subprocess.Popen[bytes], output: Output, folders: Sequence[Path], *,
+        isolation: Isolation, cwd: str,
+    ) -> None:  # fmt: skip
+        self.pid = 0
+        self._keeper = 0
+        self.exit: Exit | None = None
+        self.notes: tuple[str, ...] = ()
+        self._guard = guard
+        self._scratch = folders[0]
+        self._folders = folders
+        self._isolation = isolation
+        self._cwd = cwd
+        self._text = b""
+        self._output = output
+        self._refused: tuple[str, ...] = ()
+
+    @classmethod
+    def start(
+        cls,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        scratch: Path,
+        isolation: Isolation,
+    ) -> Process:
+        """Start a command as a trial; return once it runs, or once it is known that it can't.
+
+        A command that does not exist is no exception: `exit` then carries 126 or 127, as in a
+        shell, and `failure` the reason.
+
+        Args:
+            argv: the command; its program is looked up in the PATH of `env`.
+            env: the whole environment of the command.
+            cwd: where it starts.
+            scratch: an existing folder of this trial alone, real on both sides. `kill` and the
+                death of this process remove it. Its path should have no more than 70 bytes:
+                sockets lie beneath, and have 108 (unix(7)).
+            isolation: how writes elsewhere are kept away from the user's files.
+
+        Raises:
+            IsolationFailed: this machine does not permit that isolation.
+        """
+        wake(cwd, argv)
+        folders = [scratch.resolve()]
+        try:
+            folders += make_layers(folders[0]) if isolation is Isolation.OVERLAY else []
+            guard, output, out = start_guard()
+        except BaseException as error:
+            for folder in folders:
+                wipe(str(folder))
+            if not isinstance(error, OSError):
+                raise
+            raise IsolationFailed(
+                f"Cannot start a process for the trial: {error.strerror}.",
+                remedy="Free some memory, disk or processes (ulimit -u) and try again.",
+            ) from None
+        process = cls(guard, output, folders, isolation=isolation, cwd=os.path.realpath(cwd))
+        try:
+            process._send(argv, env, out)
+            process._greet()
+        except BaseException:
+            process.kill()
+            raise
+        return process
+
+    def stop(self) -> None:
+        """Stop the command and every descendant (SIGSTOP), loader workers included."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the stopped command and its descendants go on (SIGCONT)."""
+        self._signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """Ask the guard to end all of it, and return at once; any thread may call this.
+
+        The thread that waits for the process then sees its end. `kill` is still due, there.
+        """
+        self._guard.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the command, every descendant and the scratch folder; return when they are gone."""
+        self._keep_refusals()
+        if self._guard.stdin and not self._guard.stdin.closed:
+            with contextlib.suppress(OSError):
+                self._guard.stdin.close()
+        self.wait(_END_PATIENCE_S)
+        try:
+            self._guard.wait(_END_PATIENCE_S if self.exit else 0)
+        except subprocess.TimeoutExpired:  # its hang (a dead network disk) must not be ours
+            if self.exit is None:
+                self._finish({})
+            self._guard.kill()
+            self._guard.wait()
+        self._wipe()
+
+    def wait(self, timeout_s: float | None) -> Exit | None:
+        """Wait for the command's end and for that of all it left running.
+
+        What it printed is complete then; its files go with `kill`, which is due in any case.
+
+        Args:
+            timeout_s: how long at most; None waits for ever.
+
+        Returns:
+            How it ended, or None where it still runs.
+        """
+        if self.exit is None:
+            line = self._line(timeout_s)
+            if line is not None:
+                self._finish(json.loads(line) if line else {})
+        return self.exit
+
+    def follow(self, pid: int | None) -> None:
+        """Make sure that a process is one of this trial's; another one is ended.
+
+        Where nothing is isolated there is nothing to be outside of.
+
+        Args:
+            pid: of a process that has our order; None where the kernel does not tell.
+
+        Raises:
+            IsolationFailed: it was started outside of the isolation, or its guard was ended.
+        """
+        if pid is None or self._isolation is Isolation.NONE:
+            return
+        if not process_ancestry.descends(str(pid), self._guard.pid):
+            with contextlib.suppress(OSError):  # the guard does not know it
+                os.kill(pid, signal.SIGKILL)
+            raise (
+                process_ancestry.outside()
+                if self._guard.poll() is None
+                else process_ancestry.guard_lost()
+            )
+
+    def raise_if_outside(self) -> None:
+        """Raise where a process has ended itself because it was started outside of the trial.
+
+        Raises:
+            IsolationFailed: one has, or the guard was ended from outside.
+        """
+        if self.exit is not None and self.exit.lost:
+            raise process_ancestry.guard_lost()
+        process_ancestry.raise_if_outside(self.output(), self.errors())
+
+    def output(self) -> str:
+        """Return what the command wrote: the first 64 KiB and the last 256 KiB."""
+        return self._output.text()
+
+    def errors(self) -> str:
+        """Return the end of what the command wrote to its standard error."""
+        return self._output.errors()
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The paths that could not be written because that cannot be redirected, oldest first."""
+        if not self._refused:
+            self._keep_refusals()
+        if self._refused or self.exit is None or self._isolation not in _REDIRECTED:
+            return self._refused
+        return refused_writes.guessed(self.errors(), cwd=self._cwd, code=self.exit.code)
+
+    def _send(self, argv: Sequence[str], env: Mapping[str, str], out: int) -> None:
+        """Tell the guard what to start; the trial prints to its descriptor `out`."""
+        scratch, *layers = self._folders
+        environment = {**_environment(env, scratch, self._isolation), process_ancestry.SEAL_KEY: ""}
+        spec = {
+            "argv": [_plain(word) for word in argv],
+            "env": {_plain(key): _plain(value) for key, value in environment.items()},
+            "cwd": _plain(self._cwd),
+            "scratch": _plain(str(scratch)),
+            "isolation": self._isolation.value,
+            "layers": [_plain(str(layer)) for layer in layers],
+            "out": out,
+        }
+        pipe = self._guard.stdin
+        assert pipe is not None  # noqa: S101  # Popen was asked for a pipe
+        with contextlib.suppress(BrokenPipeError):  # the silence of the guard is read next
+            pipe.write(json.dumps(spec).encode() + b"\n")
+            pipe.flush()
+
+    def _greet(self) -> None:
+        """Read the guard's first line: the command runs, or why it does not."""
+        line = self._line(_START_PATIENCE_S)
+        told: dict[str, Any] = json.loads(line or "{}") or {"failure": "its guard did not start"}
+        self.pid, self._keeper = told.get("pid", 0), told.get("keeper", 0)
+        self.notes = tuple(told.get("notes", ()))
+        if "failure" in told:
+            raise IsolationFailed(
+                f"Cannot isolate a trial by {self._isolation.value} here ({told['failure']}).",
+                remedy="Run it where user namespaces are permitted, or on a copy of your folder "
+                "elsewhere.",
+            )
+        if "exec" in told:
+            ended = self.wait(_END_PATIENCE_S)
+            self.exit = Exit(ended.code if ended else None, None, failure=told["exec"])
+
+    def _line(self, timeout_s: float | None) -> bytes | None:
+        """Read one line from the guard: None in time-out, empty when the guard is gone."""
+        pipe = self._guard.stdout
+        assert pipe is not None  # noqa: S101
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while b"\n" not in self._text:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            if not select.select([pipe], [], [], left)[0]:
+                return None
+            part = os.read(pipe.fileno(), 65536)
+            if not part:
+                return b""
+            self._text += part
+        line, _, self._text = self._text.partition(b"\n")
+        return line
+
+    def _finish(self, told: dict[str, Any]) -> None:
+        if not told:  # the guard was killed, so nobody has ended the trial's processes
+            self._signal(signal.SIGKILL)
+        self.exit = Exit(
+            told.get("code"), told.get("signal"), told.get("killed", False), lost=not told
+        )
+        for pipe in (self._guard.stdin, self._guard.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self._output.close()
+
+    def _keep_refusals(self) -> None:
+        with contextlib.suppress(OSError):
+            text = (self._scratch / REFUSED).read_text(errors="replace")
+            self._refused = tuple(dict.fromkeys(text.splitlines()))
+
+    def _wipe(self) -> None:
+        for folder in self._folders:
+            wipe(str(folder))
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to the group, then to descendants that have left it.
+
+        Twice, since a process may fork between the look and the signal.
+        """
+        if self.exit is not None or not self.pid:
+            return
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, number)
+        for _ in range(2):
+            for pid in process_tree.descendants(self._guard.pid):
+                with contextlib.suppress(OSError):
+                    if pid != self._keeper and os.getpgid(pid) != self.pid:
+                        os.kill(pid, number)
+
+
+@functools.cache
+def best_isolation(cwd: str = "") -> Isolation:
+    """Return the strictest isolation that really works here, by trying it once.
+
+    `Isolation.PYTHON` stands for none by the kernel: who starts trials then has to ask the user.
+
+    Args:
+        cwd: where trials will start: not every disk can carry an overlay. By default where this
+            process stands.
+
+    Raises:
+        UsageError: nowhere can a trial's folder be made.
+    """
+    if not sys.platform.startswith("linux"):
+        return Isolation.PYTHON
+    for isolation, said in ((Isolation.OVERLAY, "x\n"), (Isolation.REDIRECT, "refused\n" * 2)):
+        folder = make_scratch()
+        try:
+            if _try(isolation, folder, cwd or os.getcwd()).startswith(said):
+                return isolation
+        except IsolationFailed:
+            continue
+        finally:
+            wipe(str(folder))
+    return Isolation.PYTHON
+
+
+def _try(isolation: Isolation, folder: Path, cwd: str) -> str:
+    """Return what a trial says that tries to change a file; empty where it has changed it."""
+    if isolation is Isolation.OVERLAY and lacks("overlay"):
+        return ""
+    scratch, victim = folder / "scratch", folder / "victim"
+    scratch.mkdir()
+    victim.write_text("before")
+    victim.chmod(0o644)
+    argv = [sys.executable, "-I", "-S", "-c", _PROBE, str(victim)]
+    process = Process.start(argv, env=os.environ, cwd=cwd, scratch=scratch, isolation=isolation)
+    process.wait(_START_PATIENCE_S)
+    process.kill()
+    kept = victim.read_text() == "before" and victim.stat().st_mode & 0o777 == 0o644
+    return process.output() if kept else ""
+
+
+def _environment(env: Mapping[str, str], scratch: Path, isolation: Isolation) -> Mapping[str, str]:
+    if isolation not in _REDIRECTED:
+        return env
+    # Native code asks for temporary files too: give it a place that needs no redirection.
+    temporary = scratch / "tmp"
+    temporary.mkdir(exist_ok=True)
+    return {**env, "HASTEN_REDIRECT": str(scratch), "TMPDIR": str(temporary)}
+
+
+def _plain(word: str) -> str:
+    """Return a word as the guard, which always speaks UTF-8, will turn it back into bytes."""
+    return os.fsencode(word).decode("utf-8", "surrogateescape")

@@ -1,0 +1,163 @@
+"""One recorded run of the script: the first steps with pinned seeds, then the end."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from hasten.errors import ScriptFailed
+from hasten.trials.blocks import patience_s as more_patience_s
+from hasten.trials.channel import Listener
+from hasten.trials.child_environment import environment
+from hasten.trials.deadline import NEVER
+from hasten.trials.isolation.removal import wipe
+from hasten.trials.isolation.scratch import make_scratch
+from hasten.trials.process import Isolation, Process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from hasten.records import Plan, Workload
+    from hasten.trials.compiled_code import CompiledCode
+    from hasten.trials.deadline import Deadline
+
+_SEED = 20_240_229
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingSpec:
+    """What is special about one recorded run.
+
+    Attributes:
+        step_count: steps to record.
+        forced_count: how many of them start from the weights of `teacher`.
+        teacher: a folder of weights; None leaves such weights behind.
+        keeps: leave batches and gradients behind, too.
+        feeds: train on the batches and the gradients of `teacher`.
+        perturb_ratio: multiply each weight by one plus or minus this.
+        perturb_seed: by which coin.
+        reseed: draw other numbers after each batch than the run that left it; None draws the same.
+        shift: added to the seeds, those of the script too: another run of the same training.
+    """
+
+    step_count: int
+    forced_count: int
+    teacher: Path | None = None
+    keeps: bool = False
+    feeds: bool = False
+    perturb_ratio: float = 0.0
+    perturb_seed: int = 1
+    reseed: int | None = None
+    shift: int = 0
+
+    def order(self) -> dict[str, Any]:
+        """Return what the recorder in the child has to know."""
+        perturb = {"scale": self.perturb_ratio, "seed": self.perturb_seed}
+        return {
+            "steps": self.step_count,
+            "forced": self.forced_count,
+            "teach": self.teacher is None,
+            "teacher": None if self.teacher is None else str(self.teacher),
+            "keep": self.keeps,
+            "feed": self.feeds,
+            "perturb": perturb if self.perturb_ratio else None,
+            "reseed": self.reseed,
+            "shift": self.shift,
+        }
+
+
+class Running:
+    """The recorded runs that are under way, so that another thread can end them all."""
+
+    def __init__(self) -> None:
+        self._processes: set[Process] = set()
+        self._over = False
+        self._lock = Lock()
+
+    def end(self) -> None:
+        """End all of them, and those that are still to begin, as soon as they do."""
+        with self._lock:
+            self._over = True
+            for process in self._processes:
+                process.end()
+
+    @contextmanager
+    def holding(self, process: Process) -> Iterator[None]:
+        """Count a process among them."""
+        with self._lock:
+            self._processes.add(process)
+            if self._over:
+                process.end()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._processes.discard(process)
+
+
+@contextmanager
+def recorded(
+    workload: Workload, plan: Plan, take: RecordingSpec, *, isolation: Isolation, patience_s: float,
+    code: CompiledCode, assumed: frozenset[str] = frozenset(), running: Running | None = None,
+    deadline: Deadline = NEVER,
+) -> Iterator[tuple[Mapping[str, Any], Path]]:  # fmt: skip
+    """Run the first steps of the script under `plan`; yield what was recorded and where.
+
+    Args:
+        workload: the user's command.
+        plan: levers to pull.
+        take: what is special about this run.
+        isolation: how its writes are kept away from the user's files.
+        patience_s: how long the whole run may take.
+        code: what other trials have compiled.
+        assumed: what the user granted, by name.
+        running: what this run is part of while it goes on.
+        deadline: when nobody waits for it any more.
+
+    Raises:
+        ScriptFailed: the run ended, or took too long, before it had anything to say.
+        IsolationFailed: what should have been recorded was started outside of the isolation.
+        OutOfTime: the deadline has passed.
+    """
+    with ExitStack() as undo:
+        scratch = make_scratch()
+        undo.callback(wipe, str(scratch))
+        listener = Listener(scratch / "s")
+        undo.callback(listener.close)
+        tensors = scratch / "tensors"
+        tensors.mkdir()
+        env = _pinned(plan, take, assumed=assumed, socket=str(scratch / "s"), folder=str(tensors))
+        env |= code.lend(scratch, plan)
+        process = Process.start(
+            workload.command, env=env, cwd=workload.cwd, scratch=scratch, isolation=isolation
+        )
+        undo.callback(process.kill)
+        undo.enter_context((running or Running()).holding(process))
+        until = time.monotonic() + deadline.cut(patience_s + more_patience_s(plan))
+        found = listener.adopt("verified", until=until, alive=lambda: process.wait(0) is None)
+        if found is None:
+            process.raise_if_outside()
+            deadline.check()
+            raise ScriptFailed(
+                "A run for the proof ended or hung before its steps were recorded.",
+                remedy="See the output of the script.",
+                output=process.errors() or process.output(),
+            )
+        channel, message = found
+        undo.callback(channel.close)
+        process.follow(channel.peer_pid)
+        code.collect(scratch)
+        yield message, tensors
+
+
+def _pinned(plan: Plan, take: RecordingSpec, **details: Any) -> dict[str, str]:
+    seed = _SEED + take.shift
+    env = environment(plan, mode="verify", seed=seed, **take.order(), **details)
+    env["PYTHONHASHSEED"] = str(seed)
+    # Two runs share the cores; threads that spin while they wait would starve each other.
+    env.setdefault("OMP_WAIT_POLICY", "passive")
+    return env

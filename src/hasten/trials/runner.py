@@ -1,0 +1,400 @@
+"""The bench: at most two living children of one script, of which only one runs at a time."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hasten.errors import TooFewSteps
+from hasten.records import Pair, Plan, Step
+from hasten.trials.blocks import (
+    TOGETHER_RATIO,
+    CpuCompetition,
+    can_take,
+    cost_s,
+    pair,
+    settle_count,
+    shape_of,
+)
+from hasten.trials.plan_statistics import PlanStatistics
+from hasten.trials.trial_process import TrialProcess, too_short
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from hasten.records import Workload
+    from hasten.trials.blocks import BlockShape
+    from hasten.trials.process import Isolation
+
+_T = TypeVar("_T")
+WARM_COUNT = 3
+_TIMEOUT_FACTOR = 20.0
+_MEMORY_MARGIN_RATIO = 1.2
+_LEAST_ROOM_COUNT = 8
+
+
+class TrialRunner:
+    """Run blocks of steps of two plans next to one another.
+
+    Plans that differ only in levers that switch at a step boundary alternate inside one child.
+    Others stand in two children that take turns; the one that waits is stopped, with its loader
+    workers. A script that comes to its end is started again.
+
+    Args:
+        workload: the user's command.
+        isolation: how the children's writes are kept away from the user's files.
+        patience_s: how long to wait for a first step.
+        available_bytes: free memory before the first child, None if unknown; two children that
+            do not fit take turns at living.
+        make_arm: makes a child; tests give one of arithmetic.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        *,
+        isolation: Isolation,
+        patience_s: float,
+        available_bytes: int | None = None,
+        make_arm: Callable[..., TrialProcess] = TrialProcess,
+    ) -> None:
+        self.launch_count, self.step_s = 0, 0.0
+        self.life_count: int | None = None
+        self.cycle_count = 1
+        self.lonely = False
+        self._workload = workload
+        self._isolation = isolation
+        self._patience_s = patience_s
+        self._available_bytes = available_bytes
+        self._make_arm = make_arm
+        self.tally = PlanStatistics()
+        self.notes: tuple[str, ...] = ()  # what the isolation could not do in full
+        self._seats: list[TrialProcess | None] = [None, None]
+        self._current: dict[int, tuple[Plan, ...]] = {}
+
+    def __enter__(self) -> TrialRunner:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """End every child."""
+        for seat in (0, 1):
+            self._vacate(seat)
+
+    # ---- children
+
+    def arm(self, *plans: Plan, seat: int = 0, fresh: bool = False) -> TrialProcess:
+        """Return a living, warm child that stands under the first of `plans`.
+
+        A child can take any plan that has the same levers of the kind LAUNCH; another one is
+        ended and started anew.
+
+        Args:
+            plans: one plan, or two that will alternate.
+            seat: which of the two children.
+            fresh: start it anew in any case.
+        """
+        arm = self._seats[seat]
+        if arm is not None and (fresh or not can_take(arm.plan, plans[0])):
+            self._vacate(seat)
+            arm = None
+        self._set_aside(1 - seat)
+        arm = arm or self._start({seat: plans[0]})[seat]
+        arm.resume()
+        current = self._current[seat]
+        if current != plans:
+            arm.switch(plans)
+            self._current[seat] = plans
+            self._settle(arm, max(settle_count(old, plans[0], self.cycle_count) for old in current))
+        return arm
+
+    def _start(self, plans: Mapping[int, Plan]) -> Mapping[int, TrialProcess]:
+        """Start a child in each seat, all at once: to import takes each of them one core."""
+        arms: dict[int, TrialProcess] = {}
+        try:
+            for seat, plan in plans.items():
+                self._seats[seat] = arms[seat] = self._make_arm(
+                    self._workload, plan, isolation=self._isolation, patience_s=self._patience_s
+                )
+                self.launch_count += 1
+            for seat, arm in arms.items():
+                arm.begin()
+                self.notes = tuple(dict.fromkeys((*self.notes, *arm.notes)))
+                self.tally.started(plans[seat], arm.start_s)
+                self.step_s = self.step_s or arm.first_step_s
+            for (seat, plan), arm in zip(plans.items(), arms.values(), strict=True):
+                arm.switch((plan,))
+                self._settle(arm, WARM_COUNT + self.cycle_count + settle_count(Plan(), plan))
+                self._current[seat] = (plan,)
+        except BaseException:
+            for seat in arms:
+                self._vacate(seat)
+            raise
+        return arms
+
+    def _settle(self, arm: TrialProcess, count: int) -> None:
+        if count:
+            arm.turns([(0, count, 0, True)], timeout_s=self.timeout_s(count))
+
+    def _set_aside(self, seat: int) -> None:
+        """Stop a child, or end it where memory holds only one."""
+        arm = self._seats[seat]
+        if arm is not None and self.lonely:
+            self._vacate(seat)
+        elif arm is not None:
+            arm.park()
+
+    def _vacate(self, seat: int) -> None:
+        arm, self._seats[seat] = self._seats[seat], None
+        self._current.pop(seat, None)
+        if arm is not None:
+            arm.close()
+
+    def facts(self, plan: Plan) -> dict[str, Any]:
+        """Return what a child under `plan` says of itself: traits, usage, unit of samples."""
+        found = self.arm(plan).ask({"do": "facts"}, self._patience_s)
+        self.cycle_count = int(found["traits"]["cycle_count"])
+        self.tally.know_passes(found["traits"])
+        return found
+
+    def check_memory(self, resident_bytes: float) -> None:
+        """Decide whether two children fit into memory, by the size of the first."""
+        if self._available_bytes is not None:
+            self.lonely = 2 * resident_bytes * _MEMORY_MARGIN_RATIO > self._available_bytes
+
+    # ---- how long it takes
+
+    @property
+    def start_s(self) -> float:
+        """Seconds from a launch to the first step; the very first one had to read the disk."""
+        return self.tally.start_s
+
+    def launch_s(self, plan: Plan) -> float:
+        """Return about how long it takes until a new child is warm under `plan`."""
+        count = WARM_COUNT + self.cycle_count + settle_count(Plan(), plan)
+        return self.start_s + count * self.step_s
+
+    def prepare_s(self, baseline: Plan, candidate: Plan) -> float:
+        """Return about how long `prepare` takes with the children that live now."""
+        seats = self._seating(baseline, candidate)
+        at_once = len(seats) == 2 and self._seats == [None, None] and not self.lonely
+        return (TOGETHER_RATIO / 2 if at_once else 1.0) * sum(
+            self.launch_s(plan)
+            if self._fits(plan, seat) <= 0
+            else settle_count(Plan(), plan, self.cycle_count) * self.step_s
+            for seat, plan in seats.items()
+        )
+
+    def launches(self, baseline: Plan, candidate: Plan) -> int:
+        """Return how many children `prepare` has to start, with those that live now."""
+        return sum(self._fits(p, s) <= 0 for s, p in self._seating(baseline, candidate).items())
+
+    def _seating(self, baseline: Plan, candidate: Plan) -> dict[int, Plan]:
+        if self.shape(baseline, candidate).relay:
+            return self._seats_for(baseline, candidate)
+        return {self._seat_for(baseline): baseline}
+
+    def note_costs(self, plan: Plan) -> None:
+        """Ask the child that stands under `plan` what it has paid once."""
+        for seat, plans in self._current.items():
+            if plan in plans and (arm := self._seats[seat]) is not None:
+                arm.resume()
+                self.tally.paid_once(plan, arm, arm.ask({"do": "facts"}, self._patience_s))
+
+    def pair_s(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> float:
+        """Return about how long a pair takes, with the launches that a short life costs."""
+        shape = self.shape(baseline, candidate, apart=apart)
+        launch_count = shape.step_count / max(1, self._left_count())
+        if shape.relay and self.lonely:
+            launch_count = 2
+        return shape.step_count * self.step_s + launch_count * self.launch_s(candidate)
+
+    # ---- pairs
+
+    def steps(self, plan: Plan, count: int) -> tuple[list[Step], dict[str, float]]:
+        """Run `count` steps under `plan`; return them, and what they used (differences)."""
+        return self.repeat(lambda: self._steps(plan, self.room(count, spent_count=1)))
+
+    def _steps(self, plan: Plan, count: int) -> tuple[list[Step], dict[str, float]]:
+        arm = self.with_life((plan,), 0, count + 1)
+        _, before = arm.turns([(0, 0, 1, True)], timeout_s=self._patience_s)
+        (steps,), after = arm.turns([(0, 0, count, True)], timeout_s=self.timeout_s(count))
+        used = {name: after[name] - before[name] for name in ("faults_count", "cpu_s")}
+        self.step_s = sum(step.wall_s for step in steps) / len(steps)
+        self.tally.watched(plan, steps)
+        return steps, {**used, "peak_rss_bytes": after["peak_rss_bytes"]}
+
+    def pairs(
+        self, baseline: Plan, candidate: Plan, coins: Sequence[bool], *, apart: bool = False
+    ) -> list[Pair]:
+        """Run one pair for each coin (True: the baseline first).
+
+        Args:
+            baseline: one plan.
+            candidate: the other.
+            coins: the order of each pair.
+            apart: in two children, also where one could alternate.
+
+        Raises:
+            TooFewSteps: the script ends before a single pair is done.
+        """
+
+        def run() -> list[Pair]:
+            shape = self.shape(baseline, candidate, apart=apart)
+            if shape.relay:
+                self.room(shape.block_count)
+                return self._relay(baseline, candidate, coins, shape)
+            room = self.room(shape.step_count * len(coins)) // shape.step_count
+            return self._alternate(baseline, candidate, coins[:room], shape)
+
+        return self.repeat(run)
+
+    def prepare(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> None:
+        """Bring the children of a comparison to life and settle them, outside every clock."""
+        self.tally.know_late(baseline, candidate)
+
+        def sit() -> None:
+            if not self.shape(baseline, candidate, apart=apart).relay:
+                self.arm(baseline, candidate, seat=self._seat_for(baseline))
+                return
+            seats = self._seats_for(baseline, candidate)
+            if self._seats == [None, None] and not self.lonely:
+                self._start(seats)
+            for seat, plan in seats.items():
+                self.arm(plan, seat=seat)
+
+        self.repeat(sit)
+
+    def shape(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> BlockShape:
+        """Return how the pairs of two plans are run."""
+        return shape_of(
+            baseline, candidate, apart=apart,
+            cycle_count=self.tally.cycle_count(self.cycle_count, baseline, candidate),
+            ahead_count=self.cycle_count, period_count=self.tally.period_count,
+            pass_count=self.tally.short_pass_count, step_s=self.step_s, lonely=self.lonely,
+            left_count=self._left_count(),
+        )  # fmt: skip
+
+    def _alternate(
+        self, baseline: Plan, candidate: Plan, coins: Sequence[bool], shape: BlockShape
+    ) -> list[Pair]:
+        """Alternate inside one child."""
+        seat = self._seat_for(baseline)
+        plans = (baseline, candidate)
+        count = shape.step_count * len(coins)
+        arm = self.with_life(plans, seat, count)
+        turns = [
+            (index, shape.skip_counts[index], shape.block_count, True)
+            for baseline_first in coins
+            for index in ((0, 1) if baseline_first else (1, 0))
+        ]
+        waiting = CpuCompetition()
+        answer, _ = arm.turns(turns, timeout_s=self.timeout_s(count))
+        pressure = waiting.share_ratio()
+        for (index, *_), steps in zip(turns, answer, strict=True):
+            self.tally.ran(plans[index], steps)
+        costs = [cost_s(steps) for steps in answer]
+        return [
+            pair(costs[2 * i : 2 * i + 2], baseline_first, pressure)
+            for i, baseline_first in enumerate(coins)
+        ]
+
+    def _relay(
+        self, baseline: Plan, candidate: Plan, coins: Sequence[bool], shape: BlockShape
+    ) -> list[Pair]:
+        """Let two children take turns; the one that waits is stopped."""
+        plans = self._seats_for(baseline, candidate)
+        turns = tuple(zip(plans.items(), shape.skip_counts, strict=True))
+        pairs = []
+        for baseline_first in coins:
+            waiting = CpuCompetition()
+            costs = []
+            for (seat, plan), skip in turns if baseline_first else turns[::-1]:
+                count = skip + shape.block_count
+                arm = self.with_life((plan,), seat, count)
+                timeout_s = self.timeout_s(count)
+                (steps,), _ = arm.turns([(0, skip, shape.block_count, True)], timeout_s=timeout_s)
+                self.tally.ran(plan, steps)
+                costs.append(cost_s(steps))
+            pairs.append(pair(costs, baseline_first, waiting.share_ratio()))
+        return pairs
+
+    def within(
+        self, plans: tuple[Plan, ...], count: int, turns: tuple[tuple[int, int, int, bool], ...]
+    ) -> tuple[list[Pair], list[Step]]:
+        """Run pairs of two turns inside one child; return the steps of the second, too."""
+
+        def run() -> tuple[list[Pair], list[Step]]:
+            size = sum(skipped + counted for _, skipped, counted, _ in turns)
+            coins = [random.random() < 0.5 for _ in range(self.room(size * count) // size)]
+            arm = self.with_life(plans[:1], 0, size * count)
+            arm.switch(plans)
+            order = [turn for first in coins for turn in (turns if first else turns[::-1])]
+            answer, _ = arm.turns(order, timeout_s=self.timeout_s(size * count))
+            arm.switch(plans[:1])
+            walls = [sum(step.wall_s for step in steps) / len(steps) for steps in answer]
+            pairs = [pair(walls[2 * i : 2 * i + 2], coin, None) for i, coin in enumerate(coins)]
+            return pairs, [step for i, coin in enumerate(coins) for step in answer[2 * i + coin]]
+
+        return self.repeat(run)
+
+    # ---- lives
+
+    def with_life(self, plans: tuple[Plan, ...], seat: int, count: int) -> TrialProcess:
+        """Return a child that still has `count` steps to live, as far as is known."""
+        arm = self._seats[seat]
+        spent = (
+            arm is not None
+            and self.life_count is not None
+            and arm.step_count + count >= self.life_count
+            and arm.step_count > 2 * (WARM_COUNT + self.cycle_count)
+        )
+        return self.arm(*plans, seat=seat, fresh=spent)
+
+    def _left_count(self, spent_count: int = 0) -> int:
+        """Return the steps that one life of the script has left once it is warm."""
+        if self.life_count is None:
+            return sys.maxsize
+        return self.life_count - (1 + WARM_COUNT + self.cycle_count + spent_count)
+
+    def room(self, count: int, *, spent_count: int = 0) -> int:
+        """Return how many of `count` steps one life of the script has room for."""
+        room = self._left_count(spent_count)
+        if self.life_count is not None and room < _LEAST_ROOM_COUNT:
+            raise too_short(self.life_count, self.life_count - room + _LEAST_ROOM_COUNT)
+        return min(count, room)
+
+    def repeat(self, run: Callable[[], _T]) -> _T:
+        """Run, and once more from fresh children when the script came to its end meanwhile."""
+        try:
+            return run()
+        except TooFewSteps as ended:
+            self.life_count = ended.step_count
+            self.clear()
+            return run()
+
+    def _seats_for(self, baseline: Plan, candidate: Plan) -> dict[int, Plan]:
+        """Return who sits where, the baseline first, with the fewest new launches."""
+        if self._fits(baseline, 0) + self._fits(candidate, 1) >= (
+            self._fits(baseline, 1) + self._fits(candidate, 0)
+        ):
+            return {0: baseline, 1: candidate}
+        return {1: baseline, 0: candidate}
+
+    def _seat_for(self, plan: Plan) -> int:
+        return max((0, 1), key=lambda seat: self._fits(plan, seat))
+
+    def _fits(self, plan: Plan, seat: int) -> int:
+        arm = self._seats[seat]
+        if arm is None:
+            return 0
+        if not can_take(arm.plan, plan):
+            return -1
+        return 2 if self._current.get(seat) == (plan,) else 1
+
+    def timeout_s(self, count: int) -> float:
+        """Return how long to wait for so many steps."""
+        return self._patience_s + _TIMEOUT_FACTOR * count * self.step_s

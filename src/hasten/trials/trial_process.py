@@ -1,0 +1,307 @@
+"""An arm: one living child of the script, parked at a step boundary until it is its turn."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from hasten.errors import ChildLost, NeverTrains, ScriptFailed, TooFewSteps
+from hasten.records import Phase, Step
+from hasten.trials import stack_dump
+from hasten.trials.blocks import patience_s as more_patience_s
+from hasten.trials.channel import Listener
+from hasten.trials.child_environment import environment
+from hasten.trials.deadline import NEVER
+from hasten.trials.exit_errors import error_of
+from hasten.trials.isolation.removal import wipe
+from hasten.trials.isolation.scratch import make_scratch
+from hasten.trials.process import Isolation, Process
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hasten.records import Plan, Workload
+    from hasten.trials.channel import Channel, Message
+    from hasten.trials.compiled_code import CompiledCode
+    from hasten.trials.deadline import Deadline
+    from hasten.trials.process import Exit
+
+_PHASES = tuple(Phase)
+_TAIL_LINE_COUNT = 40
+_END_S = 30.0
+MORE_WORK = "Give the script more work, for example more epochs or more data."
+
+
+class TrialProcess:
+    """A child that trains under a plan and obeys the baton.
+
+    Attributes:
+        start_s: seconds from its start to the end of its first step, after `begin`.
+
+    Args:
+        workload: the user's command.
+        plan: levers pulled from the start.
+        isolation: how its writes are kept away from the user's files.
+        patience_s: how long to wait for the first training step.
+        deadline: when nobody waits for it any more.
+        code: what other trials have compiled; None leaves it to compile all by itself.
+        assumed: what the user granted, by name.
+    """
+
+    def __init__(
+        self, workload: Workload, plan: Plan, *, isolation: Isolation, patience_s: float,
+        deadline: Deadline = NEVER, code: CompiledCode | None = None,
+        assumed: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
+        self.plan = plan
+        self.step_count = 0
+        self.first_step_s = self.start_s = 0.0
+        self._counted = False
+        self._compile_s = more_patience_s(plan)
+        self._parked = False
+        self._code = code
+        self._compiles = False
+        self._workload = workload
+        self._patience_s = patience_s
+        self._deadline = deadline
+        self._channel: Channel | None = None
+        self._scratch = make_scratch()
+        self._mark = self._scratch / "reached"
+        with ExitStack() as undo:
+            undo.callback(wipe, str(self._scratch))
+            socket = self._scratch / "s"
+            self._listener = Listener(socket)
+            undo.callback(self._listener.close)
+            env = environment(
+                plan, mode="trial", assumed=assumed, socket=str(socket), mark=str(self._mark)
+            )
+            env |= code.lend(self._scratch, plan) if code else {}
+            started_s = time.monotonic()
+            self._process = Process.start(
+                workload.command,
+                env=env,
+                cwd=workload.cwd,
+                scratch=self._scratch,
+                isolation=isolation,
+            )
+            self._started_s = started_s
+            undo.pop_all()
+
+    def begin(self) -> None:
+        """Wait until the child stands at its first step boundary.
+
+        Raises:
+            NeverTrains: it ended, or did not train in time.
+            ScriptFailed: it crashed before.
+            IsolationFailed: it wrote where its writes cannot be redirected, or was started outside
+                of the isolation.
+            OutOfTime: the deadline has passed.
+        """
+        until = time.monotonic() + self._deadline.cut(self._patience_s)
+        found = self._listener.adopt(
+            "training", until=until, alive=lambda: self._process.wait(0) is None
+        )
+        if found is None and self._process.exit is None:
+            self._deadline.check()
+        attached, pids = self._listener.attached, self._listener.pids
+        place = self._place(pids) if found is None and self._process.exit is None else ""
+        self._listener.close()
+        if found is None:
+            self._raise_never_trained(bool(attached), place)
+        else:
+            self._channel, message = found
+            self._process.follow(self._channel.peer_pid)
+            self.first_step_s = message["step_ns"] * 1e-9
+            self.start_s = message["at_s"] - self._started_s
+            self.step_count = 1
+
+    def ask(self, message: Message, timeout_s: float | None = None) -> Message:
+        """Send a command and return the answer.
+
+        Raises:
+            TooFewSteps: the script has come to its end.
+            ScriptFailed: the script crashed, or hangs.
+            OutOfTime: the deadline has passed.
+        """
+        assert self._channel is not None  # noqa: S101  # begin() was called
+        patience_s = self._deadline.cut(inf if timeout_s is None else timeout_s)
+        try:
+            answer = self._channel.ask(message, None if patience_s == inf else patience_s)
+        except TimeoutError:
+            self._compiles = False  # it may be writing just now
+            self._deadline.check()
+            place = self._place([self._channel.pid] if self._channel.pid else [])
+            raise ScriptFailed(
+                f"The script came to a halt {self._when}: no answer in {timeout_s:.0f} s.{place}",
+                remedy="Raise --patience if its steps take that long.",
+                output=self._tail(),
+            ) from None
+        except ChildLost:
+            self._compiles = False
+            self._raise_ended()
+        if answer["kind"] == "ended":
+            self.step_count, self._counted = answer["steps"], True
+            self._raise_ended()
+        if answer["kind"] == "error":
+            raise ChildLost(f"The child refused: {answer['why']}.", remedy="Report this.")
+        return answer
+
+    def switch(self, plans: Sequence[Plan]) -> None:
+        """Tell the child which plans its turns are about, and go over to the first."""
+        self._compile_s = more_patience_s(*plans)
+        self._compiles = bool(self._compile_s)
+        if self._code is not None:  # others may have compiled since its start
+            self._code.lend(self._scratch, *plans)
+        self.ask({"do": "plans", "plans": [dict(plan.settings) for plan in plans]}, 60.0)
+
+    def turns(
+        self, turns: Sequence[tuple[int, int, int, bool]], *, timeout_s: float | None = None
+    ) -> tuple[list[list[Step]], dict[str, float]]:
+        """Run turns and return the steps of each, and what the process has used so far.
+
+        Args:
+            turns: (plan index, steps not counted, steps counted, watched) of each turn.
+            timeout_s: how long all of them may take.
+        """
+        if timeout_s is not None:
+            timeout_s += self._compile_s
+        answer = self.ask({"do": "turns", "turns": [list(turn) for turn in turns]}, timeout_s)
+        self.step_count += sum(skipped + counted for _, skipped, counted, _ in turns)
+        return [[_step(row) for row in rows] for rows in answer["turns"]], answer["usage"]
+
+    def examine(self, count: int, *, timeout_s: float) -> tuple[list[Step], Message]:
+        """Look closely at `count` steps; return them, and what the examiners found."""
+        answer = self.ask({"do": "examine", "count": count}, timeout_s + self._compile_s)
+        self.step_count += count
+        return [_step(row) for row in answer["turns"][0]], answer["found"]
+
+    def park(self) -> None:
+        """Stop the child and its loader workers: they neither take CPU nor fetch ahead."""
+        if not self._parked:
+            self._process.stop()
+            self._parked = True
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Give what was compiled since the last switch to the trials that follow."""
+        if self._compiles and self._code is not None:
+            self._code.collect(self._scratch)
+        self._compiles = False
+
+    def resume(self) -> None:
+        """Let the child go on."""
+        if self._parked:
+            self._process.resume()
+            self._parked = False
+
+    def close(self) -> None:
+        """End the child and everything that it started."""
+        self._hand_on()
+        if self._channel is not None:
+            self._channel.close()
+        self._listener.close()
+        self._process.kill()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the isolation could not do in full."""
+        return self._process.notes
+
+    @property
+    def _when(self) -> str:
+        """After how many steps; a child that was killed could not tell the exact number."""
+        steps = steps_said(self.step_count)
+        return f"after {steps}" if self._counted else f"after at least {steps}"
+
+    def _tail(self) -> str:
+        text = self._process.errors() or self._process.output()
+        return "\n".join(text.rstrip().splitlines()[-_TAIL_LINE_COUNT:])
+
+    def _place(self, pids: Sequence[int]) -> str:
+        """Say where the first of these processes is that knows it."""
+        places = (stack_dump.where(self._scratch, pid) for pid in pids)
+        return next((f" It was at {place}." for place in places if place), "")
+
+    def _raise_never_trained(self, imported_torch: bool, place: str) -> None:
+        self._process.raise_if_outside()
+        ended = self._process.exit
+        if ended is not None:
+            self._raise_bad_exit(ended, "before its first training step")
+            self._raise_unless_reached()
+            raise NeverTrains(
+                "The script ended without an optimizer step or a backward pass.",
+                remedy="Give the command that really trains, with its arguments.",
+                output=self._tail(),
+            )
+        seen = "" if imported_torch else " and no import of torch"
+        tail = self._tail()
+        self._raise_unless_reached()
+        self._process.kill()
+        raise NeverTrains(
+            f"There was no optimizer step or backward in {self._patience_s:.0f} s{seen}: "
+            f"the script does not train, waits for something, or is slow to start.{place}",
+            remedy="Raise --patience if it needs longer to start.",
+            output=tail,
+        )
+
+    def _raise_unless_reached(self) -> None:
+        """Say it where hasten never came in, and what shuts its door."""
+        if not self._mark.exists():
+            raise NeverTrains(
+                "The command starts no Python that hasten can reach by PYTHONPATH: a script that "
+                "sets it anew (`PYTHONPATH=. python train.py`), a Python before 3.11, `python -I`, "
+                "`-E` or `-S`, or `env -i` keeps hasten out.",
+                remedy="Write `PYTHONPATH=.:$PYTHONPATH` there, train with Python 3.11 or later, "
+                "and leave these options away while you tune.",
+                output=self._tail(),
+            )
+
+    def _raise_ended(self) -> Any:
+        ended = self._process.wait(self._deadline.cut(_END_S))
+        if ended is None:
+            self._process.kill()
+        elif ended.code or ended.signal or ended.lost:
+            self._raise_bad_exit(ended, self._when)
+        raise TooFewSteps(
+            f"The script ended {self._when}.",
+            remedy=MORE_WORK,
+            output=self._tail(),
+            step_count=self.step_count,
+        )
+
+    def _raise_bad_exit(self, ended: Exit, when: str) -> None:
+        self._process.raise_if_outside()
+        error = error_of(
+            ended,
+            when=when,
+            tail=self._tail(),
+            refused=self._process.refused,
+            folder=self._scratch.parent,
+        )
+        if error is not None:
+            raise error
+
+
+def too_short(life_count: int, needed_count: int) -> TooFewSteps:
+    """Return the error of a script whose life has no room for a measurement."""
+    return TooFewSteps(
+        f"The script ended after {steps_said(life_count)}, and a measurement "
+        f"needs at least {needed_count}.",
+        remedy=MORE_WORK,
+        step_count=life_count,
+    )
+
+
+def steps_said(count: int) -> str:
+    """Return a number of steps in words."""
+    return "1 training step" if count == 1 else f"{count} training steps"
+
+
+def _step(row: Sequence[int]) -> Step:
+    count, *phases_ns = row
+    return Step(
+        phase_ns={p: ns for p, ns in zip(_PHASES, phases_ns, strict=True) if ns},
+        sample_count=count,
+    )

@@ -1,0 +1,147 @@
+"""The gates for other random draws of the same law: in the samples, and inside the model.
+
+Where only the samples are drawn anew, the candidate trains on the batches of the script as it is,
+and every other gate applies; here its own batches are looked at. Where the model draws (dropout),
+no two runs agree, and the measure is what the script does to itself under other seeds, from the
+same weights and on the same batches.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hasten.records import Gate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from hasten.verify.recorded_run import RecordedRun
+
+_LEAST_BATCHES_COUNT, _MANY_BATCHES_COUNT = 8, 16
+# Limits that chance passes about once in ten thousand proofs.
+_MANY_LIMIT, _FEW_LIMIT = 6.0, 12.0
+_SHIFT_LIMIT = 4.5
+_SPREAD_LOW, _SPREAD_HIGH = 0.3, 3.5
+
+
+def same_law(baseline: RecordedRun, candidate: RecordedRun) -> Gate:
+    """G1 for new draws: batches of the same samples, alike in form, mean and spread."""
+    name = "G1 law of the draws"
+    count = min(len(baseline.outlines), len(candidate.outlines))
+    left, right = baseline.outlines[:count], candidate.outlines[:count]
+    for number, (own, other) in enumerate(zip(left, right, strict=True), start=1):
+        if [kind for kind, _, _ in own] != [kind for kind, _, _ in other]:
+            says = f"the plan changes the types or shapes in batch {number}"
+            return Gate(name=name, passed=False, says=says)
+    if len(set(candidate.batches[:count])) < len(set(baseline.batches[:count])):
+        says = "the plan draws the same batch more than once, where the script does not"
+        return Gate(name=name, passed=False, says=says)
+    if count < _LEAST_BATCHES_COUNT:
+        says = f"same types and shapes; {count} batches are too few to compare their values"
+        return Gate(name=name, passed=None, says=says)
+    if shifted := _shifted(left, right):
+        return Gate(name=name, passed=False, says=f"the plan draws otherwise: {shifted}")
+    says = f"same types and shapes, mean and spread as chance allows, in {count} batches"
+    return Gate(name=name, passed=True, says=says)
+
+
+def _shifted(
+    left: Sequence[tuple[tuple[str, float, float], ...]],
+    right: Sequence[tuple[tuple[str, float, float], ...]],
+) -> str:
+    """Return which tensor of a batch has another mean or spread; the same samples are paired."""
+    limit = _MANY_LIMIT if len(left) >= _MANY_BATCHES_COUNT else _FEW_LIMIT
+    for index in range(min(len(own) for own in left)):
+        for place, word in ((1, "mean"), (2, "spread")):
+            own = np.asarray([batch[index][place] for batch in left], dtype=np.float64)
+            other = np.asarray([batch[index][place] for batch in right], dtype=np.float64)
+            apart = _standing_out(other - own)
+            if apart > limit:
+                return (
+                    f"the {word} of tensor {index + 1} in a batch is {np.mean(other):.4g}, "
+                    f"not {np.mean(own):.4g}, {apart:.1f} standard errors away"
+                )
+    return ""
+
+
+def _standing_out(differences: NDArray[np.float64]) -> float:
+    """Return how many standard errors a mean lies from zero."""
+    mean = abs(float(np.mean(differences)))
+    if mean == 0.0:
+        return 0.0
+    error = float(np.std(differences, ddof=1)) / len(differences) ** 0.5
+    return mean / error if error else float("inf")
+
+
+def within_draws(
+    baseline: RecordedRun, candidate: RecordedRun, others: Sequence[RecordedRun]
+) -> Gate:
+    """G3 where the model draws: losses and gradients as under other seeds of the same script.
+
+    Each step is compared from the same weights and on the same batch, so that nothing but the
+    draws differs. The candidate may lie no further from the middle of the script's own runs than
+    one of those does, in either direction: a dropout that is missing spreads too little.
+
+    Args:
+        baseline: the untouched script.
+        candidate: the script under the plan.
+        others: the untouched script with other seeds, at least two.
+    """
+    name = "G3 draws"
+    if candidate.sizes != baseline.sizes or len(candidate.losses) != len(baseline.losses):
+        says = "the plan changes the parameters or the number of losses"
+        return Gate(name=name, passed=False, says=says)
+    if not np.isfinite(candidate.losses).all() and np.isfinite(baseline.losses).all():
+        return Gate(name=name, passed=False, says="a loss is not a number")
+    own = (baseline, *others)
+    kinds: tuple[tuple[str, Callable[[RecordedRun], NDArray[np.float64]]], ...] = (
+        ("losses", _losses),
+        ("gradients", _lengths),
+    )
+    seen = []
+    for word, read in kinds:
+        shift, spread, resolution = _against(read(candidate), np.stack([read(e) for e in own]))
+        if shift > _SHIFT_LIMIT:
+            says = f"the {word} lie {shift:.1f} standard errors from those under other seeds"
+            return Gate(name=name, passed=False, says=says, distance_ratio=shift / _SHIFT_LIMIT)
+        if not _SPREAD_LOW <= spread <= _SPREAD_HIGH:
+            says = f"the {word} spread {spread:.2g} times as far as under other seeds"
+            return Gate(name=name, passed=False, says=says)
+        seen.append(f"{word} {shift:.1f} standard errors (of {resolution:.2g} of their size)")
+    says = f"other draws of the same law: {', '.join(seen)} from those under other seeds"
+    return Gate(name=name, passed=True, says=says)
+
+
+def _losses(evidence: RecordedRun) -> NDArray[np.float64]:
+    return np.asarray(evidence.losses[: evidence.forced_losses_count], dtype=np.float64)
+
+
+def _lengths(evidence: RecordedRun) -> NDArray[np.float64]:
+    lengths = [np.linalg.norm(row.astype(np.float64)) for row in evidence.gradients]
+    return np.asarray(lengths, dtype=np.float64)
+
+
+def _against(
+    candidate: NDArray[np.float64], own: NDArray[np.float64]
+) -> tuple[float, float, float]:
+    """Return a shift in standard errors, a ratio of variances, and the error over the size.
+
+    Args:
+        candidate: one value for each step.
+        own: the same of the script's own runs, shape (runs, steps).
+    """
+    runs_count, steps_count = own.shape
+    middle = np.mean(own, axis=0)
+    variance = float(np.mean(np.var(own, axis=0, ddof=1)))
+    # The middle of the runs is itself uncertain.
+    expected = variance * (1 + 1 / runs_count)
+    apart = candidate - middle
+    size = max(float(np.mean(np.abs(middle))), 1e-12)
+    if expected == 0.0:  # these numbers do not depend on the draws
+        return (0.0 if not apart.any() else float("inf")), 1.0, 0.0
+    error = (expected / steps_count) ** 0.5
+    return abs(float(np.mean(apart))) / error, float(np.mean(apart**2)) / expected, error / size

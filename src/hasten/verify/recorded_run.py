@@ -1,0 +1,193 @@
+"""What one recorded run left behind, read back in the parent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import nan
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hasten.verify.distances import distance
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import ArrayLike, NDArray
+
+_DRIFTED_DISTANCE = 1e-4
+NOTHING: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRun:
+    """The first steps of one training, as far as the gates ask.
+
+    Attributes:
+        step_count: steps that were recorded.
+        batches: a hash of the content of each batch that the loader made, in order.
+        outlines: of each batch the type, shape, mean and spread of each tensor in it.
+        orders: for each dataset, a hash of the indices of each batch, in order.
+        structure: optimizer settings before each step, and what trained in each call.
+        samples: samples of each step.
+        losses: the value of each loss.
+        losses_at: how many losses there were at the end of each step.
+        weights: a hash of all weights and buffers after the last step.
+        sizes: how many values of each parameter tensor are kept.
+        gradients: for each taught step the gradients that the optimizer saw, all in one run.
+        moves: for each taught step how it moved the weights.
+        tail: how the steps after the taught ones moved the weights.
+        averages: what follows the weights or the activations without gradients (running
+            averages, statistics of a norm) after the taught steps, each with its shape.
+        fetch_draws: a hash of torch's generator after each batch was made.
+        model_draws: the same at the beginning of each backward pass.
+        fed_step_count: steps on batches of the script as it is; None where it was not asked.
+        gradients_taught: the optimizer got the gradients of the script as it is.
+    """
+
+    step_count: int
+    batches: tuple[str, ...]
+    orders: tuple[tuple[str, ...], ...]
+    structure: tuple[str, ...]
+    samples: tuple[int, ...]
+    losses: tuple[float, ...]
+    weights: str
+    sizes: tuple[int, ...]
+    gradients: tuple[NDArray[np.float32], ...]
+    moves: tuple[NDArray[np.float32], ...]
+    losses_at: tuple[int, ...]
+    outlines: tuple[tuple[tuple[str, float, float], ...], ...] = ()
+    tail: NDArray[np.float32] = field(default_factory=lambda: NOTHING)
+    averages: tuple[tuple[str, NDArray[np.float32]], ...] = ()
+    fetch_draws: tuple[str, ...] = ()
+    model_draws: tuple[str, ...] = ()
+    fed_step_count: int | None = None
+    gradients_taught: bool = False
+
+    @property
+    def forced_losses_count(self) -> int:
+        """Losses that belong to the taught steps."""
+        forced = min(len(self.gradients), len(self.losses_at))
+        return self.losses_at[forced - 1] if forced else 0
+
+    @property
+    def step_losses(self) -> tuple[float, ...]:
+        """The mean loss of each step; not a number for a step without a loss."""
+        begins = (0, *self.losses_at)
+        steps = (self.losses[a:b] for a, b in zip(begins, self.losses_at, strict=False))
+        return tuple(sum(losses) / len(losses) if losses else nan for losses in steps)
+
+    def equals(self, other: RecordedRun) -> bool:
+        """Return whether this run saw the batches of `other` and ended with the same bits."""
+        # Who was fed has the generators of the script as it is, whatever it drew itself.
+        fed = self.fed_step_count is not None
+        same_draws = (self.fetch_draws, self.model_draws) == (other.fetch_draws, other.model_draws)
+        return (
+            self.step_count == other.step_count
+            and self.batches == other.batches
+            and _same(self.losses, other.losses)
+            and self.weights == other.weights
+            and all(map(_same, self.gradients, other.gradients))
+            and all(map(_same, self.moves, other.moves))
+            and _holds(self.averages, other.averages)
+            and (same_draws or not fed)
+        )
+
+    def until(self, step_count: int) -> RecordedRun:
+        """Return what the first steps left; nothing is known of what came after them."""
+        if step_count >= self.step_count:
+            return self
+        kept = self.losses_at[step_count - 1] if step_count else 0
+        return replace(
+            self,
+            step_count=step_count,
+            losses=self.losses[:kept],
+            losses_at=self.losses_at[:step_count],
+            samples=self.samples[:step_count],
+            gradients=self.gradients[:step_count],
+            moves=self.moves[:step_count],
+            tail=NOTHING,
+            averages=self.averages if step_count >= len(self.gradients) else (),
+        )
+
+
+def alike(first: RecordedRun, *others: RecordedRun) -> tuple[RecordedRun, ...]:
+    """Return runs as far as all of them take the same way, `first` in front.
+
+    A line search takes another number of losses where one bit differs: what comes after that is
+    no longer the same computation. Such an optimizer remembers more than weights, which nobody
+    teaches, so that the runs part long before it shows in a number. Nor is it the same after the
+    batches of `first`, where a run was fed with them and there were no more.
+    """
+    count = min(run.step_count for run in (first, *others))
+    for run in others:
+        fed = run.fed_step_count if first.batches else None
+        count = min(count, _parted(first, run), fed or count)
+    if any(run.losses_at != first.losses_at for run in others):
+        count = min(count, *(_drifted(first, run) for run in others))
+    return tuple(run.until(count) for run in (first, *others))
+
+
+def _parted(first: RecordedRun, other: RecordedRun) -> int:
+    """Return the steps before the first one with another number of losses."""
+    pairs = enumerate(zip(first.losses_at, other.losses_at, strict=False))
+    return next((step for step, (own, its) in pairs if own != its), first.step_count)
+
+
+def _drifted(first: RecordedRun, other: RecordedRun) -> int:
+    """Return the steps before the first one whose gradients differ by more than rounding."""
+    if other.gradients_taught:
+        return first.step_count
+    pairs = enumerate(zip(other.gradients, first.gradients, strict=False))
+    apart = (step for step, (its, own) in pairs if distance(its, own) > _DRIFTED_DISTANCE)
+    return next(apart, first.step_count)
+
+
+def _same(left: ArrayLike, right: ArrayLike) -> bool:
+    """Return whether all numbers are equal; what is no number equals what is none."""
+    return np.array_equal(left, right, equal_nan=True)
+
+
+def _holds(
+    candidate: tuple[tuple[str, NDArray[np.float32]], ...],
+    baseline: tuple[tuple[str, NDArray[np.float32]], ...],
+) -> bool:
+    """Return whether each average of the baseline is there, to the bit, in whatever order."""
+    found = {(shape, values.tobytes()) for shape, values in candidate}
+    return all((shape, values.tobytes()) in found for shape, values in baseline)
+
+
+def read_evidence(message: Mapping[str, Any], folder: Path) -> RecordedRun:
+    """Return the evidence of the run that sent `message` and wrote its tensors to `folder`."""
+
+    def array(name: str) -> NDArray[np.float32]:
+        path = folder / name
+        return np.fromfile(path, dtype="<f4") if path.exists() else NOTHING
+
+    def arrays(name: str) -> tuple[NDArray[np.float32], ...]:
+        return tuple(array(f"{name}{step}") for step in range(message["forced"]))
+
+    shapes, sizes = message["averages"]
+    borders = np.cumsum(sizes)[:-1].astype(int)
+    averages = np.split(array("averages"), borders) if shapes else []
+    return RecordedRun(
+        step_count=message["steps"],
+        batches=tuple(message["batches"]),
+        outlines=tuple(tuple((a, b, c) for a, b, c in part) for part in message["outlines"]),
+        orders=tuple(tuple(order) for order in message["orders"]),
+        structure=tuple(message["structure"]),
+        samples=tuple(message["samples"]),
+        losses=tuple(message["losses"]),
+        losses_at=tuple(message["losses_at"]),
+        weights=message["weights"],
+        sizes=tuple(message["sizes"]),
+        gradients=arrays("gradients"),
+        moves=arrays("moves"),
+        tail=array("tail"),
+        averages=tuple(zip(shapes, averages, strict=True)),
+        fetch_draws=tuple(message["fetch_draws"]),
+        model_draws=tuple(message["model_draws"]),
+        fed_step_count=message["fed"],
+        gradients_taught=message["gradients_taught"],
+    )

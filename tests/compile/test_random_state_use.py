@@ -1,0 +1,68 @@
+"""Models that draw from other generators than torch's, as told from their code and their calls."""
+
+import os
+import random
+import time
+from random import uniform
+
+import pytest
+
+torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
+
+from torch import nn  # noqa: E402
+
+from hasten.compile.random_state_use import other_draws, states, went_on  # noqa: E402
+
+RNG = np.random.default_rng(0)
+
+
+def jitter():
+    return random.uniform(0.9, 1.1)
+
+
+class Net(nn.Module):
+    def __init__(self, scale=None):
+        super().__init__()
+        self.layer, self.scale = nn.Linear(2, 2), scale
+
+    def forward(self, x):
+        return torch.relu(self.layer(x)).reshape(x.shape[0], -1)
+
+
+def net(act):
+    def forward(self, x):
+        return self.layer(x) * act()
+
+    return type("Drawing", (Net,), {"forward": forward})()
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda: random.uniform(0, 1), lambda: uniform(0, 1), lambda: 2 * np.random.rand(),
+        lambda: 2 * RNG.random(), jitter, lambda: sum(jitter() for _ in range(2)),
+        lambda: 2 * time.time(), lambda: os.urandom(1)[0],
+    ],
+)  # fmt: skip
+def test_generators_and_clocks_in_a_forward_pass_are_found(act) -> None:
+    assert other_draws(nn.Sequential(nn.Linear(2, 2), net(act)))
+
+
+@pytest.mark.parametrize("held", [random.Random(0), RNG, torch.Generator()])
+def test_generators_that_a_model_holds_are_found(held) -> None:
+    assert other_draws(Net(held))
+
+
+def test_models_that_draw_from_torch_alone_have_none() -> None:
+    assert not other_draws(Net())
+    assert not other_draws(net(lambda: torch.rand(2) * np.pi))
+    assert not other_draws(nn.Sequential(nn.Linear(2, 2), nn.Dropout(), nn.LSTM(2, 2)))
+
+
+def test_a_draw_changes_the_states() -> None:
+    for draw in (random.random, np.random.rand):
+        before = states()
+        assert not went_on(before)
+        draw()
+        assert went_on(before)

@@ -1,0 +1,110 @@
+"""What the tests of attach share: scripts that run plainly, and the same ones under a trial."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hasten.errors import TooFewSteps
+from hasten.records import Entry, Plan, Workload
+from hasten.trials.process import Isolation
+from hasten.trials.trial_process import TrialProcess
+
+# Runs each script as plain Python would, in a fork: torch is imported once.
+PLAIN = r"""
+import os, runpy, sys
+import numpy, torch, torch._dynamo
+for path in sys.argv[1:]:
+    pid = os.fork()
+    if not pid:
+        with open(path + ".out", "w") as out:
+            sys.stdout = out
+            sys.argv = [path]
+            runpy.run_path(path, run_name="__main__")
+            out.flush()
+        os._exit(0)
+    os.waitpid(pid, 0)
+"""
+COUNT, EXAMINED_COUNT = 6, 4
+COLD = {"plain", "spawn workers"}  # see how Python starts
+
+
+@dataclass
+class Trial:
+    """What a trial showed: the steps of one turn, facts, a closer look, and all that it printed."""
+
+    steps: list[Any]
+    facts: dict[str, Any]
+    output: str
+    turns: list[list[Any]] = field(default_factory=list)
+    found: dict[str, Any] = field(default_factory=dict)
+
+
+def attach(path: Path, *, turns, plan=None, python=sys.executable) -> Trial:
+    """Run a script under a trial to its end."""
+    workload = Workload(entry=Entry.SCRIPT, argv=(str(path),), cwd=str(path.parent), python=python)
+    arm = TrialProcess(workload, plan or Plan(), isolation=Isolation.NONE, patience_s=60)
+    try:
+        arm.begin()
+        seen, _ = arm.turns(turns, timeout_s=60)
+        _, found = arm.examine(EXAMINED_COUNT, timeout_s=60)
+        facts = arm.ask({"do": "facts"}, 60)
+        with pytest.raises(TooFewSteps):
+            arm.turns([(0, 0, 1 << 40, True)], timeout_s=60)
+        arm._process.wait(30)
+        return Trial(
+            steps=seen[-1], facts=facts, found=found, output=arm._process.output(), turns=seen
+        )
+    finally:
+        arm.close()
+
+
+def load_scripts():
+    spec = spec_from_file_location("attach_scripts", Path(__file__).with_name("scripts.py"))
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def scripts(tmp_path_factory) -> dict[str, Path]:
+    """Every script as a file."""
+    folder, module = tmp_path_factory.mktemp("scripts"), load_scripts()
+    paths = {}
+    for name, body in module.SCRIPTS.items():
+        paths[name] = folder / f"{name.replace(' ', '_')}.py"
+        paths[name].write_text(module.HEAD + body)
+    return paths
+
+
+@pytest.fixture(scope="session")
+def plain(scripts) -> dict[str, str]:
+    """What each script prints under plain Python."""
+    forking = [str(path) for name, path in scripts.items() if name != "spawn workers"]
+    env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+    subprocess.run([sys.executable, "-c", PLAIN, *forking], env=env, check=True, timeout=200)
+    printed = {name: Path(f"{path}.out") for name, path in scripts.items()}
+    spawning = scripts["spawn workers"]
+    with printed["spawn workers"].open("w") as out:
+        subprocess.run([sys.executable, str(spawning)], env=env, check=True, stdout=out)
+    return {name: path.read_text() for name, path in printed.items()}
+
+
+@pytest.fixture(scope="session")
+def trial(scripts, warm_python):
+    """Run a script by name under a trial; each runs once, whoever asks."""
+    done: dict[Any, Trial] = {}
+
+    def run(name: str, *, turns=((0, 0, COUNT, True),)) -> Trial:
+        key = (name, tuple(turns))
+        if key not in done:
+            python = sys.executable if name in COLD else warm_python
+            done[key] = attach(scripts[name], turns=turns, python=python)
+        return done[key]
+
+    return run

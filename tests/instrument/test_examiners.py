@@ -1,0 +1,203 @@
+"""Parts of examiners that need no loop: what they count, and that they leave nothing behind."""
+
+import builtins
+import linecache
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hasten.instrument import processes
+from hasten.instrument.examine.bookkeeping import Bookkeeping
+from hasten.instrument.examine.faults import fault_s
+from hasten.instrument.examine.loops import Loops
+from hasten.instrument.examine.shapes import count_padding, padding
+from hasten.instrument.kept_graph import node_count
+from hasten.instrument.layout_probe import ConvolutionShape, speed_ratio
+from hasten.instrument.operation_profile import OperationProfile, is_light
+from hasten.instrument.operation_timing import OperationMode
+from hasten.instrument.rerun import Rerun
+from hasten.instrument.source_lines import line_of
+from hasten.instrument.watch import Watch
+
+
+def test_padding_is_the_run_of_one_value_at_the_end() -> None:
+    tokens = torch.tensor([[5, 6, 7, 0, 0, 0], [5, 6, 7, 8, 0, 0], [1, 2, 3, 4, 5, 6]])
+    assert count_padding(padding(tokens)) == (18, 5, 0)
+
+
+def test_padding_may_stand_in_front() -> None:
+    tokens = torch.tensor([[9, 9, 9, 1, 2], [9, 9, 3, 4, 5]])
+    assert count_padding(padding(tokens)) == (10, 5, 4)
+
+
+def test_rows_without_runs_have_no_padding() -> None:
+    tokens = torch.arange(24).reshape(4, 6)
+    assert count_padding(padding(tokens)) == (24, 0, 0)
+
+
+def test_rows_that_end_with_one_mark_have_no_padding() -> None:
+    tokens = torch.tensor([[1, 2, 3, 0], [4, 5, 6, 0]])
+    assert count_padding(padding(tokens))[1] == 0
+
+
+def test_a_sum_of_losses_holds_their_graphs() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    one = weight.sum()
+    total = one + weight.sum() + weight.sum()
+    assert node_count([total]) > node_count([one]) > 0
+    assert node_count([total.detach()]) == 0
+
+
+def test_a_rerun_leaves_arguments_alone() -> None:
+    rerun = Rerun()
+    numbers = torch.full((5000,), 1e-40)
+    before, version = numbers.clone(), numbers._version
+    rerun.try_out("mul_", torch.ops.aten.mul_.Tensor, (numbers, torch.tensor(0.5)), {})
+    assert numbers._version == version
+    assert torch.equal(numbers, before)
+
+
+def test_a_rerun_does_not_touch_what_it_does_not_know() -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError
+
+    denormal = torch.full((5000,), 1e-40)
+    rerun = Rerun()
+    rerun.try_out("native_batch_norm", refuse, (denormal,), {})
+    rerun.try_out("mul", refuse, (torch.ones(5000), torch.ones(5000)), {})
+    assert rerun.waste_ns == 0
+
+
+def test_the_mode_sees_operations_and_goes() -> None:
+    seen = []
+
+    def ran(operation, args, kwargs):
+        seen.append(operation.name())
+        return operation(*args, **kwargs)
+
+    mode = OperationMode(ran)
+    assert mode.begin()
+    assert not OperationMode(ran).begin()
+    torch.ones(3).add_(1)
+    mode.end()
+    torch.ones(3).mul_(2)
+    assert "aten::add_.Tensor" in seen
+    assert "aten::mul_.Tensor" not in seen
+
+
+def test_a_product_is_light_by_its_multiplications() -> None:
+    narrow, wide = torch.ones(2, 16), torch.ones(512, 512)
+    assert is_light("mm", (narrow, torch.ones(16, 16), narrow))
+    assert not is_light("mm", (wide, wide, wide))
+    assert is_light("add", (narrow,))
+    assert not is_light("add", (wide,))
+
+
+def test_a_list_of_tensors_is_no_loop() -> None:
+    from hasten.instrument.ledger import INDEX
+    from hasten.records import Phase
+
+    tally, phase = OperationProfile(floor_ns=1000.0), INDEX[Phase.OPTIMIZER]
+    parts = [torch.ones(4) for _ in range(30)]
+    tally.note("_foreach_mul_", (parts, 0.9), None, phase, 5000)
+    assert not tally.loops
+    for part in parts:
+        tally.note("mul_", (part, 0.9), part, phase, 5000)
+    (loop,) = tally.loops.values()
+    assert (loop.count, len(loop.tensors), loop.in_optimizer) == (30, 30, True)
+
+
+def test_what_follows_a_backward_pass_is_no_loop_of_the_model() -> None:
+    loops, model = Loops(SimpleNamespace()), torch.nn.Linear(2, 2)
+    for _ in range(3):
+        loops.ended()
+    loops.called(model, (), {})
+    rows = torch.ones(2)
+    for _ in range(12):
+        rows = model(rows)
+    total = rows.sum()
+    total.register_hook(lambda gradient: loops.backward(total))  # torch has taken the mode off
+    total.backward()
+    for _ in range(20):
+        torch.zeros(()).clone()
+    (line,) = loops.end()["lines"]
+    assert line["turn_count"] == 12
+    assert linecache.getline(line["path"], line["line"]).strip() == "rows = model(rows)"
+    assert not torch._C._len_torch_function_stack()
+
+
+def test_a_convolution_is_run_in_both_layouts() -> None:
+    options = ((1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+    assert speed_ratio(ConvolutionShape((1, 4, 8, 8), (4, 4, 3, 3), torch.float32, options)) > 0
+
+
+def test_lines_are_told_what_their_operations_cost_but_not_in_the_backward_pass() -> None:
+    from hasten.instrument.ledger import INDEX
+    from hasten.records import Phase
+
+    tally = OperationProfile(floor_ns=1000.0)
+    tally.note_costs(700, 0, INDEX[Phase.FORWARD])
+    here = __file__, sys._getframe().f_lineno - 1
+    tally.note_costs(900, 50, INDEX[Phase.BACKWARD])
+    tally.note_costs(0, -5, INDEX[Phase.FORWARD])
+    assert tally.faulting == {here: 700}
+    assert tally.denormal_ns == {here: 0}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it counts faults of the Linux kernel")
+def test_a_fault_takes_some_time() -> None:
+    assert 0 <= fault_s() < 1e-3
+
+
+def test_an_instruction_without_a_line_is_told_as_the_first_of_its_function() -> None:
+    code = test_padding_may_stand_in_front.__code__
+    assert line_of(SimpleNamespace(f_code=code, f_lineno=None)) == code.co_firstlineno
+    assert line_of(SimpleNamespace(f_code=code, f_lineno=7)) == 7
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads the processes of Linux")
+def test_what_children_ran_is_counted_while_they_live_and_after() -> None:
+    busy = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
+    before_s = processes.children_run_s()
+    child = subprocess.Popen(
+        [sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    child.stdout.readline()
+    alive_s = processes.children_run_s() - before_s
+    child.communicate(b"\n")
+    ended_s = processes.children_run_s() - before_s
+    assert 0.25 < alive_s <= ended_s + 0.02
+    assert ended_s < 0.8
+
+
+def test_what_reports_is_put_back(capsys) -> None:
+    watch = Watch(measuring=True)
+    told = builtins.print, torch.Tensor.item, "item" in vars(torch.Tensor)
+    examiner = Bookkeeping(watch)
+    examiner.begin()
+    print("loss", torch.ones(()).item())
+    examiner.ended()
+    found = examiner.end()
+    assert (builtins.print, torch.Tensor.item, "item" in vars(torch.Tensor)) == told
+    assert capsys.readouterr().out == "loss 1.0\n"
+    assert found["reports_count"] == 2
+    assert sum(found["reporting_s"]) > 0
+    assert found["places"][0][0] == __file__
+
+
+def test_a_stream_that_cannot_be_changed_stays(monkeypatch) -> None:
+    class Sink:
+        __slots__ = ()
+
+        def write(self, text: str) -> int:
+            return len(text)
+
+    monkeypatch.setattr(sys, "stdout", Sink())
+    ledger = SimpleNamespace(current=-1)
+    examiner = Bookkeeping(SimpleNamespace(ledger=ledger, thread=0, debug_lines=[]))
+    examiner.begin()
+    examiner.end()
+    assert type(sys.stdout) is Sink

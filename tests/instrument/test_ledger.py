@@ -1,0 +1,123 @@
+"""The ledger: every nanosecond belongs to exactly one phase, whatever the script does."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hasten.instrument.ledger import INDEX, PHASES, Ledger
+from hasten.records import Phase
+
+
+class Clock:
+    """A clock that stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def ledger(clock):
+    return Ledger(clock)
+
+
+MOVES = st.one_of(
+    st.tuples(st.just("enter"), st.sampled_from(range(len(PHASES)))),
+    st.tuples(
+        st.sampled_from(["leave", "commit", "commit_as_evaluation", "commit_as_loss", "cut",
+                         "loop_begins"]),
+        st.none(),
+    ),
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(MOVES, st.integers(0, 10**12))))
+def test_phases_add_up_to_the_wall_to_the_nanosecond(moves) -> None:
+    clock = Clock()
+    ledger = Ledger(clock)
+    last_cut_ns = clock.now_ns
+    for (move, phase), passing_ns in moves:
+        clock.now_ns += passing_ns
+        if move == "enter":
+            ledger.enter(phase)
+        elif move == "cut":
+            assert sum(ledger.cut()) == clock.now_ns - last_cut_ns
+            last_cut_ns = clock.now_ns
+        elif move == "loop_begins":
+            if ledger.current == INDEX[Phase.BETWEEN]:  # the first step begins here
+                last_cut_ns = clock.now_ns
+            ledger.loop_begins()
+        else:
+            getattr(ledger, move)()
+    clock.now_ns += 5
+    assert sum(ledger.cut()) == clock.now_ns - last_cut_ns
+
+
+def spend(ledger, clock, phase, ns) -> None:
+    ledger.enter(INDEX[phase])
+    clock.now_ns += ns
+    ledger.leave()
+
+
+def cut(ledger):
+    return {phase: ns for phase, ns in zip(PHASES, ledger.cut(), strict=True) if ns}
+
+
+def test_an_inner_stretch_suspends_the_one_around_it(ledger, clock) -> None:
+    ledger.loop_begins()
+    ledger.enter(INDEX[Phase.OPTIMIZER])
+    clock.now_ns += 3
+    spend(ledger, clock, Phase.FORWARD, 20)
+    clock.now_ns += 4
+    ledger.leave()
+    clock.now_ns += 1
+    assert cut(ledger) == {Phase.OPTIMIZER: 7, Phase.FORWARD: 20, Phase.OTHER: 1}
+
+
+def test_a_batch_that_an_evaluation_took_is_evaluation(ledger, clock) -> None:
+    ledger.loop_begins()
+    spend(ledger, clock, Phase.BACKWARD, 2)
+    ledger.commit()
+    spend(ledger, clock, Phase.DATA, 50)
+    clock.now_ns += 5
+    ledger.enter(INDEX[Phase.EVALUATION])
+    ledger.commit_as_evaluation()
+    clock.now_ns += 7
+    ledger.leave()
+    assert cut(ledger) == {Phase.BACKWARD: 2, Phase.EVALUATION: 62}
+
+
+def test_unnamed_time_between_forward_and_backward_is_the_loss(ledger, clock) -> None:
+    ledger.loop_begins()
+    spend(ledger, clock, Phase.FORWARD, 10)
+    clock.now_ns += 4
+    ledger.enter(INDEX[Phase.LOSS])
+    ledger.leave()
+    ledger.commit_as_loss()
+    clock.now_ns += 1
+    assert cut(ledger) == {Phase.FORWARD: 10, Phase.LOSS: 4, Phase.OTHER: 1}
+
+
+def test_time_before_the_loop_belongs_to_no_step(ledger, clock) -> None:
+    clock.now_ns += 10**9
+    ledger.loop_begins()
+    clock.now_ns += 3
+    assert cut(ledger) == {Phase.OTHER: 3}
+
+
+def test_a_wait_between_two_turns_belongs_to_no_step(ledger, clock) -> None:
+    ledger.loop_begins()
+    ledger.enter(INDEX[Phase.OPTIMIZER])
+    ledger.cut()
+    clock.now_ns += 10**9
+    ledger.start()
+    clock.now_ns += 2
+    ledger.leave()
+    assert cut(ledger) == {Phase.OPTIMIZER: 2}

@@ -1,0 +1,528 @@
+"""The guard of a real run speaks of what has gone plainly wrong, and of nothing else."""
+
+import math
+from dataclasses import replace
+from statistics import median
+from threading import get_ident
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from hasten.instrument.live import LiveTraining  # noqa: E402
+from hasten.instrument.loss_guard import STEP_COUNT, Guard, astray_said, judge, slow_said, stuck  # noqa: E402
+from hasten.instrument.training_health import WINDOW_COUNT, TrainingHealthMonitor  # noqa: E402
+from hasten.records import LossEnvelope  # noqa: E402
+from hasten.verify.loss_envelope import band_of  # noqa: E402
+
+RECORDED_COUNT, SEEDS = 32, range(8)
+INPUTS = torch.randn(256, 16, generator=torch.Generator().manual_seed(0))
+LABELS = (INPUTS @ torch.randn(16, 4, generator=torch.Generator().manual_seed(1))).argmax(1)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def network(out=4):
+    return nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, out))
+
+
+def made(live, optimizer):
+    live.optimizers.add(optimizer)
+    return optimizer
+
+
+def drawn(count):
+    index = torch.randint(0, len(INPUTS), (count,))
+    return INPUTS[index], LABELS[index]
+
+
+def supervised(
+    live, *, batch=16, lr=1e-2, pieces=1, steps=STEP_COUNT, spoil=lambda step, loss: loss
+):
+    model = network()
+    optimizer = made(live, torch.optim.Adam(model.parameters(), lr))
+    for step in range(steps):
+        optimizer.zero_grad()
+        for _ in range(pieces):
+            inputs, labels = drawn(batch)
+            loss = functional.cross_entropy(model(inputs), labels) / pieces
+            spoil(step, loss).backward()
+        optimizer.step()
+
+
+def tiny_batch(live, **options):
+    supervised(live, batch=1, **options)
+
+
+def accumulating(live, **options):
+    supervised(live, batch=4, pieces=4, **options)
+
+
+def adversarial(live):
+    maker, judge_ = nn.Linear(4, 2), nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 1))
+    for_maker = made(live, torch.optim.Adam(maker.parameters(), 2e-2, betas=(0.5, 0.999)))
+    for_judge = made(live, torch.optim.Adam(judge_.parameters(), 2e-2, betas=(0.5, 0.999)))
+    one, zero = torch.ones(16, 1), torch.zeros(16, 1)
+    loss = functional.binary_cross_entropy_with_logits
+    for _ in range(STEP_COUNT // 2):
+        fake = maker(torch.randn(16, 4))
+        for_judge.zero_grad()
+        loss(judge_(torch.randn(16, 2) + 2), one).backward()
+        loss(judge_(fake.detach()), zero).backward()
+        for_judge.step()
+        for_maker.zero_grad()
+        loss(judge_(fake), one).backward()
+        for_maker.step()
+
+
+def denoising(live):
+    model = nn.Sequential(nn.Linear(17, 32), nn.SiLU(), nn.Linear(32, 16))
+    optimizer = made(live, torch.optim.AdamW(model.parameters(), 1e-3))
+    for _ in range(STEP_COUNT):
+        (inputs, _), time, noise = drawn(16), torch.rand(16, 1), torch.randn(16, 16)
+        mixed = torch.cat([(1 - time) * inputs + time * noise, time], 1)
+        optimizer.zero_grad()
+        functional.mse_loss(model(mixed), noise).backward()
+        optimizer.step()
+
+
+def rewarded(live):
+    model = network()
+    optimizer = made(live, torch.optim.Adam(model.parameters(), 1e-2))
+    for _ in range(STEP_COUNT):
+        inputs, labels = drawn(4)
+        choice = torch.distributions.Categorical(logits=model(inputs))
+        action = choice.sample()
+        reward = (action == labels).float() * torch.randn(4).exp() * 10 - 1
+        optimizer.zero_grad()
+        (-(choice.log_prob(action) * reward).mean()).backward()
+        optimizer.step()
+
+
+def by_hand(live, *, lr=0.1):
+    model = network()
+    live.roots.add(model)
+    for _ in range(STEP_COUNT):
+        inputs, labels = drawn(16)
+        functional.cross_entropy(model(inputs), labels).backward()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.sub_(lr * weight.grad)
+                weight.grad = None
+
+
+def watched():
+    return SimpleNamespace(live=LiveTraining(), inside=[False], thread=get_ident())
+
+
+def record(script, seed, **options):
+    torch.manual_seed(seed)
+    watch = watched()
+    vitals = TrainingHealthMonitor(watch)
+    script(watch.live, **options)
+    message = vitals.message
+    vitals.close()
+    torch.ones(1, requires_grad=True).sum().backward()
+    return message
+
+
+def band(message, *, count=RECORDED_COUNT):
+    """Return what a proof would have seen, which records fewer steps."""
+    kept = dict(message, losses=[row for row in message["losses"] if row[0] < count])
+    if message["updates"]:
+        return band_of([kept | {"moves": message["moves"][: count // 8], "updates": count}])
+    return band_of([dict(message, losses=message["losses"][:count])])
+
+
+def said(script, seed, held_against, **options):
+    """Return what the guard of a run says; None where it is content."""
+    torch.manual_seed(seed)
+    watch, heard = watched(), []
+    Guard(watch, held_against, astray=lambda *wrong: heard.append(wrong), slow=lambda *s: None)
+    script(watch.live, **options)
+    torch.ones(1, requires_grad=True).sum().backward()
+    assert len(heard) <= 1
+    return heard[0] if heard else None
+
+
+@pytest.mark.parametrize(
+    "script",
+    [supervised, tiny_batch, accumulating, adversarial, denoising, rewarded, by_hand],
+    ids=lambda script: script.__name__,
+)
+def test_says_nothing_of_the_same_training_under_another_seed(script) -> None:
+    known = band(record(script, 1000))
+    assert known.losses
+    assert [found for seed in SEEDS if (found := said(script, seed, known))] == []
+
+
+@pytest.mark.parametrize("script", [supervised, tiny_batch, by_hand])
+def test_speaks_of_a_learning_rate_that_is_far_too_high(script) -> None:
+    known = band(record(script, 1000))
+    step, wrong = said(script, 1, known, lr=2.0 if script is not by_hand else 200.0)
+    assert step <= STEP_COUNT
+    assert "loss" in wrong
+
+
+def test_names_the_step_at_which_a_loss_is_no_number() -> None:
+    known = band(record(supervised, 1000))
+    step, wrong = said(
+        supervised, 1, known, spoil=lambda step, loss: loss * (math.nan if step == 11 else 1.0)
+    )
+    assert step == 12
+    assert "nan" in wrong
+
+
+def test_speaks_of_weights_that_do_not_move() -> None:
+    known = band(record(supervised, 1000))
+    _, wrong = said(supervised, 1, known, spoil=lambda step, loss: loss * 0.0)
+    assert wrong == "the weights do not move"
+
+
+def test_says_nothing_where_the_script_itself_has_no_learning_rate() -> None:
+    assert said(supervised, 1, band(record(supervised, 1000)), lr=0.0, steps=20) is None
+
+
+@pytest.mark.parametrize("levels", [[0.5] * 6, [0.5, 0.2, 0.1, 0.1, 0.1, 0.1], [-50.0] * 6])
+def test_a_loss_below_the_band_is_no_fault_as_in_a_resumed_training(levels) -> None:
+    known = band(record(supervised, 1000))
+    for count in range(1, 7):
+        assert judge(known, levels[:count], start=levels[0], moved=100.0) is None
+
+
+def test_a_run_that_begins_higher_and_goes_down_is_no_fault() -> None:
+    known = LossEnvelope(losses=(2.0, 1.5), spreads=(0.1, 0.1), losses_range=(1.4, 2.2))
+    assert judge(known, [19.0], start=20.0, moved=None) is None
+    assert judge(known, [40.0], start=20.0, moved=None) is not None
+
+
+def test_a_loss_that_stays_where_it_began_is_told_at_the_end() -> None:
+    known = LossEnvelope(
+        losses=(2.0, 1.5, 1.2, 1.0), spreads=(0.05,) * 4, losses_range=(0.9, 2.2), moves=(0.1,) * 4
+    )
+    assert judge(known, [2.0] * 5, start=2.0, moved=0.1) is None
+    assert "stays" in str(judge(known, [2.0] * 6, start=2.0, moved=0.1))
+    assert judge(known, [2.0, 1.9, 1.8, 1.7, 1.6, 1.5], start=2.0, moved=0.1) is None
+
+
+def test_leaves_torch_as_it_was_once_it_has_spoken() -> None:
+    from torch.optim import optimizer
+
+    hooks = (optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks)
+    before = torch.autograd.backward, [len(group) for group in hooks]
+    spoilt = band(record(supervised, 1000))
+    assert said(supervised, 1, spoilt, spoil=lambda step, loss: loss * math.nan)
+    assert (torch.autograd.backward, [len(group) for group in hooks]) == before
+
+
+def test_a_script_that_ends_early_or_has_no_loss_of_one_number_is_left_alone() -> None:
+    known = band(record(supervised, 1000))
+    assert said(supervised, 1, known, steps=3) is None
+
+    def several(live):
+        weight = nn.Parameter(torch.ones(3))
+        optimizer = made(live, torch.optim.SGD([weight], 0.1))
+        for _ in range(STEP_COUNT):
+            (weight * 2).backward(gradient=torch.ones(3))
+            optimizer.step()
+
+    assert said(several, 1, known) is None
+    assert band(record(several, 1)).losses == ()
+
+
+def test_a_failure_of_its_own_is_not_the_script_s() -> None:
+    called = []
+
+    def breaks(*wrong):
+        called.append(wrong)
+        raise RuntimeError("planted")
+
+    watch = watched()
+    Guard(watch, LossEnvelope(losses=(1.0,), spreads=(0.1,)), astray=breaks, slow=breaks)
+    supervised(watch.live, spoil=lambda step, loss: loss * math.nan)
+    assert len(called) == 1
+
+
+def test_a_run_that_is_slower_than_without_levers_is_told_once() -> None:
+    watch, heard = watched(), []
+    known = LossEnvelope(step_s=1e-9)
+    Guard(watch, known, astray=lambda *w: None, slow=lambda *seconds: heard.append(seconds))
+    supervised(watch.live, steps=STEP_COUNT + 2)
+    assert len(heard) == 1
+
+
+def test_the_draws_of_the_script_stay_as_they_are() -> None:
+    def last_draw(guarded):
+        torch.manual_seed(3)
+        watch = watched()
+        if guarded:
+            Guard(watch, LossEnvelope(), astray=lambda *w: None, slow=lambda *s: None)
+        supervised(watch.live)
+        return torch.rand(1).item()
+
+    assert last_draw(True) == last_draw(False)
+
+
+def test_a_band_needs_a_window_of_steps_and_losses_that_are_numbers() -> None:
+    row = [(step, 1.0 + step % 2, False) for step in range(WINDOW_COUNT)]
+    seen = {"losses": row, "moves": [0.1], "updates": WINDOW_COUNT, "steps": 4}
+    found = band_of([seen], step_s=0.5)
+    assert found is not None
+    assert (found.losses, found.losses_range, found.step_s) == ((1.5,), (1.0, 2.0), 0.25)
+    assert found.losses[0] == median(value for _, value, _ in row)
+    assert band_of([seen | {"updates": 3, "moves": [], "losses": row[:3]}]) is None
+    assert band_of([seen | {"losses": [*row, (7, math.inf, False)]}]) is None
+    assert band_of([]) is None
+
+
+def test_a_band_is_of_all_runs_as_far_as_all_went_and_holds_their_tails() -> None:
+    def run(level, move, count):
+        row = [(step, level, False) for step in range(count)]
+        return {"losses": row, "moves": [move], "updates": count, "steps": count}
+
+    found = band_of([run(1.0, 0.1, WINDOW_COUNT), run(3.0, 0.3, 2 * WINDOW_COUNT)])
+    assert found is not None
+    assert (found.losses, found.losses_range, found.moves) == ((2.0,), (1.0, 3.0), (0.3,))
+    calm = run(1.0, 0.1, WINDOW_COUNT)
+    rare = calm | {"losses": [*calm["losses"][:-1], (WINDOW_COUNT - 1, 9.0, False)]}
+    told = band_of([rare])
+    assert told is not None
+    assert told.spreads[0] > 1.0  # half a standard deviation: seven of eight are the same
+
+
+def test_the_sentence_names_the_step_the_figure_and_the_levers() -> None:
+    text = astray_said(16, "the loss is nan", ["a=True"], ["b=2"])
+    assert text.startswith("hasten: step 16: the loss is nan. Put back: a=True.")
+    assert "b=2" in text
+    assert text.endswith("\n")
+    assert "Put back" not in astray_said(16, "the loss is nan", [], ["b=2"]).split("Only")[0]
+
+
+def test_what_somebody_else_put_before_it_stays_there(monkeypatch) -> None:
+    from functools import wraps
+
+    watch, seen = watched(), []
+    Guard(watch, LossEnvelope(), astray=lambda *w: None, slow=lambda *s: None)
+    ours = torch.autograd.backward
+
+    @wraps(ours)
+    def theirs(*args, **kwargs):
+        seen.append(1)
+        return ours(*args, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "backward", theirs)
+    supervised(watch.live, steps=STEP_COUNT + 5)
+    assert torch.autograd.backward is theirs
+    assert len(seen) == STEP_COUNT + 5
+
+
+def test_a_new_optimizer_after_a_step_that_raised_is_counted() -> None:
+    class Failing(torch.optim.SGD):
+        def step(self, closure=None):
+            raise MemoryError
+
+    watch = watched()
+    vitals = TrainingHealthMonitor(watch)
+    weight = nn.Parameter(torch.ones(2))
+    with pytest.raises(MemoryError) as raised:
+        Failing([weight], 0.1).step()
+    supervised(watch.live, steps=3)
+    assert vitals.update_count == 3
+    assert raised.tb is not None  # it keeps the frames of the step
+    vitals.close()
+    torch.ones(1, requires_grad=True).sum().backward()
+
+
+def test_nothing_is_read_while_a_graph_is_captured(monkeypatch) -> None:
+    known = band(record(supervised, 1000))
+    watch, heard = watched(), []
+    guard = Guard(watch, known, astray=lambda *w: heard.append(w), slow=lambda *s: None)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    supervised(watch.live, spoil=lambda step, loss: loss * math.nan)
+    assert (guard._vitals.losses, guard._vitals.ends_ns, heard) == ([], [], [])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_says_nothing_of_a_long_run_that_goes_on_as_it_began(seed) -> None:
+    assert said(supervised, seed, band(record(supervised, 1000)), steps=900) is None
+
+
+def test_a_loss_that_is_no_number_long_after_the_first_steps_is_told_with_the_last_good_one() -> (
+    None
+):
+    known = band(record(supervised, 1000))
+    step, wrong = said(
+        supervised, 1, known, steps=400, spoil=lambda s, loss: loss * (math.nan if s > 200 else 1)
+    )
+    assert step == 202
+    assert wrong == "the loss is nan; it was last known good at step 201"
+
+
+def test_a_loss_that_stays_far_above_all_that_the_run_has_seen_is_told() -> None:
+    known = band(record(supervised, 1000))
+    step, wrong = said(
+        supervised, 1, known, steps=1000, spoil=lambda s, loss: loss * (1e5 if s > 500 else 1)
+    )
+    assert 700 <= step <= 832
+    assert "last known good at step 512" in wrong
+
+
+@pytest.fixture
+def told_slow(monkeypatch):
+    """Return what a guard says of steps of that many seconds, some of which take one more."""
+
+    def run(band_, step_s):
+        watch, heard, now_ns = watched(), [], [5 * 10**9]
+        monkeypatch.setattr(
+            "hasten.instrument.training_health.time.perf_counter_ns", lambda: now_ns[0]
+        )
+        Guard(watch, band_, astray=lambda *w: None, slow=lambda *s: heard.append(s))
+
+        def passes(step, loss):
+            now_ns[0] += int(1e9 * (step_s + (step in (10, 20, 30))))
+            return loss
+
+        torch.manual_seed(0)
+        supervised(watch.live, spoil=passes)
+        torch.ones(1, requires_grad=True).sum().backward()
+        return heard
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("usual_s", "step_s", "told"),
+    [
+        (0.1, 0.1, False),
+        (0.1, 0.149, False),
+        (0.1, 0.151, True),
+        (0.1, 0.00016, False),
+        (0.002, 0.004, True),
+        (5.0, 8.0, True),
+        (5.0, 5.0, False),
+    ],
+)
+def test_a_slow_run_is_told_in_seconds_and_a_usual_one_is_not(
+    told_slow, usual_s, step_s, told
+) -> None:
+    heard = told_slow(LossEnvelope(step_s=usual_s), step_s)
+    assert heard == ([(pytest.approx(step_s, rel=1e-3), usual_s)] if told else [])
+
+
+def test_a_band_without_times_says_nothing_of_them(told_slow) -> None:
+    assert told_slow(LossEnvelope(), 100.0) == []
+
+
+def test_the_seconds_are_told_as_they_are() -> None:
+    text = slow_said(0.15, 0.1)
+    assert "150 ms" in text
+    assert "100 ms" in text
+
+
+KNOWN = LossEnvelope(
+    losses=(2.0, 1.9, 1.8, 1.7), spreads=(0.05, 0.1, 0.02, 0.05), losses_range=(1.6, 2.2),
+    moves=(0.01, 0.02, 0.01, 0.01),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("levels", "start", "wrong"),
+    [
+        # 2.2 at most, and half of the first loss above it
+        ([3.19], 2.0, False),
+        ([3.21], 2.0, True),
+        # a run that began higher has that much more room
+        ([3.9], 3.0, False),
+        ([4.01], 3.0, True),
+        # behind the four recorded windows less is known: six windows, one and a half times
+        ([2.0] * 5 + [3.6], 2.0, False),
+        ([2.0] * 5 + [3.75], 2.0, True),
+        ([math.nan], 2.0, False),
+    ],
+)
+def test_the_band_has_a_width_that_is_known(levels, start, wrong) -> None:
+    said = judge(KNOWN, levels, start=start, moved=None)
+    assert (said is not None) is wrong
+    if wrong:
+        assert said.startswith(f"the loss is {levels[-1]:.4g}, and without levers it was 2.2")
+
+
+def test_a_band_of_noisy_losses_is_six_spreads_wide() -> None:
+    noisy = replace(KNOWN, losses=(0.1, 0.1), spreads=(0.3, 0.5), losses_range=(-0.2, 0.4))
+    assert judge(noisy, [3.3], start=0.1, moved=None) is None
+    assert judge(noisy, [3.5], start=0.1, moved=None) is not None
+    falling = replace(KNOWN, losses=(9.0, 1.0), spreads=(0.1, 0.1), losses_range=(0.9, 9.5))
+    assert judge(falling, [17.4], start=9.0, moved=None) is None
+    assert judge(falling, [17.6], start=9.0, moved=None) is not None
+
+
+@pytest.mark.parametrize(
+    ("level", "moved", "wrong"),
+    [
+        (2.5, 0.21, True),  # above 2.0 + 4 spreads + a quarter of the fall, and ten times as far
+        (2.5, 0.19, False),
+        (2.45, 0.21, False),
+        (2.5, None, False),
+    ],
+)
+def test_a_higher_loss_counts_sooner_where_the_weights_move_far(level, moved, wrong) -> None:
+    said = judge(KNOWN, [level], start=2.0, moved=moved)
+    assert (said is not None) is wrong
+    if wrong:
+        assert "the weights move 10.5 times as far" in said
+
+
+def test_weights_that_hardly_moved_are_no_measure_of_moving_far() -> None:
+    resting = replace(KNOWN, moves=(0.0, 0.0, 0.0, 0.0))
+    assert judge(resting, [2.5], start=2.0, moved=9e-7) is None
+    assert judge(resting, [2.5], start=2.0, moved=1.1e-6) is not None
+    assert judge(replace(KNOWN, moves=()), [2.5], start=2.0, moved=100.0) is None
+
+
+FALLING = LossEnvelope(losses=(2.0, 1.5, 1.2, 1.0), spreads=(0.05,) * 4, losses_range=(0.9, 2.2))
+
+
+@pytest.mark.parametrize(
+    ("band_", "levels", "told"),
+    [
+        (FALLING, [1.97] * 6, True),
+        (FALLING, [1.94] * 6, False),
+        (FALLING, [2.0] * 5, False),
+        (FALLING, [2.03, 2.0, 2.0, 2.0, 2.0, 1.99], True),
+        (FALLING, [2.05, 2.0, 2.0, 2.0, 2.0, 1.99], False),
+        (replace(FALLING, losses=(2.0, 1.5, 1.0)), [2.0] * 6, False),  # too few windows
+        (replace(FALLING, losses=(2.0, 1.9, 1.7, 1.0)), [2.0] * 6, False),  # late
+        (replace(FALLING, spreads=(0.11,) * 4), [2.0] * 6, False),  # not clear
+        (replace(FALLING, losses=(2.0, 1.9, 1.85, 1.81)), [2.0] * 6, False),  # less than a tenth
+    ],
+)
+def test_a_loss_that_does_not_fall_is_told_where_it_fell_clearly_and_soon(
+    band_, levels, told
+) -> None:
+    assert (judge(band_, levels, start=2.0, moved=None) is not None) is told
+
+
+@pytest.mark.parametrize(
+    ("known", "moves", "told"),
+    [
+        (KNOWN, [0.0, 0.0], True),
+        (KNOWN, [0.0], False),
+        (KNOWN, [0.0, 1e-9], False),
+        (replace(KNOWN, moves=()), [0.0, 0.0], False),
+        (replace(KNOWN, moves=(0.1, 1e-8)), [0.0, 0.0], False),
+        (replace(KNOWN, moves=(0.1, 1e-7)), [0.0, 0.0], True),
+    ],
+)
+def test_weights_that_rest_are_told_where_they_moved_without_levers(known, moves, told) -> None:
+    assert (stuck(known, moves) is not None) is told

@@ -1,0 +1,47 @@
+"""Which options an optimizer can be asked for without a TypeError."""
+
+import inspect
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hasten.instrument.examine.operations import forms_of  # noqa: E402
+
+
+def weights():
+    return [torch.nn.Parameter(torch.ones(2))]
+
+
+class AdamW(torch.optim.AdamW):
+    """A class of the script's own, under a known name."""
+
+    def __init__(self, parameters, lr=1e-3):
+        super().__init__(parameters, lr=lr)
+
+
+class Lion(torch.optim.Optimizer):
+    def __init__(self, parameters, lr=1e-3):
+        super().__init__(parameters, {"lr": lr})
+
+
+@pytest.mark.parametrize(
+    ("name", "forms"),
+    [
+        ("SGD", {"foreach", "fused"}),
+        ("AdamW", {"foreach", "fused"}),
+        ("RMSprop", {"foreach"}),
+        ("NAdam", {"foreach"}),
+        ("RAdam", {"foreach"}),
+        ("LBFGS", set()),
+    ],
+)
+def test_the_classes_of_torch_have_the_forms_that_they_take(name, forms) -> None:
+    kind = getattr(torch.optim, name)
+    assert forms_of(kind(weights(), lr=0.1)) == forms
+    assert forms <= set(inspect.signature(kind).parameters)
+
+
+@pytest.mark.parametrize("kind", [AdamW, Lion])
+def test_classes_of_others_have_none(kind) -> None:
+    assert forms_of(kind(weights())) == set()

@@ -1,0 +1,109 @@
+"""Signs of waste: what the collector took, how many numbers are denormal, which modes are on."""
+
+import gc
+from weakref import WeakSet
+
+import pytest
+import torch
+from torch import nn
+
+from hasten.instrument.setting_signs import CollectorClock, denormal_ratio
+from hasten.instrument.traits import Traits
+
+
+@pytest.fixture
+def clock():
+    clock = CollectorClock()
+    clock.install()
+    yield clock
+    clock.remove()
+
+
+def test_the_time_of_collections_is_summed_up(clock) -> None:
+    assert clock.spent_ns == 0
+    gc.collect()
+    first = clock.spent_ns
+    assert first > 0
+    gc.collect(0)
+    assert clock.spent_ns > first
+
+
+def test_nothing_is_left_in_the_collectors_list() -> None:
+    before = list(gc.callbacks)
+    clock = CollectorClock()
+    clock.install()
+    clock.remove()
+    assert gc.callbacks == before
+
+
+def optimizer_of(*values, kind=torch.optim.SGD, **options):
+    return kind([nn.Parameter(torch.tensor(value)) for value in values], lr=0.1, **options)
+
+
+def test_denormal_numbers_are_counted_in_weights_gradients_and_states() -> None:
+    optimizer = optimizer_of([1.0, 1e-40, 0.0, -1e-42])
+    assert denormal_ratio(WeakSet([optimizer])) == 0.5
+    (weight,) = optimizer.param_groups[0]["params"]
+    weight.grad = torch.tensor([1e-39, 1.0, 1.0, 1.0])
+    assert denormal_ratio(WeakSet([optimizer])) == 3 / 8
+    optimizer.state[weight]["momentum_buffer"] = torch.full((4,), 1e-40)
+    assert denormal_ratio(WeakSet([optimizer])) == 7 / 12
+
+
+def test_large_tensors_are_sampled_over_their_whole_length() -> None:
+    optimizer = optimizer_of([1.0])
+    (weight,) = optimizer.param_groups[0]["params"]
+    weight.grad = None
+    optimizer.state[weight]["buffer"] = torch.cat(
+        [torch.ones(1 << 17), torch.full((1 << 17,), 1e-40)]
+    )
+    assert denormal_ratio(WeakSet([optimizer])) == pytest.approx(0.5, abs=0.01)
+
+
+def test_nothing_is_said_of_numbers_that_nobody_updates() -> None:
+    assert denormal_ratio(WeakSet()) is None
+    assert "numbers.denormal_ratio" not in Traits().read()
+
+
+@pytest.fixture
+def traits():
+    traits = Traits()
+    before = list(gc.callbacks)
+    yield traits
+    gc.callbacks[:] = before
+
+
+def train(traits, model, batches):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in batches:
+        traits.called(model, (batch,), {})
+        traits.backward(None)
+        traits.steps(optimizer)
+        traits.ended()
+
+
+def test_a_child_tells_shapes_layers_and_collections(traits) -> None:
+    model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.Linear(4, 4), nn.LSTM(4, 4))
+    train(traits, model, [torch.ones(2, 3), torch.ones(2, 3), torch.ones(1, 3)])
+    found = traits.read()
+    assert found["inputs.shape_count"] == 2
+    assert found["model.onednn_layer_count"] == 2
+    assert found["gc.step_s"] >= 0
+    assert found["gc.enabled"]
+    assert found["debug.anomaly_ratio"] == found["debug.profiler_ratio"] == 0
+
+
+def test_a_child_tells_the_dimensions_of_what_is_convolved(traits) -> None:
+    train(traits, nn.Sequential(nn.Flatten(), nn.Linear(4, 4)), [torch.ones(2, 4)])
+    assert "model.conv_input_rank" not in traits.read()
+    train(traits, nn.Sequential(nn.Conv2d(1, 1, 1)), [torch.ones(1, 1, 2, 2)])
+    assert traits.read()["model.conv_input_rank"] == 4
+    train(traits, nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 1, 1)), [torch.ones(1, 4)])
+    assert traits.read()["model.conv_input_rank"] == 0
+
+
+def test_a_child_tells_how_often_a_debug_mode_was_on(traits) -> None:
+    with pytest.warns(UserWarning, match="Anomaly"), torch.autograd.detect_anomaly():
+        train(traits, nn.Linear(1, 1), [torch.ones(1, 1)])
+    train(traits, nn.Linear(1, 1), [torch.ones(1, 1)] * 3)
+    assert traits.read()["debug.anomaly_ratio"] == 0.25

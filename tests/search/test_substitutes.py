@@ -1,0 +1,114 @@
+"""Levers of one state are raced in it with and without each other, and in each other's place."""
+
+import pytest
+
+from hasten.records import Comparison, Effect, Interval, Phase, Plan, Switch, Verdict
+from hasten.search import Candidate, incumbent, propose, rows
+
+SETTINGS = {"workers": (2, 1), "cache": (True,), "fetch": (True,)}
+# Seconds of a step by what is in; `fetch` decides alone where it is in.
+SCRIPTS = {
+    "the cache alone": {"": 1.0, "cache": 0.2, "workers": 0.5, "cache workers": 0.33},
+    "the cache alone, nothing beside workers": {
+        "": 1.0, "cache": 0.2, "workers": 0.5, "cache workers": 0.55,
+    },
+    "both": {"": 1.0, "cache": 0.5, "workers": 0.5, "cache workers": 0.3},
+    "workers alone": {"": 1.0, "cache": 0.9, "workers": 0.4, "cache workers": 0.5},
+    "fetch, whatever is beside it": {
+        "": 1.0, "cache": 0.5, "workers": 0.5, "cache workers": 0.4,
+        "fetch": 0.2, "cache fetch": 0.2, "fetch workers": 0.2, "cache fetch workers": 0.2,
+    },
+    "fetch, but not beside workers": {
+        "": 1.0, "cache": 0.5, "workers": 0.5, "cache workers": 0.4,
+        "fetch": 0.2, "cache fetch": 0.2, "fetch workers": 0.45, "cache fetch workers": 0.45,
+    },
+}  # fmt: skip
+
+
+def search(script, named):
+    """Search a script to its end; return the knobs and the races."""
+    levers = [lever for lever in SETTINGS if any(lever in key.split() for key in script)]
+    knobs = [
+        Candidate(
+            lever=lever, phases=frozenset({Phase.DATA}), settings=SETTINGS[lever],
+            effect=Effect.EXACT, switch=Switch.CHILD, gain_ratio=50.0, share_ratio=0.9,
+            named_ratio=named.get(lever, 0.0),
+        )
+        for lever in levers
+    ]  # fmt: skip
+
+    def cost(plan):
+        seconds = script[" ".join(sorted(dict(plan.settings)))]
+        return seconds * (1.1 if dict(plan.settings).get("workers") == 1 else 1.0)
+
+    history = []
+    while asked := propose(knobs, history):
+        ratio = cost(asked.baseline) / cost(asked.candidate)
+        history.append(
+            Comparison(
+                baseline=asked.baseline, candidate=asked.candidate,
+                verdict=Verdict.WIN if ratio > 1.01 else Verdict.DROP,
+                speedup=Interval(low_ratio=0.99 * ratio, mid_ratio=ratio, high_ratio=1.01 * ratio),
+            )
+        )  # fmt: skip
+    return knobs, history, cost
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(
+    "named",
+    [{}, {"workers": 0.6}, {"cache": 0.6}, {"workers": 0.6, "cache": 0.3}, {"fetch": 0.5}],
+    ids=" ".join,
+)
+def test_the_fewest_levers_that_give_most_are_found_in_few_races(name, named) -> None:
+    knobs, history, cost = search(SCRIPTS[name], named)
+    found, script = incumbent(knobs, history), SCRIPTS[name]
+    best = min(script, key=lambda key: (script[key], len(key.split())))
+    assert " ".join(sorted(dict(found.settings))) == best
+    assert cost(found) == script[best]
+    assert len(history) <= 12
+
+
+def test_what_another_lever_took_the_place_of_says_so() -> None:
+    script = SCRIPTS["the cache alone, nothing beside workers"]
+    knobs, history, _ = search(script, {"workers": 0.6, "cache": 0.3})
+    swap = next(
+        at for at, race in enumerate(history)
+        if dict(race.baseline.settings) == {"workers": 2}
+        and dict(race.candidate.settings) == {"cache": True}
+    )  # fmt: skip
+    told = {row.lever: row for row in rows(knobs, history[: swap + 1])}
+    assert (told["cache"].outcome, told["workers"].outcome) == ("kept", "dropped")
+    assert told["workers"].why.startswith("cache=True in its place: 2.50x")
+    assert told["workers"].setting == 2
+
+
+@pytest.mark.parametrize("winner", ["cast", "wide"])
+def test_a_lever_of_other_phases_is_not_raced_in_the_place_of_another(winner) -> None:
+    knobs = [
+        Candidate(
+            lever=lever, phases=phases, settings=(True,), effect=Effect.EXACT, switch=Switch.STEP,
+            gain_ratio=50.0 if lever == winner else 4.0, bundled=False,
+        )
+        for lever, phases in {
+            "cast": frozenset({Phase.FORWARD}),
+            "fuse": frozenset({Phase.OPTIMIZER}),
+            "wide": frozenset({Phase.FORWARD, Phase.BACKWARD}),
+        }.items()
+    ]  # fmt: skip
+    history = []
+    while asked := propose(knobs, history):
+        gain = 1.5 if winner in asked.baseline.differing(asked.candidate) else 1.0
+        history.append(
+            Comparison(
+                baseline=asked.baseline, candidate=asked.candidate,
+                verdict=Verdict.WIN if gain > 1 else Verdict.DROP,
+                speedup=Interval(low_ratio=0.99 * gain, mid_ratio=gain, high_ratio=1.01 * gain),
+            )
+        )  # fmt: skip
+    assert history[0].candidate == Plan().pull(winner, True)
+    assert not [
+        race for race in history
+        if set(dict(race.baseline.settings)) - set(dict(race.candidate.settings))
+        and race.candidate != Plan()
+    ]  # fmt: skip

@@ -1,0 +1,64 @@
+"""Which levers are offered to a search, and the sentence for each that is not."""
+
+from hasten.lever import ScriptContext
+from hasten.records import Effect, Finding, Interval
+from hasten.search import RaceStarted
+from hasten.session import Options
+from hasten.session.candidates import find_knobs
+from hasten.testing import SERVER, sample_profile
+
+FAST = {"model.dtype": "float32", "model.device": "cpu", "bf16.matmul_ratio": 2.0}
+
+
+def found(traits, **permits):
+    scene = ScriptContext(machine=SERVER, baseline=sample_profile(), traits=traits)
+    knobs, rows = find_knobs(scene, Options(**permits), least_ratio=0.02, begun=RaceStarted())
+    return {knob.lever for knob in knobs}, {row.lever: row.why for row in rows}
+
+
+def test_fewer_bits_are_tried_only_where_they_are_allowed() -> None:
+    offered, why = found(FAST)
+    assert "autocast" not in offered
+    assert why["autocast"] == "its effect is precision, which only --allow precision permits"
+    assert "autocast" in found(FAST, allow=Effect.PRECISION)[0]
+
+
+def test_what_cannot_help_says_so_before_it_asks_for_permission() -> None:
+    _, why = found({**FAST, "bf16.matmul_ratio": 0.5})
+    assert why["autocast"] == "bf16 is 2x slower than fp32 here"
+
+
+def test_a_redraw_is_refused_by_the_word_that_forbids_it() -> None:
+    _, why = found({"model.attention": "eager"}, keep=Effect.EXACT)
+    assert why["sdpa"] == "its effect is redraw, and --keep exact does not permit it"
+
+
+def finding(name, ratio, lever=None):
+    share = Interval(low_ratio=ratio, mid_ratio=ratio, high_ratio=ratio)
+    return Finding(name=name, says="It waits.", remedy="Mend it.", share=share, lever=lever)
+
+
+def shares(findings, begun=None):
+    traits = {"loader.map_style": True, "loader.dataset": "MNIST", "optimizer.name": "Adam"}
+    scene = ScriptContext(machine=SERVER, baseline=sample_profile(), traits=traits)
+    knobs, _ = find_knobs(
+        scene, Options(), least_ratio=0.02, begun=begun or RaceStarted(), findings=findings
+    )
+    return {knob.lever: knob.named_ratio for knob in knobs if knob.named_ratio}
+
+
+def test_a_knob_knows_the_largest_share_that_a_finding_names_for_it() -> None:
+    findings = (
+        finding("per-parameter-loops", 0.43, "fused_optimizer"),
+        finding("tiny-tensors", 0.1, "fused_optimizer"),
+    )
+    assert shares(findings)["fused_optimizer"] == 0.43
+
+
+def test_a_finding_that_names_no_lever_is_for_those_that_cure_it() -> None:
+    assert shares((finding("per-sample-transforms", 0.6),))["batched_fetch"] == 0.6
+
+
+def test_a_search_that_goes_on_keeps_the_shares_that_it_began_with() -> None:
+    begun = RaceStarted(settings={"fused_optimizer": (True,)}, named={"fused_optimizer": 0.2})
+    assert shares((finding("a-cost", 0.5, "fused_optimizer"),), begun) == {"fused_optimizer": 0.2}

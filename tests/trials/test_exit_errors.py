@@ -1,0 +1,59 @@
+"""What is said of a script that did not end as it should."""
+
+from pathlib import Path
+
+import pytest
+
+from hasten.errors import IsolationFailed, ScriptFailed
+from hasten.trials.exit_errors import error_of
+from hasten.trials.process import Exit
+
+
+def told(ended, tail="", refused=()):
+    """Return the error of a script that ended after 3 steps."""
+    return error_of(
+        ended, when="after 3 training steps", tail=tail, refused=refused, folder=Path("/small")
+    )
+
+
+def test_a_refused_write_is_told_with_the_words_of_the_script() -> None:
+    error = told(Exit(1, None), "OSError: read-only", ("/home/u/x.h5",))
+    assert isinstance(error, IsolationFailed)
+    assert "writes to /home/u/x.h5, which cannot be redirected" in error.problem
+    assert error.output == "OSError: read-only"
+
+
+@pytest.mark.parametrize("ended", [Exit(1, None), Exit(None, 7)], ids=["code", "signal"])
+def test_a_trial_that_fills_the_disk_behind_it_is_told_where_its_writes_lie(ended) -> None:
+    error = told(ended, "Traceback\nOSError: [Errno 28] No space left on device: 'model.pt'\n")
+    assert isinstance(error, ScriptFailed)
+    assert "what trials write lies in /small" in error.problem
+    assert "TMPDIR" in error.remedy
+    assert "plain python" not in error.remedy
+
+
+def test_full_shared_memory_is_no_matter_of_the_temporary_folder() -> None:
+    tail = "RuntimeError: unable to write to file </torch_9_1_0>: No space left on device (28)"
+    error = told(Exit(1, None), tail)
+    assert "TMPDIR" not in error.remedy
+    assert "The script failed (exit code 1) after 3 training steps." in error.problem
+
+
+def test_a_script_that_ends_well_is_no_error_whatever_it_printed() -> None:
+    assert told(Exit(0, None), "No space left on device") is None
+
+
+@pytest.mark.parametrize(
+    ("ended", "tail", "says"),
+    [
+        (Exit(3, None), "", "The script failed (exit code 3) after 3 training steps."),
+        (Exit(None, 6), "", "The script was ended by SIGABRT after 3 training steps."),
+        (Exit(None, 9), "", "ended by SIGKILL, perhaps out of memory after 3 training steps."),
+        (Exit(1, None), "the script asks for input", "asks for input (exit code 1)"),
+        (Exit(127, None, failure="no such program"), "", "cannot be started: no such program."),
+    ],
+)
+def test_each_end_has_its_sentence(ended, tail, says) -> None:
+    error = told(ended, tail)
+    assert isinstance(error, ScriptFailed)
+    assert says in error.problem

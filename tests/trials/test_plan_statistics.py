@@ -1,0 +1,70 @@
+"""What a bench has seen of the script as it is."""
+
+import pytest
+
+from hasten import compare
+from hasten.records import Phase, Plan, Step
+from hasten.trials.plan_statistics import PlanStatistics, pauses
+
+
+def step(seconds):
+    return Step(phase_ns={Phase.FORWARD: int(seconds * 1e9)}, sample_count=2)
+
+
+def test_neighbours_stand_in_both_orders_and_in_whole_blocks() -> None:
+    tally = PlanStatistics()
+    tally.watched(Plan(), [step(seconds) for seconds in (1.0, 2.0, 3.0, 4.0, 5.0)])
+    found = [(pair.baseline_s, pair.candidate_s) for pair in tally.neighbours(1)]
+    assert found == [(0.5, 1.0), (1.0, 0.5), (1.5, 2.0), (2.0, 1.5)]
+    (pair, other) = tally.neighbours(2)
+    assert (pair.baseline_s, pair.candidate_s) == (0.75, 1.75)
+    assert pair.log_ratio == -other.log_ratio
+    assert not tally.neighbours(3)
+
+
+def test_steps_that_are_dear_and_cheap_in_turns_are_noise_step_by_step_only() -> None:
+    tally = PlanStatistics()
+    tally.watched(Plan(), [step(0.1 if at % 2 else 0.2) for at in range(64)])
+    single, double = (compare.spread(tally.neighbours(count)) for count in (1, 2))
+    assert single > 0.69
+    assert double == pytest.approx(0.0)
+
+
+def passes(*waits_s, step_s=0.01):
+    """Return steps of which each waits so long for its batch."""
+    own = int(step_s * 1e9)
+    return [Step(phase_ns={Phase.FORWARD: own, Phase.DATA: int(1e9 * s)}) for s in waits_s]
+
+
+HEAD = [0.02, *[0.0] * 9]
+
+
+@pytest.mark.parametrize(
+    ("steps", "pass_count", "has"),
+    [
+        (passes(*HEAD * 2), 10, True),
+        (passes(*[*HEAD[5:], *HEAD, *HEAD[:5]]), 10, True),  # wherever the first one was
+        (passes(*HEAD * 2)[:-1], 10, False),
+        (passes(*HEAD * 2), 0, False),
+        (passes(*HEAD, *[0.0] * 10), 10, False),  # once is no rule
+        (passes(*[0.006, *[0.0] * 9] * 2), 10, True),
+        (passes(*[0.005, *[0.0] * 9] * 2), 10, False),  # less than a twentieth
+        (passes(*[0.02, 0.0, 0.0, 0.0] * 10), 20, False),  # workers that come too late
+        (passes(*HEAD * 2, step_s=0.19), 10, False),
+        (passes(*[0.2, *[0.0] * 9] * 2, step_s=0.17), 10, True),
+        (passes(*[0.2, *[0.0] * 9] * 2, step_s=0.19), 10, False),  # no budget holds them
+    ],
+)
+def test_a_pause_at_the_head_of_each_short_pass_is_seen(steps, pass_count, has) -> None:
+    assert pauses(steps, pass_count) is has
+
+
+def test_what_is_found_later_does_not_change_how_the_script_is_raced() -> None:
+    tally = PlanStatistics()
+    tally.know_passes({"loader.batch_count": 20, "loader.batches_per_step": 2})
+    tally.watched(Plan(), passes(*HEAD * 4))
+    assert tally.period_count == 10
+    tally.watched(Plan().pull("stays", True), passes(*[0.0] * 40))
+    assert tally.period_count == 10
+    tally.watched(Plan(), passes(*[0.0] * 40))
+    assert tally.period_count == 1

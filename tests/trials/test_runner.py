@@ -1,0 +1,236 @@
+"""The bench on children of arithmetic: what a pair shows while a queue of batches is between."""
+
+from itertools import cycle, islice
+
+import pytest
+
+from hasten.compare import signed_rank_interval
+from hasten.lever import discover
+from hasten.records import Entry, Plan, Switch, Workload
+from hasten.testing import FakeScript, steady
+from hasten.trials.blocks import settle_count
+from hasten.trials.process import Isolation
+from hasten.trials.runner import TrialRunner
+
+STEPPED = next(lever for lever in discover().values() if lever.switch is Switch.STEP)
+FAST = Plan().pull(STEPPED.name, True)
+SLOW_S, FAST_S = 0.010, 0.009
+WORKLOAD = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd="/", python="python")
+
+
+def bench(script):
+    return TrialRunner(WORKLOAD, isolation=Isolation.NONE, patience_s=1.0, make_arm=script.arm)
+
+
+def computing(**details):
+    """A script whose computing is 10 % shorter under FAST."""
+    return FakeScript(cost=lambda plan: FAST_S if plan == FAST else SLOW_S, **details)
+
+
+def alone_s(plan, **details):
+    """Seconds of a step where a plan has a child for itself."""
+    with bench(computing(**details)) as own:
+        own.steps(plan, 400)
+        return own.step_s
+
+
+def raced(script, *, knows_queue=True, pair_count=24):
+    """Return what pairs show, whether or not the bench knows of the queue."""
+    with bench(script) as pairs_of:
+        pairs_of.steps(Plan(), 4)
+        if knows_queue:
+            pairs_of.facts(Plan())
+        coins = list(islice(cycle([True, False, False, True, True]), pair_count))
+        pairs = pairs_of.pairs(Plan(), FAST, coins)
+        assert script.launch_count == 1
+    return signed_rank_interval([pair.log_ratio for pair in pairs])
+
+
+@pytest.mark.parametrize("fetch_s", [0.012, 0.030, 0.060, 0.200])
+@pytest.mark.parametrize("prefetch_count", [2, 4])
+@pytest.mark.parametrize("noise", [steady(0.0), steady(0.02), steady(0.1)])
+def test_a_race_over_a_queue_shows_what_each_plan_does_alone(
+    fetch_s, prefetch_count, noise
+) -> None:
+    details = {
+        "fetch_s": fetch_s, "worker_count": 4, "prefetch_count": prefetch_count, "noise": noise,
+    }  # fmt: skip
+    true_ratio = alone_s(Plan(), **details) / alone_s(FAST, **details)
+    seen = raced(computing(**details))
+    assert seen.low_ratio / 1.005 <= true_ratio <= seen.high_ratio * 1.005
+    assert seen.high_ratio / seen.low_ratio < 1.12
+
+
+def test_step_by_step_a_late_queue_would_be_read_wrong() -> None:
+    # Both plans wait for the same workers: neither is faster.
+    burst = {"fetch_s": 0.200, "worker_count": 4, "noise": steady(0.1)}
+    assert raced(computing(**burst), knows_queue=False).low_ratio > 1.05
+    single = {**burst, "prefetch_count": 1}
+    seen = raced(computing(**single), knows_queue=False)
+    assert seen.high_ratio / seen.low_ratio > 5
+    assert raced(computing(**burst)).low_ratio < 1 < raced(computing(**burst)).high_ratio
+
+
+def test_where_only_one_plan_outruns_the_workers_a_race_tells_the_computing_at_most() -> None:
+    details = {"fetch_s": 0.038, "worker_count": 4}  # a batch each 9.5 ms, between both plans
+    true_ratio = alone_s(Plan(), **details) / alone_s(FAST, **details)
+    seen = raced(computing(**details))
+    assert true_ratio - 0.005 <= seen.mid_ratio <= SLOW_S / FAST_S + 0.005
+
+
+def test_where_workers_keep_up_plans_alternate_step_by_step() -> None:
+    script = computing(fetch_s=0.012, worker_count=4, noise=steady(0.05))
+    with bench(script) as own:
+        own.facts(Plan())
+        own.steps(Plan(), 40)
+        own.prepare(Plan(), FAST)
+        before_s = script.spent_s
+        pairs = own.pairs(Plan(), FAST, [True, False] * 50)
+    assert script.spent_s - before_s < 1.1 * 2 * 100 * (SLOW_S + FAST_S)  # one of two settles
+    seen = signed_rank_interval([pair.log_ratio for pair in pairs])
+    assert seen.low_ratio <= SLOW_S / FAST_S <= seen.high_ratio
+
+
+@pytest.mark.parametrize(
+    "late", [{"fetch_s": 0.060}, {"fetch_s": 0.044}, {"fetch_s": 0.012, "worker_count": 1}]
+)
+def test_where_the_loop_waits_now_and_then_blocks_hold_whole_cycles(late) -> None:
+    script = computing(**{"worker_count": 4, "noise": steady(0.05), **late})
+    with bench(script) as own:
+        count = own.facts(Plan())["traits"]["cycle_count"]
+        own.steps(Plan(), 80)
+        assert own.pair_s(Plan(), FAST) == pytest.approx(4 * count * own.step_s)
+
+
+def test_a_plan_that_was_seen_to_wait_is_raced_in_whole_cycles_next_time() -> None:
+    script = FakeScript(
+        cost=lambda plan: 0.005 if plan == FAST else SLOW_S, fetch_s=0.036, worker_count=4
+    )
+    with bench(script) as own:
+        count = own.facts(Plan())["traits"]["cycle_count"]
+        own.steps(Plan(), 40)
+        assert own.pair_s(Plan(), FAST) == pytest.approx(4 * own.step_s)
+        own.pairs(Plan(), FAST, [True, False] * 100)
+        own.prepare(Plan(), FAST)
+        assert own.pair_s(Plan(), FAST) == pytest.approx(4 * count * own.step_s)
+        assert own.pair_s(Plan(), Plan()) < own.pair_s(Plan(), FAST)
+
+
+def test_a_lever_of_the_loader_is_raced_behind_the_batches_that_are_on_their_way() -> None:
+    script = computing(fetch_s=0.012, worker_count=4)
+    fetching = Plan().pull("batched_fetch", True)
+    replaced = Plan().pull("loader_workers", 0)
+    with bench(script) as own:
+        count = own.facts(Plan())["traits"]["cycle_count"]
+        own.steps(Plan(), 40)
+        assert own.pair_s(Plan(), fetching) == pytest.approx(4 * count * own.step_s)
+        own.prepare(Plan(), replaced)
+        own.prepare(Plan(), Plan())
+        drained = settle_count(Plan(), replaced, count)
+        assert own.prepare_s(Plan(), replaced) == pytest.approx(drained * own.step_s)
+        assert drained > count + 1
+
+
+def test_without_workers_plans_alternate_step_by_step() -> None:
+    script = computing(fetch_s=0.002)
+    with bench(script) as own:
+        own.steps(Plan(), 4)
+        own.facts(Plan())
+        count = 2 * (STEPPED.settle_count + 1)
+        assert own.pair_s(Plan(), FAST) == pytest.approx(count * own.step_s)
+        own.prepare(Plan(), FAST)
+        before_s = script.spent_s
+        own.pairs(Plan(), FAST, [True] * 5)
+    assert script.spent_s - before_s == pytest.approx(5 * count * 0.0115, rel=0.01)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("worker_count", [0, 3])
+def test_a_pair_takes_as_long_as_was_said(worker_count, apart) -> None:
+    script = computing(fetch_s=0.002, worker_count=worker_count, start_s=3.0)
+    with bench(script) as own:
+        own.steps(Plan(), 40)
+        own.facts(Plan())
+        own.prepare(Plan(), FAST, apart=apart)
+        before_s = script.spent_s
+        own.pairs(Plan(), FAST, [True, False] * 10, apart=apart)
+        said_s = 20 * own.pair_s(Plan(), FAST, apart=apart)
+    assert script.spent_s - before_s == pytest.approx(said_s, rel=0.1)
+
+
+def test_bringing_children_to_life_takes_as_long_as_was_said() -> None:
+    script = computing(worker_count=2, start_s=3.0)
+    with bench(script) as own:
+        own.steps(Plan(), 40)
+        own.facts(Plan())
+        own.clear()
+        own.prepare(Plan(), Plan())
+        own.arm(FAST.pull("allocator", "jemalloc"), seat=1)  # one of two, so that one is left
+        said_s, before_s = own.prepare_s(Plan(), Plan()), script.spent_s
+        own.prepare(Plan(), Plan())
+        assert script.spent_s - before_s == pytest.approx(said_s, rel=0.02)
+        assert own.prepare_s(Plan(), Plan()) == 0
+
+
+@pytest.mark.parametrize(("lonely", "starts_count"), [(False, 1), (True, 2)])
+def test_two_children_start_at_once_where_memory_holds_both(lonely, starts_count) -> None:
+    script = computing(start_s=3.0)
+    with bench(script) as own:
+        own.steps(Plan(), 4)
+        own.clear()
+        own.lonely = lonely
+        said_s, before_s = own.prepare_s(Plan(), Plan()), script.spent_s
+        own.prepare(Plan(), Plan())
+        assert script.spent_s - before_s == pytest.approx(3.0 * starts_count, rel=0.05)
+        assert said_s == pytest.approx(4.5 if starts_count == 1 else 6.0, rel=0.05)
+        assert script.launch_count == 3
+        assert own.start_s == pytest.approx(3.0, rel=0.01)
+
+
+def test_blocks_of_two_children_begin_when_both_are_warm_again() -> None:
+    script = computing()
+    with bench(script) as own:
+        own.steps(Plan(), 4)
+        shape = own.shape(Plan(), Plan())
+        assert (shape.relay, shape.skip_counts, shape.block_count) == (True, (0, 0), 3)
+        own.step_s = 0.002
+        shape = own.shape(Plan(), Plan().pull("loader_workers", 3))
+        assert (shape.skip_counts, shape.block_count) == ((2, 6), 11)
+
+
+def test_workers_are_raced_in_whole_passes_where_these_are_short() -> None:
+    script = computing(fetch_s=0.002, traits={"loader.batch_count": 20})
+    with bench(script) as own:
+        own.facts(Plan())
+        own.steps(Plan(), 40)
+        workers = Plan().pull("loader_workers", 1)
+        assert own.shape(Plan(), workers).block_count == 20
+        fetching = Plan().pull("batched_fetch", True)
+        assert own.shape(Plan(), fetching, apart=True).block_count == 2
+        assert own.shape(workers, workers.pull("allocator", "jemalloc")).block_count == 2
+        assert own.shape(Plan(), Plan().pull("allocator", "jemalloc")).block_count == 2
+    long = computing(fetch_s=0.002, traits={"loader.batch_count": 300})
+    with bench(long) as own:
+        own.facts(Plan())
+        own.steps(Plan(), 40)
+        assert own.shape(Plan(), Plan().pull("loader_workers", 1)).block_count == 2
+
+
+def test_a_pair_that_one_life_cannot_hold_is_shared_by_two_children() -> None:
+    script = computing(worker_count=4, fetch_s=0.002)
+    with bench(script) as own:
+        own.steps(Plan(), 4)
+        own.facts(Plan())
+        own.life_count = 40
+        assert own.pairs(Plan(), FAST, [True, False])
+    assert script.launch_count > 1
+
+
+def test_the_first_start_counts_only_while_it_is_the_only_one() -> None:
+    script = computing(start_s=20.0)
+    with bench(script) as own:
+        own.steps(Plan(), 4)
+        assert own.start_s == pytest.approx(20.0, abs=0.1)
+        script.start_s = 2.0
+        own.prepare(Plan(), Plan())
+        assert own.start_s == pytest.approx(2.0, abs=0.1)

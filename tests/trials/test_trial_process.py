@@ -1,0 +1,125 @@
+"""How a trial that never trains is told: by its own words, or by what keeps hasten out."""
+
+import os
+import signal
+import sys
+import time
+from threading import Timer
+
+import pytest
+
+from hasten.errors import IsolationFailed, NeverTrains, ScriptFailed
+from hasten.records import Entry, Plan, Workload
+from hasten.trials.deadline import NEVER, Deadline, OutOfTime
+from hasten.trials.process import Isolation
+from hasten.trials.trial_process import TrialProcess
+
+pytestmark = pytest.mark.child
+
+WARNS = """
+import sys
+print("mkdir -p failed for path /.config/matplotlib: [Errno 13] Permission denied",
+      file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def arm(tmp_path):
+    """Start a script or a command as a trial with redirected writes, and end it afterwards."""
+    begun = []
+
+    def start(
+        script: str = "", command: tuple[str, ...] = (), deadline: Deadline = NEVER
+    ) -> TrialProcess:
+        (tmp_path / "train.py").write_text(script)
+        workload = Workload(
+            entry=Entry.COMMAND if command else Entry.SCRIPT, argv=command or ("train.py",),
+            cwd=str(tmp_path), python=sys.executable,
+        )  # fmt: skip
+        begun.append(
+            TrialProcess(
+                workload, Plan(), isolation=Isolation.REDIRECT, patience_s=60.0, deadline=deadline
+            )
+        )
+        return begun[-1]
+
+    yield start
+    for each in begun:
+        each.close()
+
+
+def test_a_warning_about_a_permission_does_not_hide_why_the_script_failed(arm) -> None:
+    with pytest.raises(ScriptFailed) as failed:
+        arm(WARNS + "len(3)\n").begin()
+    assert "The script failed (exit code 1)" in failed.value.problem
+    assert "TypeError: object of type 'int' has no len()" in failed.value.last_words
+
+
+def test_a_script_that_only_warns_and_never_trains_is_told_so(arm) -> None:
+    with pytest.raises(NeverTrains, match="ended without an optimizer step"):
+        arm(WARNS).begin()
+
+
+def test_a_write_that_was_really_refused_is_told_with_the_script_s_words(arm, tmp_path) -> None:
+    with pytest.raises(IsolationFailed) as failed:
+        arm("import io\nio.FileIO('log.csv', 'w')\n").begin()
+    assert f"The script writes to {tmp_path}/log.csv, which" in failed.value.problem
+    assert "PermissionError" in failed.value.output
+
+
+def test_a_shell_script_that_sets_pythonpath_anew_is_told_what_to_write(arm) -> None:
+    line = f"PYTHONPATH=. exec {sys.executable} -c pass"
+    with pytest.raises(NeverTrains) as failed:
+        arm(command=("sh", "-c", line)).begin()
+    assert "`PYTHONPATH=. python train.py`" in failed.value.problem
+    assert "a Python before 3.11" in failed.value.problem
+    assert "`PYTHONPATH=.:$PYTHONPATH`" in failed.value.remedy
+
+
+STEPS = """
+import time, torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1000):
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    if step == 2:
+        time.sleep(600)
+"""
+
+
+def test_a_script_that_does_not_come_to_its_first_step_is_waited_for_until_the_deadline(
+    arm,
+) -> None:
+    deadline = Deadline(time.monotonic() + 1.0)
+    with pytest.raises(OutOfTime):
+        arm("import time\ntime.sleep(600)\n", deadline=deadline).begin()
+    assert time.monotonic() < deadline.end_s + 10.0
+
+
+def test_a_step_that_hangs_is_waited_for_until_the_deadline(arm) -> None:
+    deadline = Deadline()
+    hanging = arm(STEPS, deadline=deadline)
+    hanging.begin()
+    hanging.switch((Plan(),))
+    deadline.end_s = time.monotonic() + 1.0
+    with pytest.raises(OutOfTime):
+        hanging.turns([(0, 0, 8, True)], timeout_s=300.0)
+    assert time.monotonic() < deadline.end_s + 10.0
+
+
+@pytest.mark.parametrize("parked", [False, True], ids=["running", "parked"])
+def test_a_trial_whose_guard_is_killed_is_not_waited_for(arm, parked) -> None:
+    """Its script hangs, and would be given a minute."""
+    own = arm(STEPS)
+    own.begin()
+    guard, began_s = own._process._guard.pid, time.monotonic()
+    if parked:
+        own.park()
+        os.kill(guard, signal.SIGKILL)
+        own.resume()
+    else:
+        Timer(1.0, os.kill, (guard, signal.SIGKILL)).start()
+    with pytest.raises(IsolationFailed, match="guard of a trial was killed"):
+        own.turns([(0, 0, 10, True)], timeout_s=60.0)
+    assert time.monotonic() - began_s < 20.0
