@@ -87,7 +87,7 @@ def step_s(net: nn.Module, optimizer: Any, images: Any) -> list[float]:
     return [ends[1] - ends[0], ends[2] - ends[1], ends[3] - ends[2], ends[3] - ends[0]]
 
 
-def measure(name: str, pulled: AppliedLevers) -> list[str]:
+def measure(name: str, applied: AppliedLevers) -> list[str]:
     """Return rows of the table for one network."""
     taken: dict[str, list[list[float]]] = {form: [] for form in FORMS}
     made = {}
@@ -100,7 +100,7 @@ def measure(name: str, pulled: AppliedLevers) -> list[str]:
         made[form] = net, torch.optim.SGD(net.parameters(), 1e-3, momentum=0.9), images
     for turn in range(ROUNDS + WARM):
         for form in FORMS[turn % 3 :] + FORMS[: turn % 3]:
-            pulled.switch({"channels_last": True} if form == "lever" else {})
+            applied.switch({"channels_last": True} if form == "lever" else {})
             took = step_s(*made[form])
             if turn >= WARM:
                 taken[form].append(took)
@@ -119,7 +119,7 @@ def main() -> None:
     """Measure, and write the page."""
     torch.set_num_threads(1)
     watch = Watch(measuring=False)
-    pulled = AppliedLevers(watch.live)
+    applied = AppliedLevers(watch.live)
     watch.install()
     page = [
         "# channels_last", "",
@@ -131,7 +131,7 @@ def main() -> None:
         "| network | form | forward | backward | update | step |", "|---|---|---|---|---|---|",
     ]  # fmt: skip
     for name in networks():
-        page += measure(name, pulled)
+        page += measure(name, applied)
     text = "\n".join(page) + "\n"
     print(text)
     Path(__file__).with_suffix(".md").write_text(text)

@@ -115,7 +115,8 @@ def tune(entry: dict[str, Any], folder: Path, plan: Path, budget: str) -> dict[s
     """Tune a script; return its document, or why there is none."""
     document = plan.with_suffix(".json")
     command = [
-        sys.executable, "-m", "hasten", "tune", "--plain", "--budget", budget, "--plan", str(plan),
+        sys.executable, "-m", "hasten", "tune", "--progress", "plain", "--budget", budget,
+        "--plan", str(plan),
         "--json", str(document), entry["file"], *entry["argv"],
     ]  # fmt: skip
     begun_s = time.monotonic()

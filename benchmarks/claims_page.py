@@ -23,7 +23,7 @@ Each script was tuned once with a budget of {budget}; then it ran by plain pytho
 the data as are run. The other ratios are of real runs, timed from outside: *loop* from the end of
 the first optimizer step to that of the last, *first pass* and *later passes* the parts of it,
 *whole run* the wall time, imports included.
-An interval is of 95 %; fewer than six rounds show their lowest and highest (marked r). A claim is
+An interval is of 95%; fewer than six rounds show their lowest and highest (marked r). A claim is
 *met* where the interval of the loop meets the published one; a plan *harms* where the loop is below
 {least}x. [PROTOCOL.md](PROTOCOL.md) says how scripts and sizes were chosen.
 

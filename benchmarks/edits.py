@@ -96,7 +96,7 @@ def prepare(case: Case, folder: Path) -> dict[str, list[str]]:
         ["patch", "-p1"], cwd=folder / "edited", input=made.diff, text=True, check=True,
         stdout=subprocess.DEVNULL,
     )  # fmt: skip
-    levers = [word for name, setting in plan.settings for word in ("--lever", f"{name}={setting}")]
+    levers = [word for name, setting in plan.settings for word in ("--set", f"{name}={setting}")]
     return {
         "plan": [sys.executable, "-m", "hasten", "run", *levers, case.name, *case.argv],
         "edited": [sys.executable, case.name, *case.argv],

@@ -29,7 +29,7 @@ HEAD = """\
 {machine}
 
 Each script was profiled once, unmodified, on made data in its own format. The share is that of a
-training step, with its 95 % interval. *Judged* is what a reader of the source says.
+training step, with its 95% interval. *Judged* is what a reader of the source says.
 
 Reproduce with `python benchmarks/make_data.py CHECKOUTS` and `python benchmarks/findings.py
 CHECKOUTS`; the judgements stand in [findings-judged.json](findings-judged.json).
@@ -42,7 +42,7 @@ def profile(entry: dict[str, Any], folder: Path) -> list[dict[str, Any]] | str:
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "profile.json")
         command = [
-            sys.executable, "-m", "hasten", "profile", "--plain", "--json", str(path),
+            sys.executable, "-m", "hasten", "profile", "--progress", "plain", "--json", str(path),
             entry["file"], *entry["argv"],
         ]  # fmt: skip
         done = subprocess.run(

@@ -4,7 +4,7 @@
     python benchmarks/loader.py --only rows         one case, or several
     python benchmarks/loader.py --quick             whether all runs; the figures mean nothing
 
-For each case one unmodified script runs as `python script.py` and as `hasten run --lever ...
+For each case one unmodified script runs as `python script.py` and as `hasten run --set ...
 script.py`, in turn and in random order, in this one run. Only ratios are written, with paired
 intervals, to `loader.md` and `loader.json`. In runs of their own both also hash all batches, the
 random states after each epoch and the final weights.
@@ -55,8 +55,8 @@ def missing(case: Case, levers: Mapping[str, Any]) -> str:
 
 def hasten_arm(script: Path, levers: Mapping[str, Any]) -> TrialProcess:
     """Return the arm of `hasten run`."""
-    pulled = [word for pair in words_of(levers) for word in ("--lever", pair)]
-    command = (sys.executable, "-m", "hasten", "run", "--quiet", *pulled, str(script))
+    applied = [word for pair in words_of(levers) for word in ("--set", pair)]
+    command = (sys.executable, "-m", "hasten", "run", "--quiet", *applied, str(script))
     return TrialProcess(name="hasten", command=command)
 
 
@@ -209,7 +209,7 @@ def measure(
             return row | {"failed": f"the script failed: {failure}"}, []
 
 
-def pulled_by_hand(words: Sequence[str]) -> dict[str, str]:
+def applied_by_hand(words: Sequence[str]) -> dict[str, str]:
     """Return levers given as NAME=SETTING."""
     return dict(word.split("=", 1) for word in words)
 
@@ -224,7 +224,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", default=[], choices=names, help="repeatable")
     parser.add_argument("--no-peers", action="store_true", help="leave the other engines out")
     parser.add_argument(
-        "--lever", action="append", default=[], metavar="NAME=SETTING",
+        "--set", action="append", default=[], metavar="NAME=SETTING",
         help="pull these instead of those of the cases",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, default=HERE, help="folder of loader.md, loader.json")
@@ -242,7 +242,7 @@ def main() -> None:
         if asked.only and case.name not in asked.only:
             continue
         shown = replace(case, has_peers=case.has_peers and not asked.no_peers)
-        row, peers = measure(shown, pulled_by_hand(asked.lever) or case.levers, quick=asked.quick)
+        row, peers = measure(shown, applied_by_hand(asked.lever) or case.levers, quick=asked.quick)
         found["cases"] = merged(found["cases"], [row])
         if shown.has_peers:
             found["peers"] = merged(found["peers"], peers)

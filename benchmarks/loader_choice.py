@@ -152,13 +152,13 @@ def chosen_count(facts: LoopFacts, probe: Callable[[int], float], *, pair_count:
         probe: seconds per step with so many workers.
         pair_count: blocks of each of two counts in a race.
     """
-    settings = worker_counts.counts(scene_of(facts))
+    settings = worker_counts.counts(context_of(facts))
     if not settings:
         return [0]
     knobs = (knob_of(settings),)
     history: list[Comparison] = []
     while proposal := search.propose(
-        knobs, history, terms=search.BudgetLimits(launches_left=MOST_RACES - len(history))
+        knobs, history, limits=search.BudgetLimits(launches_left=MOST_RACES - len(history))
     ):
         history.append(_race(proposal, probe, pair_count))
     tried = dict.fromkeys(count_of(seen.candidate) for seen in history)
@@ -166,7 +166,7 @@ def chosen_count(facts: LoopFacts, probe: Callable[[int], float], *, pair_count:
     return [*(count for count in tried if count != chosen), chosen]
 
 
-def scene_of(facts: LoopFacts) -> ScriptContext:
+def context_of(facts: LoopFacts) -> ScriptContext:
     """Return what a profile and a child would say of this loop."""
     step_s = facts.fetch_s + facts.step_s
     profile = Profile(
@@ -197,7 +197,7 @@ def knob_of(settings: tuple[int, ...]) -> search.Candidate:
         phases=lever.phases,
         settings=settings,
         gain_ratio=lever.gain_ratio,
-        switch=lever.switch,
+        scope=lever.scope,
         effect=lever.effect,
     )
 

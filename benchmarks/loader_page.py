@@ -15,8 +15,8 @@ HEAD = """\
 
 {machine}
 
-{warning}`ratio` is the time of plain `python script.py` over that of `hasten run --lever ...
-script.py`, both unmodified, in turn in one run: the Hodges-Lehmann estimate with its 95 %
+{warning}`ratio` is the time of plain `python script.py` over that of `hasten run --set ...
+script.py`, both unmodified, in turn in one run: the Hodges-Lehmann estimate with its 95%
 interval. `same bits` compares hashes of all batches (types, strides and pin flags too), of the
 random states of torch, Python and numpy after each epoch, and of the weights after training on
 the batches. Cases marked * start a fresh process for each block; in the others both processes
@@ -32,7 +32,7 @@ PEERS_HEAD = """
 ## Side by side
 
 Samples per second over those of the stock DataLoader with the script's own settings, in the same
-rounds as above. Brackets hold the 95 % interval, or the lowest and highest round where there were
+rounds as above. Brackets hold the 95% interval, or the lowest and highest round where there were
 fewer than six (marked r). Other engines need an edit of the script; SPDL is asked for batches in
 order; grain runs in its threads. `workers` is the fastest of those that were tried.
 

@@ -4,7 +4,7 @@
 
 Two processes of one and the same script differ by up to 30 % for their whole life, in memory that
 only chance lays out, so nothing as small as what is looked for can be seen between two. Therefore
-both stand in one process: a script under `hasten run --lever ...` trains in blocks. For some, all
+both stand in one process: a script under `hasten run --set ...` trains in blocks. For some, all
 that hasten put into the process acts. For the others it is taken out, seams and hooks of
 optimizers, and the script itself converts its batches, as its author would have written; weights,
 the fused optimizer and threads are the same. What hasten adds to a step is instructions, it waits
@@ -243,8 +243,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--out", type=Path, default=HERE)
     asked = parser.parse_args()
-    pulled = [word for lever in LEVERS for word in ("--lever", lever)]
-    run = ["-m", "hasten", "run", "--quiet", *pulled]
+    applied = [word for lever in LEVERS for word in ("--set", lever)]
+    run = ["-m", "hasten", "run", "--quiet", *applied]
     coin = random.Random(3)
     logs: dict[str, list[float]] = {"run": [], "again": [], "looked": []}
     shares: list[float] = []

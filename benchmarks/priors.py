@@ -165,7 +165,8 @@ def measure(folder: Path, budget: str) -> None:
             out = Path(scratch, "out.json")
             subprocess.run(
                 [
-                    sys.executable, "-m", "hasten", "tune", "--plain", "--budget", budget,
+                    sys.executable, "-m", "hasten", "tune", "--progress", "plain",
+                    "--budget", budget,
                     "--plan", str(Path(scratch, "hasten.toml")), "--json", str(out), path.name,
                 ], cwd=path.parent, check=True,
             )  # fmt: skip

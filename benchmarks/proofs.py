@@ -34,7 +34,7 @@ RESULTS = HERE / "proofs-results.json"
 BEFORE = HERE / "proofs-before.json"
 WITNESS = HERE / "witness"
 LIMIT_S = 300.0
-LEVERS = ["--lever", "loader_workers=2", "--lever", "sample_cache=1GiB"]
+LEVERS = ["--set", "loader_workers=2", "--set", "sample_cache=1GiB"]
 _ERROR = re.compile(r"[A-Za-z_.]+(Error|Exception|Exit)\b")
 SCRIPT = """\
 import hashlib

@@ -22,7 +22,7 @@ not run at the first try, its data or options were mended.
 - **{proven} of the {running} that run here are proven**; {before} were before the proof was mended
   (commit {commit}, the same classes).
 - Batches and random states of the proven ones, two passes under
-  `hasten run --lever loader_workers=2 --lever sample_cache=1GiB`: {same} of {proven} are those of
+  `hasten run --set loader_workers=2 --set sample_cache=1GiB`: {same} of {proven} are those of
   plain Python, to the bit.
 - A proof took {median:.2f} s of processor time in the median, {most:.2f} s at most.
 

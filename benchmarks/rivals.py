@@ -59,7 +59,7 @@ HEAD = """\
 
 Wall time of plain python over that of the other, of the same command, whole runs: imports, reading
 data, evaluation and compiling count. Rounds in a shuffled order, {rounds} of them; the
-Hodges-Lehmann estimate with its 95 % interval, or with the lowest and highest round (marked r)
+Hodges-Lehmann estimate with its 95% interval, or with the lowest and highest round (marked r)
 where there are fewer than six: what took half as long again in each of its first three rounds was
 not raced further. Above 1 is faster than plain python. `torch.compile` and what loadtune chose are
 edited into the script; Lightning has it rewritten, with all its defaults
@@ -80,7 +80,8 @@ def tune(entry: dict[str, Any], folder: Path, plan: Path, budget: str) -> dict[s
     """Tune a script; return what was found, None where it failed."""
     document = plan.with_suffix(".json")
     command = [
-        sys.executable, "-m", "hasten", "tune", "--plain", "--budget", budget, "--plan", str(plan),
+        sys.executable, "-m", "hasten", "tune", "--progress", "plain", "--budget", budget,
+        "--plan", str(plan),
         "--json", str(document), entry["file"], *entry["argv"],
     ]  # fmt: skip
     done = subprocess.run(command, cwd=folder, check=False)

@@ -21,7 +21,7 @@ from figures import machine_line
 
 from hasten import search, session
 from hasten.lever import ScriptContext
-from hasten.records import Entry, Plan, Switch, Workload
+from hasten.records import Entry, Plan, Scope, Workload
 from hasten.search.proposal import Kind
 from hasten.session.candidates import find_knobs
 from hasten.session.observe import observe
@@ -71,18 +71,18 @@ def sweep(
 ) -> Any:
     """Race every combination; return the best plan, their number, seconds, and both confirmed."""
     facts = session.doctor(workload.python)
-    with session.open_bench(workload, options, facts) as bench:
+    with session.open_runner(workload, options, facts) as bench:
         baseline = observe(bench, Plan())
         traits = bench.facts(Plan())["traits"]
-        scene = ScriptContext(machine=facts, baseline=baseline, traits=traits)
-        knobs, _ = find_knobs(scene, options, least_ratio=LEAST_RATIO, settled={})
+        context = ScriptContext(machine=facts, baseline=baseline, traits=traits)
+        knobs, _ = find_knobs(context, options, least_ratio=LEAST_RATIO, settled={})
         choices = [[0, *knob.settings[:settings_count]] for knob in knobs]
         plans = [
             Plan(tuple(sorted((knob.lever, s) for knob, s in zip(knobs, row, strict=True) if s)))
             for row in product(*choices)
         ]
         # Plans of one launch lie together: a child is started once for all of them.
-        starts = {knob.lever for knob in knobs if knob.switch is Switch.LAUNCH}
+        starts = {knob.lever for knob in knobs if knob.scope is Scope.LAUNCH}
         plans.sort(key=lambda plan: str(plan.only(frozenset(starts))))
         races = Races(bench, options, Log())
         races.measure_noise()
@@ -91,7 +91,7 @@ def sweep(
             if not plan.settings:
                 continue
             asked = search.Proposal(
-                kind=Kind.BUNDLE, baseline=Plan(), candidate=plan, lever=None, switch=Switch.CHILD
+                kind=Kind.BUNDLE, baseline=Plan(), candidate=plan, lever=None, scope=Scope.PROCESS
             )
             seen = races.race(asked, race_s, most_s=race_s)
             ratios[plan] = seen.speedup.mid_ratio if seen.speedup else 0.0

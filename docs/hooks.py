@@ -47,10 +47,10 @@ NAMED = {
 
 def lever_page(lever: Lever[Any]) -> str:
     """Return the page of one lever: its card, what it declares, and the lines to write by hand."""
-    from hasten.report.levers import SWITCHES, paragraphs
+    from hasten.report.levers import SCOPES, paragraphs
 
     says, rest = summary(lever), paragraphs(lever.card)[1:]
-    lines = lever.lines(example(lever))
+    lines = lever.snippet(example(lever))
     kind = "sh" if "# in the shell" in lines else "python"
     return "\n\n".join(
         [
@@ -59,7 +59,7 @@ def lever_page(lever: Lever[Any]) -> str:
             *map(named, rest),
             f"**Effect:** {lever.effect}: {effects()[lever.effect]}.",
             f"**Shortens:** {', '.join(sorted(lever.phases))}.",
-            f"**Switches:** {lever.switch}: {SWITCHES[lever.switch]}.",
+            f"**Scope:** {lever.scope}: {SCOPES[lever.scope]}.",
             "## By hand",
             f"```{kind}\n{lines}\n```",
             "## By hasten",
@@ -92,10 +92,10 @@ def lever_index() -> str:
     ]
     for effect, says in effects().items():
         found = [lever for lever in discover().values() if lever.effect == effect]
-        rows = [(f"[`{one.name}`]({one.name}.md)", summary(one), one.switch) for one in found]
+        rows = [(f"[`{one.name}`]({one.name}.md)", summary(one), one.scope) for one in found]
         if rows:
             parts += [f"## {effect}", f"{says[:1].upper()}{says[1:]}."]
-            parts.append(table(("lever", "does", "switches"), rows))
+            parts.append(table(("lever", "does", "scope"), rows))
     return "\n\n".join(parts)
 
 

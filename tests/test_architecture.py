@@ -18,7 +18,7 @@ STAGES = {
     "diagnose", "report",
 }  # fmt: skip
 SHARED = {"records", "lever", "units", "errors"}
-WIRING = {"session", "child", "cli", "testing", "notebook", "__main__", "__init__"}
+WIRING = {"session", "child", "cli", "testing", "notebook", "api", "__main__", "__init__"}
 CHILD_SIDE = {"instrument", "loader", "compile", "levers"}
 FOR_LEVERS = {"loader", "compile"}
 LONGEST_FILE, LONGEST_FUNCTION = 800, 60
@@ -121,6 +121,16 @@ def test_files_and_functions_stay_short() -> None:
             if isinstance(node, ast.FunctionDef):
                 length = (node.end_lineno or 0) - node.lineno + 1
                 assert length <= LONGEST_FUNCTION, f"split {path}:{node.name} ({length} lines)"
+
+
+def test_no_two_classes_have_one_name() -> None:
+    homes: dict[str, list[str]] = {}
+    for path, tree in modules():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(str(path))
+    shared = {name: paths for name, paths in homes.items() if len(paths) > 1}
+    assert not shared, f"one name for two things: {shared}"
 
 
 def test_every_number_in_a_record_names_its_unit() -> None:

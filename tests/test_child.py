@@ -36,7 +36,7 @@ import gc
 import torch
 from hasten.loader import LoaderEngine
 boards = [board for board in gc.get_objects() if type(board) is LoaderEngine]
-print([(board.wish.count, len(board.setups), len(board.offers)) for board in boards])
+print([(board.request.count, len(board.setups), len(board.offers)) for board in boards])
 """
 
 
@@ -125,10 +125,10 @@ class Quiet:
     """A training in which nothing happens."""
 
     def __init__(self) -> None:
-        self.pulls = []
+        self.applied = []
 
-    def on_optimizer(self, pull):
-        self.pulls.append(pull)
+    def on_optimizer(self, apply):
+        self.applied.append(apply)
         return lambda: None
 
     on_root = on_inputs = on_training = on_optimizer
@@ -138,7 +138,7 @@ def test_an_unknown_lever_is_named_with_those_that_there_are() -> None:
     with pytest.raises(PlanError, match=r"no_such_lever.*\n?.*Choose from: .*fused_optimizer"):
         AppliedLevers(Quiet()).switch({"no_such_lever": True})
     with pytest.raises(PlanError, match="no_such_lever"):
-        environment(Plan().pull("no_such_lever", True), mode="run", env={})
+        environment(Plan().with_lever("no_such_lever", True), mode="run", env={})
 
 
 def test_switching_undoes_what_differs_and_keeps_what_stays(monkeypatch) -> None:
@@ -150,14 +150,14 @@ def test_switching_undoes_what_differs_and_keeps_what_stays(monkeypatch) -> None
 
     def lookup(plan):
         for name, setting in plan.settings:
-            yield SimpleNamespace(name=name, pull=pulled(name)), setting
+            yield SimpleNamespace(name=name, apply=applied(name)), setting
 
-    def pulled(name):
-        def pull(training, setting):
+    def applied(name):
+        def apply(training, setting):
             done.append(f"{name}={setting}")
             return lambda: done.append(f"undo {name}={setting}")
 
-        return pull
+        return apply
 
     monkeypatch.setattr(child, "lookup", lookup)
     levers = AppliedLevers(Quiet())
@@ -178,7 +178,7 @@ def test_a_lever_that_raises_later_is_excused_and_its_object_stays() -> None:
     offered.on_inputs(breaks)
     offered.on_inputs(lambda module: breaks)
     offered.on_training(breaks)
-    optimizer, choose, choose_breaking, begin = quiet.pulls
+    optimizer, choose, choose_breaking, begin = quiet.applied
     assert optimizer("optimizer") is None
     assert choose("module") is None
     assert choose_breaking("module")("tensor") == "tensor"
@@ -244,10 +244,10 @@ def test_a_lever_that_raises_in_a_real_run_is_left_out_with_one_line(tmp_path) -
         "def at_once(training, setting): raise ArithmeticError('at once')\n"
         "def later(optimizer): raise ArithmeticError('later')\n"
         "fused.LEVER = dataclasses.replace(\n"
-        "    fused.LEVER, pull=lambda training, setting: training.on_optimizer(later))\n"
-        "threads.LEVER = dataclasses.replace(threads.LEVER, pull=at_once)\n"
+        "    fused.LEVER, apply=lambda training, setting: training.on_optimizer(later))\n"
+        "threads.LEVER = dataclasses.replace(threads.LEVER, apply=at_once)\n"
     )
-    plan = Plan().pull("fused_optimizer", True).pull("intra_op_threads", 1)
+    plan = Plan().with_lever("fused_optimizer", True).with_lever("intra_op_threads", 1)
     done = python(broken + TRAINING, plan)
     assert done.stderr.splitlines() == [
         "hasten: left out intra_op_threads=1: at once",
@@ -263,19 +263,19 @@ def test_a_reason_of_several_lines_is_told_by_its_first(tmp_path) -> None:
         "import hasten.levers.intra_op_threads as threads\n"
         "import dataclasses\n"
         "def at_once(training, setting): raise ArithmeticError('first\\n  second\\n')\n"
-        "threads.LEVER = dataclasses.replace(threads.LEVER, pull=at_once)\n"
+        "threads.LEVER = dataclasses.replace(threads.LEVER, apply=at_once)\n"
     )
-    done = python(broken + TRAINING, Plan().pull("intra_op_threads", 1))
+    done = python(broken + TRAINING, Plan().with_lever("intra_op_threads", 1))
     assert done.stderr == "hasten: left out intra_op_threads=1: first\n"
 
 
 TELLS_WHAT_IS_ASSUMED = """
 import dataclasses
 import hasten.levers.intra_op_threads as threads
-def pull(training, setting):
+def apply(training, setting):
     print(training.assumed, flush=True)
     return lambda: None
-threads.LEVER = dataclasses.replace(threads.LEVER, pull=pull)
+threads.LEVER = dataclasses.replace(threads.LEVER, apply=apply)
 """
 
 
@@ -288,7 +288,8 @@ def test_levers_learn_what_the_user_granted(mode, tmp_path) -> None:
     details |= {"seed": 0, **take} if mode == "verify" else {}
     done = python(
         TELLS_WHAT_IS_ASSUMED + "import torch\nimport os\nos._exit(0)\n",
-        Plan().pull("intra_op_threads", 1), mode=mode, assumed=["dataset-unchanged"], **details,
+        Plan().with_lever("intra_op_threads", 1), mode=mode,
+        assumed=["dataset-unchanged"], **details,
     )  # fmt: skip
     listener.close()
     assert (done.stdout, done.stderr) == ("frozenset({'dataset-unchanged'})\n", "")
@@ -296,7 +297,12 @@ def test_levers_learn_what_the_user_granted(mode, tmp_path) -> None:
 
 @pytest.mark.child
 def test_all_levers_of_a_real_run_act_on_the_same_loaders() -> None:
-    plan = Plan().pull("loader_workers", 1).pull("worker_threads", 1).pull("sample_cache", "64MiB")
+    plan = (
+        Plan()
+        .with_lever("loader_workers", 1)
+        .with_lever("worker_threads", 1)
+        .with_lever("sample_cache", "64MiB")
+    )
     done = python(BOARDS, plan)
     assert (done.stdout, done.stderr) == ("[(1, 1, 1)]\n", "")
 
@@ -334,7 +340,7 @@ def test_a_process_beside_the_one_that_is_followed_goes_on_by_itself(tmp_path) -
 
 @pytest.mark.child
 def test_a_job_that_a_real_run_submits_does_not_get_its_plan() -> None:
-    env = environment(Plan().pull("garbage_collector", "freeze"), mode="run", env=os.environ)
+    env = environment(Plan().with_lever("garbage_collector", "freeze"), mode="run", env=os.environ)
     code = "import torch, os; print('HASTEN_CHILD' in os.environ)"
     said = "hasten: left out the plan: this is another machine, or another job\n"
     for job, told in ((env.get("SLURM_JOB_ID"), ("True\n", "")), ("4711", ("False\n", said))):

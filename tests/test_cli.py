@@ -40,18 +40,17 @@ PROFILE = Profile(
     phase_s={Phase.DATA: 0.006, Phase.FORWARD: 0.004}, step_count=50,
 )  # fmt: skip
 EXAMINED = Diagnosis(steps=(Step(phase_ns={Phase.DATA: 4_000_000}, sample_count=8),))
-THREADS = Plan().pull("intra_op_threads", 2)
+THREADS = Plan().with_lever("intra_op_threads", 2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     budget_s: float
     first_s: float
-    keep: Effect
-    allow: Effect | None
+    numerics: Effect
     only: frozenset[str]
     skip: frozenset[str]
-    pulled: Plan
+    applied: Plan
     patience_s: float
     training_s: float | None
     force: bool
@@ -108,8 +107,8 @@ class Session(ModuleType):
             interrupted=self.interrupted, diagnosis=self.diagnosis,
         )  # fmt: skip
 
-    def run(self, workload, plan, band, assumed):
-        self.note("run", workload, plan, band, assumed)
+    def run(self, workload, plan, envelope, assumed):
+        self.note("run", workload, plan, envelope, assumed)
 
 
 @pytest.fixture
@@ -125,8 +124,10 @@ def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     known = {
-        name: SimpleNamespace(name=name, kind=kind, wants=wants, lines=lambda s: f"# set to {s}")
-        for name, kind, wants in (
+        name: SimpleNamespace(
+            name=name, kind=kind, validate=validate, snippet=lambda s: f"# set to {s}"
+        )
+        for name, kind, validate in (
             ("compile", str, lambda _: ""),
             ("intra_op_threads", int, at_least(1)),
         )
@@ -168,7 +169,7 @@ def test_everything_after_the_script_belongs_to_the_script(session):
         (["--budget", "1m", "-m", "p", "--budget"], Entry.MODULE, ("p", "--budget")),
         (["--budget=1m", "-m", "p"], Entry.MODULE, ("p",)),
         (["--", "sh", "train.sh", "-x"], Entry.COMMAND, ("sh", "train.sh", "-x")),
-        (["--plain", "--", "sh", "-m"], Entry.COMMAND, ("sh", "-m")),
+        (["--progress", "plain", "--", "sh", "-m"], Entry.COMMAND, ("sh", "-m")),
         (["--", "train.py", "--x"], Entry.SCRIPT, ("train.py", "--x")),
         (["a.ipynb", "-m"], Entry.NOTEBOOK, ("a.ipynb", "-m")),
         (["train.py", "--help"], Entry.SCRIPT, ("train.py", "--help")),
@@ -185,8 +186,8 @@ def test_a_module_a_program_or_a_notebook_stands_where_a_script_does(session, ar
 def test_options_have_true_defaults(session):
     hasten_with("tune", "train.py")
     assert options(session) == Options(
-        budget_s=300.0, first_s=80.0, keep=Effect.REDRAW, allow=None, only=frozenset(),
-        skip=frozenset(), pulled=Plan(), patience_s=60.0, training_s=None, force=False,
+        budget_s=300.0, first_s=80.0, numerics=Effect.DISTRIBUTION, only=frozenset(),
+        skip=frozenset(), applied=Plan(), patience_s=60.0, training_s=None, force=False,
         step_count=None, plan_path=Path("hasten.toml"), unprotected=False,
         assumed=frozenset(),
     )  # fmt: skip
@@ -194,20 +195,20 @@ def test_options_have_true_defaults(session):
 
 def test_every_option_arrives(session):
     done = hasten_with(
-        "tune", "--keep", "exact", "--allow", "precision", "--for", "8h", "--plan", "p.toml",
-        "--force", "--lever", "intra_op_threads=4", "--lever", "compile=max", "--only", "compile",
-        "--skip", "intra_op_threads", "--patience", "2m", "--quiet", "--plain", "--unprotected",
-        "train.py",
+        "tune", "--numerics", "precision", "--train-time", "8h", "--plan", "p.toml", "--force",
+        "--set", "intra_op_threads=4", "--set", "compile=max", "--only", "compile",
+        "--skip", "intra_op_threads", "--startup-timeout", "2m", "--quiet",
+        "--progress", "plain", "--no-sandbox", "train.py",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     found = options(session)
-    assert (found.keep, found.allow) == (Effect.EXACT, Effect.PRECISION)
+    assert found.numerics is Effect.PRECISION
     assert (found.training_s, found.patience_s, found.force) == (28800.0, 120.0, True)
-    assert found.pulled == Plan().pull("intra_op_threads", 4).pull("compile", "max")
+    assert found.applied == Plan().with_lever("intra_op_threads", 4).with_lever("compile", "max")
     assert (found.only, found.skip) == ({"compile"}, {"intra_op_threads"})
     assert found.plan_path == Path("p.toml")
     assert found.unprotected
-    hasten_with("profile", "--unprotected", "train.py")
+    hasten_with("profile", "--no-sandbox", "train.py")
     assert options(session).unprotected
 
 
@@ -217,7 +218,7 @@ NOT_TAKEN = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --bu
 
 
 @pytest.mark.parametrize(
-    ("output", "words", "code", "says"),
+    ("output", "words", "code", "message"),
     [
         (f"{MISSING}'torch'", (), 2, "The Python that runs the script has no torch."),
         (f"{MISSING}'torchdata'", (), 3, "Make it run under plain python first."),
@@ -226,16 +227,16 @@ NOT_TAKEN = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --bu
         (HIDDEN.replace("selectors", "socket"), (), 3, "Make it run under plain python first."),
         (NOT_TAKEN, ("--budget", "9"), 2, "--budget stands behind the script"),
         (NOT_TAKEN, ("--budgets", "9"), 3, "Make it run under plain python first."),
-        ("KeyError: 1", ("--keep=exact",), 3, "Note that --keep stands behind the script"),
+        ("KeyError: 1", ("--numerics=exact",), 3, "Note that --numerics stands behind the script"),
         ("KeyError: 1", ("--epochs", "2"), 3, "Make it run under plain python first."),
     ],
 )
-def test_a_failure_is_told_as_what_it_is(session, output, words, code, says):
+def test_a_failure_is_told_as_what_it_is(session, output, words, code, message):
     Path("selectors.py").write_text("")
     remedy = "Make it run under plain python first."
     session.error = ScriptFailed("The script failed (exit code 1).", remedy=remedy, output=output)
     done = hasten_with("tune", "train.py", *words)
-    assert (done.exit_code, says in done.output) == (code, True), done.output
+    assert (done.exit_code, message in done.output) == (code, True), done.output
 
 
 def test_a_fault_of_ours_is_one_sentence_and_its_traceback_is_kept(session, project, monkeypatch):
@@ -265,7 +266,7 @@ def test_what_controls_a_terminal_is_spelt_out(session):
     Path("hasten.toml").write_text('schema = 1\n[plan]\n"\\u001b[31mx\\u009b\\u0007" = true\n')
     done = hasten_with("run", "train.py")
     assert done.exit_code == 2
-    assert "These levers are not installed here: \\x1b[31mx\\x9b\\x07." in done.output
+    assert "Unknown levers: \\x1b[31mx\\x9b\\x07." in done.output
     assert done.output.isascii()
 
 
@@ -280,7 +281,7 @@ DEEP = {
 @pytest.mark.parametrize("kind", DEEP)
 def test_a_script_that_is_too_deep_for_the_compiler_is_left_to_python(session, verb, kind):
     Path("train.py").write_text(DEEP[kind])
-    done = hasten_with(verb, *(("--lever", "compile=max") if verb == "run" else ()), "train.py")
+    done = hasten_with(verb, *(("--set", "compile=max") if verb == "run" else ()), "train.py")
     assert done.exit_code == 0, done.output
     assert workload(session).argv == ("train.py",)
 
@@ -298,13 +299,13 @@ def test_a_run_takes_the_assumptions_of_its_plan_and_of_its_own_command(session)
     granted = ("--assume", "dataset-unchanged")
     hasten_with("profile", *granted, "train.py")
     assert options(session).assumed == {"dataset-unchanged"}
-    hasten_with("run", "--lever", "intra_op_threads=2", "train.py")
+    hasten_with("run", "--set", "intra_op_threads=2", "train.py")
     assert session.calls[-1][-1] == frozenset()
-    hasten_with("run", *granted, "--lever", "intra_op_threads=2", "train.py")
+    hasten_with("run", *granted, "--set", "intra_op_threads=2", "train.py")
     assert session.calls[-1][-1] == {"dataset-unchanged"}
     done = hasten_with("tune", *granted, "train.py")
     assert options(session).assumed == {"dataset-unchanged"}
-    assert "granted by --assume dataset-unchanged" in " ".join(done.output.split())
+    assert "assumed  dataset-unchanged" in done.output
     hasten_with("run", "train.py")
     assert session.calls[-1][-1] == {"dataset-unchanged"}
 
@@ -312,7 +313,7 @@ def test_a_run_takes_the_assumptions_of_its_plan_and_of_its_own_command(session)
 def test_several_levers_may_stand_between_commas(session):
     chosen = ("--only", "compile, intra_op_threads", "--skip", "compile,", "--skip", "x")
     refused = hasten_with("tune", *chosen, "train.py")
-    assert "These levers are not installed here: x." in refused.output
+    assert "Unknown levers: x." in refused.output
     assert hasten_with("tune", *chosen[:-2], "train.py").exit_code == 0
     found = options(session)
     assert (found.only, found.skip) == ({"compile", "intra_op_threads"}, {"compile"})
@@ -330,8 +331,8 @@ def test_several_levers_may_stand_between_commas(session):
     ],
 )
 def test_a_setting_is_read_as_what_it_looks_like(session, monkeypatch, kind, text, setting):
-    plant(monkeypatch, {"a": SimpleNamespace(name="a", kind=kind, wants=lambda _: "")})
-    hasten_with("run", "--lever", f"a={text}", "train.py")
+    plant(monkeypatch, {"a": SimpleNamespace(name="a", kind=kind, validate=lambda _: "")})
+    hasten_with("run", "--set", f"a={text}", "train.py")
     ((_, found),) = session.calls[-1][2].settings
     assert found == setting
     assert type(found) is type(setting)
@@ -343,7 +344,7 @@ def test_a_setting_is_read_as_what_it_looks_like(session, monkeypatch, kind, tex
 )
 @pytest.mark.parametrize("verb", ["run", "tune"])
 def test_a_setting_of_another_kind_is_refused_before_anything_starts(session, verb, lever, text):
-    done = hasten_with(verb, "--lever", f"{lever}={text}", "train.py")
+    done = hasten_with(verb, "--set", f"{lever}={text}", "train.py")
     assert done.exit_code == 2
     assert f"The lever {lever} does not take {text}." in done.stderr
     assert not session.calls
@@ -351,12 +352,12 @@ def test_a_setting_of_another_kind_is_refused_before_anything_starts(session, ve
 
 def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
     hasten_with("tune", "train.py")
-    assert hasten_with("run", "--lever", "intra_op_threads=false", "train.py").exit_code == 0
+    assert hasten_with("run", "--set", "intra_op_threads=false", "train.py").exit_code == 0
     assert session.calls[-1][2] == Plan()
-    hasten_with("tune", "--force", "--lever", "compile=false", "train.py")
-    assert options(session).pulled == Plan()
-    done = hasten_with("run", "--lever", "complie=false", "train.py")
-    assert "not installed here: complie." in done.stderr
+    hasten_with("tune", "--force", "--set", "compile=false", "train.py")
+    assert options(session).applied == Plan()
+    done = hasten_with("run", "--set", "complie=false", "train.py")
+    assert "Unknown levers: complie." in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -369,9 +370,9 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         (["tune", "--"], "There is no program after --."),
         (["tune", "-m"], "There is no module after -m."),
         (["tune", "--budget", "soon", "train.py"], "Cannot read the duration 'soon'."),
-        (["tune", "--lever", "compile", "train.py"], "Cannot read --lever compile."),
-        (["tune", "--lever", "x=1", "train.py"], "not installed here: x."),
-        (["tune", "--only", "x", "train.py"], "not installed here: x."),
+        (["tune", "--set", "compile", "train.py"], "Cannot read --set compile."),
+        (["tune", "--set", "x=1", "train.py"], "Unknown levers: x."),
+        (["tune", "--only", "x", "train.py"], "Unknown levers: x."),
         (["tune", "--json", ".", "train.py"], "Cannot write .: it is a folder."),
         (["tune", "--plan", "train.py", "train.py"], "train.py is there already"),
         (["profile", "gone.py"], "Cannot find the script gone.py."),
@@ -379,9 +380,15 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         (["run", "--plan", "gone.toml", "train.py"], "There is no plan at gone.toml."),
         (["report"], "Nothing was tuned yet."),
         (["tune", "--budget", "0", "train.py"], "There is no time in --budget 0."),
-        (["tune", "--for", "0h", "train.py"], "There is no time in --for 0h."),
-        (["tune", "--patience", "0", "train.py"], "There is no time in --patience 0."),
-        (["profile", "--patience", "0ms", "train.py"], "There is no time in --patience 0ms."),
+        (["tune", "--train-time", "0h", "train.py"], "There is no time in --train-time 0h."),
+        (
+            ["tune", "--startup-timeout", "0", "train.py"],
+            "There is no time in --startup-timeout 0.",
+        ),
+        (
+            ["profile", "--startup-timeout", "0ms", "train.py"],
+            "There is no time in --startup-timeout 0ms.",
+        ),
         (["report", "--edits", "--html", "p.html"], "--html would write another form."),
         (["report", "--edits", "--json", "a", "--markdown", "-"], "--json, --markdown would"),
         (["report", "--edits", "--trace", "a", "--tensorboard", "b"], "--trace, --tensorboard"),
@@ -448,7 +455,7 @@ def test_a_pipe_is_left_unread_and_can_only_be_run(session, verb):
         script.write(b"print('training')\n")
         script.flush()
         name = f"/dev/fd/{reading}"
-        done = hasten_with("run", "--lever", "intra_op_threads=2", name)
+        done = hasten_with("run", "--set", "intra_op_threads=2", name)
         assert done.exit_code == 0, done.stderr
         refused = hasten_with(verb, name)
         assert refused.exit_code == 2
@@ -460,7 +467,7 @@ def test_standard_input_is_no_script_of_a_trial_even_from_a_file(session):
     with open("train.py") as file:
         place = f"/dev/fd/{file.fileno()}"
         assert hasten_with("tune", place).exit_code == 2
-        assert hasten_with("run", "--lever", "compile=x", place).exit_code == 0
+        assert hasten_with("run", "--set", "compile=x", place).exit_code == 0
 
 
 def test_a_working_folder_that_was_removed_is_a_sentence(session, project, monkeypatch):
@@ -468,7 +475,7 @@ def test_a_working_folder_that_was_removed_is_a_sentence(session, project, monke
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    done = hasten_with("run", "--lever", "compile=x", str(project / "train.py"))
+    done = hasten_with("run", "--set", "compile=x", str(project / "train.py"))
     assert done.exit_code == 2
     assert "The working folder was removed." in done.stderr
     monkeypatch.chdir(project)
@@ -504,7 +511,7 @@ def test_a_name_that_is_no_utf8_is_tuned_told_and_run(session, monkeypatch):
     session.diagnosis = EXAMINED
     name = "caf\udce9.py"
     Path(name).write_text("print('training')\n")
-    out = ["--json", "r.json", "--events", "e.jsonl"]
+    out = ["--json", "r.json", "--log-jsonl", "e.jsonl"]
     done = hasten_with("tune", *out, name)
     assert done.exit_code == 0, done.output
     assert json.loads(Path("r.json").read_text())["workload"]["argv"] == ["caf\\udce9.py"]
@@ -535,13 +542,13 @@ def test_an_error_becomes_its_exit_code(session, error, code, words):
 def test_tune_leaves_plan_report_record_and_document(session, project):
     done = hasten_with("tune", "--plan", "new/p.toml", "--json", "out.json", "train.py", "-x")
     assert done.exit_code == 0, done.output
-    assert "This script can run 1.20x as fast." in done.stdout
-    assert "# set to 2" in done.stdout
+    assert "1.20x faster." in done.stdout
+    assert "# set to 2" in Path("new/hasten-report.txt").read_text()
     assert "Wrote new/p.toml, new/hasten-report.txt, out.json." in done.stderr
     assert "Racing: one of many" in done.stderr
     assert "intra_op_threads = 2" in Path("new/p.toml").read_text()
     saved = Path("new/hasten-report.txt").read_text()
-    assert "This script can run 1.20x as fast." in saved
+    assert "1.20x faster." in saved
     assert max(map(len, saved.splitlines())) <= 80
     assert json.loads(Path("out.json").read_text())["plan"] == {"intra_op_threads": 2}
 
@@ -564,12 +571,12 @@ def test_a_report_without_a_plan_is_that_of_this_folder_as_the_help_says(session
 def test_the_report_is_also_an_html_page(session):
     assert hasten_with("tune", "--html", "new/t.html", "train.py").exit_code == 0
     page = Path("new/t.html").read_text()
-    assert "<h1>This script can run 1.20x as fast.</h1>" in page
+    assert "<h1>1.20x faster.</h1>" in page
     assert "# set to 2" in page
     assert hasten_with("report", "--html", "again.html").exit_code == 0
     assert Path("again.html").read_text() == page
     assert hasten_with("profile", "--html", "p.html", "train.py").exit_code == 0
-    assert "60 % of the step is spent waiting for its data." in Path("p.html").read_text()
+    assert "60% of the step is spent waiting for its data." in Path("p.html").read_text()
 
 
 @pytest.mark.parametrize("command", ["tune", "profile"])
@@ -618,15 +625,15 @@ def test_an_interrupted_search_writes_beside_a_confirmed_plan(session):
     assert not hasten_with("run", "train.py").stderr
 
 
-@pytest.mark.parametrize(("plan", "says"), [(THREADS, "is not proved"), (Plan(), "is empty")])
-def test_run_says_that_its_plan_is_not_proved(session, plan, says):
+@pytest.mark.parametrize(("plan", "message"), [(THREADS, "is not proved"), (Plan(), "is empty")])
+def test_run_says_that_its_plan_is_not_proved(session, plan, message):
     session.interrupted, session.plan, session.speedup = True, plan, None
     hasten_with("tune", "train.py")
     done = hasten_with("run", "train.py")
     assert done.exit_code == 0
     assert session.calls[-1][2] == plan
     (line,) = done.stderr.splitlines()
-    assert says in line
+    assert message in line
     assert not hasten_with("run", "--quiet", "train.py").stderr
 
 
@@ -661,7 +668,7 @@ def test_a_plan_that_cannot_be_written_costs_no_answer(session, monkeypatch):
     monkeypatch.setattr("hasten.report.plan_file.write_plan", refuse)
     done = hasten_with("tune", "train.py")
     assert done.exit_code == 2
-    assert "This script can run 1.20x as fast." in done.stdout
+    assert "1.20x faster." in done.stdout
     assert "Cannot write it." in done.stderr
 
 
@@ -675,7 +682,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing(session, project):
 def test_profile_prints_and_writes(session):
     done = hasten_with("profile", "--steps", "9", "--json", "p.json", "train.py")
     assert done.exit_code == 0, done.output
-    assert "60 % of the step is spent waiting for its data." in done.stdout
+    assert "60% of the step is spent waiting for its data." in done.stdout
     assert "A note." in done.stdout
     assert options(session).step_count == 9
     assert json.loads(Path("p.json").read_text())["baseline"]["step_s"] == 0.01
@@ -690,7 +697,7 @@ def test_one_step_is_too_few_to_profile(session):
 
 @pytest.mark.parametrize("command", ["profile", "tune"])
 def test_events_go_to_a_file_and_end_with_the_result(session, command):
-    done = hasten_with(command, "--json", "r.json", "--events", "e.jsonl", "train.py")
+    done = hasten_with(command, "--json", "r.json", "--log-jsonl", "e.jsonl", "train.py")
     assert done.exit_code == 0, done.output
     lines = [json.loads(line) for line in Path("e.jsonl").read_text().splitlines()]
     names = [line["event"] for line in lines]
@@ -703,17 +710,17 @@ def test_events_go_to_a_file_and_end_with_the_result(session, command):
 
 def test_an_error_is_the_last_event(session):
     session.error = NeverTrains("It never trains.", remedy="Train.", output="")
-    assert hasten_with("tune", "--events", "e.jsonl", "train.py").exit_code == 3
+    assert hasten_with("tune", "--log-jsonl", "e.jsonl", "train.py").exit_code == 3
     last = json.loads(Path("e.jsonl").read_text().splitlines()[-1])
     assert (last["event"], last["problem"], last["exit_code"]) == ("error", "It never trains.", 3)
 
 
 def test_events_on_stdout_leave_it_to_them(session, capfd):
     with pytest.raises(SystemExit):
-        app(["profile", "--quiet", "--events", "-", "train.py"], prog_name="hasten")
+        app(["profile", "--quiet", "--log-jsonl", "-", "train.py"], prog_name="hasten")
     out, err = capfd.readouterr()
     assert [json.loads(line)["event"] for line in out.splitlines()][-1] == "result"
-    assert "60 % of the step is spent" in err
+    assert "60% of the step is spent" in err
 
 
 def test_a_report_is_written_in_other_forms(session, project):
@@ -721,10 +728,10 @@ def test_a_report_is_written_in_other_forms(session, project):
     hasten_with("tune", "train.py")
     done = hasten_with("report", "--trace", "t.json", "--markdown", "m.md")
     assert done.exit_code == 0, done.output
-    assert "This script can run 1.20x as fast." in done.stdout
+    assert "1.20x faster." in done.stdout
     assert json.loads(Path("t.json").read_text())["traceEvents"]
     page = Path("m.md").read_text()
-    assert page.startswith("## This script can run 1.20x as fast.")
+    assert page.startswith("## 1.20x faster.")
     assert hasten_with("report", "--markdown", "-").stdout == page
 
 
@@ -759,14 +766,14 @@ def test_doctor_prints_and_writes(session):
 
 def test_run_applies_the_plan_and_the_levers(session):
     hasten_with("tune", "train.py")
-    done = hasten_with("run", "--lever", "compile=max", "train.py")
+    done = hasten_with("run", "--set", "compile=max", "train.py")
     assert done.exit_code == 0, done.output
-    assert session.calls[-1][2] == THREADS.pull("compile", "max")
+    assert session.calls[-1][2] == THREADS.with_lever("compile", "max")
     assert not done.stderr
 
 
 def test_run_needs_no_plan_file_for_a_lever(session):
-    assert hasten_with("run", "--lever", "intra_op_threads=2", "train.py").exit_code == 0
+    assert hasten_with("run", "--set", "intra_op_threads=2", "train.py").exit_code == 0
     assert [call[0] for call in session.calls] == ["run"]
     assert session.calls[-1][2] == THREADS
 
@@ -835,3 +842,39 @@ def test_the_command_line_starts_light():
         env={"PYTHONPATH": str(Path(hasten.__file__).parents[1])},
     )  # fmt: skip
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("folder", [".", "below"])
+def test_a_project_gives_defaults_that_the_command_line_overrides(session, project, folder) -> None:
+    table = (
+        '[tool.hasten]\nbudget = "2m"\nnumerics = "rounding"\nonly = ["compile"]\nquiet = true\n'
+    )
+    (project / "pyproject.toml").write_text(table)
+    (project / folder).mkdir(exist_ok=True)
+    os.chdir(project / folder)
+    (project / folder / "train.py").write_text("")
+    assert hasten_with("tune", "--budget", "3m", "train.py").exit_code == 0
+    found = options(session)
+    assert (found.budget_s, found.numerics, found.only) == (180.0, Effect.ROUNDING, {"compile"})
+    assert hasten_with("run", "--set", "compile=max", "train.py").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[tool.hasten]\nbugdet = "2m"\n', "has bugdet, which is no option"),
+        ('[tool.hasten]\nnumerics = "odd"\n', "odd"),
+    ],
+)
+def test_a_default_that_is_none_is_told(session, project, text, problem) -> None:
+    (project / "pyproject.toml").write_text(text)
+    done = hasten_with("tune", "train.py")
+    assert done.exit_code == 2
+    assert problem in done.output
+
+
+@pytest.mark.parametrize("text", ["no toml [", "[tool]\nhasten = 3\n", '[project]\nname = "x"\n'])
+def test_a_project_that_says_nothing_to_us_is_left_alone(session, project, text) -> None:
+    (project / "pyproject.toml").write_text(text)
+    assert hasten_with("tune", "train.py").exit_code == 0
+    assert options(session).budget_s == 300.0

@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from hasten.cli import app
-from hasten.cli.workload import read_workload
 from hasten.errors import UsageError
 from hasten.report import archive, files, plan_file
+from hasten.session.workload import read_workload
 
 
 @pytest.fixture

@@ -195,10 +195,10 @@ def test_the_table_of_levers_is_the_folder_of_levers():
     rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| (\w+) \| ([^|]+) \|$", prose(REFERENCE), re.M)
     known = lever.discover()
     assert [name for name, *_ in rows] == list(known)
-    compared = {"step": "step by step", "child": "blocks", "launch": "started anew"}
+    compared = {"step": "step by step", "process": "blocks", "launch": "started anew"}
     for name, effect, how in rows:
         assert effect == known[name].effect, name
-        assert compared[known[name].switch] in how, name
+        assert compared[known[name].scope] in how, name
 
 
 def test_every_command_option_and_exit_code_is_told():
@@ -240,15 +240,15 @@ class FakeTraining:
     def __init__(self):
         self.undone = False
 
-    def on_training(self, pull):
-        undo = pull()
+    def on_training(self, apply):
+        undo = apply()
 
-        def put_back():
+        def undo_it():
             self.undone = True
             if undo is not None:
                 undo()
 
-        return put_back
+        return undo_it
 
 
 @pytest.fixture
@@ -283,13 +283,13 @@ def test_the_example_lever_keeps_the_contract_in_the_parent(example, machine, mo
         ScriptContext(machine=machine, baseline=sample_profile()),
     ):
         for setting in found.settings(scene):
-            assert found.lines(setting).strip()
+            assert found.snippet(setting).strip()
             assert found.cycle_count(setting) >= 1
             assert found.env({"A": "b"}, setting) == {"A": "b"}
             assert found.promising(scene) in (True, False)
     knob = search.Candidate(
         lever=found.name, phases=found.phases, settings=found.settings(scene),
-        gain_ratio=found.gain_ratio, switch=found.switch, effect=found.effect,
+        gain_ratio=found.gain_ratio, scope=found.scope, effect=found.effect,
     )  # fmt: skip
     kept, _ = search.bounds([knob], sample_profile(), least_ratio=0.02)
     assert [one.lever for one in kept] == [knob.lever]
@@ -304,7 +304,7 @@ def test_the_example_lever_keeps_the_contract_in_the_parent(example, machine, mo
 def test_the_example_lever_and_its_undo_leave_things_as_they_were(example):
     gc.unfreeze()
     training = FakeTraining()
-    undo = example.LEVER.pull(training, True)
+    undo = example.LEVER.apply(training, True)
     assert gc.get_freeze_count() > 0
     undo()
     assert training.undone

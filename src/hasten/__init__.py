@@ -1,6 +1,20 @@
 """Make an unmodified PyTorch training script faster, and prove it."""
 
+TYPE_CHECKING = False  # `typing` would be imported before the script
+if TYPE_CHECKING:
+    from hasten.api import load_plan, profile, tune
+
+__all__ = ["load_plan", "profile", "tune"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Import a function of the API when it is asked for: a script that we run needs none."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from hasten import api
+
+    return getattr(api, name)
 
 
 def load_ipython_extension(shell: object) -> None:

@@ -1,4 +1,4 @@
-"""The child's wiring: wait for torch, pull the plan's levers, then answer the parent.
+"""The child's wiring: wait for torch, apply the plan's levers, then answer the parent.
 
 Runs inside the user's process, so it needs the standard library alone, draws no random number,
 prints nothing and ends nothing.
@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import discover, lookup
-from hasten.records import Plan, Switch
+from hasten.records import Plan, Scope
 from hasten.trials import stack_dump, tracebacks
 from hasten.trials.after_import import AfterImport
 
@@ -58,17 +58,17 @@ class LeverOmissions:
 
         return careful
 
-    def on_optimizer(self, pull: Callable[[Any], Any]) -> Any:
-        """As `Training`; an optimizer for which `pull` raises stays as it is."""
-        return self._training.on_optimizer(self._excused(pull, lambda optimizer: None))
+    def on_optimizer(self, apply: Callable[[Any], Any]) -> Any:
+        """As `Training`; an optimizer for which `apply` raises stays as it is."""
+        return self._training.on_optimizer(self._excused(apply, lambda optimizer: None))
 
     def on_options(self, choose: Callable[[Any], Any]) -> Any:
         """As `Training`; an optimizer for which `choose` raises keeps the script's options."""
         return self._training.on_options(self._excused(choose, lambda optimizer: None))
 
-    def on_root(self, pull: Callable[[Any], Any]) -> Any:
-        """As `Training`; a module for which `pull` raises stays as it is."""
-        return self._training.on_root(self._excused(pull, lambda module: None))
+    def on_root(self, apply: Callable[[Any], Any]) -> Any:
+        """As `Training`; a module for which `apply` raises stays as it is."""
+        return self._training.on_root(self._excused(apply, lambda module: None))
 
     def on_inputs(self, choose: Callable[[Any], Any]) -> Any:
         """As `Training`; a tensor for which a conversion raises is passed as it is."""
@@ -93,13 +93,13 @@ class LeverOmissions:
         """As `Training`; the script goes on without the lever."""
         self._excuse(error)
 
-    def on_training(self, pull: Callable[[], Any]) -> Any:
-        """As `Training`; where `pull` raises nothing is set."""
-        return self._training.on_training(self._excused(pull, lambda: None))
+    def on_training(self, apply: Callable[[], Any]) -> Any:
+        """As `Training`; where `apply` raises nothing is set."""
+        return self._training.on_training(self._excused(apply, lambda: None))
 
 
 class AppliedLevers:
-    """The levers that are pulled in this process, and how to put each back.
+    """The levers that are applied in this process, and how to undo each.
 
     Args:
         training: the live objects of the script.
@@ -115,7 +115,7 @@ class AppliedLevers:
         self._undo: dict[str, tuple[Any, Callable[[], None]]] = {}
 
     def switch(self, settings: Mapping[str, Any]) -> None:
-        """Go over to `settings`: put back what differs, pull what is new."""
+        """Go over to `settings`: undo what differs, apply what is new."""
         for name, (setting, undo) in list(self._undo.items()):
             if name not in settings or settings[name] != setting:
                 undo()
@@ -123,9 +123,9 @@ class AppliedLevers:
         for lever, setting in lookup(Plan(tuple(sorted(settings.items())))):
             if lever.name not in self._undo:
                 training = self._offer(lever.name, setting)
-                self._undo[lever.name] = (setting, lever.pull(training, setting))
+                self._undo[lever.name] = (setting, lever.apply(training, setting))
 
-    def put_back(self) -> tuple[list[str], list[str]]:
+    def undo(self) -> tuple[list[str], list[str]]:
         """Undo what a running process can; return these levers and the rest, with settings."""
         settings = {name: setting for name, (setting, _) in self._undo.items()}
         done: list[str] = []
@@ -134,7 +134,7 @@ class AppliedLevers:
             said = f"{lever.name}={setting}"
             try:
                 self._undo.pop(lever.name)[1]()
-                (stay if lever.switch is Switch.LAUNCH else done).append(said)
+                (stay if lever.scope is Scope.LAUNCH else done).append(said)
             except Exception:
                 stay.append(said)
         return done, stay
@@ -218,11 +218,11 @@ def _run(order: dict[str, Any]) -> None:
 
     watch = Watch(measuring=False)
     watch.live.assumed = frozenset(order.get("assumed", ()))
-    pulled = AppliedLevers(watch.live, leave_out)
+    applied = AppliedLevers(watch.live, leave_out)
     settings: dict[str, Any] = {}
     for name, setting in order["plan"].items():
         try:
-            pulled.switch({**settings, name: setting})
+            applied.switch({**settings, name: setting})
             settings[name] = setting
         except Exception as error:
             leave_out(name, setting, error)
@@ -233,21 +233,21 @@ def _run(order: dict[str, Any]) -> None:
     atexit.register(_tell_of_lost_workers, watch.live, os.getpid())
     watch.install()
     if "band" in order:
-        _guard(watch, pulled, order["band"])
+        _guard(watch, applied, order["band"])
 
 
-def _guard(watch: Any, pulled: AppliedLevers, band: dict[str, Any]) -> None:
+def _guard(watch: Any, applied: AppliedLevers, envelope: dict[str, Any]) -> None:
     """Watch the first steps of a real run; put the levers back where they go astray."""
     from hasten.instrument import loss_guard
     from hasten.records import LossEnvelope
 
     def astray(step_count: int, wrong: str) -> None:
-        sys.stderr.write(loss_guard.astray_said(step_count, wrong, *pulled.put_back()))
+        sys.stderr.write(loss_guard.astray_said(step_count, wrong, *applied.undo()))
 
     def slow(step_s: float, usual_s: float) -> None:
         sys.stderr.write(loss_guard.slow_said(step_s, usual_s))
 
-    known: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in band.items()}
+    known: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in envelope.items()}
     loss_guard.Guard(watch, LossEnvelope(**known), astray=astray, slow=slow)
 
 
@@ -289,11 +289,11 @@ def _trial(order: dict[str, Any]) -> None:
     watch.live.assumed = frozenset(order.get("assumed", ()))
     board = board_of(watch.live)  # it must have seen a pass begin to take it over in the middle
     discover()  # a lever may come at any step; whatever its file touches must be there before
-    pulled, replay = AppliedLevers(watch.live), Replay(watch.live.advancers)
+    applied, replay = AppliedLevers(watch.live), Replay(watch.live.advancers)
 
     def switch(settings: dict[str, Any]) -> None:
         replay.switch(replays=REPLAY_KEY in settings)
-        pulled.switch({name: s for name, s in settings.items() if name != REPLAY_KEY})
+        applied.switch({name: s for name, s in settings.items() if name != REPLAY_KEY})
 
     turns = StepScheduler(watch, switch, talk)
     turns.traits.about_data = board.proofs.traits
@@ -303,7 +303,7 @@ def _trial(order: dict[str, Any]) -> None:
         turns.stepped(phases_ns, sample_count)
 
     watch.on_step = _counted(stepped, channel)
-    pulled.switch(order["plan"])
+    applied.switch(order["plan"])
     watch.install()
 
 
@@ -341,12 +341,12 @@ def _verify(order: dict[str, Any]) -> None:
 
     def done(found: dict[str, Any]) -> None:
         if os.getpid() == own_pid:  # not in a fork that runs the exit routines
-            _talk(channel, {"kind": "verified", **found, "vitals": vitals.message})
+            _talk(channel, {"kind": "verified", **found, "vitals": health.message})
 
     watch = Watch(measuring=True)
     watch.live.at_once = True
     watch.live.assumed = frozenset(order.get("assumed", ()))
-    vitals = TrainingHealthMonitor(
+    health = TrainingHealthMonitor(
         watch
     )  # before the recorder's hooks, which end the run at the last step
     Recorder(order, watch, done=done)

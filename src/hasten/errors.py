@@ -13,7 +13,10 @@ HastenError
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _LONGEST_SHOWN = 240
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Warning|Exit|Interrupt): \S")
@@ -86,6 +89,25 @@ class ChildLost(HastenError):
 
 TRIAL_FAILURES = (ScriptFailed, IsolationFailed, ChildLost)
 """What a trial under a plan may end with, while the script as it is goes on."""
+
+
+def choice(name: str, known: Iterable[str]) -> str:
+    """Return the remedy for a name that is not known: the one that was meant, or all there are.
+
+    >>> choice("channels-last", ["autocast", "channels_last"])
+    'Did you mean channels_last?'
+    >>> choice("warp", ["autocast", "channels_last"])
+    'Choose from: autocast, channels_last.'
+    """
+    from difflib import get_close_matches
+
+    plain = {own.replace("-", "_"): own for own in known}
+    close = get_close_matches(name.lower().replace("-", "_"), plain, n=1, cutoff=0.75)
+    return (
+        f"Did you mean {plain[close[0]]}?"
+        if close
+        else f"Choose from: {', '.join(plain.values())}."
+    )
 
 
 def shown(text: object) -> str:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from hasten import levers
-from hasten.errors import PlanError, shown
-from hasten.records import Assumption, Phase, Plan, Profile, Setting, Switch
+from hasten.errors import PlanError, choice, shown
+from hasten.records import Assumption, Phase, Plan, Profile, Scope, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -84,8 +84,8 @@ class Training(Protocol):
     at_once: bool
     assumed: frozenset[str]
 
-    def on_optimizer(self, pull: Callable[[Any], Callable[[], None] | None]) -> Undo:
-        """Apply `pull` to each `torch.optim.Optimizer` right before its first step."""
+    def on_optimizer(self, apply: Callable[[Any], Callable[[], None] | None]) -> Undo:
+        """Apply `apply` to each `torch.optim.Optimizer` right before its first step."""
 
     def on_options(self, choose: Callable[[Any], Mapping[str, Any] | None]) -> Undo:
         """Step each optimizer under what `choose(optimizer)` returns, such as `{"fused": True}`.
@@ -94,8 +94,8 @@ class Training(Protocol):
         copies of it. The first update of a parameter is always the script's own.
         """
 
-    def on_root(self, pull: Callable[[Any], Callable[[], None] | None]) -> Undo:
-        """Apply `pull` to each root module right before its next call."""
+    def on_root(self, apply: Callable[[Any], Callable[[], None] | None]) -> Undo:
+        """Apply `apply` to each root module right before its next call."""
 
     def on_inputs(self, choose: Callable[[Any], Callable[[Any], Any] | None]) -> Undo:
         """Pass the tensors that a root is called with through what `choose(root)` returns.
@@ -112,7 +112,7 @@ class Training(Protocol):
         """Let `around(module, call, args, kwargs)` make each root call.
 
         It returns what the script gets; `call(args, kwargs)` is the call as it would be without
-        it. Of several levers the one that was pulled last is the outermost; one that makes the
+        it. Of several levers the one that was applied last is the outermost; one that makes the
         call by itself asks to be further inside: 1. One that follows each operation of the
         module asks for 2, where nothing but the module is below it.
         """
@@ -145,8 +145,8 @@ class Training(Protocol):
         called on the way out. Phases may lie inside one another: a closure, a gradient in a model.
         """
 
-    def on_training(self, pull: Callable[[], Callable[[], None] | None]) -> Undo:
-        """Apply `pull` now, and again when training starts, after the script's own settings."""
+    def on_training(self, apply: Callable[[], Callable[[], None] | None]) -> Undo:
+        """Apply `apply` now, and again when training starts, after the script's own settings."""
 
     def compiled(self, spent_s: float) -> None:
         """Note seconds that went into compiling: paid once, not with every step."""
@@ -181,13 +181,13 @@ def _takes_all(setting: object) -> str:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return the `wants` of a lever that understands these words only."""
+    """Return the `validate` of a lever that understands these words only."""
     told = f"{', '.join(words[:-1])} or {words[-1]}" if words[1:] else words[0]
     return lambda setting: "" if setting in words else told
 
 
 def at_least(least: int) -> Callable[[int], str]:
-    """Return the `wants` of a lever that takes numbers from `least` on."""
+    """Return the `validate` of a lever that takes numbers from `least` on."""
     return lambda setting: "" if setting >= least else f"a whole number from {least} on"
 
 
@@ -195,15 +195,15 @@ def _one_step(setting: object) -> int:
     return 1
 
 
-def _promising(scene: ScriptContext) -> bool:
+def _promising(context: ScriptContext) -> bool:
     return True
 
 
-def _no_forecast(scene: ScriptContext, setting: object) -> float | None:
+def _no_forecast(context: ScriptContext, setting: object) -> float | None:
     return None
 
 
-def _nothing_to_remark(scene: ScriptContext) -> str:
+def _no_advice(context: ScriptContext) -> str:
     return ""
 
 
@@ -231,10 +231,11 @@ class Lever(Generic[S]):
         name: equal to the file's stem; the key in a `Plan`.
         phases: the phases it can shorten; the search skips it where they are small.
         effect: the most it does to the arithmetic; `verify` picks its gate from this.
-        switch: how far a running script can change it.
-        kind: what a setting is: `bool` where there is nothing but to pull it, else `int` or `str`.
-        wants: what to give it instead of a setting of its kind that it does not take; empty where
-            it takes it. `one_of` and `at_least` make it.
+        scope: how far a running script can change it.
+        kind: what a setting is: `bool` where there is nothing but to apply it, else `int` or
+            `str`.
+        validate: what to give it instead of a setting of its kind that it does not take; empty
+            where it takes it. `one_of` and `at_least` make it.
         settings: which settings are worth trying in a scene, best guess first; empty where it
             cannot help.
         gain_ratio: how many times faster it may make its phases at best; with their share this
@@ -244,9 +245,10 @@ class Lever(Generic[S]):
             so belongs into the first bundle.
         forecast: how many times faster the whole step of a scene should be under a setting
             alone, None where nothing says; the report puts it beside what was measured.
-        remark: one sentence that the user should hear of a scene, whatever comes of the lever; the
+        advice: one sentence that the user should hear of a scene, whatever comes of the lever; the
             report prints it among its notes. Empty for none.
-        idle: why a setting would do nothing beside the others of a plan; empty where it would.
+        redundant_with: why a setting would do nothing beside the others of a plan; empty where
+            it would do something.
         epsilon_ratio: for a PRECISION lever the distance of neighbouring numbers over their size:
             2^-8 in bfloat16, 2^-11 in float16 and TF32.
         settle_count: steps after a switch that are not counted.
@@ -255,37 +257,37 @@ class Lever(Generic[S]):
         start_ratio: about how many times as long as a start of the script it compiles, for whoever
             plans the time of a first trial.
         cures: findings whose share of a step it may take away, beside those that name it.
-        fills: a first pass over the data does more under it than later ones.
+        warms_cache: a first pass over the data does more under it than later ones.
         cycle_count: steps after which the times under a setting repeat, so that a block of
             them is typical: batches of n workers come in bursts of n.
         env: edits the child's environment, before there is a child.
-        pull: acts inside the child; returns the function that undoes it.
-        lines: what a user would write by hand for a setting.
+        apply: acts inside the child; returns the function that undoes it.
+        snippet: what a user would write by hand for a setting.
     """
 
     name: str
     phases: frozenset[Phase]
     effect: Effect
-    switch: Switch
+    scope: Scope
     settings: Callable[[ScriptContext], tuple[S, ...]]
     gain_ratio: float
     why_not: Callable[[ScriptContext], str]
-    lines: Callable[[S], str]
+    snippet: Callable[[S], str]
     kind: type[bool] | type[int] | type[str] = bool
-    wants: Callable[[S], str] = _takes_all
+    validate: Callable[[S], str] = _takes_all
     promising: Callable[[ScriptContext], bool] = _promising
     forecast: Callable[[ScriptContext, S], float | None] = _no_forecast
-    remark: Callable[[ScriptContext], str] = _nothing_to_remark
-    idle: Callable[[S, Plan], str] = _never_idle
+    advice: Callable[[ScriptContext], str] = _no_advice
+    redundant_with: Callable[[S, Plan], str] = _never_idle
     epsilon_ratio: Callable[[S], float] = _bfloat16
     settle_count: int = 0
     patience_s: float = 0.0
     start_ratio: float = 0.0
     cures: frozenset[str] = frozenset()
-    fills: bool = False
+    warms_cache: bool = False
     cycle_count: Callable[[S], int] = _one_step
     env: Callable[[Mapping[str, str], S], Mapping[str, str]] = _leave_env
-    pull: Callable[[Training, S], Callable[[], None]] = _leave_training
+    apply: Callable[[Training, S], Callable[[], None]] = _leave_training
 
     @property
     def card(self) -> str:
@@ -297,8 +299,8 @@ def undo_all(undos: Sequence[Undo]) -> Undo:
     """Return one undo for several, in their order."""
 
     def undo() -> None:
-        for put_back in undos:
-            put_back()
+        for one in undos:
+            one()
 
     return undo
 
@@ -355,8 +357,7 @@ def check_names(asked: Iterable[str]) -> None:
     known = names()
     if unknown := [name for name in asked if name not in known]:
         raise PlanError(
-            f"These levers are not installed here: {shown(', '.join(unknown))}.",
-            remedy=f"Choose from: {', '.join(known)}.",
+            f"Unknown levers: {shown(', '.join(unknown))}.", remedy=choice(unknown[0], known)
         )
 
 
@@ -370,7 +371,7 @@ def check_assumptions(asked: Iterable[str]) -> None:
     if unknown := [name for name in asked if name not in known]:
         raise PlanError(
             f"There is no assumption {shown(', '.join(map(repr, unknown)))}.",
-            remedy=f"Choose from: {', '.join(known)}.",
+            remedy=choice(unknown[0], known),
         )
 
 
@@ -392,7 +393,7 @@ def check_plan(plan: Plan) -> None:
     """
     for lever, setting in lookup(plan):
         fits = type(setting) is lever.kind
-        if wanted := lever.wants(setting) if fits else _KINDS[lever.kind]:
+        if wanted := lever.validate(setting) if fits else _KINDS[lever.kind]:
             raise PlanError(
                 f"The lever {lever.name} does not take {shown(setting)}.",
                 remedy=f"Give it {wanted}, or false to leave it alone.",

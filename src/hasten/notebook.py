@@ -143,7 +143,7 @@ def profile(cells: Sequence[str], options: Sequence[str], *, cwd: str) -> Notebo
     with tempfile.TemporaryDirectory(prefix="hasten-") as folder:
         notebook, page, text = (Path(folder, name) for name in ("cell.ipynb", "page", "text"))
         notebook.write_text(json.dumps(as_notebook(cells)), "utf-8")
-        command = (sys.executable, "-m", NAME, VERB, "--plain", "--html", str(page))
+        command = (sys.executable, "-m", NAME, VERB, "--progress", "plain", "--html", str(page))
         with text.open("wb") as output:
             code = _run(
                 (*command, *options, str(notebook)), cwd=cwd, env=_environment(cwd), stdout=output

@@ -145,7 +145,7 @@ class FakeTrialRunner:
     Example:
         >>> cost = lambda plan: 0.9 if dict(plan.settings).get("turbo") else 1.0
         >>> bench = FakeTrialRunner(cost=cost)
-        >>> fast = Plan().pull("turbo", True)
+        >>> fast = Plan().with_lever("turbo", True)
         >>> str(bench.race(Plan(), fast, rule=Rule(pair_count=24)).verdict)
         'win'
     """
@@ -199,7 +199,7 @@ class FakeTrialRunner:
 
 @dataclass(kw_only=True)
 class FakeScript:
-    """A script whose children take simulated time: give `arm` and `clock` to a real bench.
+    """A script whose children take simulated time: give `trial` and `clock` to a real bench.
 
     Attributes:
         cost: seconds that a step computes under a plan.
@@ -245,7 +245,7 @@ class FakeScript:
         """Return the simulated time."""
         return self.spent_s
 
-    def arm(
+    def trial(
         self, workload: Workload, plan: Plan, *, isolation: Isolation, patience_s: float,
         deadline: Deadline = NEVER,
     ) -> Any:  # fmt: skip

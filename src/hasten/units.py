@@ -32,17 +32,17 @@ def duration(seconds: float) -> str:
     """Return a duration with three digits and the unit that fits.
 
     >>> duration(0.0123), duration(75), duration(4000), duration(3e-6), duration(0.0009998)
-    ('12.3 ms', '1 m 15 s', '1 h 07 m', '3 us', '1 ms')
+    ('12.3 ms', '1m 15s', '1h 07m', '3 µs', '1 ms')
     """
     if seconds >= _SECONDS["h"]:
         minutes = round(seconds / 60)
-        return f"{minutes // 60} h {minutes % 60:02d} m"
+        return f"{minutes // 60}h {minutes % 60:02d}m"
     if seconds >= _SECONDS["m"]:
         whole = round(seconds)
-        return f"{whole // 60} m {whole % 60:02d} s"
-    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "us")):
+        return f"{whole // 60}m {whole % 60:02d}s"
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
         rounded = f"{seconds * factor:.3g}"
-        if float(rounded) >= 1 or unit == "us":
+        if float(rounded) >= 1 or unit == "µs":
             return f"{rounded} {unit}"
     raise AssertionError
 
@@ -73,9 +73,9 @@ def percent(ratio: float) -> str:
     """Return a share as a percentage.
 
     >>> percent(0.384), percent(0.0042)
-    ('38 %', '0.42 %')
+    ('38%', '0.42%')
     """
-    return f"{100 * ratio:.0f} %" if abs(ratio) >= 0.1 else f"{100 * ratio:.2g} %"
+    return f"{100 * ratio:.0f}%" if abs(ratio) >= 0.1 else f"{100 * ratio:.2g}%"
 
 
 def significant(number: float) -> str:

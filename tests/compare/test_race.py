@@ -24,10 +24,10 @@ from hasten.compare.race import means_ratio
 from hasten.records import Interval, Noise, Pair, Plan, Verdict
 from hasten.testing import FakeTrialRunner, drifting, periodic, spiky, steady
 
-FAST = Plan().pull("turbo", True)
+FAST = Plan().with_lever("turbo", True)
 
 
-def bench(gain_ratio=1.0, *, noise=None, seed=0):
+def runner(gain_ratio=1.0, *, noise=None, seed=0):
     return FakeTrialRunner(
         cost=lambda plan: 0.1 if plan == Plan() else 0.1 / gain_ratio,
         noise=noise or steady(0.02 / 2**0.5),
@@ -38,7 +38,7 @@ def bench(gain_ratio=1.0, *, noise=None, seed=0):
 def verdicts(gain_ratio, *, noise, runs, pair_count):
     rule = Rule(pair_count=pair_count, sd_ratio=0.02)
     return [
-        bench(gain_ratio, noise=noise, seed=2 * seed).race(Plan(), FAST, rule=rule)
+        runner(gain_ratio, noise=noise, seed=2 * seed).race(Plan(), FAST, rule=rule)
         for seed in range(runs)
     ]
 
@@ -66,7 +66,7 @@ def test_a_gain_is_found_through_spikes() -> None:
 
 
 def test_chunks_grow_and_stop_at_the_first_crossing() -> None:
-    sizes, pairs = [], bench(1.0 + 1e-9).arms(Plan(), FAST)
+    sizes, pairs = [], runner(1.0 + 1e-9).arms(Plan(), FAST)
 
     def measure(firsts):
         sizes.append(len(firsts))
@@ -88,7 +88,7 @@ def test_what_follows_the_first_crossing_changes_nothing() -> None:
 
 
 def test_a_race_ends_when_its_seconds_are_spent() -> None:
-    machine = bench(1.01, noise=steady(0.2))
+    machine = runner(1.01, noise=steady(0.2))
     rule = Rule(pair_count=10_000, budget_s=10.0, drop_ratio=inf, win_ratio=inf)
     seen = race(machine.arms(Plan(), FAST), rule=rule, coin=random.Random(2), clock=machine.clock)
     assert seen.verdict is Verdict.UNDECIDED
@@ -102,14 +102,14 @@ def test_a_race_ends_with_the_script() -> None:
 def test_the_coin_is_fair_and_every_pair_is_told() -> None:
     told = []
     rule = Rule(pair_count=400, drop_ratio=inf, win_ratio=inf)
-    race(bench().arms(Plan(), FAST), rule=rule, coin=random.Random(3), on_pairs=told.extend)
+    race(runner().arms(Plan(), FAST), rule=rule, coin=random.Random(3), on_pairs=told.extend)
     assert len(told) == 400
     assert 160 < sum(pair.baseline_first for pair in told) < 240
 
 
 def test_a_comparison_carries_all_that_was_seen() -> None:
     rule = Rule(pair_count=24)
-    pairs = bench(1.1).arms(Plan(), FAST)([True, False] * 12)
+    pairs = runner(1.1).arms(Plan(), FAST)([True, False] * 12)
     seen = compare(Plan(), FAST, pairs, rule, 5.0)
     assert seen.verdict is Verdict.WIN
     assert seen.speedup is not None
@@ -119,7 +119,7 @@ def test_a_comparison_carries_all_that_was_seen() -> None:
 
 
 def test_a_confirmation_never_stops_early() -> None:
-    seen = confirm(bench(1.5).arms(Plan(), FAST), pair_count=150, coin=random.Random(5))
+    seen = confirm(runner(1.5).arms(Plan(), FAST), pair_count=150, coin=random.Random(5))
     assert len(seen.pairs) == 150
     assert seen.verdict is Verdict.WIN
     assert seen.speedup.low_ratio < 1.5 < seen.speedup.high_ratio
@@ -173,7 +173,7 @@ def test_the_rule_asks_for_what_the_noise_needs() -> None:
 
 def test_the_resolution_is_what_a_race_can_see() -> None:
     noisy = steady(0.05 / 2**0.5)
-    pairs = bench(noise=noisy, seed=4).arms(Plan(), Plan())([True] * 200)
+    pairs = runner(noise=noisy, seed=4).arms(Plan(), Plan())([True] * 200)
     noise = measure_noise(pairs, pair_s=0.2, budget_s=20.0)
     assert noise.sd_ratio == pytest.approx(0.05, rel=0.2)
     assert noise.bias.low_ratio < 1.0 < noise.bias.high_ratio
@@ -220,7 +220,7 @@ def test_the_first_of_two_crossings_counts() -> None:
 
 
 def test_chunks_end_at_sixty_four_and_with_the_pairs() -> None:
-    sizes, pairs = [], bench().arms(Plan(), FAST)
+    sizes, pairs = [], runner().arms(Plan(), FAST)
 
     def measure(firsts):
         sizes.append(len(firsts))
@@ -231,7 +231,7 @@ def test_chunks_end_at_sixty_four_and_with_the_pairs() -> None:
 
 
 def test_a_chunk_is_cut_to_the_seconds_that_are_left() -> None:
-    machine, sizes = bench(noise=steady(0.0)), []
+    machine, sizes = runner(noise=steady(0.0)), []
     arms = machine.arms(Plan(), FAST)
 
     def measure(firsts):
@@ -245,7 +245,7 @@ def test_a_chunk_is_cut_to_the_seconds_that_are_left() -> None:
 
 
 def test_a_race_that_is_decided_asks_for_no_more() -> None:
-    seen = race(bench(2.0).arms(Plan(), FAST), rule=Rule(pair_count=100), coin=random.Random(1))
+    seen = race(runner(2.0).arms(Plan(), FAST), rule=Rule(pair_count=100), coin=random.Random(1))
     assert (seen.verdict, len(seen.pairs)) == (Verdict.WIN, 8)
 
 
@@ -276,7 +276,7 @@ def test_a_comparison_keeps_its_plans_pairs_and_time() -> None:
 
 
 def test_the_clock_of_a_race_may_begin_anywhere() -> None:
-    machine = bench(noise=steady(0.0))
+    machine = runner(noise=steady(0.0))
     rule = Rule(pair_count=1000, budget_s=4.5, drop_ratio=inf, win_ratio=inf)
     seen = race(
         machine.arms(Plan(), FAST), rule=rule, coin=random.Random(1),
@@ -288,7 +288,7 @@ def test_the_clock_of_a_race_may_begin_anywhere() -> None:
 
 @pytest.mark.parametrize(("budget_s", "count"), [(0.85, 4), (0.95, 4), (1.05, 5), (1.25, 6)])
 def test_a_last_pair_is_run_only_where_its_time_is_left(budget_s, count) -> None:
-    machine = bench(noise=steady(0.0))
+    machine = runner(noise=steady(0.0))
     rule = Rule(pair_count=1000, budget_s=budget_s, drop_ratio=inf, win_ratio=inf)
     seen = race(machine.arms(Plan(), FAST), rule=rule, coin=random.Random(1), clock=machine.clock)
     assert len(seen.pairs) == count
@@ -304,6 +304,6 @@ def test_a_race_whose_time_is_over_asks_for_no_more() -> None:
     times = iter([0.0, 0.0, 100.0, 100.0])
     rule = Rule(pair_count=1000, budget_s=10.0, drop_ratio=inf, win_ratio=inf)
     seen = race(
-        bench().arms(Plan(), FAST), rule=rule, coin=random.Random(1), clock=lambda: next(times)
+        runner().arms(Plan(), FAST), rule=rule, coin=random.Random(1), clock=lambda: next(times)
     )
     assert len(seen.pairs) == 4

@@ -9,7 +9,7 @@ from hasten.compile.derivatives import second_derivatives
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ("", ""),
         ("def step(loss):\n    loss.backward(retain_graph=True)", ""),
@@ -33,7 +33,7 @@ from hasten.compile.derivatives import second_derivatives
         ),
     ],
 )
-def test_says_where_the_script_asks_for_them(source, says, tmp_path) -> None:
+def test_says_where_the_script_asks_for_them(source, message, tmp_path) -> None:
     path = tmp_path / f"{tmp_path.name}.py"
     path.write_text(source)
     spec = spec_from_file_location("script", path)
@@ -41,7 +41,7 @@ def test_says_where_the_script_asks_for_them(source, says, tmp_path) -> None:
     spec.loader.exec_module(module)
     gc.collect()  # functions of the case before
     found = second_derivatives()
-    assert found == (f"{path.name} {says}" if says else "")
+    assert found == (f"{path.name} {message}" if message else "")
 
 
 def test_reads_no_library(tmp_path) -> None:

@@ -9,7 +9,7 @@ from hasten.compile.own_code import mention
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ("", ""),
         ("def late(p):\n    return p.grad.data_ptr_of_ours()", "has data_ptr_of_ours in late"),
@@ -19,7 +19,7 @@ from hasten.compile.own_code import mention
         ("class Own:\n    def data_ptr_of_ours(self):\n        pass", "has data_ptr_of_ours in "),
     ],
 )  # fmt: skip
-def test_says_where_a_name_stands(source, says, tmp_path) -> None:
+def test_says_where_a_name_stands(source, message, tmp_path) -> None:
     path = tmp_path / f"{tmp_path.name}.py"
     path.write_text(source)
     spec = spec_from_file_location("script", path)
@@ -27,5 +27,5 @@ def test_says_where_a_name_stands(source, says, tmp_path) -> None:
     spec.loader.exec_module(module)
     gc.collect()  # functions of the case before
     found = mention(("data_ptr_of_" + "ours",), functions=("asked_of_" + "ours",))
-    assert found.startswith(f"{path.name} {says}" if says else "")
-    assert bool(found) is bool(says)
+    assert found.startswith(f"{path.name} {message}" if message else "")
+    assert bool(found) is bool(message)

@@ -2,7 +2,7 @@
 
     python tests/corpus/runner.py                       # all scripts, each with its levers
     python tests/corpus/runner.py loop_state layout/ema # those whose names hold one of these words
-    python tests/corpus/runner.py --lever loader_workers=2 --lever sample_cache=512MiB ordinary
+    python tests/corpus/runner.py --set loader_workers=2 --set sample_cache=512MiB ordinary
     python tests/corpus/runner.py --assume dataset-unchanged ordinary
     python tests/corpus/runner.py --tune ordinary       # under the plan that `tune` accepts
     python tests/corpus/runner.py --table tests/corpus/README.md
@@ -259,7 +259,7 @@ class Runner:
 
     def under(self, script: Script, levers: Levers) -> Outcome:
         """Run under levers that are pulled by hand, and compare."""
-        words = [word for lever in levers for word in ("--lever", lever)]
+        words = [word for lever in levers for word in ("--set", lever)]
         words += [word for one in self.assume for word in ("--assume", one)]
         now = self._run(script, ["run", *words])
         return self._judge(script, levers, now)
@@ -268,7 +268,16 @@ class Runner:
         """Tune, run under the plan that is accepted, and compare."""
         with tempfile.TemporaryDirectory(prefix="corpus-") as folder:
             plan = str(Path(folder) / "hasten.toml")
-            words = ["tune", "--budget", budget, "--keep", "rounding", "--plan", plan, "--quiet"]
+            words = [
+                "tune",
+                "--budget",
+                budget,
+                "--numerics",
+                "rounding",
+                "--plan",
+                plan,
+                "--quiet",
+            ]
             tuned = self._run(script, words, fresh=True)
             if not Path(plan).exists():
                 return Outcome(levers=(), difference="", said=(f"no plan ({tuned.code})",))
@@ -509,7 +518,7 @@ def outcomes(
 def _ask(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("words", nargs="*", help="parts of the names of scripts")
-    parser.add_argument("--lever", action="append", help="one plan of these, not the usual ones")
+    parser.add_argument("--set", action="append", help="one plan of these, not the usual ones")
     parser.add_argument("--all", action="store_true", help="more plans of levers for each script")
     parser.add_argument("--assume", action="append", default=[], help="grant it to each run")
     parser.add_argument("--tune", action="store_true", help="compare under the plan of `tune`")

@@ -117,13 +117,13 @@ def test_what_a_loop_does_beside_its_passes_is_found(diagnosed) -> None:
     assert found["per-parameter-loops"].share.low_ratio > 0
     assert "kept.mul_(0.99)" in lines(found["per-parameter-loops"])
     assert found["step-reporting"].places[0].source.startswith("print(value")
-    assert "variable total" in found["graph-kept-alive"].says
+    assert "variable total" in found["graph-kept-alive"].message
     assert "total += loss" in lines(found["graph-kept-alive"])
 
 
 def test_a_list_that_is_walked_through_and_grows_is_found(diagnosed) -> None:
     found = diagnosed(LOOP, "growing", seconds=SECONDS)
-    assert "other" in found["growing-steps"].says
+    assert "other" in found["growing-steps"].message
     assert found["growing-steps"].share.low_ratio > 0.1
 
 

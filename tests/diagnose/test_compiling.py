@@ -56,7 +56,7 @@ def sick(diagnosed):
 @pytest.mark.child
 def test_a_compiler_that_gave_up_is_found_with_its_reason(sick) -> None:
     found = sick["recompiles"]
-    assert "gave up" in found.says
+    assert "gave up" in found.message
     assert line_of("compiled again") in {place.line for place in found.places}
 
 

@@ -46,7 +46,7 @@ def test_copies_are_told_by_what_they_take(told, name, kind, lever) -> None:
     found = told(name, **{kind: copies(0.02)})
     assert found.share.mid_ratio == pytest.approx(0.2)
     assert found.lever == lever
-    assert "10.0 MiB" in found.says
+    assert "10.0 MiB" in found.message
     assert found.places[0].line == 9
     assert told(name, **{kind: copies(0.001)}) is None
     assert told(name) is None
@@ -54,7 +54,7 @@ def test_copies_are_told_by_what_they_take(told, name, kind, lever) -> None:
 
 def test_a_thread_that_pins_for_nobody_is_found(told) -> None:
     busy = {"pinner_run_s": 0.3, "pinner_wall_s": 1.0}
-    assert "30 %" in told("pinned-memory-useless", copy_count=0, **busy).says
+    assert "30%" in told("pinned-memory-useless", copy_count=0, **busy).message
     assert told("pinned-memory-useless", copy_count=5, **busy) is None
     idle = {"pinner_run_s": 0.001, "pinner_wall_s": 1.0}
     assert told("pinned-memory-useless", copy_count=0, **idle) is None

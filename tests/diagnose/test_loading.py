@@ -346,7 +346,7 @@ def test_rows_that_are_cheap_to_make_are_not_worth_keeping(machine_of) -> None:
 def test_one_slow_start_in_a_run_is_told_when_it_is_long(machine_of) -> None:
     found = {"loading.started_count": 16, "loading.start_method": "spawn"}
     slow = findings(machine_of(8), found=found | {"loading.starts": [[0.0, 20.0, 30.0, 0.0]]})
-    assert "50 s" in slow["slow-worker-start"].says
+    assert "50 s" in slow["slow-worker-start"].message
     assert slow["slow-worker-start"].share is None
     quick = findings(machine_of(8), found=found | {"loading.starts": [[0.0, 1.0, 2.0, 0.0]]})
     assert not quick

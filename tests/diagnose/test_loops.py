@@ -62,7 +62,7 @@ def sick(diagnosed):
 def test_a_loop_over_time_steps_is_found_with_its_line(sick) -> None:
     found = sick["python-loops"]
     assert [place.line for place in found.places] == [line_of("loop")]
-    assert "64 times in one pass" in found.says
+    assert "64 times in one pass" in found.message
 
 
 @pytest.mark.child
@@ -74,7 +74,7 @@ def test_evaluation_with_gradients_is_found_with_its_line(sick) -> None:
 
 @pytest.mark.child
 def test_checkpoints_are_found_with_their_period(sick) -> None:
-    assert "every 2 steps" in sick["checkpoint-stall"].says
+    assert "every 2 steps" in sick["checkpoint-stall"].message
 
 
 @pytest.mark.child

@@ -86,7 +86,7 @@ def test_exchanges_in_every_microstep_are_found_by_their_time(case, change, is_f
     assert (seen is not None) == is_found
     if seen is not None:
         assert seen.share.mid_ratio == pytest.approx(0.3)
-        assert "3.0 MiB more" in seen.says
+        assert "3.0 MiB more" in seen.message
 
 
 def test_guards_count_against_compiling_only_where_they_are_a_good_part(case) -> None:
@@ -126,7 +126,7 @@ def test_checkpoints_are_weighed_against_their_period(case, seconds, period_s, i
     seen = find(replace(case, traits=traits), outside, "checkpoint-stall")
     assert (seen is not None) == is_found
     if seen is not None:
-        assert "600 ms every 60 steps" in seen.says
+        assert "600 ms every 60 steps" in seen.message
         assert seen.share.low_ratio < seen.share.mid_ratio == pytest.approx(0.1)
 
 
@@ -135,7 +135,7 @@ def test_checkpoints_are_weighed_against_their_period(case, seconds, period_s, i
     [
         (512, 2048, "loss", True),
         (24, 2048, "loss", False),  # layers
-        (512, 40, "loss", False),  # 750 us each: real work
+        (512, 40, "loss", False),  # 750 µs each: real work
         (512, 2048, "data", False),  # a loop over samples is what a data set is
     ],
 )
@@ -153,7 +153,7 @@ def test_a_symptom_that_raises_leaves_the_others_alone(case, monkeypatch) -> Non
     def breaks(case):
         raise ZeroDivisionError
 
-    told = Finding(name="told", says="It is slow.", remedy="Make it fast.")
+    told = Finding(name="told", message="It is slow.", remedy="Make it fast.")
     symptoms = [
         Symptom(name="broken", title="It breaks", find=breaks),
         Symptom(name="told", title="It works", find=lambda case: told),

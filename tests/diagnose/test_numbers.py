@@ -157,7 +157,7 @@ def test_convolutions_of_both_kinds_are_converted_each_by_itself(case) -> None:
 def test_a_layout_that_is_not_faster_is_left_alone(case) -> None:
     known = {"operations__seconds": {"convolution.float32": [0.05] * 3}}
     found = find(case, "slow-layout", operations__layout_s=[0.03] * 3, **known)
-    assert "2.50x" in found.says
+    assert "2.50x" in found.message
     assert found.lever == "channels_last"
     assert not find(case, "slow-layout", operations__layout_s=[-0.02] * 3, **known)
 
@@ -250,7 +250,7 @@ def test_reports_are_counted_also_where_they_are_seldom(case, count, words) -> N
     known = {"bookkeeping__reporting_s": [0.02] * 30, "bookkeeping__reports_count": count}
     found = find(case, "step-reporting", **known)
     assert found.share.mid_ratio == pytest.approx(0.2)
-    assert words in found.says
+    assert words in found.message
 
 
 def test_debug_modes_without_a_measured_cost_are_not_told_where_it_was_measured(case) -> None:
@@ -295,7 +295,7 @@ def test_padding_costs_its_share_of_the_passes(case, columns_count, word) -> Non
     found = find(case, "padding-waste", shapes__padding=[[100, 50, columns_count]] * 30)
     assert found.share.mid_ratio == pytest.approx(0.4)
     assert word in found.remedy
-    assert "if the model computes them like other tokens" in found.says
+    assert "if the model computes them like other tokens" in found.message
     assert not find(case, "padding-waste", shapes__padding=[[100, 5, 5]] * 30)
     packed = {"shapes__packed": True, "shapes__padding": [[100, 50, columns_count]] * 30}
     assert not find(case, "padding-waste", **packed)
@@ -310,7 +310,7 @@ def look_at_growth(case, factors, cpu_factors=None, samples=None, **known):
 def test_steps_that_grow_are_told_with_their_phase(case) -> None:
     found = look_at_growth(case, [1 + 0.01 * i for i in range(60)])
     assert found.share.low_ratio > 0.25
-    assert "forward" in found.says or "backward" in found.says
+    assert "forward" in found.message or "backward" in found.message
 
 
 def test_steps_that_grow_with_their_samples_do_the_same_work(case) -> None:
@@ -363,8 +363,8 @@ def test_a_graph_must_grow_in_each_step(case) -> None:
     known = {"growth__resident_bytes": [2**20 * i for i in range(30)], "growth__holder": "total"}
     found = look_at_graph(case, [100 + 3 * step for step in COUNTED], **known)
     assert found.share is None
-    assert "total" in found.says
-    assert "3 nodes" in found.says
+    assert "total" in found.message
+    assert "3 nodes" in found.message
     assert not look_at_graph(case, [100 + step // 3 for step in COUNTED], **known)
     assert not look_at_graph(case, [100] * 10, **known)
 

@@ -138,7 +138,7 @@ def test_two_runtimes_with_too_many_threads_are_found(diagnosed) -> None:
         pytest.skip("this torch brings no libgomp of its own")
     found = diagnosed(CROWDED, "sick", step_count=6)
     assert found["duplicate-openmp"].share.mid_ratio > 0.02
-    assert "libgomp-other.so.1" in found["duplicate-openmp"].says
+    assert "libgomp-other.so.1" in found["duplicate-openmp"].message
     assert found["oversubscribed-threads"].lever == "intra_op_threads"
 
 
@@ -166,7 +166,7 @@ def test_small_operations_need_a_gain_that_others_cannot_explain(told) -> None:
     quiet = waiting(0.0, own=2.1)
     found = told("small-ops-threads", **faster(1.8, 1), **quiet)
     assert found.share.mid_ratio == pytest.approx(1 - 1 / 1.8)
-    assert "1.75x to 1.85x" in found.says
+    assert "1.75x to 1.85x" in found.message
     assert told("small-ops-threads", **faster(1.8, 1), **waiting(0.02, own=2.6)) is None
     assert told("small-ops-threads", **faster(1.05, 1), **quiet) is None
     assert told("small-ops-threads", **quiet) is None
@@ -197,7 +197,9 @@ def test_waits_are_divided_between_own_threads_and_others(told) -> None:
 
 def test_a_busy_machine_on_which_the_loop_never_waits_is_left_alone(told) -> None:
     assert told("contended-machine", **waiting(0.0)) is None
-    assert told("contended-machine", **waiting(0.02)).says.startswith("Other processes keep 2.0 of")
+    assert told("contended-machine", **waiting(0.02)).message.startswith(
+        "Other processes keep 2.0 of"
+    )
 
 
 def test_workers_that_come_and_go_are_no_strangers(told) -> None:
@@ -260,7 +262,7 @@ def test_a_second_runtime_that_rests_is_left_alone(told) -> None:
     assert told("duplicate-openmp", processors__pools=pools, **crowd) is None
     pools[1]["run_s"] = 1.0
     found = told("duplicate-openmp", processors__pools=pools, **crowd)
-    assert "libgomp.so.1 3, libiomp5.so 3" in found.says
+    assert "libgomp.so.1 3, libiomp5.so 3" in found.message
     assert told("duplicate-openmp", processors__pools=pools, **waiting(0.0)) is None
 
 
@@ -287,12 +289,12 @@ def clock(**facts):
 def test_a_low_clock_rate_needs_a_reason(told) -> None:
     low = {"frequency_ratio": 0.5, "frequency_cap_ratio": 1.0}
     assert told("cpu-frequency", **clock(**low, governor="schedutil")) is None
-    assert "too hot" in told("cpu-frequency", **clock(**low, hot_count=3)).says
-    assert "powersave" in told("cpu-frequency", **clock(**low, governor="powersave")).says
+    assert "too hot" in told("cpu-frequency", **clock(**low, hot_count=3)).message
+    assert "powersave" in told("cpu-frequency", **clock(**low, governor="powersave")).message
     governed = clock(**low, governor="powersave", frequency_driver="intel_pstate")
     assert told("cpu-frequency", **governed) is None
     capped = clock(frequency_ratio=0.5, frequency_cap_ratio=0.5)
-    assert "50 %" in told("cpu-frequency", **capped).says
+    assert "50%" in told("cpu-frequency", **capped).message
     assert told("cpu-frequency", **clock(frequency_ratio=0.95, frequency_cap_ratio=0.94)) is None
     assert told("cpu-frequency") is None
 

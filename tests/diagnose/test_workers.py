@@ -77,7 +77,7 @@ def test_pools_pins_and_copies_in_workers_are_found(diagnosed, small_machine) ->
     found = diagnosed(SCRIPT, "sick")
     assert found["nested-thread-pools"].lever == "worker_threads"
     assert found["nested-thread-pools"].share.mid_ratio > 0.02
-    assert "may use 1 CPU" in found["worker-affinity"].says
+    assert "may use 1 CPU" in found["worker-affinity"].message
     assert found["copy-on-write-growth"].share is None
 
 
@@ -149,7 +149,7 @@ def test_copies_are_told_where_memory_may_run_out(told) -> None:
     grown = {"each": [worker()] * 2, "copied_bytes": 40 * MIB, "inherited_bytes": 900 * MIB}
     little, much = {"available_bytes": 2000 * MIB}, {"available_bytes": 40_000 * MIB}
     found = told("copy-on-write-growth", **grown, memory=little)
-    assert "940.0 MiB" in found.says
+    assert "940.0 MiB" in found.message
     assert told("copy-on-write-growth", **grown, memory=much) is None
     batches = {"loader.workers": 2, "cycle_count": 4, "loader.batch_bytes": 10 * MIB}
     assert told("copy-on-write-growth", **grown, memory=little, traits=batches) is None
@@ -160,7 +160,7 @@ def test_shared_memory_has_to_hold_the_batches_once_more(told) -> None:
     batches = {"loader.workers": 2, "cycle_count": 4, "loader.batch_bytes": 10 * MIB}
     docker = {"shm_bytes": 64 * MIB}
     found = told("shm-too-small", memory=docker, traits=batches, shm_free_bytes=24 * MIB)
-    assert "24.0 MiB of 64.0 MiB" in found.says
+    assert "24.0 MiB of 64.0 MiB" in found.message
     assert found.share is None
     assert told("shm-too-small", traits=batches, shm_free_bytes=50 * MIB) is None
     assert told("shm-too-small", traits=batches) is None

@@ -17,7 +17,7 @@ from hasten.instrument.live import LiveTraining  # noqa: E402
 from hasten.instrument.loss_guard import STEP_COUNT, Guard, astray_said, judge, slow_said, stuck  # noqa: E402
 from hasten.instrument.training_health import WINDOW_COUNT, TrainingHealthMonitor  # noqa: E402
 from hasten.records import LossEnvelope  # noqa: E402
-from hasten.verify.loss_envelope import band_of  # noqa: E402
+from hasten.verify.loss_envelope import envelope_of  # noqa: E402
 
 RECORDED_COUNT, SEEDS = 32, range(8)
 INPUTS = torch.randn(256, 16, generator=torch.Generator().manual_seed(0))
@@ -128,20 +128,20 @@ def watched():
 def record(script, seed, **options):
     torch.manual_seed(seed)
     watch = watched()
-    vitals = TrainingHealthMonitor(watch)
+    health = TrainingHealthMonitor(watch)
     script(watch.live, **options)
-    message = vitals.message
-    vitals.close()
+    message = health.message
+    health.close()
     torch.ones(1, requires_grad=True).sum().backward()
     return message
 
 
-def band(message, *, count=RECORDED_COUNT):
+def envelope(message, *, count=RECORDED_COUNT):
     """Return what a proof would have seen, which records fewer steps."""
     kept = dict(message, losses=[row for row in message["losses"] if row[0] < count])
     if message["updates"]:
-        return band_of([kept | {"moves": message["moves"][: count // 8], "updates": count}])
-    return band_of([dict(message, losses=message["losses"][:count])])
+        return envelope_of([kept | {"moves": message["moves"][: count // 8], "updates": count}])
+    return envelope_of([dict(message, losses=message["losses"][:count])])
 
 
 def said(script, seed, held_against, **options):
@@ -161,21 +161,21 @@ def said(script, seed, held_against, **options):
     ids=lambda script: script.__name__,
 )
 def test_says_nothing_of_the_same_training_under_another_seed(script) -> None:
-    known = band(record(script, 1000))
+    known = envelope(record(script, 1000))
     assert known.losses
     assert [found for seed in SEEDS if (found := said(script, seed, known))] == []
 
 
 @pytest.mark.parametrize("script", [supervised, tiny_batch, by_hand])
 def test_speaks_of_a_learning_rate_that_is_far_too_high(script) -> None:
-    known = band(record(script, 1000))
+    known = envelope(record(script, 1000))
     step, wrong = said(script, 1, known, lr=2.0 if script is not by_hand else 200.0)
     assert step <= STEP_COUNT
     assert "loss" in wrong
 
 
 def test_names_the_step_at_which_a_loss_is_no_number() -> None:
-    known = band(record(supervised, 1000))
+    known = envelope(record(supervised, 1000))
     step, wrong = said(
         supervised, 1, known, spoil=lambda step, loss: loss * (math.nan if step == 11 else 1.0)
     )
@@ -184,18 +184,18 @@ def test_names_the_step_at_which_a_loss_is_no_number() -> None:
 
 
 def test_speaks_of_weights_that_do_not_move() -> None:
-    known = band(record(supervised, 1000))
+    known = envelope(record(supervised, 1000))
     _, wrong = said(supervised, 1, known, spoil=lambda step, loss: loss * 0.0)
     assert wrong == "the weights do not move"
 
 
 def test_says_nothing_where_the_script_itself_has_no_learning_rate() -> None:
-    assert said(supervised, 1, band(record(supervised, 1000)), lr=0.0, steps=20) is None
+    assert said(supervised, 1, envelope(record(supervised, 1000)), lr=0.0, steps=20) is None
 
 
 @pytest.mark.parametrize("levels", [[0.5] * 6, [0.5, 0.2, 0.1, 0.1, 0.1, 0.1], [-50.0] * 6])
-def test_a_loss_below_the_band_is_no_fault_as_in_a_resumed_training(levels) -> None:
-    known = band(record(supervised, 1000))
+def test_a_loss_below_the_envelope_is_no_fault_as_in_a_resumed_training(levels) -> None:
+    known = envelope(record(supervised, 1000))
     for count in range(1, 7):
         assert judge(known, levels[:count], start=levels[0], moved=100.0) is None
 
@@ -220,13 +220,13 @@ def test_leaves_torch_as_it_was_once_it_has_spoken() -> None:
 
     hooks = (optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks)
     before = torch.autograd.backward, [len(group) for group in hooks]
-    spoilt = band(record(supervised, 1000))
+    spoilt = envelope(record(supervised, 1000))
     assert said(supervised, 1, spoilt, spoil=lambda step, loss: loss * math.nan)
     assert (torch.autograd.backward, [len(group) for group in hooks]) == before
 
 
 def test_a_script_that_ends_early_or_has_no_loss_of_one_number_is_left_alone() -> None:
-    known = band(record(supervised, 1000))
+    known = envelope(record(supervised, 1000))
     assert said(supervised, 1, known, steps=3) is None
 
     def several(live):
@@ -237,7 +237,7 @@ def test_a_script_that_ends_early_or_has_no_loss_of_one_number_is_left_alone() -
             optimizer.step()
 
     assert said(several, 1, known) is None
-    assert band(record(several, 1)).losses == ()
+    assert envelope(record(several, 1)).losses == ()
 
 
 def test_a_failure_of_its_own_is_not_the_script_s() -> None:
@@ -273,39 +273,39 @@ def test_the_draws_of_the_script_stay_as_they_are() -> None:
     assert last_draw(True) == last_draw(False)
 
 
-def test_a_band_needs_a_window_of_steps_and_losses_that_are_numbers() -> None:
+def test_an_envelope_needs_a_window_of_steps_and_losses_that_are_numbers() -> None:
     row = [(step, 1.0 + step % 2, False) for step in range(WINDOW_COUNT)]
     seen = {"losses": row, "moves": [0.1], "updates": WINDOW_COUNT, "steps": 4}
-    found = band_of([seen], step_s=0.5)
+    found = envelope_of([seen], step_s=0.5)
     assert found is not None
     assert (found.losses, found.losses_range, found.step_s) == ((1.5,), (1.0, 2.0), 0.25)
     assert found.losses[0] == median(value for _, value, _ in row)
-    assert band_of([seen | {"updates": 3, "moves": [], "losses": row[:3]}]) is None
-    assert band_of([seen | {"losses": [*row, (7, math.inf, False)]}]) is None
-    assert band_of([]) is None
+    assert envelope_of([seen | {"updates": 3, "moves": [], "losses": row[:3]}]) is None
+    assert envelope_of([seen | {"losses": [*row, (7, math.inf, False)]}]) is None
+    assert envelope_of([]) is None
 
 
-def test_a_band_is_of_all_runs_as_far_as_all_went_and_holds_their_tails() -> None:
+def test_an_envelope_is_of_all_runs_as_far_as_all_went_and_holds_their_tails() -> None:
     def run(level, move, count):
         row = [(step, level, False) for step in range(count)]
         return {"losses": row, "moves": [move], "updates": count, "steps": count}
 
-    found = band_of([run(1.0, 0.1, WINDOW_COUNT), run(3.0, 0.3, 2 * WINDOW_COUNT)])
+    found = envelope_of([run(1.0, 0.1, WINDOW_COUNT), run(3.0, 0.3, 2 * WINDOW_COUNT)])
     assert found is not None
     assert (found.losses, found.losses_range, found.moves) == ((2.0,), (1.0, 3.0), (0.3,))
     calm = run(1.0, 0.1, WINDOW_COUNT)
     rare = calm | {"losses": [*calm["losses"][:-1], (WINDOW_COUNT - 1, 9.0, False)]}
-    told = band_of([rare])
+    told = envelope_of([rare])
     assert told is not None
     assert told.spreads[0] > 1.0  # half a standard deviation: seven of eight are the same
 
 
 def test_the_sentence_names_the_step_the_figure_and_the_levers() -> None:
     text = astray_said(16, "the loss is nan", ["a=True"], ["b=2"])
-    assert text.startswith("hasten: step 16: the loss is nan. Put back: a=True.")
+    assert text.startswith("hasten: step 16: the loss is nan. Disabled: a=True.")
     assert "b=2" in text
     assert text.endswith("\n")
-    assert "Put back" not in astray_said(16, "the loss is nan", [], ["b=2"]).split("Only")[0]
+    assert "Disabled" not in astray_said(16, "the loss is nan", [], ["b=2"]).split("Only")[0]
 
 
 def test_what_somebody_else_put_before_it_stays_there(monkeypatch) -> None:
@@ -332,36 +332,36 @@ def test_a_new_optimizer_after_a_step_that_raised_is_counted() -> None:
             raise MemoryError
 
     watch = watched()
-    vitals = TrainingHealthMonitor(watch)
+    health = TrainingHealthMonitor(watch)
     weight = nn.Parameter(torch.ones(2))
     with pytest.raises(MemoryError) as raised:
         Failing([weight], 0.1).step()
     supervised(watch.live, steps=3)
-    assert vitals.update_count == 3
+    assert health.update_count == 3
     assert raised.tb is not None  # it keeps the frames of the step
-    vitals.close()
+    health.close()
     torch.ones(1, requires_grad=True).sum().backward()
 
 
 def test_nothing_is_read_while_a_graph_is_captured(monkeypatch) -> None:
-    known = band(record(supervised, 1000))
+    known = envelope(record(supervised, 1000))
     watch, heard = watched(), []
     guard = Guard(watch, known, astray=lambda *w: heard.append(w), slow=lambda *s: None)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     supervised(watch.live, spoil=lambda step, loss: loss * math.nan)
-    assert (guard._vitals.losses, guard._vitals.ends_ns, heard) == ([], [], [])
+    assert (guard._health.losses, guard._health.ends_ns, heard) == ([], [], [])
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_says_nothing_of_a_long_run_that_goes_on_as_it_began(seed) -> None:
-    assert said(supervised, seed, band(record(supervised, 1000)), steps=900) is None
+    assert said(supervised, seed, envelope(record(supervised, 1000)), steps=900) is None
 
 
 def test_a_loss_that_is_no_number_long_after_the_first_steps_is_told_with_the_last_good_one() -> (
     None
 ):
-    known = band(record(supervised, 1000))
+    known = envelope(record(supervised, 1000))
     step, wrong = said(
         supervised, 1, known, steps=400, spoil=lambda s, loss: loss * (math.nan if s > 200 else 1)
     )
@@ -370,7 +370,7 @@ def test_a_loss_that_is_no_number_long_after_the_first_steps_is_told_with_the_la
 
 
 def test_a_loss_that_stays_far_above_all_that_the_run_has_seen_is_told() -> None:
-    known = band(record(supervised, 1000))
+    known = envelope(record(supervised, 1000))
     step, wrong = said(
         supervised, 1, known, steps=1000, spoil=lambda s, loss: loss * (1e5 if s > 500 else 1)
     )
@@ -382,12 +382,12 @@ def test_a_loss_that_stays_far_above_all_that_the_run_has_seen_is_told() -> None
 def told_slow(monkeypatch):
     """Return what a guard says of steps of that many seconds, some of which take one more."""
 
-    def run(band_, step_s):
+    def run(envelope_, step_s):
         watch, heard, now_ns = watched(), [], [5 * 10**9]
         monkeypatch.setattr(
             "hasten.instrument.training_health.time.perf_counter_ns", lambda: now_ns[0]
         )
-        Guard(watch, band_, astray=lambda *w: None, slow=lambda *s: heard.append(s))
+        Guard(watch, envelope_, astray=lambda *w: None, slow=lambda *s: heard.append(s))
 
         def passes(step, loss):
             now_ns[0] += int(1e9 * (step_s + (step in (10, 20, 30))))
@@ -420,7 +420,7 @@ def test_a_slow_run_is_told_in_seconds_and_a_usual_one_is_not(
     assert heard == ([(pytest.approx(step_s, rel=1e-3), usual_s)] if told else [])
 
 
-def test_a_band_without_times_says_nothing_of_them(told_slow) -> None:
+def test_an_envelope_without_times_says_nothing_of_them(told_slow) -> None:
     assert told_slow(LossEnvelope(), 100.0) == []
 
 
@@ -451,14 +451,14 @@ KNOWN = LossEnvelope(
         ([math.nan], 2.0, False),
     ],
 )
-def test_the_band_has_a_width_that_is_known(levels, start, wrong) -> None:
+def test_the_envelope_has_a_width_that_is_known(levels, start, wrong) -> None:
     said = judge(KNOWN, levels, start=start, moved=None)
     assert (said is not None) is wrong
     if wrong:
         assert said.startswith(f"the loss is {levels[-1]:.4g}, and without levers it was 2.2")
 
 
-def test_a_band_of_noisy_losses_is_six_spreads_wide() -> None:
+def test_an_envelope_of_noisy_losses_is_six_spreads_wide() -> None:
     noisy = replace(KNOWN, losses=(0.1, 0.1), spreads=(0.3, 0.5), losses_range=(-0.2, 0.4))
     assert judge(noisy, [3.3], start=0.1, moved=None) is None
     assert judge(noisy, [3.5], start=0.1, moved=None) is not None
@@ -494,7 +494,7 @@ FALLING = LossEnvelope(losses=(2.0, 1.5, 1.2, 1.0), spreads=(0.05,) * 4, losses_
 
 
 @pytest.mark.parametrize(
-    ("band_", "levels", "told"),
+    ("envelope_", "levels", "told"),
     [
         (FALLING, [1.97] * 6, True),
         (FALLING, [1.94] * 6, False),
@@ -508,9 +508,9 @@ FALLING = LossEnvelope(losses=(2.0, 1.5, 1.2, 1.0), spreads=(0.05,) * 4, losses_
     ],
 )
 def test_a_loss_that_does_not_fall_is_told_where_it_fell_clearly_and_soon(
-    band_, levels, told
+    envelope_, levels, told
 ) -> None:
-    assert (judge(band_, levels, start=2.0, moved=None) is not None) is told
+    assert (judge(envelope_, levels, start=2.0, moved=None) is not None) is told
 
 
 @pytest.mark.parametrize(

@@ -18,17 +18,17 @@ x = torch.ones(4, 2)
 
 def watched(script, **options):
     watch = Watch(**{"measuring": True} | options)
-    ends, pulled = [], []
+    ends, applied = [], []
     watch.on_step = lambda phases_ns, count: ends.append(count)
-    watch.live.on_optimizer(lambda optimizer: pulled.append(type(optimizer).__name__))
-    watch.live.on_root(lambda module: pulled.append(type(module).__name__))
+    watch.live.on_optimizer(lambda optimizer: applied.append(type(optimizer).__name__))
+    watch.live.on_root(lambda module: applied.append(type(module).__name__))
     watch.observers.append(Traits())
     watch.install()
     try:
         found = script(watch, ends)
     finally:
         watch._detach()
-    return found if found is not None else [len(ends), pulled]
+    return found if found is not None else [len(ends), applied]
 
 
 def train(model, optimizer, count=3):
@@ -273,8 +273,8 @@ def test_an_optimizer_after_one_that_raised_has_its_levers_and_its_steps(facts) 
 
 @pytest.mark.child
 def test_an_optimizer_inside_the_step_of_another_is_no_step_of_its_own(facts) -> None:
-    steps, pulled = facts["around"]
-    assert pulled == ["Linear", "Around"]
+    steps, applied = facts["around"]
+    assert applied == ["Linear", "Around"]
     assert steps == 30 - 23  # until the inner one, which never makes a step, is given up on
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the levers share: scenes, and a small training that pulls them."""
+"""What the tests of the levers share: contexts, and a small training that applies them."""
 
 import sys
 from pathlib import Path
@@ -107,7 +107,7 @@ class Run:
         torch.manual_seed(0)
         self.watch = Watch(measuring=measuring)
         self.watch.live.assumed = frozenset({"dataset-unchanged"})  # these programs have no file
-        self.pulled = AppliedLevers(self.watch.live)
+        self.applied = AppliedLevers(self.watch.live)
         self.watch.install()
         data = TensorDataset(torch.randn(32, 3, 8, 8), torch.randint(0, 3, (32,)))
         self.loader = DataLoader(data, batch_size=4, shuffle=True)
@@ -128,7 +128,7 @@ class Run:
         return self
 
     def close(self):
-        self.pulled.switch({})
+        self.applied.switch({})
         self.watch._detach()
         return self
 

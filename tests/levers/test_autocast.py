@@ -12,29 +12,29 @@ FAST = {
 }  # fmt: skip
 
 
-def scene(machine=SERVER, **traits):
+def context(machine=SERVER, **traits):
     told = {name.replace("__", "."): value for name, value in traits.items()}
     return ScriptContext(machine=machine, traits={**FAST, **told})
 
 
 def test_is_offered_where_the_cpu_has_units_and_they_were_faster() -> None:
-    assert LEVER.settings(scene()) == ("bfloat16",)
-    assert LEVER.settings(scene(LAPTOP)) == ()
-    assert LEVER.settings(scene(bf16__matmul_ratio=1.1)) == ()
-    assert LEVER.settings(scene(LAPTOP, model__device="cuda")) == ("bfloat16",)
+    assert LEVER.settings(context()) == ("bfloat16",)
+    assert LEVER.settings(context(LAPTOP)) == ()
+    assert LEVER.settings(context(bf16__matmul_ratio=1.1)) == ()
+    assert LEVER.settings(context(LAPTOP, model__device="cuda")) == ("bfloat16",)
 
 
 def test_the_speed_of_convolutions_counts_where_the_model_has_some() -> None:
     traits = {"bf16__matmul_ratio": 0.5, "bf16__conv_ratio": 1.6}
-    assert LEVER.settings(scene(**traits)) == ()
-    assert LEVER.settings(scene(**traits, model__conv=True)) == ("bfloat16",)
+    assert LEVER.settings(context(**traits)) == ()
+    assert LEVER.settings(context(**traits, model__conv=True)) == ("bfloat16",)
 
 
 def test_says_by_how_much_bf16_is_slower_and_why() -> None:
-    said = LEVER.why_not(scene(LAPTOP, bf16__matmul_ratio=1 / 93))
+    said = LEVER.why_not(context(LAPTOP, bf16__matmul_ratio=1 / 93))
     assert said == "bf16 is 93x slower than fp32 here: the CPU has no hardware for it"
-    assert LEVER.why_not(scene(bf16__matmul_ratio=1.05)) == (
-        "bf16 is only 1.05x as fast as fp32 here"
+    assert LEVER.why_not(context(bf16__matmul_ratio=1.05)) == (
+        "bf16 is only 1.05x faster than fp32 here"
     )
 
 
@@ -47,8 +47,8 @@ def test_says_by_how_much_bf16_is_slower_and_why() -> None:
     ],
 )
 def test_leaves_alone_what_has_its_own_precision(traits, why) -> None:
-    assert LEVER.settings(scene(**traits)) == ()
-    assert LEVER.why_not(scene(**traits)) == why
+    assert LEVER.settings(context(**traits)) == ()
+    assert LEVER.why_not(context(**traits)) == why
 
 
 PROGRAM = r"""
@@ -57,9 +57,9 @@ from typing import Any, NamedTuple
 
 PLAN = {"autocast": "bfloat16"}
 watch = Watch(measuring=False)
-pulled = AppliedLevers(watch.live)
+applied = AppliedLevers(watch.live)
 watch.install()
-pulled.switch(PLAN)
+applied.switch(PLAN)
 
 
 def kind(value):
@@ -173,7 +173,7 @@ try:
     Fails()(x)
 except ValueError as error:
     facts["error"] = [str(error), torch.is_autocast_enabled("cpu")]
-pulled.switch({})
+applied.switch({})
 net(x)
 facts["afterwards"] = kind(net.inner)
 watch._detach()

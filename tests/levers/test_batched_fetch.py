@@ -6,21 +6,21 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from hasten.instrument.traits import Traits
 from hasten.lever import ScriptContext
-from hasten.levers.batched_fetch import LEVER, OFFERS, pull
+from hasten.levers.batched_fetch import LEVER, OFFERS, apply
 from hasten.testing import LAPTOP
 
 
-def scene(**traits):
+def context(**traits):
     return ScriptContext(machine=LAPTOP, traits={f"loader.{name}": v for name, v in traits.items()})
 
 
 @pytest.mark.parametrize("dataset", ["TensorDataset", "StackDataset", "Tensor"])
 def test_is_tried_for_tables_in_memory(dataset) -> None:
-    assert LEVER.settings(scene(map_style=True, dataset=dataset)) == (True,)
+    assert LEVER.settings(context(map_style=True, dataset=dataset)) == (True,)
 
 
 def test_is_tried_where_the_dataset_is_unknown() -> None:
-    assert LEVER.settings(scene(map_style=True)) == (True,)
+    assert LEVER.settings(context(map_style=True)) == (True,)
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,8 @@ def test_is_tried_where_the_dataset_is_unknown() -> None:
     ],
 )
 def test_says_why_there_is_nothing_to_try(traits, why) -> None:
-    assert LEVER.settings(scene(**traits)) == ()
-    assert why in LEVER.why_not(scene(**traits))
+    assert LEVER.settings(context(**traits)) == ()
+    assert why in LEVER.why_not(context(**traits))
 
 
 class Picky(Subset):
@@ -59,7 +59,7 @@ class LiveScreen:
 def test_offers_its_sources_until_it_is_undone(monkeypatch) -> None:
     board = LiveScreen()
     monkeypatch.setattr("hasten.levers.batched_fetch.board_of", lambda training: board)
-    undo = pull(board, True)
+    undo = apply(board, True)
     assert board.offers == list(OFFERS)
     undo()
     assert board.offers == []
@@ -74,7 +74,7 @@ for name, switches in {
 
     def at(step):
         if step in switches:
-            run.pulled.switch({"batched_fetch": True} if switches[step] else {})
+            run.applied.switch({"batched_fetch": True} if switches[step] else {})
 
     facts[name] = run.train(at).close().bits() == stock
 """

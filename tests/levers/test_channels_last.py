@@ -7,25 +7,25 @@ from hasten.levers.channels_last import LEVER
 from hasten.testing import LAPTOP
 
 
-def scene(**traits):
+def context(**traits):
     told = {name.replace("__", "."): value for name, value in traits.items()}
     return ScriptContext(machine=LAPTOP, traits=told)
 
 
 def test_needs_a_convolution() -> None:
-    assert LEVER.settings(scene(model__conv=True)) == (True,)
-    assert LEVER.settings(scene(model__conv=False, model__conv3d=True)) == (True,)
-    assert LEVER.settings(scene(model__conv=False, model__conv3d=False)) == ()
-    assert LEVER.settings(scene()) == ()
-    assert LEVER.why_not(scene()) == "the model has no 2-D or 3-D convolution"
+    assert LEVER.settings(context(model__conv=True)) == (True,)
+    assert LEVER.settings(context(model__conv=False, model__conv3d=True)) == (True,)
+    assert LEVER.settings(context(model__conv=False, model__conv3d=False)) == ()
+    assert LEVER.settings(context()) == ()
+    assert LEVER.why_not(context()) == "the model has no 2-D or 3-D convolution"
 
 
 def test_does_not_give_what_the_script_has_given_itself() -> None:
-    laid_out = scene(model__conv=True, model__channels_last=True)
+    laid_out = context(model__conv=True, model__channels_last=True)
     assert LEVER.settings(laid_out) == ()
     assert LEVER.why_not(laid_out) == "the script gives its convolutions this layout already"
-    assert LEVER.settings(scene(model__conv=True, model__channels_last=False)) == (True,)
-    assert LEVER.settings(scene(model__conv=True, compiled=True)) == ()
+    assert LEVER.settings(context(model__conv=True, model__channels_last=False)) == (True,)
+    assert LEVER.settings(context(model__conv=True, compiled=True)) == ()
 
 
 PROGRAM = r"""
@@ -41,7 +41,7 @@ laid = []  # layouts of what convolutions were given, inside
 watch = Watch(measuring=False)
 told = []
 watch.live.excuse = lambda error: told.append(str(error))
-pulled = AppliedLevers(watch.live)
+applied = AppliedLevers(watch.live)
 watch.install()
 KEPT = []
 
@@ -208,11 +208,11 @@ def both(run):
     for plan in ({}, PLAN):
         KEPT.clear()
         gc.collect()  # else the models of before count
-        pulled.switch(plan)
+        applied.switch(plan)
         torch.manual_seed(4)
         made = run()
         ends.append((made, list(KEPT), torch.get_rng_state()))
-        pulled.switch({})
+        applied.switch({})
     (own, own_kept, own_rng), (other, kept, rng) = ends
     pairs = zip(numbers([own, own_kept]), numbers([other, kept]), strict=True)
     near = all(bool((a - b).abs().max() <= 1e-3 * (a.abs().max() + 1e-2)) for a, b in pairs)
@@ -417,7 +417,7 @@ class Kernels(TorchDispatchMode):
 
 def kernels(net, x, plan=PLAN):
     laid.clear()
-    pulled.switch(plan)
+    applied.switch(plan)
     inside = Kernels()
     forward = net.forward
     def within(*args):
@@ -425,7 +425,7 @@ def kernels(net, x, plan=PLAN):
             return forward(*args)
     net.forward = within
     net(x).sum().backward()
-    pulled.switch({})
+    applied.switch({})
     return list(laid)
 
 facts["kernels"] = {

@@ -19,21 +19,21 @@ FIT = {
 }
 
 
-def scene(**traits):
+def context(**traits):
     named = {name.replace("_", ".", 1): value for name, value in traits.items()}
     return ScriptContext(machine=LAPTOP, traits={**FIT, **named})
 
 
 def test_is_offered_where_torch_has_no_fused_kernel_and_promised_for_large_weights() -> None:
-    assert LEVER.settings(scene()) == (True,)
-    assert LEVER.promising(scene())
-    assert not LEVER.promising(scene(model_parameter_count=2_000_000))
+    assert LEVER.settings(context()) == (True,)
+    assert LEVER.promising(context())
+    assert not LEVER.promising(context(model_parameter_count=2_000_000))
 
 
 def test_does_nothing_where_all_tensors_are_taken_at_once() -> None:
-    taken = Plan().pull("foreach_optimizer", True)
-    assert LEVER.idle(True, taken) == "it does nothing beside foreach_optimizer"
-    assert LEVER.idle(True, Plan()) == ""
+    taken = Plan().with_lever("foreach_optimizer", True)
+    assert LEVER.redundant_with(True, taken) == "it does nothing beside foreach_optimizer"
+    assert LEVER.redundant_with(True, Plan()) == ""
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_does_nothing_where_all_tensors_are_taken_at_once() -> None:
     ],
 )
 def test_says_what_stands_against_it(traits, why) -> None:
-    assert LEVER.settings(scene(**traits)) == ()
-    assert LEVER.why_not(scene(**traits)) == (why or traits["compile_refused"])
+    assert LEVER.settings(context(**traits)) == ()
+    assert LEVER.why_not(context(**traits)) == (why or traits["compile_refused"])
 
 
 PROGRAM = r"""
@@ -86,16 +86,16 @@ def weights(case, plan, count=12, excuse=None):
     parameters[3].data = parameters[3].data.to(memory_format=torch.channels_last)
     optimizer = getattr(torch.optim, name)(parameters, lr=0.01, **options)
     watch = Watch(measuring=False)
-    pulled = AppliedLevers(watch.live, excuse)
+    applied = AppliedLevers(watch.live, excuse)
     watch.install()
-    pulled.switch(plan)
+    applied.switch(plan)
     for step in range(count):
         for p in parameters:
             p.grad = torch.randn_like(p)  # lies as the weight does
         parameters[4].grad = torch.randn(130, 130).t()  # and this one does not
         optimizer.param_groups[0]["lr"] = 0.01 / (1 + step)  # another rate at each step
         optimizer.step()
-    pulled.switch({})
+    applied.switch({})
     watch._detach()
     state = optimizer.state_dict()
     return [p.detach() for p in parameters], state
@@ -110,14 +110,14 @@ def living():
 weight = nn.Parameter(torch.randn(123_457))
 optimizer = torch.optim.RMSprop([weight])
 watch = Watch(measuring=False)
-pulled = AppliedLevers(watch.live)
+applied = AppliedLevers(watch.live)
 watch.install()
-pulled.switch(PLAN)
+applied.switch(PLAN)
 for _ in range(3):
     weight.grad = torch.ones_like(weight)
     optimizer.step()
 facts["living"] = living()  # the weight, its gradient and its state
-pulled.switch({})
+applied.switch({})
 watch._detach()
 
 facts["near"], facts["states"], facts["builds"], facts["keys"] = {}, {}, {}, {}
@@ -140,9 +140,9 @@ for case in CASES:
 weight = nn.Parameter(torch.randn(200, 100))
 optimizer = torch.optim.RMSprop([weight])
 watch = Watch(measuring=False)
-pulled = AppliedLevers(watch.live)
+applied = AppliedLevers(watch.live)
 watch.install()
-pulled.switch(PLAN)
+applied.switch(PLAN)
 loss = (weight ** 2).sum()
 weight.grad = torch.ones_like(weight)
 optimizer.step()
@@ -151,7 +151,7 @@ try:
     facts["caught"] = "nothing"
 except RuntimeError as error:
     facts["caught"] = str(error)
-pulled.switch({})
+applied.switch({})
 watch._detach()
 
 import torch._dynamo

@@ -24,14 +24,14 @@ def test_is_offered_where_the_loop_moves_tensors_to_a_device() -> None:
 
 def test_says_why_it_is_not() -> None:
     other = replace(SERVER, torch=Torch(version="2.5.0", accelerators=("Another make",)))
-    for scene, why in [
+    for context, why in [
         (ScriptContext(machine=LAPTOP), "no accelerator"),
         (ScriptContext(machine=replace(LAPTOP, torch=None)), "no accelerator"),
         (ScriptContext(machine=other), "only CUDA"),
         (ScriptContext(machine=SERVER, baseline=moving(0.0)), "moves no tensor"),
     ]:
-        assert LEVER.settings(scene) == ()
-        assert why in LEVER.why_not(scene)
+        assert LEVER.settings(context) == ()
+        assert why in LEVER.why_not(context)
 
 
 PROGRAM = r"""
@@ -108,7 +108,7 @@ for name, ahead in ("call", False), ("arrival", True):
     facts[name] = [bits == own, count, gone]
 
 run = Run()
-run.pulled.switch({"device_copies": "call"})
+run.applied.switch({"device_copies": "call"})
 facts["without a device"] = run.train().close().bits() == Run().train().close().bits()
 facts["left alone"] = not run.watch.live.movers
 """
@@ -143,7 +143,7 @@ def train(plan, workers, pin):
     run.net.to(place)
     run.optimizer = torch.optim.Adam(run.net.parameters(), lr=0.01)
     run.loader = DataLoader(run.loader.dataset, 4, num_workers=workers, pin_memory=pin)
-    run.pulled.switch(plan)
+    run.applied.switch(plan)
     seen = []
     for _ in range(3):
         for x, y in run.loader:

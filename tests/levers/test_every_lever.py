@@ -9,10 +9,10 @@ import pytest
 
 from hasten.errors import PlanError
 from hasten.lever import check_plan, discover
-from hasten.records import Effect, Plan, Switch
+from hasten.records import Effect, Plan, Scope
 
 NAMES = sorted(discover())
-PULLABLE = [name for name in NAMES if discover()[name].switch is not Switch.LAUNCH]
+PULLABLE = [name for name in NAMES if discover()[name].scope is not Scope.LAUNCH]
 
 
 def test_is_named_after_its_file_and_has_a_test_of_its_own(lever) -> None:
@@ -31,11 +31,11 @@ def test_card_says_what_helps_what_hurts_the_maths_and_the_source_in_this_order(
 
 
 def test_settings_are_distinct_and_fit_a_plan(lever, scenes) -> None:
-    for scene in scenes.values():
-        settings = lever.settings(scene)
+    for context in scenes.values():
+        settings = lever.settings(context)
         assert len(set(settings)) == len(settings)
         for setting in settings:
-            plan = Plan().pull(lever.name, setting)
+            plan = Plan().with_lever(lever.name, setting)
             assert dict(plan.settings) == {lever.name: setting}
             assert type(setting) is lever.kind
             check_plan(plan)
@@ -44,36 +44,36 @@ def test_settings_are_distinct_and_fit_a_plan(lever, scenes) -> None:
 def test_a_setting_by_hand_that_it_does_not_take_is_refused_with_what_it_does(lever) -> None:
     wrong = {bool: "yes", int: -1, str: "no such word"}[lever.kind]
     with pytest.raises(PlanError, match=f"{lever.name} does not take {wrong}") as caught:
-        check_plan(Plan().pull(lever.name, wrong))
+        check_plan(Plan().with_lever(lever.name, wrong))
     assert caught.value.remedy.startswith("Give it ")
     assert caught.value.remedy.endswith(", or false to leave it alone.")
 
 
-def test_settings_leave_the_scene_alone_and_repeat(lever, scenes) -> None:
-    for scene in scenes.values():
-        before = dict(scene.traits)
-        assert lever.settings(scene) == lever.settings(scene)
-        assert scene.traits == before
+def test_settings_leave_the_context_alone_and_repeat(lever, scenes) -> None:
+    for context in scenes.values():
+        before = dict(context.traits)
+        assert lever.settings(context) == lever.settings(context)
+        assert context.traits == before
 
 
 def test_nothing_to_try_has_a_reason_in_one_sentence(lever, scenes) -> None:
-    for scene in scenes.values():
-        if not lever.settings(scene):
-            why = lever.why_not(scene)
+    for context in scenes.values():
+        if not lever.settings(context):
+            why = lever.why_not(context)
             assert why
             assert "\n" not in why
             assert not why.endswith(".")
 
 
 def tried(lever, scenes):
-    found = {setting: scene for scene in scenes.values() for setting in lever.settings(scene)}
+    found = {setting: context for context in scenes.values() for setting in lever.settings(context)}
     assert found, "some scene must give this lever something to try"
     return found.items()
 
 
 def test_what_the_user_would_write_by_hand_can_be_read(lever, scenes) -> None:
     for setting, _ in tried(lever, scenes):
-        lines = lever.lines(setting)
+        lines = lever.snippet(setting)
         assert lines.strip()
         if "in the shell" not in lines:
             ast.parse(lines)
@@ -84,9 +84,9 @@ def test_bounds_and_counts_are_sensible(lever, scenes) -> None:
     assert all(phase.in_step for phase in lever.phases)
     assert lever.gain_ratio > 1
     assert lever.settle_count >= 0
-    for setting, scene in tried(lever, scenes):
+    for setting, context in tried(lever, scenes):
         assert lever.cycle_count(setting) >= 1
-        assert lever.promising(scene) in (True, False)
+        assert lever.promising(context) in (True, False)
 
 
 def test_the_users_environment_is_never_written(lever, scenes) -> None:
@@ -108,9 +108,9 @@ for name, setting in {pairs}:
     def there_and_back(step):
         if step == 6:
             before = run.shape()
-            run.pulled.switch({name: setting})
+            run.applied.switch({name: setting})
             seen["moved"] = [t.stride() for t in run.net.parameters()]
-            run.pulled.switch({})
+            run.applied.switch({})
             seen["shape"] = before == run.shape()
 
     run.train(there_and_back).close()
@@ -120,11 +120,11 @@ for name, setting in {pairs}:
 
     def under(step):
         if step == 4:
-            run.pulled.switch({name: setting})
+            run.applied.switch({name: setting})
             seen["before"] = run.bits()
         if step == 8:
             saved = [v for v in hashed(run.optimizer.state_dict()["param_groups"])]
-            run.pulled.switch({})
+            run.applied.switch({})
             seen["saved"] = saved == hashed(run.optimizer.state_dict()["param_groups"])
             seen["after"] = run.shape()
 
@@ -132,7 +132,7 @@ for name, setting in {pairs}:
     stock, again = Run(), {}
     stock.train(lambda step: again.update(bits=stock.bits()) if step == 4 else None)
     stock.train(lambda step: None, count=0).close()
-    facts[f"{name} pulled"] = seen["before"] == again["bits"]
+    facts[f"{name} applied"] = seen["before"] == again["bits"]
     facts[f"{name} saved"] = seen["saved"]
     facts[f"{name} exact"] = run.bits() == facts["own"]
     fresh, expected = Run(), {}
@@ -141,7 +141,7 @@ for name, setting in {pairs}:
         expected[key] == seen["after"][key] for key in ("strides", "types", "flags", "threads"))
 
     first = Run()
-    first.pulled.switch({name: setting})
+    first.applied.switch({name: setting})
     first.train()
     states = first.net.state_dict(), first.optimizer.state_dict()
     facts[f"{name} keys"] = [
@@ -160,50 +160,52 @@ for name, setting in {pairs}:
 
 
 @pytest.fixture(scope="module")
-def pulled(training, scenes):
+def applied(training, scenes):
     first = {
-        name: next(s for scene in scenes.values() for s in discover()[name].settings(scene))
+        name: next(s for context in scenes.values() for s in discover()[name].settings(context))
         for name in NAMES
     }
     return training(PROGRAM.replace("{pairs}", repr(list(first.items()))))
 
 
 @pytest.mark.child
-def test_the_training_of_these_tests_repeats_to_the_bit(pulled) -> None:
-    assert pulled["own"] == pulled["same"]
+def test_the_training_of_these_tests_repeats_to_the_bit(applied) -> None:
+    assert applied["own"] == applied["same"]
 
 
 @pytest.mark.child
 @pytest.mark.parametrize("name", NAMES)
-def test_pulling_alone_changes_no_value(name, pulled) -> None:
-    assert pulled[f"{name} pulled"]
+def test_pulling_alone_changes_no_value(name, applied) -> None:
+    assert applied[f"{name} applied"]
 
 
 @pytest.mark.child
 @pytest.mark.parametrize("name", PULLABLE)
-def test_there_and_back_at_one_boundary_leaves_bits_objects_layouts_and_flags(name, pulled) -> None:
-    assert pulled[f"{name} back"]
+def test_there_and_back_at_one_boundary_leaves_bits_objects_layouts_and_flags(
+    name, applied
+) -> None:
+    assert applied[f"{name} back"]
 
 
 @pytest.mark.child
 @pytest.mark.parametrize("name", PULLABLE)
-def test_layouts_flags_and_threads_after_steps_under_it_are_the_scripts_own(name, pulled) -> None:
-    assert pulled[f"{name} shape"]
+def test_layouts_flags_and_threads_after_steps_under_it_are_the_scripts_own(name, applied) -> None:
+    assert applied[f"{name} shape"]
 
 
 @pytest.mark.child
 @pytest.mark.parametrize("name", NAMES)
-def test_checkpoints_under_it_have_the_scripts_own_keys_and_flags(name, pulled) -> None:
-    under, own = pulled[f"{name} keys"]
+def test_checkpoints_under_it_have_the_scripts_own_keys_and_flags(name, applied) -> None:
+    under, own = applied[f"{name} keys"]
     assert under == own
-    assert pulled[f"{name} saved"]
+    assert applied[f"{name} saved"]
 
 
 @pytest.mark.child
 @pytest.mark.parametrize("name", NAMES)
-def test_the_effect_is_not_worse_than_claimed(name, pulled) -> None:
+def test_the_effect_is_not_worse_than_claimed(name, applied) -> None:
     lever = discover()[name]
     if lever.effect is Effect.EXACT:
-        assert pulled[f"{name} exact"]
+        assert applied[f"{name} exact"]
     if lever.effect in (Effect.EXACT, Effect.ROUNDING):
-        assert pulled[f"{name} near"]
+        assert applied[f"{name} near"]

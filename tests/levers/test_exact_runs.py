@@ -88,27 +88,27 @@ def run(folder):
 
 
 @pytest.fixture(scope="module")
-def scene(run):
+def context(run):
     traits = json.loads(run("-c", TRAITS)[0])
     return ScriptContext(machine=LAPTOP, baseline=sample_profile(), traits=traits)
 
 
 @pytest.fixture(scope="module")
-def ends(run, scene):
+def ends(run, context):
     """What the script prints, plainly and under the first setting of each lever."""
     words = {"": ("train.py",)}
     for name in NAMES:
-        for setting in discover()[name].settings(scene)[:1]:
+        for setting in discover()[name].settings(context)[:1]:
             said = str(setting).lower() if isinstance(setting, bool) else setting
-            pulled = ("--lever", f"{name}={said}", "train.py")
-            words[name] = ("-m", "hasten", "run", *pulled)
+            applied = ("--set", f"{name}={said}", "train.py")
+            words[name] = ("-m", "hasten", "run", *applied)
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(words, pool.map(lambda line: run(*line), words.values()), strict=True))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_whole_run_under_an_exact_lever_ends_with_the_same_bits(name, ends, scene) -> None:
+def test_a_whole_run_under_an_exact_lever_ends_with_the_same_bits(name, ends, context) -> None:
     if name not in ends:
-        pytest.skip(f"{name} does not apply: {discover()[name].why_not(scene)}")
+        pytest.skip(f"{name} does not apply: {discover()[name].why_not(context)}")
     assert ends[name][0] == ends[""][0]
     assert "left out" not in ends[name][1]

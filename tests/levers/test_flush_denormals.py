@@ -10,18 +10,18 @@ from hasten.records import Effect
 from hasten.testing import LAPTOP
 
 
-def scene(ratio):
+def context(ratio):
     return ScriptContext(machine=LAPTOP, traits={"numbers.denormal_ratio": ratio})
 
 
 def test_is_tried_where_denormal_numbers_were_seen() -> None:
-    assert LEVER.settings(scene(0.01)) == (True,)
+    assert LEVER.settings(context(0.01)) == (True,)
     assert LEVER.effect is Effect.PRECISION
 
 
 def test_is_skipped_with_the_figure_where_they_are_too_few() -> None:
-    assert LEVER.settings(scene(0.00002)) == ()
-    why = LEVER.why_not(scene(0.00002))
+    assert LEVER.settings(context(0.00002)) == ()
+    why = LEVER.why_not(context(0.00002))
     assert why == "0.002% of weights, gradients and optimizer state are denormal numbers"
     assert LEVER.settings(ScriptContext(machine=LAPTOP)) == ()
     assert "no optimizer of torch was seen" in LEVER.why_not(ScriptContext(machine=LAPTOP))
@@ -43,7 +43,7 @@ def kept():
 run = Run(measuring=False)
 torch.set_num_threads(3)
 facts["stock"] = kept() == len(tiny)  # the threads of OpenMP are there now
-run.pulled.switch({"flush_denormals": True})
+run.applied.switch({"flush_denormals": True})
 facts["before training"] = kept() == len(tiny)
 run.train(count=1)
 facts["flushed"] = kept() == 0
@@ -51,12 +51,12 @@ facts["others keep their bits"] = float(small * 1.0) == float(small)
 facts["python, too"] = sys.float_info.min * 0.5 == 0.0
 torch.set_num_threads(5)
 facts["in threads that come later"] = kept() == 0
-run.pulled.switch({})
+run.applied.switch({})
 facts["back"] = kept() == len(tiny)
 
 torch.set_flush_denormal(True)  # the script's own wish, for the thread that asks
-run.pulled.switch({"flush_denormals": True})
-run.pulled.switch({})
+run.applied.switch({"flush_denormals": True})
+run.applied.switch({})
 facts["wish kept"] = sys.float_info.min * 0.5 == 0.0
 run.close()
 """

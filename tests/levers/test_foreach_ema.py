@@ -31,9 +31,9 @@ def averaged(plan, *, average, use_buffers=False, make=Net, dtype=torch.float32)
     if dtype is not torch.float32:
         model.to(torch.float32)
     watch = Watch(measuring=False)
-    pulled = AppliedLevers(watch.live)
+    applied = AppliedLevers(watch.live)
     watch.install()
-    pulled.switch(plan)
+    applied.switch(plan)
     calls = []
     original = torch._foreach_lerp_
     torch._foreach_lerp_ = lambda *a, **k: (calls.append(1), original(*a, **k))[1]
@@ -45,7 +45,7 @@ def averaged(plan, *, average, use_buffers=False, make=Net, dtype=torch.float32)
                     tensor.mul_(1.1)
         model.update_parameters(net)
     torch._foreach_lerp_ = original
-    pulled.switch({})
+    applied.switch({})
     watch._detach()
     return model, bool(calls)
 

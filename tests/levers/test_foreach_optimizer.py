@@ -7,18 +7,18 @@ from hasten.levers.foreach_optimizer import LEVER
 from hasten.testing import LAPTOP
 
 
-def scene(**traits):
+def context(**traits):
     return ScriptContext(machine=LAPTOP, traits={f"optimizer.{k}": v for k, v in traits.items()})
 
 
 def test_says_which_optimizer_has_no_such_form() -> None:
-    assert LEVER.why_not(scene(name="LBFGS")) == "torch has no multi-tensor form of LBFGS"
-    assert LEVER.why_not(scene(name="Adam", foreach=True)).startswith("the script's Adam takes")
-    assert LEVER.why_not(scene()) == "the script updates its weights by hand"
+    assert LEVER.why_not(context(name="LBFGS")) == "torch has no multi-tensor form of LBFGS"
+    assert LEVER.why_not(context(name="Adam", foreach=True)).startswith("the script's Adam takes")
+    assert LEVER.why_not(context()) == "the script updates its weights by hand"
 
 
 def test_proposes_itself_where_the_script_loops_and_promises_only_for_small_tensors() -> None:
-    looping = scene(name="RMSprop", foreach=False)
+    looping = context(name="RMSprop", foreach=False)
     assert LEVER.settings(looping) == (True,)
     for name, element_count, promising in (
         ("RMSprop", 60_000, True), ("RMSprop", 6_000_000, False), ("Adam", 60_000, False),
@@ -29,8 +29,8 @@ def test_proposes_itself_where_the_script_loops_and_promises_only_for_small_tens
         }  # fmt: skip
         assert LEVER.promising(ScriptContext(machine=LAPTOP, traits=traits)) is promising
     assert not LEVER.promising(looping)
-    assert LEVER.settings(scene(name="RMSprop", foreach=True)) == ()
-    assert LEVER.settings(scene(name="AdamW", fused=True)) == ()
+    assert LEVER.settings(context(name="RMSprop", foreach=True)) == ()
+    assert LEVER.settings(context(name="AdamW", fused=True)) == ()
 
 
 PROGRAM = r"""
@@ -57,16 +57,16 @@ def weights(case, plan):
     parameters = [nn.Parameter(torch.randn(size)) for size in sizes]
     optimizer = getattr(OPTIM, name)(parameters, lr=0.01, **options)
     watch = Watch(measuring=False)
-    pulled = AppliedLevers(watch.live)
+    applied = AppliedLevers(watch.live)
     watch.install()
-    pulled.switch(plan)
+    applied.switch(plan)
     seen = None
     for _ in range(8):
         for p in parameters:
             p.grad = torch.randn_like(p)
         optimizer.step()
         seen = [foreach for _, foreach in under(optimizer)]
-    pulled.switch({})
+    applied.switch({})
     watch._detach()
     facts.setdefault("flags", []).append([str(case), seen, optimizer.param_groups[0]["foreach"]])
     return [p.detach() for p in parameters]
@@ -81,7 +81,7 @@ for case in CASES:
         facts["equal"].append(str(case))
 
 run = Run(lambda p: OPTIM.RMSprop(p))
-run.pulled.switch(PLAN)
+run.applied.switch(PLAN)
 run.train(count=3)
 facts["saved"] = run.optimizer.state_dict()["param_groups"][0]["foreach"]
 run.optimizer.load_state_dict(run.optimizer.state_dict())
@@ -92,19 +92,19 @@ run.close()
 both = {}
 for name, first in (("SGD", "foreach_optimizer"), ("Adam", "fused_optimizer")):
     run = Run(lambda p: getattr(OPTIM, name)(p, 0.01))
-    run.pulled.switch({first: True})
+    run.applied.switch({first: True})
     run.train(count=3)
-    run.pulled.switch(dict.fromkeys(("foreach_optimizer", "fused_optimizer"), True))
+    run.applied.switch(dict.fromkeys(("foreach_optimizer", "fused_optimizer"), True))
     run.train(count=1)
     seen = under(run.optimizer)
-    run.pulled.switch({"foreach_optimizer": True})
+    run.applied.switch({"foreach_optimizer": True})
     run.train(count=1)
     seen += under(run.optimizer)
     run.close()
     both[name] = [*seen, *flags(run.optimizer.param_groups)]
 facts["both"] = both
 facts["tensor lr"] = Run(lambda p: OPTIM.Adam(p, torch.tensor(0.01)))
-facts["tensor lr"].pulled.switch(PLAN)
+facts["tensor lr"].applied.switch(PLAN)
 facts["tensor lr"] = under(facts["tensor lr"].train(count=3).close().optimizer)[0][1]
 """
 

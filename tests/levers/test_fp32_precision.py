@@ -13,25 +13,25 @@ CPU = {
 CUDA = {"model.dtype": "float32", "model.device": "cuda", "tf32_inside.matmul_ratio": 4.0}
 
 
-def scene(traits, **other):
+def context(traits, **other):
     told = {name.replace("__", "."): value for name, value in other.items()}
     return ScriptContext(machine=LAPTOP, traits={**traits, **told})
 
 
 def test_offers_the_fewer_bits_that_the_device_has() -> None:
-    assert LEVER.settings(scene(CPU)) == ("bf16",)
-    assert LEVER.settings(scene(CUDA)) == ("tf32",)
-    assert LEVER.settings(scene(CPU, bf16_inside__matmul_ratio=1.02)) == ()
+    assert LEVER.settings(context(CPU)) == ("bf16",)
+    assert LEVER.settings(context(CUDA)) == ("tf32",)
+    assert LEVER.settings(context(CPU, bf16_inside__matmul_ratio=1.02)) == ()
 
 
 @pytest.mark.parametrize(
     ("traits", "why"),
     [
-        (scene(CPU, bf16_inside__matmul_ratio=1.02), "only 1.02x as fast with bf16 inside"),
-        (scene(CPU, fp32__precision="high"), "sets the precision of float32 products itself"),
-        (scene(CPU, fp32__precision="mixed"), "itself (mixed)"),
-        (scene(CPU, model__dtype="float64"), "the numbers of the model are float64"),
-        (scene(CPU, model__device="mps"), "were not timed on this mps"),
+        (context(CPU, bf16_inside__matmul_ratio=1.02), "only 1.02x faster with bf16 inside"),
+        (context(CPU, fp32__precision="high"), "sets the precision of float32 products itself"),
+        (context(CPU, fp32__precision="mixed"), "itself (mixed)"),
+        (context(CPU, model__dtype="float64"), "the numbers of the model are float64"),
+        (context(CPU, model__device="mps"), "were not timed on this mps"),
         (ScriptContext(machine=LAPTOP), "no call of a model"),
     ],
 )
@@ -58,11 +58,11 @@ def words():
 
 facts["newer"] = newer
 facts["before"] = words()
-pulled = AppliedLevers(LiveTraining())
-pulled.switch(PLAN)
+applied = AppliedLevers(LiveTraining())
+applied.switch(PLAN)
 facts["under"] = words()
 facts["legacy can be read"] = torch.backends.cuda.matmul.allow_tf32
-pulled.switch({})
+applied.switch({})
 facts["back"] = words()
 if newer:  # what was not set before follows the setting for all, then as now
     torch.backends.fp32_precision = "tf32"
@@ -70,15 +70,15 @@ if newer:  # what was not set before follows the setting for all, then as now
     torch.backends.fp32_precision = "none"
 
 torch.set_float32_matmul_precision("high")
-pulled.switch(PLAN)
+applied.switch(PLAN)
 facts["own"] = torch.get_float32_matmul_precision()
-pulled.switch({})
+applied.switch({})
 facts["own, back"] = torch.get_float32_matmul_precision()
 
 torch.set_float32_matmul_precision("highest")
-pulled.switch(PLAN)
+applied.switch(PLAN)
 torch.set_float32_matmul_precision("high")  # the script, later
-pulled.switch({})
+applied.switch({})
 facts["set meanwhile"] = torch.get_float32_matmul_precision()
 torch.set_float32_matmul_precision("highest")
 """

@@ -7,20 +7,20 @@ from hasten.levers.fused_optimizer import LEVER
 from hasten.testing import LAPTOP
 
 
-def scene(**traits):
+def context(**traits):
     return ScriptContext(machine=LAPTOP, traits={f"optimizer.{k}": v for k, v in traits.items()})
 
 
 def test_says_which_optimizer_has_no_fused_form() -> None:
-    assert LEVER.why_not(scene(name="RMSprop")) == "torch has no fused RMSprop"
-    assert LEVER.why_not(scene(name="Adam", fused=True)) == "Adam is fused already"
-    assert LEVER.why_not(scene()) == "the script updates its weights by hand"
+    assert LEVER.why_not(context(name="RMSprop")) == "torch has no fused RMSprop"
+    assert LEVER.why_not(context(name="Adam", fused=True)) == "Adam is fused already"
+    assert LEVER.why_not(context()) == "the script updates its weights by hand"
 
 
 def test_proposes_itself_for_classes_that_have_one() -> None:
-    assert LEVER.settings(scene(name="AdamW", fused=False)) == (True,)
-    assert LEVER.settings(scene(name="AdamW", fused=True)) == ()
-    assert LEVER.settings(scene(name="RMSprop", fused=False)) == ()
+    assert LEVER.settings(context(name="AdamW", fused=False)) == (True,)
+    assert LEVER.settings(context(name="AdamW", fused=True)) == ()
+    assert LEVER.settings(context(name="RMSprop", fused=False)) == ()
 
 
 def test_knows_which_fused_form_is_for_the_cpu_alone() -> None:
@@ -44,7 +44,7 @@ def own(optimizer):
 
 def trained(make, count=3):
     run = Run(make)
-    run.pulled.switch(PLAN)
+    run.applied.switch(PLAN)
     run.train(count=count)
     return run
 
@@ -72,9 +72,9 @@ facts["own fused"] = under(run.close().optimizer)
 # ---- what the kernel does not take, from the start and later
 
 watch = Watch(measuring=True)
-pulled = AppliedLevers(watch.live)
+applied = AppliedLevers(watch.live)
 watch.install()
-pulled.switch(PLAN)
+applied.switch(PLAN)
 
 
 def late(layer, x, make, count=5):
@@ -140,7 +140,7 @@ def closed(make):
 
 optimizer, losses = closed(lambda p: OPTIM.SGD(p, 0.01, momentum=0.9))
 facts["closure"] = under(optimizer)
-pulled.switch({})
+applied.switch({})
 other = closed(lambda p: OPTIM.SGD(p, 0.01, momentum=0.9))[1]
 facts["closure near"] = torch.allclose(torch.tensor(losses), torch.tensor(other), rtol=1e-4)
 watch._detach()
@@ -152,15 +152,15 @@ def stepped(plan, options):
     weights = [nn.Parameter(torch.randn(size)) for size in ((40, 3), (7,), ())]
     optimizer = OPTIM.AdamW(weights, **{"lr": 0.01, **options})
     watch = Watch(measuring=False)
-    pulled = AppliedLevers(watch.live)
+    applied = AppliedLevers(watch.live)
     watch.install()
-    pulled.switch(plan)
+    applied.switch(plan)
     for _ in range(6):
         for p in weights:
             p.grad = torch.randn_like(p)
         optimizer.step()
     stepped = under(optimizer)
-    pulled.switch({})
+    applied.switch({})
     watch._detach()
     return weights, stepped, own(optimizer)
 
@@ -196,7 +196,7 @@ run.close()
 facts["loaded, back"] = own(run.optimizer)
 
 fresh = Run(lambda p: OPTIM.Adam(p))
-fresh.pulled.switch(PLAN)
+fresh.applied.switch(PLAN)
 fresh.optimizer.load_state_dict(saved)
 fresh.train(count=3)
 facts["loaded before the first step"] = under(fresh.optimizer)

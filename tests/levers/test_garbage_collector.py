@@ -7,22 +7,22 @@ from hasten.levers.garbage_collector import LEVER
 from hasten.testing import LAPTOP, sample_profile
 
 
-def scene(**traits):
+def context(**traits):
     named = {name.replace("_", ".", 1): value for name, value in traits.items()}
     return ScriptContext(machine=LAPTOP, baseline=sample_profile(), traits=named)
 
 
 def test_is_tried_where_collections_take_a_hundredth_of_a_step() -> None:
-    slow = scene(gc_step_s=0.02)  # of 0.1 s
+    slow = context(gc_step_s=0.02)  # of 0.1 s
     assert LEVER.settings(slow) == (10, 1)
     assert LEVER.forecast(slow, 10) == pytest.approx(1.25)
 
 
 def test_is_skipped_with_the_figure_where_they_take_less() -> None:
-    assert LEVER.settings(scene(gc_step_s=0.0004)) == ()
-    assert LEVER.why_not(scene(gc_step_s=0.0004)) == "garbage collections take 0.4% of a step"
-    assert LEVER.settings(scene()) == ()
-    assert LEVER.why_not(scene()) == "nobody has timed the collections of a step"
+    assert LEVER.settings(context(gc_step_s=0.0004)) == ()
+    assert LEVER.why_not(context(gc_step_s=0.0004)) == "garbage collections take 0.4% of a step"
+    assert LEVER.settings(context()) == ()
+    assert LEVER.why_not(context()) == "nobody has timed the collections of a step"
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def test_is_skipped_with_the_figure_where_they_take_less() -> None:
     ],
 )
 def test_leaves_a_collector_that_the_script_has_set(own, why) -> None:
-    assert LEVER.settings(scene(gc_step_s=0.02, **own)) == ()
-    assert LEVER.why_not(scene(gc_step_s=0.02, **own)) == why
+    assert LEVER.settings(context(gc_step_s=0.02, **own)) == ()
+    assert LEVER.why_not(context(gc_step_s=0.02, **own)) == why
 
 
 PROGRAM = r"""
@@ -57,7 +57,7 @@ early = Knot()
 seen = weakref.ref(early)
 
 run = Run(measuring=False)
-run.pulled.switch({"garbage_collector": 10})
+run.applied.switch({"garbage_collector": 10})
 facts["early"] = [frozen_count(), threshold() == stock]
 holder = [run.net]
 run.train(count=1)
@@ -70,10 +70,10 @@ facts["found"] = [any(one is run.net for one in gc.get_objects()), frozen_count(
 del kept.me, early
 Knot()
 facts["collected"] = gc.collect() > 0 and seen() is None and frozen_count() > 10_000
-run.pulled.switch({})
+run.applied.switch({})
 facts["after"] = [frozen_count(), threshold() == stock]
 
-run.pulled.switch({"garbage_collector": 1})
+run.applied.switch({"garbage_collector": 1})
 facts["at once"] = frozen_count() > 10_000
 facts["as before"] = threshold() == stock
 gc.set_threshold(123, 4, 5)
@@ -81,7 +81,7 @@ run.close()
 facts["own later"] = threshold() == (123, 4, 5)
 
 run = Run(measuring=False)
-run.pulled.switch({"garbage_collector": 10})
+run.applied.switch({"garbage_collector": 10})
 run.train(count=1)
 facts["left alone"] = [frozen_count(), threshold() == (123, 4, 5)]
 run.close()
@@ -113,7 +113,7 @@ with open(f"{folder}/penalties.py", "w") as file:
 sys.path.insert(0, folder)
 import penalties
 run = Run(measuring=False)
-run.pulled.switch({"garbage_collector": 10})
+run.applied.switch({"garbage_collector": 10})
 run.train(count=1)
 facts["frozen"] = second_derivatives()
 run.close()

@@ -19,20 +19,20 @@ given = pytest.mark.skipif(
 )
 
 
-def scene(mode="madvise", faults_count=20_000.0):
+def context(mode="madvise", faults_count=20_000.0):
     profile = replace(sample_profile(), faults_count=faults_count)
     return ScriptContext(machine=LAPTOP, baseline=profile, traits={"memory.huge_pages": mode})
 
 
 def test_is_tried_where_the_kernel_gives_them_and_steps_fault() -> None:
-    assert "torch" in LEVER.settings(scene())
-    assert "torch" in LEVER.settings(scene("always", None))
+    assert "torch" in LEVER.settings(context())
+    assert "torch" in LEVER.settings(context("always", None))
 
 
 def test_says_what_the_machine_is_set_to() -> None:
-    assert LEVER.settings(scene("never")) == ()
+    assert LEVER.settings(context("never")) == ()
     assert (
-        LEVER.why_not(scene("never")) == "transparent huge pages are set to never on this machine"
+        LEVER.why_not(context("never")) == "transparent huge pages are set to never on this machine"
     )
     assert LEVER.settings(ScriptContext(machine=LAPTOP)) == ()
     assert (
@@ -41,8 +41,8 @@ def test_says_what_the_machine_is_set_to() -> None:
 
 
 def test_is_skipped_with_the_figure_where_faults_are_few() -> None:
-    assert LEVER.settings(scene(faults_count=10.0)) == ()
-    why = LEVER.why_not(scene(faults_count=10.0))
+    assert LEVER.settings(context(faults_count=10.0)) == ()
+    why = LEVER.why_not(context(faults_count=10.0))
     assert why == "a step faults in 10 pages: at most 0.0% of it"
 
 
@@ -75,7 +75,7 @@ print(count() - before)
     ],
 )
 def test_memory_comes_in_far_fewer_faults(setting, work) -> None:
-    if setting not in LEVER.settings(scene()):
+    if setting not in LEVER.settings(context()):
         pytest.skip("this C library cannot ask for huge pages")
     program = COUNT.replace("{work}", work)
     if "torch" in work:

@@ -7,21 +7,21 @@ from hasten.levers.idle_clip import LEVER, _clip
 from hasten.testing import LAPTOP
 
 
-def scene(ratio=None):
+def context(ratio=None):
     return ScriptContext(machine=LAPTOP, traits={} if ratio is None else {"clip.idle_ratio": ratio})
 
 
 def test_proposes_itself_where_clipping_seldom_acts() -> None:
-    assert LEVER.settings(scene(0.9)) == (True,)
-    assert LEVER.settings(scene(0.0)) == ()
-    assert LEVER.settings(scene()) == ()
+    assert LEVER.settings(context(0.9)) == (True,)
+    assert LEVER.settings(context(0.0)) == ()
+    assert LEVER.settings(context()) == ()
 
 
 def test_says_with_the_figure_how_often_clipping_acts() -> None:
     assert (
-        LEVER.why_not(scene(0.05)) == "95% of the calls of clip_grad_norm_ do scale the gradients"
+        LEVER.why_not(context(0.05)) == "95% of the calls of clip_grad_norm_ do scale the gradients"
     )
-    assert LEVER.why_not(scene()) == "no call of torch's clip_grad_norm_ was seen"
+    assert LEVER.why_not(context()) == "no call of torch's clip_grad_norm_ was seen"
 
 
 PROGRAM = r"""
@@ -51,16 +51,16 @@ def clipped(kind, max_norm, plan, norm_type=2.0):
         parameters[-1].grad = gradient
     parameters.append(nn.Parameter(torch.zeros(2)))
     watch = Watch(measuring=False)
-    pulled = AppliedLevers(watch.live)
+    applied = AppliedLevers(watch.live)
     watch.install()
-    pulled.switch(plan)
+    applied.switch(plan)
     torch.set_flush_denormal(kind == "flushed")
     norm = clip_grad_norm_(iter(parameters), max_norm, norm_type)
     before = [p.grad._version for p in parameters[:-1]]
     torch.set_flush_denormal(False)
     if kind != "complex":
         clip_grad_value_(parameters, 1.0)
-    pulled.switch({})
+    applied.switch({})
     watch._detach()
     values = [norm, *(p.grad for p in parameters if p.grad is not None)]
     values = [v.reshape(-1).view(torch.uint8) for v in values]
@@ -128,13 +128,13 @@ def test_the_child_counts_how_often_clipping_acts_and_leaves_nothing_behind(clip
 
 
 @pytest.mark.parametrize(
-    ("norm", "idle"),
+    ("norm", "is_left_out"),
     [(0.5, True), (0.99, True), (1.0, False), (1.0001, False), (1.005, False), (2.0, False)],
 )
-def test_the_pass_is_left_out_only_where_the_factor_is_one(norm, idle) -> None:
+def test_the_pass_is_left_out_only_where_the_factor_is_one(norm, is_left_out) -> None:
     torch = pytest.importorskip("torch")
     weight = torch.nn.Parameter(torch.zeros(2))
     weight.grad = torch.ones(2)
     made = []
     _clip(lambda *args: made.append(args), [weight], 1.0, torch.tensor(norm))
-    assert (not made) is idle
+    assert (not made) is is_left_out

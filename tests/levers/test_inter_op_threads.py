@@ -7,13 +7,13 @@ from hasten.levers.inter_op_threads import LEVER
 from hasten.testing import SERVER
 
 
-def scene(**traits):
+def context(**traits):
     return ScriptContext(machine=SERVER, traits=traits)
 
 
 def test_is_offered_where_more_tasks_than_cores_may_run_and_some_do() -> None:
-    assert LEVER.settings(scene(interop_threads=64, interop_started_count=64)) == (16, 1)
-    assert not LEVER.promising(scene(interop_threads=64, interop_started_count=64))
+    assert LEVER.settings(context(interop_threads=64, interop_started_count=64)) == (16, 1)
+    assert not LEVER.promising(context(interop_threads=64, interop_started_count=64))
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,8 @@ def test_is_offered_where_more_tasks_than_cores_may_run_and_some_do() -> None:
     ],
 )
 def test_says_why_it_is_not(traits, why) -> None:
-    assert LEVER.settings(scene(**traits)) == ()
-    assert LEVER.why_not(scene(**traits)) == why
+    assert LEVER.settings(context(**traits)) == ()
+    assert LEVER.why_not(context(**traits)) == why
 
 
 HEAD = r"""
@@ -43,12 +43,12 @@ from hasten.instrument.threads import read_threads
 from hasten.child import AppliedLevers
 
 facts, watch = {}, Watch(measuring=False)
-pulled = AppliedLevers(watch.live)
+applied = AppliedLevers(watch.live)
 watch.install()
 """
 
 FIRST = r"""
-pulled.switch({"inter_op_threads": 3})
+applied.switch({"inter_op_threads": 3})
 torch.set_num_interop_threads(7)  # the script's own, which would be the second call
 facts["count"] = torch._C.get_num_interop_threads()
 try:
@@ -76,7 +76,7 @@ os._exit(0)
 LATE = r"""
 torch.set_num_interop_threads(2)
 try:
-    pulled.switch({"inter_op_threads": 3})
+    applied.switch({"inter_op_threads": 3})
 except Exception as error:
     facts["late"] = str(error)
 """

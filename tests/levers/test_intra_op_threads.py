@@ -35,44 +35,44 @@ def test_leaves_the_cores_to_loader_workers_that_need_them_and_tries_that_first(
     fits = replace(crowded, traits={**traits, "threads": 2})
     assert LEVER.settings(fits) == (1,)
     assert LEVER.promising(fits)
-    assert LEVER.remark(fits) == ""
+    assert LEVER.advice(fits) == ""
 
 
-def test_remarks_on_a_number_of_the_scripts_own_that_exceeds_the_cores() -> None:
-    said = LEVER.remark(ScriptContext(machine=LAPTOP, traits={"threads": 16}))
+def test_advice_on_a_number_of_the_scripts_own_that_exceeds_the_cores() -> None:
+    said = LEVER.advice(ScriptContext(machine=LAPTOP, traits={"threads": 16}))
     assert said == "The script asks for 16 threads and the job has 4 cores."
 
 
 @pytest.mark.parametrize("count", [None, 4, 2])
-def test_has_no_remark_on_a_number_that_fits(count) -> None:
+def test_has_no_advice_on_a_number_that_fits(count) -> None:
     traits = {} if count is None else {"threads": count}
-    assert LEVER.remark(ScriptContext(machine=LAPTOP, traits=traits)) == ""
+    assert LEVER.advice(ScriptContext(machine=LAPTOP, traits=traits)) == ""
 
 
-def test_has_no_remark_on_what_torch_takes_by_itself_or_on_cores_nobody_knows() -> None:
-    assert LEVER.remark(ScriptContext(machine=SERVER, traits={"threads": 64})) == ""
+def test_has_no_advice_on_what_torch_takes_by_itself_or_on_cores_nobody_knows() -> None:
+    assert LEVER.advice(ScriptContext(machine=SERVER, traits={"threads": 64})) == ""
     budget = replace(LAPTOP.budget, core_count=1, limited_by="unknown")
     unknown = replace(LAPTOP, budget=budget)
-    assert LEVER.remark(ScriptContext(machine=unknown, traits={"threads": 16})) == ""
+    assert LEVER.advice(ScriptContext(machine=unknown, traits={"threads": 16})) == ""
 
 
 PROGRAM = r"""
 
 run, seen = Run(), []
 torch.set_num_threads(2)  # what torch would take
-run.pulled.switch({"intra_op_threads": 3})
+run.applied.switch({"intra_op_threads": 3})
 facts["told"] = [torch.get_num_threads()]
 torch.set_num_threads(1)  # the script's own
 facts["told"].append(torch.get_num_threads())
 run.train(lambda step: seen.append(torch._C.get_num_threads()), count=2)
-run.pulled.switch({"intra_op_threads": 2})
+run.applied.switch({"intra_op_threads": 2})
 seen.append(torch._C.get_num_threads())
 run.close()
 facts["told"].append(torch.get_num_threads())
 facts["seen"], facts["after"] = seen, torch._C.get_num_threads()
 
 run, seen = Run(), []
-run.pulled.switch({"intra_op_threads": 3})
+run.applied.switch({"intra_op_threads": 3})
 
 
 def every_epoch(step):
@@ -85,7 +85,7 @@ facts["epochs"] = [sorted(set(seen)), torch._C.get_num_threads()]
 torch.set_num_threads(1)
 
 run = Run()
-run.pulled.switch({"intra_op_threads": 3})
+run.applied.switch({"intra_op_threads": 3})
 facts["errors"] = []
 for wrong in (0, "two", None):
     try:
@@ -106,7 +106,7 @@ class Counts(torch.utils.data.Dataset):
 
 
 run = Run()
-run.pulled.switch({"intra_op_threads": 3})
+run.applied.switch({"intra_op_threads": 3})
 facts["workers"] = [int(count) for count in DataLoader(Counts(), num_workers=1)]
 run.close()
 """
@@ -172,7 +172,7 @@ if __name__ == "__main__":
 @pytest.mark.child
 def test_a_worker_that_is_started_by_spawn_keeps_its_one_thread_and_what_it_sets(tmp_path) -> None:
     (tmp_path / "train.py").write_text(SPAWNED)
-    command = [sys.executable, "-m", "hasten", "run", "--lever", "intra_op_threads=3", "train.py"]
+    command = [sys.executable, "-m", "hasten", "run", "--set", "intra_op_threads=3", "train.py"]
     env = {
         "PYTHONPATH": str(Path(hasten.__file__).parents[1]), "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
@@ -193,11 +193,11 @@ from hasten.child import AppliedLevers
 
 facts = {"traits": read_threads()["threads"]}
 watch = Watch(measuring=False)
-pulled = AppliedLevers(watch.live)
+applied = AppliedLevers(watch.live)
 watch.install()
-pulled.switch({"intra_op_threads": 2})
+applied.switch({"intra_op_threads": 2})
 facts["under"] = torch._C.get_num_threads()
-pulled.switch({})
+applied.switch({})
 facts["after"] = torch.get_num_threads()
 """
 

@@ -8,7 +8,7 @@ from hasten.records import Phase
 from hasten.testing import LAPTOP, SERVER, sample_profile
 
 
-def scene(data_ratio=0.5, machine=SERVER, **more):
+def context(data_ratio=0.5, machine=SERVER, **more):
     traits = {"workers": 0, "map_style": True, "persistent": False, **more}
     profile = sample_profile({Phase.DATA: data_ratio, Phase.FORWARD: 1 - data_ratio})
     named = {f"loader.{name}": value for name, value in traits.items()}
@@ -17,22 +17,22 @@ def scene(data_ratio=0.5, machine=SERVER, **more):
 
 @pytest.mark.parametrize(("data_ratio", "first"), [(0.1, 1), (0.5, 2), (0.7, 3), (0.88, 9)])
 def test_proposes_first_as_many_as_hide_the_fetching(data_ratio, first) -> None:
-    assert LEVER.settings(scene(data_ratio))[0] == first
+    assert LEVER.settings(context(data_ratio))[0] == first
 
 
 def test_workers_that_are_there_already_count_in() -> None:
-    assert LEVER.settings(scene(0.7, workers=2))[0] == 8
+    assert LEVER.settings(context(0.7, workers=2))[0] == 8
 
 
 def test_never_proposes_more_than_cores_to_items_that_compute() -> None:
-    assert LEVER.settings(scene(0.99, machine=LAPTOP)) == (4, 3)
-    waiting = scene(0.99, machine=LAPTOP, fetch_cpu_ratio=0.1)
+    assert LEVER.settings(context(0.99, machine=LAPTOP)) == (4, 3)
+    waiting = context(0.99, machine=LAPTOP, fetch_cpu_ratio=0.1)
     assert LEVER.settings(waiting)[0] > 8
 
 
 def test_keeping_workers_between_epochs_is_worth_a_trial_of_its_own() -> None:
-    assert 2 in LEVER.settings(scene(0.3, workers=2))
-    assert 2 not in LEVER.settings(scene(0.01, workers=2, persistent=True))[2:]
+    assert 2 in LEVER.settings(context(0.3, workers=2))
+    assert 2 not in LEVER.settings(context(0.01, workers=2, persistent=True))[2:]
 
 
 def test_says_why_there_is_nothing_to_try() -> None:
@@ -40,21 +40,21 @@ def test_says_why_there_is_nothing_to_try() -> None:
         LEVER.why_not(ScriptContext(machine=LAPTOP))
         == "the loop takes its batches from no DataLoader"
     )
-    assert "iterable" in LEVER.why_not(scene(map_style=False))
+    assert "iterable" in LEVER.why_not(context(map_style=False))
     unseen = ScriptContext(machine=LAPTOP, traits={"loader.workers": 0, "loader.map_style": True})
     assert LEVER.settings(unseen) == ()
     assert "no profile" in LEVER.why_not(unseen)
 
 
 def test_proposes_only_numbers_whose_batches_are_the_script_s_own() -> None:
-    in_turn = scene(0.7, draws=True, own_order=False)
+    in_turn = context(0.7, draws=True, own_order=False)
     assert LEVER.settings(in_turn)
     in_turn.traits["loop.draws"] = True
     assert LEVER.settings(in_turn) == ()
     assert "in turn with the loop" in LEVER.why_not(in_turn)
-    assert LEVER.settings(scene(0.7, own_order=True)) == ()
-    assert max(LEVER.settings(scene(0.7, workers=2, draws=True))) == 2
-    fixed = scene(0.7, workers=2, draws=True, persistent=True)
+    assert LEVER.settings(context(0.7, own_order=True)) == ()
+    assert max(LEVER.settings(context(0.7, workers=2, draws=True))) == 2
+    fixed = context(0.7, workers=2, draws=True, persistent=True)
     assert LEVER.settings(fixed) == ()
     assert (
         LEVER.why_not(fixed) == "more workers than the script has would draw other random numbers"
@@ -62,12 +62,12 @@ def test_proposes_only_numbers_whose_batches_are_the_script_s_own() -> None:
 
 
 def test_a_loop_that_does_not_wait_costs_no_trial() -> None:
-    assert LEVER.settings(scene(0.01)) == ()
-    assert "not the bottleneck" in LEVER.why_not(scene(0.01))
+    assert LEVER.settings(context(0.01)) == ()
+    assert "not the bottleneck" in LEVER.why_not(context(0.01))
 
 
 def test_foretells_what_a_number_gives() -> None:
-    assert LEVER.forecast(scene(0.5), 2) == pytest.approx(2.0, rel=0.01)
+    assert LEVER.forecast(context(0.5), 2) == pytest.approx(2.0, rel=0.01)
 
 
 PROGRAM = r"""
@@ -80,7 +80,7 @@ for name, switches in {
     def at(step):
         if step in switches:
             count = switches[step]
-            run.pulled.switch({"loader_workers": count} if count else {})
+            run.applied.switch({"loader_workers": count} if count else {})
 
     facts[name] = run.train(at).close().bits() == stock
 """

@@ -13,23 +13,23 @@ from hasten.testing import LAPTOP, sample_profile
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc on Linux")
 
 
-def scene(faults_count):
+def context(faults_count):
     profile = replace(sample_profile(), faults_count=faults_count)
     return ScriptContext(machine=LAPTOP, baseline=profile)
 
 
 def test_is_tried_where_steps_fault_many_pages_in() -> None:
-    assert LEVER.settings(scene(20_000.0)) == (True,)
+    assert LEVER.settings(context(20_000.0)) == (True,)
 
 
 def test_is_tried_where_faults_are_unknown() -> None:
-    assert LEVER.settings(scene(None)) == (True,)
+    assert LEVER.settings(context(None)) == (True,)
     assert LEVER.settings(ScriptContext(machine=LAPTOP)) == (True,)
 
 
 def test_is_skipped_with_the_figure_where_faults_are_few() -> None:
-    assert LEVER.settings(scene(10.0)) == ()
-    assert LEVER.why_not(scene(10.0)) == "a step faults in 10 pages: at most 0.0% of it"
+    assert LEVER.settings(context(10.0)) == ()
+    assert LEVER.why_not(context(10.0)) == "a step faults in 10 pages: at most 0.0% of it"
 
 
 class OldGlibc:
@@ -56,7 +56,7 @@ def test_asks_an_older_glibc_for_less_and_trims_only_where_one_size_is_taken(
 ) -> None:
     libc = OldGlibc(most_bytes)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: libc)
-    LEVER.pull(None, True)()
+    LEVER.apply(None, True)()
     assert libc.calls == calls
 
 

@@ -15,23 +15,23 @@ from hasten.records import Pressure, Runtime
 from hasten.testing import LAPTOP, SERVER
 
 
-def scene(machine=LAPTOP, **traits):
+def context(machine=LAPTOP, **traits):
     return ScriptContext(
         machine=machine, traits={name.replace("_", "."): v for name, v in traits.items()}
     )
 
 
 def test_tries_both_where_the_cores_are_the_jobs_own() -> None:
-    assert LEVER.settings(scene(threads=4)) == ("active", "passive")
-    assert not LEVER.promising(scene(threads=4))
+    assert LEVER.settings(context(threads=4)) == ("active", "passive")
+    assert not LEVER.promising(context(threads=4))
 
 
 @pytest.mark.parametrize(
     "shared",
     [
-        scene(SERVER, threads=16),  # a quota
-        scene(threads=4, loader_workers=2),
-        scene(replace(LAPTOP, pressure=Pressure(cpu_some_ratio=0.4)), threads=4),
+        context(SERVER, threads=16),  # a quota
+        context(threads=4, loader_workers=2),
+        context(replace(LAPTOP, pressure=Pressure(cpu_some_ratio=0.4)), threads=4),
     ],
     ids=["quota", "workers", "neighbours"],
 )
@@ -40,17 +40,17 @@ def test_tries_to_sleep_alone_where_others_need_the_cores(shared) -> None:
 
 
 def test_is_promising_where_more_threads_spin_than_the_quota_holds() -> None:
-    assert LEVER.promising(scene(SERVER, threads=64))
-    assert not LEVER.promising(scene(SERVER, threads=16))
+    assert LEVER.promising(context(SERVER, threads=64))
+    assert not LEVER.promising(context(SERVER, threads=16))
 
 
 @pytest.mark.parametrize(
     ("found", "why"),
     [
-        (scene(), "the threads of the script are not known"),
-        (scene(threads=1), "torch uses 1 thread: none waits for another"),
+        (context(), "the threads of the script are not known"),
+        (context(threads=1), "torch uses 1 thread: none waits for another"),
         (
-            scene(threads=4, openmp_variables="GOMP_SPINCOUNT OMP_PLACES"),
+            context(threads=4, openmp_variables="GOMP_SPINCOUNT OMP_PLACES"),
             "the environment of the script sets GOMP_SPINCOUNT",
         ),
     ],
@@ -63,7 +63,7 @@ def test_says_why_there_is_nothing_to_try(found, why) -> None:
 def test_knows_a_torch_without_openmp() -> None:
     blas = (Runtime(kind="blas", name="openblas", path="/x"),)
     bare = replace(LAPTOP, torch=replace(LAPTOP.torch, runtimes=blas))
-    assert LEVER.why_not(scene(bare, threads=4)) == "torch runs without OpenMP here"
+    assert LEVER.why_not(context(bare, threads=4)) == "torch runs without OpenMP here"
 
 
 def on(name):
@@ -81,7 +81,7 @@ def on(name):
     ],
 )
 def test_only_what_the_runtime_reads_decides(runtime, variables, decides) -> None:
-    found = scene(on(runtime), threads=4, openmp_variables=variables)
+    found = context(on(runtime), threads=4, openmp_variables=variables)
     assert bool(LEVER.settings(found)) is not bool(decides)
     assert LEVER.why_not(found).endswith(f" sets {decides}" if decides else "without OpenMP here")
 
@@ -111,17 +111,17 @@ def test_a_variable_that_the_loaded_runtime_reads_is_said(
         monkeypatch.setenv(key, value)
     if decides:
         with pytest.raises(Exception, match=f"{name} decides how OpenMP waits"):
-            LEVER.pull(None, "passive")
+            LEVER.apply(None, "passive")
     else:
-        LEVER.pull(None, "passive")()
+        LEVER.apply(None, "passive")()
 
 
 def test_says_who_decides_where_it_is_not_the_lever(monkeypatch) -> None:
-    LEVER.pull(None, "passive")()
+    LEVER.apply(None, "passive")()
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    LEVER.pull(None, "active")()
+    LEVER.apply(None, "active")()
     with pytest.raises(Exception, match="OMP_WAIT_POLICY=ACTIVE decides how OpenMP waits"):
-        LEVER.pull(None, "passive")
+        LEVER.apply(None, "passive")
 
 
 def _runtime() -> Path | None:

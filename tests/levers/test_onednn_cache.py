@@ -5,22 +5,22 @@ from hasten.levers.onednn_cache import LEVER
 from hasten.testing import LAPTOP
 
 
-def scene(shape_count, layer_count):
+def context(shape_count, layer_count):
     traits = {"inputs.shape_count": shape_count, "model.onednn_layer_count": layer_count}
     return ScriptContext(machine=LAPTOP, traits=traits)
 
 
 def test_makes_room_for_twice_what_was_seen_and_no_more_than_onednn_takes() -> None:
-    assert LEVER.settings(scene(20, 10)) == (4096,)
-    assert LEVER.settings(scene(40, 50)) == (32768,)
-    assert LEVER.settings(scene(256, 500)) == (65536,)
+    assert LEVER.settings(context(20, 10)) == (4096,)
+    assert LEVER.settings(context(40, 50)) == (32768,)
+    assert LEVER.settings(context(256, 500)) == (65536,)
 
 
 def test_says_why_the_stock_size_is_enough() -> None:
-    assert LEVER.settings(scene(1, 500)) == ()
-    assert LEVER.why_not(scene(1, 500)) == "all inputs had one shape"
-    assert LEVER.settings(scene(3, 20)) == ()
-    assert LEVER.why_not(scene(3, 20)) == (
+    assert LEVER.settings(context(1, 500)) == ()
+    assert LEVER.why_not(context(1, 500)) == "all inputs had one shape"
+    assert LEVER.settings(context(3, 20)) == ()
+    assert LEVER.why_not(context(3, 20)) == (
         "inputs of 3 shapes through 20 layers of oneDNN are at most 360 operations, and the cache "
         "holds 1024"
     )

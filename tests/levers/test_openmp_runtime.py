@@ -34,9 +34,11 @@ def test_says_how_to_install_it() -> None:
 @pytest.mark.parametrize("name", ["libiomp5", "libomp"])
 def test_is_no_matter_where_torch_runs_on_it_already(name) -> None:
     runtime = Runtime(kind="openmp", name=name, path=f"/x/{name}.so")
-    scene = ScriptContext(machine=replace(LAPTOP, torch=Torch(version="2.9", runtimes=(runtime,))))
-    assert LEVER.settings(scene) == ()
-    assert LEVER.why_not(scene) == f"torch runs on {name} already"
+    context = ScriptContext(
+        machine=replace(LAPTOP, torch=Torch(version="2.9", runtimes=(runtime,)))
+    )
+    assert LEVER.settings(context) == ()
+    assert LEVER.why_not(context) == f"torch runs on {name} already"
 
 
 def test_is_preloaded_after_what_the_user_preloads(tmp_path) -> None:
@@ -57,5 +59,5 @@ def test_is_left_out_where_the_library_is_gone(monkeypatch) -> None:
     for name, value in edited.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(LookupError, match="libiomp5 is not installed here any more"):
-        LEVER.pull(None, "libiomp5")
-    LEVER.pull(None, "libiomp5")()
+        LEVER.apply(None, "libiomp5")
+    LEVER.apply(None, "libiomp5")()

@@ -9,7 +9,7 @@ from hasten.records import Phase, Plan
 from hasten.testing import LAPTOP, SERVER, sample_profile
 
 
-def scene(machine=LAPTOP, shares=None, **traits):
+def context(machine=LAPTOP, shares=None, **traits):
     return ScriptContext(machine=machine, baseline=sample_profile(shares), traits=traits)
 
 
@@ -17,44 +17,44 @@ EVEN = {Phase.FORWARD: 0.3, Phase.BACKWARD: 0.5, Phase.OPTIMIZER: 0.2}
 
 
 def test_gives_a_large_update_one_thread_and_the_passes_half_of_them() -> None:
-    assert LEVER.settings(scene(shares=EVEN, threads=4)) == (
+    assert LEVER.settings(context(shares=EVEN, threads=4)) == (
         "optimizer=1", "backward=2", "forward=2",
     )  # fmt: skip
-    assert not LEVER.promising(scene(shares=EVEN, threads=4))
+    assert not LEVER.promising(context(shares=EVEN, threads=4))
 
 
 def test_gives_the_passes_all_cores_where_the_script_takes_few_threads() -> None:
-    assert LEVER.settings(scene(SERVER, EVEN, threads=1)) == (
+    assert LEVER.settings(context(SERVER, EVEN, threads=1)) == (
         "optimizer=16", "backward=16", "forward=16",
     )  # fmt: skip
 
 
 def test_does_nothing_where_the_whole_step_has_that_count() -> None:
-    one = Plan().pull("intra_op_threads", 1)
-    assert LEVER.idle("backward=1", one) == "it does nothing beside intra_op_threads=1"
-    assert LEVER.idle("backward=2", one) == ""
-    assert LEVER.idle("backward=1,forward=2", one) == ""
-    assert LEVER.idle("backward=1", Plan()) == ""
+    one = Plan().with_lever("intra_op_threads", 1)
+    assert LEVER.redundant_with("backward=1", one) == "it does nothing beside intra_op_threads=1"
+    assert LEVER.redundant_with("backward=2", one) == ""
+    assert LEVER.redundant_with("backward=1,forward=2", one) == ""
+    assert LEVER.redundant_with("backward=1", Plan()) == ""
 
 
 def test_says_the_shares_where_no_phase_is_large() -> None:
-    small = scene(shares={Phase.DATA: 0.95, Phase.FORWARD: 0.05}, threads=4)
+    small = context(shares={Phase.DATA: 0.95, Phase.FORWARD: 0.05}, threads=4)
     assert LEVER.settings(small) == ()
     assert LEVER.why_not(small) == (
-        "no phase takes 10 % of the step: optimizer 0 %, backward 0 %, forward 5 %"
+        "no phase takes 10% of the step: optimizer 0%, backward 0%, forward 5%"
     )
 
 
 def test_refuses_a_script_that_compiles_and_one_that_nobody_profiled() -> None:
-    assert LEVER.settings(scene(shares=EVEN, threads=4, compiled=True)) == ()
-    assert "compiled again" in LEVER.why_not(scene(shares=EVEN, threads=4, compiled=True))
+    assert LEVER.settings(context(shares=EVEN, threads=4, compiled=True)) == ()
+    assert "compiled again" in LEVER.why_not(context(shares=EVEN, threads=4, compiled=True))
     assert LEVER.settings(ScriptContext(machine=LAPTOP, traits={"threads": 4})) == ()
 
 
 @pytest.mark.parametrize("setting", ["optimizer", "loss=2", "optimizer=0", "optimizer=1;", ""])
 def test_a_setting_that_makes_no_sense_is_refused_with_an_example(setting) -> None:
     with pytest.raises(PlanError, match="backward=4,optimizer=1"):
-        LEVER.lines(setting)
+        LEVER.snippet(setting)
 
 
 PROGRAM = r"""
@@ -68,7 +68,7 @@ def note(phase):
 def trained(setting, measuring, script_count=1):
     seen.clear()
     run = Run(measuring=measuring)
-    run.pulled.switch({"phase_threads": setting})
+    run.applied.switch({"phase_threads": setting})
     run.watch.live.on_phase(note)  # asked after the lever
     torch.set_num_threads(script_count)
     between = seen.setdefault("between", [])
@@ -84,7 +84,7 @@ torch.set_num_threads(1)
 
 seen.clear()
 run = Run(measuring=False)
-run.pulled.switch({"intra_op_threads": 3, "phase_threads": "optimizer=1"})
+run.applied.switch({"intra_op_threads": 3, "phase_threads": "optimizer=1"})
 run.watch.live.on_phase(note)
 run.train(count=2)
 facts["both"] = {phase: sorted(set(counts)) for phase, counts in seen.items()}
@@ -93,7 +93,7 @@ facts["after both"] = torch._C.get_num_threads()
 
 seen.clear()
 run = Run(measuring=False)
-run.pulled.switch({"phase_threads": "optimizer=2"})
+run.applied.switch({"phase_threads": "optimizer=2"})
 run.watch.live.on_phase(note)
 torch.compile(lambda t: t + 1, backend="eager")(torch.ones(2))
 run.train(count=2)

@@ -8,25 +8,25 @@ from hasten.records import Phase
 from hasten.testing import LAPTOP, SERVER, sample_profile
 
 
-def scene(**more):
+def context(**more):
     traits = {"loader.workers": 0, "loader.map_style": True, "loader.persistent": False, **more}
     profile = sample_profile({Phase.DATA: 0.7, Phase.FORWARD: 0.3})
     return ScriptContext(machine=SERVER, baseline=profile, traits=traits)
 
 
 def test_is_proposed_where_the_batches_cannot_be_the_script_s_own() -> None:
-    assert LEVER.settings(scene(**{"loader.draws": True, "loop.draws": True}))[0] == 3
+    assert LEVER.settings(context(**{"loader.draws": True, "loop.draws": True}))[0] == 3
 
 
 def test_is_not_proposed_where_the_script_s_own_sampler_is_asked_batch_by_batch() -> None:
-    own = scene(**{"loader.own_order": True})
+    own = context(**{"loader.own_order": True})
     assert LEVER.settings(own) == ()
     assert "one batch at a time" in LEVER.why_not(own)
 
 
 def test_is_not_proposed_where_they_can() -> None:
-    assert LEVER.settings(scene(**{"loader.draws": True, "loop.draws": False})) == ()
-    assert "the script's own batches" in LEVER.why_not(scene())
+    assert LEVER.settings(context(**{"loader.draws": True, "loop.draws": False})) == ()
+    assert "the script's own batches" in LEVER.why_not(context())
     assert (
         LEVER.why_not(ScriptContext(machine=LAPTOP))
         == "the loop takes its batches from no DataLoader"
@@ -48,7 +48,7 @@ def seen(settings):
     run.loader = DataLoader(Noisy(), batch_size=4, shuffle=True)
     labels = []
     loader, run.loader = run.loader, []
-    run.pulled.switch(settings)
+    run.applied.switch(settings)
     for x, y in loader:
         labels.append(y.tolist())
         run.optimizer.zero_grad()

@@ -11,7 +11,7 @@ from hasten.records import Memory, Phase
 from hasten.testing import LAPTOP, SERVER, sample_profile
 
 
-def scene(machine=LAPTOP, data_ratio=0.5, **memory):
+def context(machine=LAPTOP, data_ratio=0.5, **memory):
     profile = sample_profile({Phase.DATA: data_ratio, Phase.FORWARD: 1 - data_ratio})
     if memory:
         machine = replace(machine, memory=Memory(**memory))
@@ -19,12 +19,12 @@ def scene(machine=LAPTOP, data_ratio=0.5, **memory):
 
 
 def test_takes_at_most_half_of_what_is_free() -> None:
-    assert LEVER.settings(scene(LAPTOP)) == ("4GiB",)
+    assert LEVER.settings(context(LAPTOP)) == ("4GiB",)
 
 
 def test_takes_at_most_a_quarter_of_a_groups_limit() -> None:
-    assert LEVER.settings(scene(SERVER)) == ("16GiB",)
-    tight = scene(available_bytes=3 * 2**30, limit_bytes=3 * 2**30)
+    assert LEVER.settings(context(SERVER)) == ("16GiB",)
+    tight = context(available_bytes=3 * 2**30, limit_bytes=3 * 2**30)
     assert LEVER.settings(tight) == ("512MiB",)
 
 
@@ -36,17 +36,17 @@ def test_says_why_there_is_nothing_to_try() -> None:
     iterable = ScriptContext(machine=LAPTOP, traits={"loader.map_style": False})
     assert LEVER.settings(iterable) == ()
     assert "iterable" in LEVER.why_not(iterable)
-    small = scene(available_bytes=100 * 2**20)
+    small = context(available_bytes=100 * 2**20)
     assert LEVER.settings(small) == ()
     assert "too little" in LEVER.why_not(small)
-    unknown = scene(total_bytes=2**30)
+    unknown = context(total_bytes=2**30)
     assert LEVER.settings(unknown) == ()
     assert "unknown" in LEVER.why_not(unknown)
 
 
 def test_belongs_into_the_first_bundle_only_where_the_loop_waits_for_data() -> None:
-    assert LEVER.promising(scene(data_ratio=0.5))
-    assert not LEVER.promising(scene(data_ratio=0.02))
+    assert LEVER.promising(context(data_ratio=0.5))
+    assert not LEVER.promising(context(data_ratio=0.02))
     assert not LEVER.promising(ScriptContext(machine=LAPTOP))
 
 
@@ -80,7 +80,7 @@ def run(setting, workers):
     run = Run()
     run.loader = DataLoader(Costly(), batch_size=4, shuffle=True, num_workers=workers)
     if setting:
-        run.pulled.switch({"sample_cache": setting})
+        run.applied.switch({"sample_cache": setting})
     return run.train(count=18).close().bits()
 
 

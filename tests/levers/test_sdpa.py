@@ -7,13 +7,13 @@ from hasten.levers.sdpa import LEVER
 from hasten.testing import LAPTOP
 
 
-def scene(name):
+def context(name):
     return ScriptContext(machine=LAPTOP, traits={} if name is None else {"model.attention": name})
 
 
 def test_is_offered_for_eager_attention_alone() -> None:
-    assert LEVER.settings(scene("eager")) == (True,)
-    assert LEVER.settings(scene("weights")) == ()
+    assert LEVER.settings(context("eager")) == (True,)
+    assert LEVER.settings(context("weights")) == ()
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_is_offered_for_eager_attention_alone() -> None:
     ],
 )
 def test_says_why_not(name, why) -> None:
-    assert why in LEVER.why_not(scene(name))
+    assert why in LEVER.why_not(context(name))
 
 
 PROGRAM = r"""
@@ -84,7 +84,7 @@ class Own(nn.Module):  # of the script, around one of transformers
 
 
 watch = Watch(measuring=False)
-pulled = AppliedLevers(watch.live)
+applied = AppliedLevers(watch.live)
 watch.install()
 x = torch.rand(2, 4)
 vision = Config("flash_attention_2")
@@ -94,18 +94,18 @@ asks = Model(Config("eager"))
 asks.config.output_attentions = True
 before = [dict(vars(config)) for config in (model.config, vision)]
 own(x), old(x), asks(x)
-pulled.switch(PLAN)
+applied.switch(PLAN)
 own(x), old(x), asks(x)
 model(x, output_attentions=True)
 model(x)
 facts["used"], facts["old"], facts["asks"] = model.used, old.used, asks.used
-pulled.switch({})
+applied.switch({})
 own(x)
 facts["back"] = [dict(vars(config)) for config in (model.config, vision)] == before
 facts["used, back"] = model.used[-1]
 refuses = Refuses(Config("eager"))
 try:
-    pulled.switch(PLAN)
+    applied.switch(PLAN)
     refuses(x)
 except ValueError as error:
     facts["refused"] = [str(error), refuses.config._attn_implementation]

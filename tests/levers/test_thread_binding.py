@@ -12,7 +12,7 @@ from hasten.levers.thread_binding import LEVER
 from hasten.testing import LAPTOP, SERVER
 
 
-def scene(machine=LAPTOP, **traits):
+def context(machine=LAPTOP, **traits):
     return ScriptContext(
         machine=machine, traits={name.replace("_", "."): v for name, v in traits.items()}
     )
@@ -23,31 +23,31 @@ def with_budget(**budget):
 
 
 def test_is_offered_where_the_job_has_all_cores_of_its_mask() -> None:
-    assert LEVER.settings(scene(threads=4)) == ("cores",)
-    assert not LEVER.promising(scene(threads=4))
+    assert LEVER.settings(context(threads=4)) == ("cores",)
+    assert not LEVER.promising(context(threads=4))
 
 
 @pytest.mark.parametrize(
     ("found", "why"),
     [
         (
-            scene(SERVER, threads=16),
+            context(SERVER, threads=16),
             "the job may use 16 of the 64 cores in its mask (quota), and none of them is its own",
         ),
         (
-            scene(with_budget(affinity_core_count=1, core_count=1), threads=1),
+            context(with_budget(affinity_core_count=1, core_count=1), threads=1),
             "the mask of the job touches 1 core",
         ),
         (
-            scene(with_budget(affinity_core_count=None), threads=4),
+            context(with_budget(affinity_core_count=None), threads=4),
             "which cores the job may use is not known here",
         ),
         (
-            scene(threads=4, openmp_variables="OMP_WAIT_POLICY OMP_PROC_BIND"),
+            context(threads=4, openmp_variables="OMP_WAIT_POLICY OMP_PROC_BIND"),
             "the environment binds the threads already: OMP_PROC_BIND",
         ),
-        (scene(threads=1), "torch uses 1 thread"),
-        (scene(), "the threads of the script are not known"),
+        (context(threads=1), "torch uses 1 thread"),
+        (context(), "the threads of the script are not known"),
     ],
 )
 def test_says_why_it_is_not(found, why) -> None:
@@ -109,7 +109,7 @@ def look(step):
     seen[step] = narrow()
 
 
-run.pulled.switch({"thread_binding": "cores"})
+run.applied.switch({"thread_binding": "cores"})
 run.train(look, count=4)
 facts["narrow"] = [seen[0], seen[1], seen[3]]
 facts["own"] = os.sched_getaffinity(0) == whole
@@ -122,7 +122,7 @@ facts["after"] = narrow()
 
 run = Run()
 torch.set_num_threads(len(whole) + 1)
-run.pulled.switch({"thread_binding": "cores"})
+run.applied.switch({"thread_binding": "cores"})
 run.train(count=4)
 facts["too many"] = narrow()
 run.close()

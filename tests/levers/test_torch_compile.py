@@ -18,13 +18,13 @@ FIT = {
 }
 
 
-def scene(**traits):
+def context(**traits):
     return ScriptContext(machine=LAPTOP, traits={**FIT, **traits})
 
 
 def test_is_offered_where_there_is_a_model_and_a_compiler() -> None:
-    assert LEVER.settings(scene()) == ("default",)
-    assert not LEVER.promising(scene())
+    assert LEVER.settings(context()) == ("default",)
+    assert not LEVER.promising(context())
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def test_is_offered_where_there_is_a_model_and_a_compiler() -> None:
     ],
 )
 def test_says_what_stands_against_it(traits, why) -> None:
-    assert LEVER.settings(scene(**traits)) == ()
-    assert LEVER.why_not(scene(**traits)) == (why or traits["compile.refused"])
+    assert LEVER.settings(context(**traits)) == ()
+    assert LEVER.why_not(context(**traits)) == (why or traits["compile.refused"])
 
 
 def test_is_likely_to_help_on_a_gpu_with_triton() -> None:
-    assert LEVER.promising(scene(**{"model.device": "cuda", "compile.triton": True}))
+    assert LEVER.promising(context(**{"model.device": "cuda", "compile.triton": True}))
 
 
 PROGRAM = r"""
@@ -70,7 +70,7 @@ own = Run().train(count=20).close()
 own_draws = hashed(torch.get_rng_state())
 before = donates()
 run = Run()
-run.pulled.switch(PLAN)
+run.applied.switch(PLAN)
 run.train(count=20)
 facts["compile_s"] = run.watch.live.compile_s
 pairs = zip(run.net.state_dict().values(), own.net.state_dict().values())

@@ -1,4 +1,4 @@
-"""turbojpeg: in this process and in workers, for as long as it is pulled."""
+"""turbojpeg: in this process and in workers, for as long as it is applied."""
 
 import importlib
 import importlib.util
@@ -79,15 +79,15 @@ def batches(workers):
 
 watch = Watch(measuring=False)
 watch.install()
-pulled = AppliedLevers(watch.live)
+applied = AppliedLevers(watch.live)
 stock = {n: batches(n) for n in (0, 2)}
-pulled.switch({"turbojpeg": True})
+applied.switch({"turbojpeg": True})
 facts["in place"] = ImageFile.ImageFile.load is not original
 facts["same"] = {n: batches(n) == stock[n] for n in (0, 2)}
 (turbo,) = decode.installed()
 facts["used"] = sum(trial.count for trial in turbo._trials.values())
 facts["off"] = turbo.off
-pulled.switch({})
+applied.switch({})
 facts["back"] = ImageFile.ImageFile.load is original
 facts["still"] = batches(0) == stock[0]
 """

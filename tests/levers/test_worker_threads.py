@@ -9,19 +9,19 @@ from hasten.levers.worker_threads import LEVER
 from hasten.testing import LAPTOP, SERVER
 
 
-def scene(count, machine=LAPTOP):
+def context(count, machine=LAPTOP):
     return ScriptContext(machine=machine, traits={"loader.workers": count})
 
 
 def test_proposes_one_thread_first_and_then_an_equal_share_of_the_cores() -> None:
     cores = SERVER.budget.core_count
-    assert LEVER.settings(scene(2, SERVER)) == (1, cores // 2)
-    assert LEVER.settings(scene(4 * cores, SERVER)) == (1,)
+    assert LEVER.settings(context(2, SERVER)) == (1, cores // 2)
+    assert LEVER.settings(context(4 * cores, SERVER)) == (1,)
 
 
 def test_says_why_there_is_nothing_to_try() -> None:
-    assert LEVER.settings(scene(0)) == ()
-    assert "no workers" in LEVER.why_not(scene(0))
+    assert LEVER.settings(context(0)) == ()
+    assert "no workers" in LEVER.why_not(context(0))
     assert LEVER.settings(ScriptContext(machine=LAPTOP)) == ()
     assert (
         LEVER.why_not(ScriptContext(machine=LAPTOP))
@@ -61,11 +61,11 @@ def batches():
 watch = Watch(measuring=False)
 watch.install()
 watch.live.assumed = frozenset({"dataset-unchanged"})
-pulled = AppliedLevers(watch.live)
+applied = AppliedLevers(watch.live)
 stock, facts["own"], _ = batches()
-pulled.switch({"worker_threads": 1})
+applied.switch({"worker_threads": 1})
 ours, facts["under"], facts["limited"] = batches()
-pulled.switch({})
+applied.switch({})
 again, facts["after"], _ = batches()
 facts["same"] = stock == ours == again
 """

@@ -8,18 +8,18 @@ from hasten.testing import LAPTOP
 
 
 def test_proposes_itself_where_gradients_are_filled_with_zeros() -> None:
-    def scene(**traits):
+    def context(**traits):
         return ScriptContext(
             machine=LAPTOP, traits={f"optimizer.{k}": v for k, v in traits.items()}
         )
 
-    assert LEVER.settings(scene(zero_filled=True)) == (True,)
-    assert LEVER.settings(scene(zero_filled=False)) == ()
-    assert "no gradient is filled with zeros" in LEVER.why_not(scene(zero_filled=False))
-    assert not LEVER.promising(scene(zero_filled=True))
+    assert LEVER.settings(context(zero_filled=True)) == (True,)
+    assert LEVER.settings(context(zero_filled=False)) == ()
+    assert "no gradient is filled with zeros" in LEVER.why_not(context(zero_filled=False))
+    assert not LEVER.promising(context(zero_filled=True))
     large = {"model.parameter_count": 10**7, "optimizer.parameter_count": 20}
     assert LEVER.promising(ScriptContext(machine=LAPTOP, traits=large))
-    assert "no optimizer of torch" in LEVER.why_not(scene())
+    assert "no optimizer of torch" in LEVER.why_not(context())
 
 
 PROGRAM = r"""
@@ -39,9 +39,9 @@ class Script:
     def __init__(self, plan, make=lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.1)):
         torch.manual_seed(0)
         self.watch = Watch(measuring=False)
-        self.pulled = AppliedLevers(self.watch.live)
+        self.applied = AppliedLevers(self.watch.live)
         self.watch.install()
-        self.pulled.switch(plan)
+        self.applied.switch(plan)
         self.parts = nn.ParameterList(nn.Parameter(torch.randn(n)) for n in (SIZE, SIZE, 3))
         self.optimizer = make(self.parts.parameters())
         self.away_count = 0
@@ -61,7 +61,7 @@ class Script:
         return self
 
     def end(self):
-        self.pulled.switch({})
+        self.applied.switch({})
         self.watch._detach()
         return hashed([list(self.parts), [p.grad for p in self.parts], torch.randn(2),
                        list(self.optimizer.state_dict()["state"].values())])
@@ -181,7 +181,7 @@ facts["copy"] = "zero_grad" in vars(copy.deepcopy(script.optimizer))
 script.zero()
 seen = [away(script.parts[0]), script.parts[0].grad.count_nonzero().item()]
 script.zero()
-script.pulled.switch({})
+script.applied.switch({})
 facts["undone"] = [away(script.parts[0]), "zero_grad" in vars(script.optimizer),
                    "grad" in vars(nn.Parameter), nn.Parameter.grad is GETTER]
 facts["read"] = seen
@@ -196,7 +196,7 @@ for plan in ({}, PLAN):
     held = weakref.ref(script.optimizer)
     del script.optimizer
     facts["living"].append(held() is not None)
-    script.pulled.switch({})
+    script.applied.switch({})
     script.watch._detach()
 
 from hasten.instrument.traits import Traits

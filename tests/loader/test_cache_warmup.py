@@ -22,12 +22,12 @@ class Pairs(Numbers):
 
 def seen(rehearses, workers=0):
     torch.manual_seed(7)
-    board.rehearsals = CacheWarmups() if rehearses else None
+    board.warmups = CacheWarmups() if rehearses else None
     undo = board.add(Cache(1 << 24).offer)
     loader = DataLoader(Pairs(1202), batch_size=4, shuffle=True)
     batches = [batch[:, 0].tolist() for batch in loader]
     undo()
-    board.rehearsals = None
+    board.warmups = None
     return batches
 
 real, trial = seen(False), seen(True)
@@ -53,7 +53,7 @@ class Large(Numbers):
     def __getitem__(self, i):
         return torch.full((4096,), i)  # 32 KiB
 
-board.rehearsals = CacheWarmups()
+board.warmups = CacheWarmups()
 cache = Cache(16 << 20)  # holds about 500 of 2000
 undo = board.add(cache.offer)
 loader = DataLoader(Large(2000), batch_size=10, shuffle=True)
@@ -67,11 +67,11 @@ for _ in range(2):
     after = cache.counts()
     passes.append([after[name] - before[name] for name in ("hits", "misses")])
 undo()
-(rehearsal,) = board.rehearsals._done
+(rehearsal,) = board.warmups._done
 facts["ratio"] = rehearsal._kept_ratio
 facts["hits"] = passes[0][0] / sum(passes[0])
 facts["length"] = len(list(loader)) == len(loader)
-facts["held once"] = len(board.rehearsals._done)
+facts["held once"] = len(board.warmups._done)
 facts["notes"] = board.notes
 """
 )
@@ -104,14 +104,14 @@ def longest(passes=3):
             begun_s = time.perf_counter()
     return found
 
-board.rehearsals = CacheWarmups()
+board.warmups = CacheWarmups()
 undo = board.add(Cache(1 << 24).offer)
 loader = DataLoader(Slow(1000), batch_size=10, shuffle=True)
 found = longest()
 facts["first"] = found[0]
 facts["later"] = sorted(found[1:])[-5]
 facts["notes"] = board.notes
-facts["first pass"] = board.rehearsals.cost_s()[0]
+facts["first pass"] = board.warmups.cost_s()[0]
 undo()
 """
 )
@@ -138,11 +138,11 @@ class Keeps(Numbers):
             self.kept[i] = torch.tensor([i, i * i])
         return self.kept[i]
 
-board.rehearsals = CacheWarmups()
+board.warmups = CacheWarmups()
 undo = board.add(Cache(1 << 24).offer)
 loader = DataLoader(Keeps(200), batch_size=4)
 facts["own order"] = [i for batch in loader for i in batch[:, 0].tolist()] == list(range(200))
-facts["cost"] = board.rehearsals.cost_s()[0]
+facts["cost"] = board.warmups.cost_s()[0]
 undo()
 """
 )
@@ -160,7 +160,7 @@ class Threads(Numbers):
         return torch.tensor([i, torch.get_num_threads()])
 
 torch.set_num_threads(2)
-board.rehearsals = CacheWarmups()
+board.warmups = CacheWarmups()
 cache = Cache(1 << 24)
 undo = board.add(cache.offer)
 loader = DataLoader(Threads(400), batch_size=4, num_workers=2)

@@ -157,10 +157,10 @@ def test_a_circle_comes_to_an_end() -> None:
 @pytest.mark.parametrize("limit", [{"most_s": 0.0}, {"most_bytes": 1000}])
 def test_what_takes_too_long_is_equal_to_nothing(limit) -> None:
     thing = Thing(rows=torch.zeros(1000), members=[Thing() for _ in range(1000)])
-    portrait = look(thing, **limit)
-    assert not portrait.is_whole
-    assert portrait != portrait  # noqa: PLR0124
-    assert portrait != look(thing)
+    snapshot = look(thing, **limit)
+    assert not snapshot.is_whole
+    assert snapshot != snapshot  # noqa: PLR0124
+    assert snapshot != look(thing)
 
 
 def test_objects_that_raise_when_they_are_looked_at_are_equal_to_nothing() -> None:
@@ -203,11 +203,11 @@ def test_what_is_written_into_a_table_of_pandas_is_seen() -> None:
 def test_what_it_saw_may_go() -> None:
     thing = Thing(inside=Thing(), list=[Thing()], method=None)
     thing.method = types.MethodType(lambda self: None, thing)
-    portrait, gone = look(thing), weakref.ref(thing)
+    snapshot, gone = look(thing), weakref.ref(thing)
     del thing
     gc.collect()
     assert gone() is None
-    assert portrait.is_whole
+    assert snapshot.is_whole
 
 
 images = [1]

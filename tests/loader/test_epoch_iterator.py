@@ -54,7 +54,7 @@ def temporary_switched():
     seen = []
     for number, batch in enumerate(shuffled()):
         if number == 1:
-            board.want(1 if board.wish.count == 2 else None)
+            board.want(1 if board.request.count == 2 else None)
         seen.append(plain(batch))
     return seen, rng()
 facts["temporary switched"] = [same(temporary_switched, wanted) for wanted in (1, 2)]

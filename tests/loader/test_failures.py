@@ -95,9 +95,9 @@ def ran(started):
 
 
 def workers(count, **more):
-    plan = Plan().pull("loader_workers", count)
+    plan = Plan().with_lever("loader_workers", count)
     for name, setting in more.items():
-        plan = plan.pull(name, setting)
+        plan = plan.with_lever(name, setting)
     return plan
 
 

@@ -49,7 +49,7 @@ for kind, options in kinds.items():
                 True if before == after else f"stock {before} and now {after}")
 """
 
-SWITCHES = r"""
+SCOPES = r"""
 data = Numbers(24)
 schedules = {
     "more": {(0, 2): 2},
@@ -79,7 +79,7 @@ def combinations(loaders):
 
 @pytest.fixture(scope="module")
 def switches(loaders):
-    return loaders(SWITCHES)
+    return loaders(SCOPES)
 
 
 @pytest.mark.parametrize("own", OWN)

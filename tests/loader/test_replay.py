@@ -109,4 +109,4 @@ def test_a_script_may_take_its_batch_apart(loop) -> None:
 def test_is_no_lever_and_fits_no_plan() -> None:
     assert REPLAY_KEY not in discover()
     with pytest.raises(PlanError):
-        lookup(Plan().pull(REPLAY_KEY, True))
+        lookup(Plan().with_lever(REPLAY_KEY, True))

@@ -90,23 +90,23 @@ def test_whatever_holds_the_memory_keeps_it(kind) -> None:
 
 
 def test_another_thread_that_holds_it_keeps_it() -> None:
-    it, going, coming = ring(), queue.Queue(), queue.Queue()
+    it, epoch, coming = ring(), queue.Queue(), queue.Queue()
 
     def hold():
-        array = going.get().numpy()
+        array = epoch.get().numpy()
         coming.put("held")
-        going.get()
+        epoch.get()
         coming.put(array.copy())
 
     thread = threading.Thread(target=hold)
     thread.start()
     tensor = lend(it).fill_(5)
-    going.put(tensor)
+    epoch.put(tensor)
     del tensor
     coming.get()
     for _ in range(3):
         lend(it).fill_(6)
-    going.put("go on")
+    epoch.put("go on")
     assert (coming.get() == 5).all()
     thread.join()
 

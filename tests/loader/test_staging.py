@@ -95,44 +95,44 @@ def values(count=3, start=0.0):
 
 
 @pytest.fixture
-def scene():
+def context():
     """A script that has moved one batch already: its loader's aim is known."""
     it = ScriptContext()
     it.to(it.load(values())[0])
     return it
 
 
-def test_a_copy_that_was_started_ahead_is_handed_out_once(scene) -> None:
-    x = scene.load(values(start=5))[0]
-    begun = scene.device.begun_count
-    first = scene.to(x)
-    assert scene.device.begun_count == begun, "no further copy"
-    second = scene.to(x)
-    assert scene.device.begun_count == begun + 1
+def test_a_copy_that_was_started_ahead_is_handed_out_once(context) -> None:
+    x = context.load(values(start=5))[0]
+    begun = context.device.begun_count
+    first = context.to(x)
+    assert context.device.begun_count == begun, "no further copy"
+    second = context.to(x)
+    assert context.device.begun_count == begun + 1
     assert first.equal(x)
     assert second.equal(x)
     assert first.data_ptr() != second.data_ptr()
-    assert scene.stock_count == 0
+    assert context.stock_count == 0
 
 
 def test_before_the_first_move_nothing_is_copied_ahead() -> None:
-    scene = ScriptContext()
-    scene.load(values())
-    assert scene.device.begun_count == 0
+    context = ScriptContext()
+    context.load(values())
+    assert context.device.begun_count == 0
 
 
 def test_only_places_that_were_moved_are_copied_ahead() -> None:
-    scene = ScriptContext()
-    x, _ = scene.load(values(), values())
-    scene.to(x)
-    scene.load(values(), values())
-    assert scene.device.begun_count == 2
+    context = ScriptContext()
+    x, _ = context.load(values(), values())
+    context.to(x)
+    context.load(values(), values())
+    assert context.device.begun_count == 2
 
 
 def test_the_batch_is_the_very_object() -> None:
-    scene = ScriptContext()
+    context = ScriptContext()
     batch = {"x": values()}
-    assert scene.staging.arrived(scene.loader, batch) is batch
+    assert context.staging.arrived(context.loader, batch) is batch
 
 
 WRITES = {
@@ -148,75 +148,75 @@ WRITES = {
 
 
 @pytest.mark.parametrize("kind", WRITES)
-def test_what_was_written_after_the_snapshot_is_seen(kind, scene) -> None:
-    x = scene.load(values())[0]
+def test_what_was_written_after_the_snapshot_is_seen(kind, context) -> None:
+    x = context.load(values())[0]
     WRITES[kind](x)
-    moved = scene.to(x)
+    moved = context.to(x)
     assert (moved.dtype, moved.size()) == (x.dtype, x.size())
     assert bits(moved) == bits(x)
 
 
-def test_what_is_written_after_the_move_does_not_reach_the_copy(scene) -> None:
+def test_what_is_written_after_the_move_does_not_reach_the_copy(context) -> None:
     for ahead in (True, False):
-        scene.staging._ahead = ahead
-        x = scene.load(values())[0]
-        moved = scene.to(x)
+        context.staging._ahead = ahead
+        x = context.load(values())[0]
+        moved = context.to(x)
         x.fill_(9)
-        while scene.device.waiting:
-            scene.device.run_one()
+        while context.device.waiting:
+            context.device.run_one()
         assert moved.equal(values())
 
 
-def test_not_a_number_is_the_same_bits_as_itself(scene) -> None:
-    x = scene.load(torch.tensor([float("nan"), 1.0]))[0]
-    begun = scene.device.begun_count
-    assert bits(scene.to(x)) == bits(x)
-    assert scene.device.begun_count == begun
+def test_not_a_number_is_the_same_bits_as_itself(context) -> None:
+    x = context.load(torch.tensor([float("nan"), 1.0]))[0]
+    begun = context.device.begun_count
+    assert bits(context.to(x)) == bits(x)
+    assert context.device.begun_count == begun
 
 
-def test_another_tensor_on_the_same_memory_gets_a_copy_of_its_own(scene) -> None:
-    x = scene.load(values())[0]
-    begun = scene.device.begun_count
-    assert scene.to(x.view(3)).equal(x)
-    assert scene.device.begun_count == begun + 1
+def test_another_tensor_on_the_same_memory_gets_a_copy_of_its_own(context) -> None:
+    x = context.load(values())[0]
+    begun = context.device.begun_count
+    assert context.to(x.view(3)).equal(x)
+    assert context.device.begun_count == begun + 1
 
 
-def test_a_copy_for_one_device_is_not_given_to_another(scene) -> None:
+def test_a_copy_for_one_device_is_not_given_to_another(context) -> None:
     there = torch.device("cuda:1")
-    scene.devices[there] = other = Played()
-    x = scene.load(values())[0]
-    moved = scene.to(x, there)
+    context.devices[there] = other = Played()
+    x = context.load(values())[0]
+    moved = context.to(x, there)
     assert other.begun_count == 1
     assert moved.data_ptr() in other.handed
-    scene.to(scene.load(values())[0], there)
+    context.to(context.load(values())[0], there)
     assert other.begun_count == 2, "the aim has changed"
-    assert scene.device.begun_count == 2
+    assert context.device.begun_count == 2
 
 
-def test_every_copy_is_handed_over_to_the_scripts_stream(scene) -> None:
-    moved = [scene.to(x) for x in scene.load(values(), values())]
-    assert {t.data_ptr() for t in moved} <= set(scene.device.handed)
+def test_every_copy_is_handed_over_to_the_scripts_stream(context) -> None:
+    moved = [context.to(x) for x in context.load(values(), values())]
+    assert {t.data_ptr() for t in moved} <= set(context.device.handed)
 
 
-def test_a_batch_that_the_script_drops_gives_its_copy_back(scene) -> None:
+def test_a_batch_that_the_script_drops_gives_its_copy_back(context) -> None:
     for _ in range(20):
-        scene.load(values())
+        context.load(values())
         gc.collect()
-    assert len(scene.staging._staged) == 0
-    assert scene.device.begun_count == 3, "two misses in a row are enough"
+    assert len(context.staging._staged) == 0
+    assert context.device.begun_count == 3, "two misses in a row are enough"
 
 
-def test_no_more_than_two_batches_wait(scene) -> None:
-    batches = [scene.load(values(start=i)) for i in range(5)]
-    assert len(scene.staging._staged) == 2
-    assert all(scene.to(b[0]).equal(values(start=i)) for i, b in enumerate(batches))
+def test_no_more_than_two_batches_wait(context) -> None:
+    batches = [context.load(values(start=i)) for i in range(5)]
+    assert len(context.staging._staged) == 2
+    assert all(context.to(b[0]).equal(values(start=i)) for i, b in enumerate(batches))
 
 
-def test_a_data_set_that_hands_out_one_tensor_again_gets_what_is_in_it_then(scene) -> None:
+def test_a_data_set_that_hands_out_one_tensor_again_gets_what_is_in_it_then(context) -> None:
     x = values()
     for start in range(4):
         x.numpy()[:] = values(start=start)
-        assert scene.to(scene.load(x)[0]).equal(values(start=start))
+        assert context.to(context.load(x)[0]).equal(values(start=start))
 
 
 MODES = {
@@ -227,15 +227,15 @@ MODES = {
 
 
 @pytest.mark.parametrize("kind", MODES)
-def test_a_copy_from_before_is_not_used_under_a_mode(kind, scene) -> None:
-    x = scene.load(values())[0]
+def test_a_copy_from_before_is_not_used_under_a_mode(kind, context) -> None:
+    x = context.load(values())[0]
     with MODES[kind]():
-        assert scene.to(x).is_inference() == (kind == "inference")
+        assert context.to(x).is_inference() == (kind == "inference")
 
 
-def test_under_a_functional_transform_the_scripts_own_call_answers(scene) -> None:
-    torch.func.vmap(scene.to)(torch.ones(2, 3))
-    assert scene.stock_count == 1
+def test_under_a_functional_transform_the_scripts_own_call_answers(context) -> None:
+    torch.func.vmap(context.to)(torch.ones(2, 3))
+    assert context.stock_count == 1
 
 
 class Subclass(torch.Tensor):
@@ -257,19 +257,19 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_of_other_tensors_the_scripts_own_call_answers(kind, scene) -> None:
-    x = scene.load(OTHERS[kind]())[0]
-    scene.to(x)
-    scene.load(OTHERS[kind]())
-    assert scene.stock_count == 1
-    assert scene.device.begun_count == 1
+def test_of_other_tensors_the_scripts_own_call_answers(kind, context) -> None:
+    x = context.load(OTHERS[kind]())[0]
+    context.to(x)
+    context.load(OTHERS[kind]())
+    assert context.stock_count == 1
+    assert context.device.begun_count == 1
 
 
-def test_of_a_subclass_not_even_an_attribute_is_read(scene) -> None:
+def test_of_a_subclass_not_even_an_attribute_is_read(context) -> None:
     x = torch.ones(3).as_subclass(Subclass)
-    answer = scene.staging.moved(lambda t, *args: "its own", x, (HERE,), {})
+    answer = context.staging.moved(lambda t, *args: "its own", x, (HERE,), {})
     assert answer == "its own"
-    assert not scene.staging._retired
+    assert not context.staging._retired
     assert list(leaves([x])) == []
 
 
@@ -281,9 +281,9 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("args", "kwargs"), CALLS)
-def test_of_other_calls_the_scripts_own_answers(args, kwargs, scene) -> None:
-    scene.to(torch.ones(3), *args, **kwargs)
-    assert scene.stock_count == 1
+def test_of_other_calls_the_scripts_own_answers(args, kwargs, context) -> None:
+    context.to(torch.ones(3), *args, **kwargs)
+    assert context.stock_count == 1
 
 
 def test_all_spellings_of_a_move_are_understood() -> None:
@@ -301,24 +301,24 @@ def test_all_spellings_of_a_move_are_understood() -> None:
     assert target_of("cuda", x, (), {"nonsense": 1}) is None
 
 
-def test_a_batch_of_a_loader_that_is_not_known_is_copied_when_it_is_moved(scene) -> None:
-    x = scene.staging.arrived(None, [values()])[0]
-    assert scene.to(x).equal(x)
-    assert scene.stock_count == 0
-    assert not scene.staging._retired
+def test_a_batch_of_a_loader_that_is_not_known_is_copied_when_it_is_moved(context) -> None:
+    x = context.staging.arrived(None, [values()])[0]
+    assert context.to(x).equal(x)
+    assert context.stock_count == 0
+    assert not context.staging._retired
 
 
 def test_before_training_begins_nothing_is_answered() -> None:
-    scene = ScriptContext(begun=False)
-    scene.to(values())
-    assert scene.stock_count == 1
+    context = ScriptContext(begun=False)
+    context.to(values())
+    assert context.stock_count == 1
 
 
-def test_while_the_device_is_not_ready_nothing_is_started(scene) -> None:
-    scene.device.ready = False
-    scene.to(scene.load(values())[0])
-    assert scene.stock_count == 1
-    assert scene.device.begun_count == 1
+def test_while_the_device_is_not_ready_nothing_is_started(context) -> None:
+    context.device.ready = False
+    context.to(context.load(values())[0])
+    assert context.stock_count == 1
+    assert context.device.begun_count == 1
 
 
 class Pinned:
@@ -340,54 +340,54 @@ def pinned(monkeypatch):
     return Pinned(monkeypatch)
 
 
-def test_page_locked_memory_is_read_only_as_the_loader_gave_it(scene, pinned) -> None:
-    scene.staging._ahead = False
-    scene.loader.pin_memory = True
-    fresh, written = scene.load(pinned(values()), pinned(values()))
+def test_page_locked_memory_is_read_only_as_the_loader_gave_it(context, pinned) -> None:
+    context.staging._ahead = False
+    context.loader.pin_memory = True
+    fresh, written = context.load(pinned(values()), pinned(values()))
     written.add_(1)
-    scene.to(fresh)
-    assert scene.stock_count == 0
-    scene.to(written)
-    scene.to(pinned(values()))
-    assert scene.stock_count == 2
+    context.to(fresh)
+    assert context.stock_count == 0
+    context.to(written)
+    context.to(pinned(values()))
+    assert context.stock_count == 2
 
 
-def test_a_move_that_waits_for_nothing_already_is_left_alone(scene, pinned) -> None:
-    scene.staging._ahead = False
-    x = scene.load(pinned(values()))[0]
-    scene.to(x, HERE, non_blocking=True)
-    assert scene.stock_count == 1
+def test_a_move_that_waits_for_nothing_already_is_left_alone(context, pinned) -> None:
+    context.staging._ahead = False
+    x = context.load(pinned(values()))[0]
+    context.to(x, HERE, non_blocking=True)
+    assert context.stock_count == 1
 
 
-def test_page_locked_batches_are_copied_ahead_where_the_loader_locks_them(scene, pinned) -> None:
-    held = scene.load(pinned(values()))
-    assert scene.device.begun_count == 1
-    scene.loader.pin_memory = True
-    held += scene.load(pinned(values()))
-    assert scene.device.begun_count == 2
+def test_page_locked_batches_are_copied_ahead_where_the_loader_locks_them(context, pinned) -> None:
+    held = context.load(pinned(values()))
+    assert context.device.begun_count == 1
+    context.loader.pin_memory = True
+    held += context.load(pinned(values()))
+    assert context.device.begun_count == 2
 
 
-def test_a_script_that_reads_back_without_waiting_is_left_alone_from_then_on(scene) -> None:
+def test_a_script_that_reads_back_without_waiting_is_left_alone_from_then_on(context) -> None:
     there = torch.ones(3, device="meta")
-    scene.to(there, "cpu", non_blocking=False)
-    assert not scene.staging._retired
-    scene.to(there, "cpu", non_blocking=True)
-    assert scene.staging._retired
-    count = scene.stock_count
-    scene.to(scene.load(values())[0])
-    assert scene.stock_count == count + 1
+    context.to(there, "cpu", non_blocking=False)
+    assert not context.staging._retired
+    context.to(there, "cpu", non_blocking=True)
+    assert context.staging._retired
+    count = context.stock_count
+    context.to(context.load(values())[0])
+    assert context.stock_count == count + 1
 
 
 @pytest.mark.parametrize("broken", ["copy", "event", "finish", "hand_over", "pinned_empty"])
-def test_a_device_that_fails_leaves_the_script_its_own_call(broken, scene) -> None:
+def test_a_device_that_fails_leaves_the_script_its_own_call(broken, context) -> None:
     def fail(*args):
         raise RuntimeError("out of memory")
 
-    setattr(scene.device, broken, fail)
-    x = scene.load(values())[0]
-    assert scene.to(x).equal(x)
-    assert scene.stock_count == 1
-    assert scene.staging._retired
+    setattr(context.device, broken, fail)
+    x = context.load(values())[0]
+    assert context.to(x).equal(x)
+    assert context.stock_count == 1
+    assert context.staging._retired
 
 
 def test_leaves_of_usual_batches_are_found_in_their_places() -> None:
@@ -397,9 +397,9 @@ def test_leaves_of_usual_batches_are_found_in_their_places() -> None:
 
 
 def test_a_batch_that_holds_itself_breaks_nothing() -> None:
-    scene, batch = ScriptContext(), []
+    context, batch = ScriptContext(), []
     batch.append(batch)
-    assert scene.staging.arrived(scene.loader, batch) is batch
+    assert context.staging.arrived(context.loader, batch) is batch
 
 
 def test_plain_is_judged_by_memory() -> None:
@@ -412,19 +412,19 @@ class Script:
     """A script that does what it likes, in an order that chance gives."""
 
     def __init__(self, *, ahead, coin):
-        self.scene, self.coin = ScriptContext(ahead=ahead), coin
+        self.context, self.coin = ScriptContext(ahead=ahead), coin
         self.alive, self.moved, self.serial = [], [], 0
 
     def load(self):
         self.serial += 10
         x = values(4, start=self.serial)
-        self.alive += self.scene.load(x, x[:2].int())
+        self.alive += self.context.load(x, x[:2].int())
 
     def to(self):
         x = self.coin.choice(self.alive)
-        copied = self.scene.to(x)
+        copied = self.context.to(x)
         assert copied.data_ptr() not in {t.data_ptr() for t, _ in self.moved}
-        assert copied.data_ptr() in self.scene.device.handed
+        assert copied.data_ptr() in self.context.device.handed
         self.moved.append((copied, x.clone()))
 
     def to_twice(self):
@@ -452,13 +452,13 @@ class Script:
         self.alive.clear()
 
     def let_run(self):
-        if self.scene.device.waiting:
-            self.scene.device.run_one()
+        if self.context.device.waiting:
+            self.context.device.run_one()
 
     def check(self):
         assert all(copied.equal(then) for copied, then in self.moved)
-        assert self.scene.stock_count == 0
-        assert not self.scene.staging._retired
+        assert self.context.stock_count == 0
+        assert not self.context.staging._retired
 
 
 ALWAYS = ("load", "load", "let_run", "let_run", "break_off", "drop_copy")
@@ -473,6 +473,6 @@ def test_every_copy_has_the_bits_of_its_moment_and_keeps_them(count, ahead, coin
     for _ in range(count):
         getattr(script, coin.choice(WITH_BATCH if script.alive else ALWAYS))()
         script.check()
-    while script.scene.device.waiting:
+    while script.context.device.waiting:
         script.let_run()
     script.check()

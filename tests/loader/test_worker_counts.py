@@ -111,7 +111,7 @@ def test_more_workers_are_never_predicted_to_be_slower(fetch_s, ratio, rest_s, c
 # ---- scenes
 
 
-def scene(data_ms=50.0, rest_ms=50.0, machine=SERVER, step_count=50, **traits):
+def context(data_ms=50.0, rest_ms=50.0, machine=SERVER, step_count=50, **traits):
     named = {"loader.workers": 0, "loader.map_style": True, "loader.persistent": False}
     named |= {f"loader.{name}": value for name, value in traits.items()}
     profile = sample_profile(
@@ -121,47 +121,52 @@ def scene(data_ms=50.0, rest_ms=50.0, machine=SERVER, step_count=50, **traits):
 
 
 def test_a_loader_that_is_not_waited_for_costs_no_trial() -> None:
-    idle = scene(data_ms=0.5)
+    idle = context(data_ms=0.5)
     assert counts(idle) == ()
     assert worker_counts.why_none(idle) == (
-        "the loop waits for its loader only 0.99 % of the time: it is not the bottleneck"
+        "the loop waits for its loader only 0.99% of the time: it is not the bottleneck"
     )
 
 
 def test_short_passes_whose_start_was_not_seen_are_worth_a_trial() -> None:
-    short = scene(data_ms=0.5, workers=2, fetch_s=20 * MS, batch_count=60)
+    short = context(data_ms=0.5, workers=2, fetch_s=20 * MS, batch_count=60)
     assert 2 in counts(short)
-    assert counts(scene(data_ms=0.5, workers=2, fetch_s=20 * MS, batch_count=60_000)) == ()
-    assert counts(scene(data_ms=0.5, workers=2, fetch_s=20 * MS, batch_count=40)) == ()  # was seen
+    assert counts(context(data_ms=0.5, workers=2, fetch_s=20 * MS, batch_count=60_000)) == ()
+    assert (
+        counts(context(data_ms=0.5, workers=2, fetch_s=20 * MS, batch_count=40)) == ()
+    )  # was seen
 
 
 def test_what_a_batch_takes_inside_the_workers_counts_where_it_is_known() -> None:
-    assert counts(scene(workers=2, fetch_s=200 * MS))[0] == 5
+    assert counts(context(workers=2, fetch_s=200 * MS))[0] == 5
     # Unknown: workers that are waited for are busy all the time, so it is 2 x 100 ms.
-    assert counts(scene(workers=2))[0] == 5
+    assert counts(context(workers=2))[0] == 5
 
 
 def test_several_batches_in_a_step_are_counted() -> None:
-    one, four = worker_counts.read_load(scene()), worker_counts.read_load(scene(batches_per_step=4))
+    one, four = (
+        worker_counts.read_load(context()),
+        worker_counts.read_load(context(batches_per_step=4)),
+    )
     assert four.fetch_s == pytest.approx(one.fetch_s / 4)
     assert fitting_count(four) == fitting_count(one)
 
 
 def test_the_script_s_own_number_is_tried_only_where_its_workers_end_with_each_pass() -> None:
-    assert counts(scene(workers=3, fetch_s=300 * MS)) == (7, 6, 9, 3)
-    kept = scene(workers=3, fetch_s=300 * MS, persistent=True)
+    assert counts(context(workers=3, fetch_s=300 * MS)) == (7, 6, 9, 3)
+    kept = context(workers=3, fetch_s=300 * MS, persistent=True)
     assert counts(kept) == (7, 6, 9)
-    assert counts(scene(workers=8, fetch_s=50 * MS, persistent=True)) == ()
+    assert counts(context(workers=8, fetch_s=50 * MS, persistent=True)) == ()
 
 
 def test_the_main_process_is_tried_where_a_batch_is_dearer_to_hand_over_than_to_make() -> None:
-    cheap = scene(data_ms=2.0, rest_ms=4.0, workers=4, fetch_s=0.2 * MS)
+    cheap = context(data_ms=2.0, rest_ms=4.0, workers=4, fetch_s=0.2 * MS)
     assert counts(cheap) == (0, 4)
     assert worker_counts.speedup_of(cheap, 0) == pytest.approx(6 / 4.2)
 
 
 def test_workers_that_wait_for_a_core_are_not_taken_for_workers_that_wait_for_storage() -> None:
-    crowded = scene(workers=8, fetch_s=400 * MS, fetch_cpu_ratio=0.25, machine=LAPTOP)
+    crowded = context(workers=8, fetch_s=400 * MS, fetch_cpu_ratio=0.25, machine=LAPTOP)
     profile = sample_profile({Phase.DATA: 0.05, Phase.FORWARD: 0.05})
     free = {"core_count": 4, "fetch_cpu_ratio": 0.25, "fetch_s": 0.4}
     seen = worker_counts.read_load(crowded)
@@ -174,7 +179,7 @@ def test_workers_that_wait_for_a_core_are_not_taken_for_workers_that_wait_for_st
 
 
 def test_predicts_the_speed_up_of_the_whole_step() -> None:
-    assert worker_counts.speedup_of(scene(), 2) == pytest.approx(100 / 50.3)
+    assert worker_counts.speedup_of(context(), 2) == pytest.approx(100 / 50.3)
     assert worker_counts.speedup_of(ScriptContext(machine=LAPTOP), 2) is None
 
 
@@ -184,7 +189,7 @@ def test_predicts_the_speed_up_of_the_whole_step() -> None:
 def beside(data_ms, rest_ms, busy_cores, core_count=2, threads=2, **traits):
     """Return a loop whose other phases keep `busy_cores` of a job's cores busy."""
     machine = replace(LAPTOP, budget=replace(LAPTOP.budget, core_count=core_count))
-    one = scene(data_ms=data_ms, rest_ms=rest_ms, machine=machine, **traits)
+    one = context(data_ms=data_ms, rest_ms=rest_ms, machine=machine, **traits)
     used = (data_ms + rest_ms * busy_cores) / (data_ms + rest_ms)
     profile = replace(one.baseline, cores_ratio=used)
     return replace(one, baseline=profile, traits={**one.traits, "threads": threads})

@@ -30,7 +30,7 @@ def test_each_fault_of_the_list_can_be_planted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "says"),
+    ("row", "message"),
     [
         ((MAKEFILE, SELF, "no such text"), "stands 0 times"),
         ((MAKEFILE, SELF, "READY"), "stands .* times"),
@@ -38,10 +38,10 @@ def test_each_fault_of_the_list_can_be_planted() -> None:
         ((MAKEFILE, "tests/none.py", "mutants clean"), "there is no tests/none.py"),
     ],
 )
-def test_a_list_that_does_not_fit_is_refused(tmp_path, row, says) -> None:
+def test_a_list_that_does_not_fit_is_refused(tmp_path, row, message) -> None:
     path = tmp_path / "faults.toml"
     path.write_text(ROW.format(*row))
-    with pytest.raises(run.StaleList, match=says):
+    with pytest.raises(run.StaleList, match=message):
         run.read_list(path)
 
 

@@ -73,12 +73,12 @@ def diagnosis(workload):
             Finding(
                 name="few-workers",
                 share=interval(0.38, 0.43, 0.47),
-                says="The loop waits 43 % of the step for batches that one process makes.",
+                message="The loop waits 43% of the step for batches that one process makes.",
                 remedy="Give the loader two workers.",
                 lever="loader_workers",
                 places=(slow,),
             ),
-            Finding(name="shm-too-small", says="64.0 MiB are left.", remedy="Pass --shm-size."),
+            Finding(name="shm-too-small", message="64.0 MiB are left.", remedy="Pass --shm-size."),
         ),
         hot_lines=(HotLine(place=slow, share_ratio=0.12, phase="data", calls="PIL.Image.resize"),),
     )
@@ -144,15 +144,15 @@ def rows():
             Effect.ROUNDING, speedup=interval(1.03, 1.06, 1.09),
         ),
         row(
-            "channels_last", True, "dropped", "No faster than 2 % after 96 pairs.",
+            "channels_last", True, "dropped", "No faster than 2% after 96 pairs.",
             Effect.ROUNDING, speedup=interval(0.97, 0.99, 1.01),
         ),
         row("compile", "default", "failed", "No C compiler is installed.", Effect.ROUNDING),
         row(
             "fused_optimizer", None, "skipped",
-            "The optimizer takes 4.7 % of the step, so it can give 1.02x at best.", Effect.ROUNDING,
+            "The optimizer takes 4.7% of the step, so it can give 1.02x at best.", Effect.ROUNDING,
         ),
-        row("autocast", None, "skipped", "It needs --allow precision.", Effect.PRECISION),
+        row("autocast", None, "skipped", "It needs --numerics precision.", Effect.PRECISION),
     )  # fmt: skip
 
 
@@ -163,15 +163,17 @@ def tuning(machine, workload, profile, tuned, rows):
         workload=workload,
         baseline=profile,
         tuned=tuned,
-        plan=Plan().pull("gather_batches", True).pull("intra_op_threads", 2),
+        plan=Plan().with_lever("gather_batches", True).with_lever("intra_op_threads", 2),
         proof=Proof(
             effect=Effect.ROUNDING,
             gates=(
-                Gate(name="same batches", passed=True, says="32 batches have equal hashes."),
+                Gate(name="same batches", passed=True, message="32 batches have equal hashes."),
                 Gate(
-                    name="same maths", passed=True, says="Gradients are 1.3 times the floor apart."
+                    name="same maths",
+                    passed=True,
+                    message="Gradients are 1.3 times the floor apart.",
                 ),
-                Gate(name="weights", passed=None, says="The baseline itself does not repeat."),
+                Gate(name="weights", passed=None, message="The baseline itself does not repeat."),
             ),
         ),
         cost=Cost(wall_s=263.0, launch_count=14),
@@ -242,12 +244,12 @@ def watched():
 @pytest.fixture
 def raced(tuning, diagnosis, watched):
     """A tuning with everything that a page can show."""
-    gather = Plan().pull("gather_batches", True)
-    both = gather.pull("intra_op_threads", 2)
-    extra = both.pull("malloc_retention", True)
+    gather = Plan().with_lever("gather_batches", True)
+    both = gather.with_lever("intra_op_threads", 2)
+    extra = both.with_lever("malloc_retention", True)
     losses = tuple(2.3 * 0.97**index for index in range(32))
     broken = Comparison(
-        baseline=both, candidate=both.pull("compile", "default"), verdict=Verdict.FAIL,
+        baseline=both, candidate=both.with_lever("compile", "default"), verdict=Verdict.FAIL,
         failure="No C compiler is installed.",
     )  # fmt: skip
     return replace(
@@ -256,7 +258,13 @@ def raced(tuning, diagnosis, watched):
         races=(
             race(Plan(), gather, Verdict.WIN, (1.31, 1.35, 1.4), seed=1),
             race(gather, both, Verdict.WIN, (1.03, 1.06, 1.09), seed=2),
-            race(both, both.pull("channels_last", True), Verdict.DROP, (0.97, 0.99, 1.01), seed=3),
+            race(
+                both,
+                both.with_lever("channels_last", True),
+                Verdict.DROP,
+                (0.97, 0.99, 1.01),
+                seed=3,
+            ),
             broken,
             race(both, extra, Verdict.UNDECIDED, (0.99, 1.02, 1.06), seed=4),
             race(both, extra, Verdict.DROP, (0.98, 0.995, 1.01), seed=5),

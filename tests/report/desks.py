@@ -25,10 +25,10 @@ class Desk:
 
     def again(self, traits=None, entry=Entry.SCRIPT, argv=("train.py",), env=None, **plan):
         workload = replace(self.workload, entry=entry, argv=argv, cwd=str(self.folder))
-        pulled = Plan(tuple(sorted(plan.items())))
+        applied = Plan(tuple(sorted(plan.items())))
         before = {path: path.read_bytes() for path in self.folder.rglob("*.py")}
         made = write_edits(
-            workload, pulled, traits=traits or {}, env=env or {}, python_version=self.python
+            workload, applied, traits=traits or {}, env=env or {}, python_version=self.python
         )
         assert before == {path: path.read_bytes() for path in self.folder.rglob("*.py")}
         self.notes, self.diff = made.notes, made.diff

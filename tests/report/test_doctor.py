@@ -94,7 +94,7 @@ def test_gives_the_reason_of_every_limit(budget, reason) -> None:
         "32 inter-op threads",
         "NVIDIA H200",
         "libgomp (openmp, 7 threads)",
-        "throttled 95 %",
+        "throttled 95%",
     ],
 )
 def test_tells_every_fact(fact) -> None:

@@ -31,7 +31,7 @@ def test_the_parts_are_frozen(tuning):
     assert set(doc["workload"]) == {"entry", "argv", "cwd", "python"}
     assert set(doc["speedup"]) == {"low", "mid", "high"}
     assert set(doc["maths"]) == {"effect", "gates"}
-    assert set(doc["maths"]["gates"][0]) == {"name", "passed", "says", "distance_ratio"}
+    assert set(doc["maths"]["gates"][0]) == {"name", "passed", "message", "distance_ratio"}
     assert set(doc["cost"]) == {"wall_s", "launches"}
     for row in doc["levers"]:
         assert set(row) == {"lever", "setting", "verdict", "speedup", "effect", "why"}

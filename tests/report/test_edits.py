@@ -728,7 +728,7 @@ def test_bytes_that_are_not_plain_utf8_stay(desk, head) -> None:
     path = desk.folder / "train.py"
     path.write_bytes(head + b"import torch\no = torch.optim.SGD(ps, 1)\n")
     workload = replace(desk.workload, argv=("train.py",), cwd=str(desk.folder))
-    plan = Plan().pull("fused_optimizer", True)
+    plan = Plan().with_lever("fused_optimizer", True)
     diff = write_edits(workload, plan, traits={}, env={}).diff
     subprocess.run(
         ["patch", "-p1", "--fuzz=0"], input=diff.encode("utf-8", "surrogateescape"),
@@ -761,7 +761,7 @@ def test_a_script_beside_the_working_folder_says_where_the_diff_belongs(desk) ->
     workload = replace(
         desk.workload, entry=Entry.SCRIPT, argv=(str(desk.folder / "train.py"),), cwd=str(inner)
     )
-    plan = Plan().pull("intra_op_threads", 1)
+    plan = Plan().with_lever("intra_op_threads", 1)
     made = write_edits(workload, plan, traits={}, env={})
     assert "+++ b/train.py" in made.diff
     assert made.notes[-1].endswith(f"patch -p1 -d {desk.folder}")
@@ -775,7 +775,7 @@ def test_a_script_above_the_working_folder_has_a_name_that_patch_takes(desk, wor
     script.write_text("import torch\nimport other\n")
     (desk.folder / "other.py").write_text("import torch\n\n\ntorch.set_num_threads(8)\n")
     workload = replace(desk.workload, entry=Entry.SCRIPT, argv=(word,), cwd=f"{inner}/../run")
-    made = write_edits(workload, Plan().pull("intra_op_threads", 1), traits={}, env={})
+    made = write_edits(workload, Plan().with_lever("intra_op_threads", 1), traits={}, env={})
     assert {line for line in made.diff.splitlines() if line.startswith("+++")} == {
         "+++ b/train.py", "+++ b/other.py",
     }  # fmt: skip
@@ -834,8 +834,8 @@ def test_the_diff_in_the_documents_is_what_is_printed(desk) -> None:
     (shown,) = re.findall(r"^```diff\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     shutil.copy(ROOT / "examples" / "image_pipeline.py", desk.folder)
     workload = replace(desk.workload, argv=("image_pipeline.py",), cwd=str(desk.folder))
-    plan = Plan().pull("channels_last", True).pull("intra_op_threads", 2)
-    plan = plan.pull("loader_workers", 2).pull("omp_wait_policy", "passive")
+    plan = Plan().with_lever("channels_last", True).with_lever("intra_op_threads", 2)
+    plan = plan.with_lever("loader_workers", 2).with_lever("omp_wait_policy", "passive")
     traits = IMAGES | {"loader.workers": 0, "loader.draws": True}
     made = write_edits(workload, plan, traits=traits, env={})
     assert made.diff == shown

@@ -80,10 +80,10 @@ def train(tmp_path, workload):
         edited = replace(
             workload, entry=Entry.SCRIPT, argv=("train.py",), cwd=str(tmp_path / "edited")
         )
-        pulled = Plan(tuple(sorted(plan.items())))
-        made = write_edits(edited, pulled, traits=traits, env={})
+        applied = Plan(tuple(sorted(plan.items())))
+        made = write_edits(edited, applied, traits=traits, env={})
         patched(tmp_path / "edited", made.diff)
-        levers = [word for pair in plan.items() for word in ("--lever", "{}={}".format(*pair))]
+        levers = [word for pair in plan.items() for word in ("--set", "{}={}".format(*pair))]
         under = ("-m", "hasten", "run", *levers, "train.py", *argv)
         said = start(*under, cwd=tmp_path / "plan", path=str(ROOT / "src"))
         return made, said, start("train.py", *argv, cwd=tmp_path / "edited")
@@ -135,7 +135,7 @@ def kept(tmp_path, monkeypatch, tuning):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "train.py").write_text("import torch\n\nopt = torch.optim.SGD(ps, 1)\n")
-    plan = Plan().pull("fused_optimizer", True).pull("intra_op_threads", 2)
+    plan = Plan().with_lever("fused_optimizer", True).with_lever("intra_op_threads", 2)
     workload = replace(tuning.workload, argv=("train.py",), cwd=str(tmp_path))
     archive.remember(replace(tuning, plan=plan, workload=workload), Path("hasten.toml"))
     return tmp_path

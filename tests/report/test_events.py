@@ -18,7 +18,7 @@ from hasten.report.events import ALWAYS, KEYS, SCHEMA, Events, open_stream
 PAGE = Path(__file__).parents[2] / "docs" / "events.md"
 PAIR = Pair(baseline_s=1.1, candidate_s=1.0, baseline_first=True)
 GAIN = Interval(low_ratio=1.01, mid_ratio=1.12, high_ratio=1.24)
-THREADS = Plan().pull("intra_op_threads", 2)
+THREADS = Plan().with_lever("intra_op_threads", 2)
 WON = Comparison(
     baseline=Plan(), candidate=THREADS, verdict=Verdict.WIN, speedup=GAIN, pairs=(PAIR, PAIR),
     wall_s=3.0,

@@ -16,7 +16,7 @@ def shown(diagnosis, workload):
 
 def test_a_hot_line_shows_its_place_phase_call_and_source(diagnosis, workload) -> None:
     text = shown(diagnosis, workload)
-    assert "12 %  train.py:7  data  in PIL.Image.resize" in text
+    assert "12%  train.py:7  data  in PIL.Image.resize" in text
     assert "images = slow(images)" in text
 
 
@@ -34,4 +34,4 @@ def test_the_eight_dearest_lines_are_shown_and_the_rest_is_counted(diagnosis, wo
 
 def test_a_line_without_source_stands_alone(workload) -> None:
     bare = HotLine(place=Place(path=f"{workload.cwd}/a.py", line=3), share_ratio=0.5)
-    assert shown(Diagnosis(hot_lines=(bare,)), workload).split() == ["50", "%", "a.py:3"]
+    assert shown(Diagnosis(hot_lines=(bare,)), workload).split() == ["50%", "a.py:3"]

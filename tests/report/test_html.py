@@ -135,7 +135,7 @@ def test_what_the_user_wrote_stays_text(browser, raced, tell, tmp_path):
     evil = "`<video>` <script>document.title='x'</script><img src=x onerror=alert(1)>\"'&amp;"
     place = Place(path=f"{raced.workload.cwd}/{evil}.py", line=3, source=f"x = '{evil}'")
     workload = replace(raced.workload, argv=(f"{evil}.py", evil))
-    finding = Finding(name="odd", says=evil, remedy=evil, places=(place,))
+    finding = Finding(name="odd", message=evil, remedy=evil, places=(place,))
     seen = replace(
         raced.diagnosis, findings=(finding,), hot_lines=(HotLine(place=place, share_ratio=0.3),)
     )
@@ -173,9 +173,9 @@ def test_a_page_of_little_shows_no_empty_section(browser, request, tell, tmp_pat
 def test_every_word_of_the_answer_is_on_the_page(raced, tell):
     text = tell(raced)
     for said in (
-        "This script can run 1.43x as fast.", "95 % interval 1.38x to 1.49x", "few-workers",
+        "1.43x faster.", "95% interval 1.38x to 1.49x", "few-workers",
         "hasten findings few-workers", "No C compiler is installed.", "Pass --shm-size.",
-        "It needs --allow precision.", "torch.set_num_threads(2)", "train.py:7",
+        "It needs --numerics precision.", "torch.set_num_threads(2)", "train.py:7",
         "images = slow(images)", "Gradients are 1.3 times the floor apart.",
         "AMD EPYC 9V74 80-Core Processor", "Set OMP_NUM_THREADS=2.", "The script sets no seed",
         "left out again: malloc_retention", "120 pairs in 6.5 s, faster in 120",
@@ -187,8 +187,8 @@ def test_every_word_of_the_answer_is_on_the_page(raced, tell):
 def test_the_waterfall_goes_on_from_the_races_that_were_taken(raced):
     chart = html.races.waterfall(raced)
     assert [(fall.kind, fall.level) for fall in chart.falls] == [
-        ("start", "100 %"), ("gain", "74 %"), ("gain", "70 %"), ("guess", "69 %"),
-        ("out", "68 %"), ("fresh", "70 %"),
+        ("start", "100%"), ("gain", "74%"), ("gain", "70%"), ("guess", "69%"),
+        ("out", "68%"), ("fresh", "70%"),
     ]  # fmt: skip
     ends = [fall.rest + fall.change for fall in chart.falls]
     assert ends[1] == pytest.approx(chart.falls[0].rest)
@@ -198,7 +198,7 @@ def test_the_waterfall_goes_on_from_the_races_that_were_taken(raced):
 
 
 def test_what_the_proof_took_out_of_the_plan_is_on_the_waterfall(raced, rows):
-    kept = Plan().pull("gather_batches", True)
+    kept = Plan().with_lever("gather_batches", True)
     taken = tuple(
         replace(row, outcome="rejected", why="faster, but wrong")
         if row.lever == "intra_op_threads" else row
@@ -217,7 +217,7 @@ def test_a_race_without_a_following_one_counts_by_the_plan_or_by_its_verdict(rac
     to = first[0].candidate
     assert [move.after for move in html.search_path.moves(first, to)] == [to]
     assert html.search_path.moves(first, Plan()) == []
-    other = Plan().pull("something", "else")
+    other = Plan().with_lever("something", "else")
     assert [move.after for move in html.search_path.moves(first, other)] == [to]
     assert html.search_path.moves([replace(first[0], verdict=Verdict.DROP)], other) == []
     guess = replace(first[0], verdict=Verdict.UNDECIDED)
@@ -227,7 +227,7 @@ def test_a_race_without_a_following_one_counts_by_the_plan_or_by_its_verdict(rac
 
 
 def test_a_bundle_has_a_short_name_and_is_spelt_out(raced):
-    three = Plan().pull("a", 1).pull("b", 2).pull("c", "x y")
+    three = Plan().with_lever("a", 1).with_lever("b", 2).with_lever("c", "x y")
     bundle = replace(raced.races[0], candidate=three)
     known = replace(raced, races=(bundle,), confirmed=replace(raced.confirmed, candidate=three))
     fall = html.races.waterfall(known).falls[1]
@@ -264,9 +264,9 @@ def test_an_interval_that_says_nothing_is_not_drawn(raced):
 def test_a_step_that_hangs_is_cut_off_and_told(watched):
     hung = replace(watched[0], phase_ns={Phase.DATA: int(60e9)})
     usual, seen = html.curves.course(watched), html.curves.course((*watched[1:], hung))
-    assert seen.slowest[0].wall == "1 m 00 s"
-    assert "1 of them reaches beyond the picture" in seen.says
-    assert "beyond" not in usual.says
+    assert seen.slowest[0].wall == "1m 00s"
+    assert "1 of them reaches beyond the picture" in seen.message
+    assert "beyond" not in usual.message
     heights = [float(n) for layer in seen.layers for n in re.findall(r"V([\d.]+)", layer.path)]
     assert min(heights) >= 0.0
 
@@ -288,7 +288,7 @@ def test_losses_that_are_no_numbers_leave_a_gap():
     chart = html.curves.losses(proof)
     assert chart.baseline.count("M") == 2
     assert "nan" not in chart.baseline
-    assert "the same, to the last bit" in chart.says
+    assert "the same, to the last bit" in chart.message
     assert (
         html.curves.losses(replace(proof, baseline_losses=(nan,) * 4, candidate_losses=())) is None
     )
@@ -297,10 +297,10 @@ def test_losses_that_are_no_numbers_leave_a_gap():
 
 def test_losses_that_differ_are_told():
     proof = Proof(
-        effect=Effect.REDRAW, baseline_losses=(2.0, 1.0), candidate_losses=(2.0, 1.1),
-        gates=(Gate(name="G5 learning", passed=True, says="No worse."),),
+        effect=Effect.DISTRIBUTION, baseline_losses=(2.0, 1.0), candidate_losses=(2.0, 1.1),
+        gates=(Gate(name="G5 learning", passed=True, message="No worse."),),
     )  # fmt: skip
-    assert "differs by 0.091 of its value at most" in html.curves.losses(proof).says
+    assert "differs by 0.091 of its value at most" in html.curves.losses(proof).message
 
 
 def test_a_finding_says_whether_the_plan_mends_it(raced):
@@ -308,7 +308,7 @@ def test_a_finding_says_whether_the_plan_mends_it(raced):
         return html.sections.findings(raced.diagnosis, raced.workload, plan)[0].help
 
     assert help_for(None) == "The lever loader_workers does it without an edit."
-    assert help_for(Plan().pull("loader_workers", 2)) == "The plan has loader_workers=2."
+    assert help_for(Plan().with_lever("loader_workers", 2)) == "The plan has loader_workers=2."
 
 
 def test_a_path_outside_of_the_folder_is_told_whole(raced):
@@ -323,7 +323,7 @@ def test_what_a_user_s_words_hold_stays_text(raced, tell):
     argv = (f"{tag}.py", "--name", tag)
     hostile = replace(
         raced, workload=replace(raced.workload, argv=argv), notes=(f"A note: {tag}",),
-        proof=replace(raced.proof, gates=(Gate(name=tag, passed=True, says=tag),)),
+        proof=replace(raced.proof, gates=(Gate(name=tag, passed=True, message=tag),)),
         levers=tuple(replace(row, why=tag) for row in raced.levers),
     )  # fmt: skip
     text = tell(hostile, edits=EDITS + f"+{tag}\n")

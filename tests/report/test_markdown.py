@@ -59,7 +59,7 @@ def headings(page):
 def test_the_answer_stands_first_and_all_parts_follow(rendered, tuning, diagnosis):
     page = rendered(replace(tuning, diagnosis=diagnosis))
     assert headings(page) == [
-        "This script can run 1.43x as fast.", "Plan", "Where a step goes", "What makes it slow",
+        "1.43x faster.", "Plan", "Where a step goes", "What makes it slow",
         "What it does to the maths", "Machine", "How to reproduce",
     ]  # fmt: skip
     assert "**1.43x (1.38x to 1.49x)**" in page
@@ -74,7 +74,7 @@ def test_the_plan_the_phases_and_the_gates_are_tables(rendered, tuning):
     plan = table(page, "lever")
     assert plan[1][:4] == ["gather_batches", "True", "1.35x (1.31x to 1.40x)", "exact"]
     phases = table(page, "phase")
-    assert phases[1] == ["data", "14.8 ms", "43 %", "5.2 ms", "22 %"]
+    assert phases[1] == ["data", "14.8 ms", "43%", "5.2 ms", "22%"]
     assert phases[-1][0] == "mean step"
     assert [row[0] for row in table(page, "gate")[1:]] == ["passed", "passed", "open"]
 
@@ -91,8 +91,8 @@ def test_nothing_found_is_said_without_a_plan(rendered, nothing):
 
 def test_what_the_user_wrote_breaks_no_table_and_calls_nobody(rendered, tuning, diagnosis):
     place = Place(path=f"{tuning.workload.cwd}/a|b.py", line=3, source=NASTY)
-    bad = Finding(name="few-workers", says=NASTY, remedy=NASTY, places=(place,))
-    gates = (Gate(name=NASTY, passed=False, says=NASTY),)
+    bad = Finding(name="few-workers", message=NASTY, remedy=NASTY, places=(place,))
+    gates = (Gate(name=NASTY, passed=False, message=NASTY),)
     sick = replace(
         tuning, diagnosis=replace(diagnosis, findings=(bad,)), notes=(NASTY,),
         proof=Proof(effect=Effect.EXACT, gates=gates),
@@ -122,9 +122,9 @@ def test_paths_are_told_relative_to_the_folder_of_the_command(rendered, tuning, 
     assert tuning.workload.cwd not in page
 
 
-def test_a_lever_that_was_pulled_by_hand_has_a_row(rendered, tuning):
-    page = rendered(replace(tuning, plan=Plan().pull("mine", 3)))
-    assert table(page, "lever")[1] == ["mine", "3", "", "", "pulled by hand"]
+def test_a_lever_that_was_applied_by_hand_has_a_row(rendered, tuning):
+    page = rendered(replace(tuning, plan=Plan().with_lever("mine", 3)))
+    assert table(page, "lever")[1] == ["mine", "3", "", "", "set by hand"]
 
 
 def test_every_form_says_what_was_granted(rendered, tuning, profile, machine, profiled):

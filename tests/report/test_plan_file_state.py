@@ -41,7 +41,7 @@ def stopped(tuning, *, proved=False):
 
 
 @pytest.mark.parametrize(
-    ("change", "state", "says"),
+    ("change", "state", "message"),
     [
         (lambda t: t, State.CONFIRMED, None),
         (lambda t: stopped(t, proved=True), State.PROVED, "not confirmed its gain"),
@@ -51,14 +51,14 @@ def stopped(tuning, *, proved=False):
         (lambda t: replace(stopped(t), plan=Plan()), State.UNPROVED, "is empty"),
     ],
 )
-def test_the_file_says_how_far_its_plan_goes(path, tuning, change, state, says):
+def test_the_file_says_how_far_its_plan_goes(path, tuning, change, state, message):
     saved = write(path, change(tuning))
     assert tomllib.loads(path.read_text())["evidence"]["state"] == state
     assert saved.state is state
     found = plan_file.doubts(saved)
-    assert len(found) == bool(says)
+    assert len(found) == bool(message)
     for one in found:
-        assert says in one.says
+        assert message in one.message
         assert one.refuses is (state is State.FAILED)
 
 
@@ -138,5 +138,5 @@ def test_a_name_that_is_no_utf8_is_the_same_name_in_a_run(path, tuning, machine)
     workload = replace(tuning.workload, argv=("caf\udce9.py", "--out", "\udcff"))
     saved = write(path, replace(tuning, workload=workload))
     assert plan_file.differences(saved, machine, workload) == ()
-    saved = replace(saved, band=LossEnvelope(losses=(1.0,), spreads=(0.1,)))
-    assert plan_file.fitting_band(saved, machine, workload) == saved.band
+    saved = replace(saved, envelope=LossEnvelope(losses=(1.0,), spreads=(0.1,)))
+    assert plan_file.fitting_envelope(saved, machine, workload) == saved.envelope

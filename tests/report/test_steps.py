@@ -14,7 +14,7 @@ def ceiling(middle):
 
 def test_a_perfect_loader_is_told_by_what_was_measured(profile):
     said = loader_ceiling(replace(profile, ceiling=ceiling(1.5)))
-    assert "67 % of its time: at most 1.50x" in said
+    assert "67% of its time: at most 1.50x" in said
     assert "measured" in said
 
 

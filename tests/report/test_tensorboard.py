@@ -16,7 +16,7 @@ PAIRS = tuple(Pair(baseline_s=s, candidate_s=1.0, baseline_first=True) for s in 
 @pytest.fixture
 def examined(tuning, diagnosis):
     race = Comparison(
-        baseline=Plan(), candidate=Plan().pull("intra_op_threads", 2), verdict=Verdict.WIN,
+        baseline=Plan(), candidate=Plan().with_lever("intra_op_threads", 2), verdict=Verdict.WIN,
         speedup=tuning.speedup, pairs=PAIRS,
     )  # fmt: skip
     steps = (Step(phase_ns={Phase.DATA: 4_000_000, Phase.FORWARD: 1_000_000}, sample_count=8),) * 2

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from hasten.cli.streams import SPELT_OUT
 from hasten.records import (
     Budget,
     Effect,
@@ -25,7 +26,7 @@ from hasten.report.wording import command_line
 
 
 def shown(page, *, encoding="utf-8", width=80):
-    paper = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
+    paper = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors=SPELT_OUT, newline="")
     Console(file=paper, width=width, no_color=True, force_terminal=False).print(page)
     paper.flush()
     return paper.buffer.getvalue().decode(encoding)
@@ -56,8 +57,8 @@ def test_a_profile_says_what_was_measured(profile, machine, profiled):
     page = shown(text.render_profile(profiled(profile, machine, ("No seed is set.",))))
     for words in (
         "34.1 ms", "33.2 ms to 36 ms", "64 steps", "samples/s", "1.2 of 2 cores", "812.0 MiB",
-        "16095 per step", "12 % of the matrix-product peak", "adds 0.4 % to a step",
-        "evaluation 4 ms", "No seed is set.", "43 % of the step is spent waiting for its data.",
+        "16095 per step", "12% of the matrix-product peak", "adds 0.4% to a step",
+        "evaluation 4 ms", "No seed is set.", "43% of the step is spent waiting for its data.",
     ):  # fmt: skip
         assert words in page, words
 
@@ -85,7 +86,7 @@ def test_one_core_is_singular(profile, machine, profiled):
 
 @pytest.mark.parametrize("phase", [p for p in Phase if p.in_step])
 def test_every_phase_can_be_the_bottleneck(profile, phase):
-    assert bottleneck(replace(profile, phase_s={phase: 0.01})).startswith("100 % of the step")
+    assert bottleneck(replace(profile, phase_s={phase: 0.01})).startswith("100% of the step")
 
 
 def test_an_even_step_has_no_bottleneck(profile):
@@ -96,14 +97,14 @@ def test_an_even_step_has_no_bottleneck(profile):
 def test_the_answer_comes_first_and_the_command_last(tuning, plan_path, lines):
     page = shown(text.render_tuning(tuning, plan_path=plan_path, lines=lines))
     rows = [line.rstrip() for line in page.splitlines()]
-    assert rows[2] == "This script can run 1.43x as fast."
+    assert rows[2] == "1.43x faster."
     assert "    hasten run train.py --epochs 3 --name 'my run [a]'" in rows
     assert "    torch.set_num_threads(2)" in rows
     for words in (
-        "1.38x to 1.49x", "plain", "1.41x", "rounding", "gather_batches=True  kept",
+        "1.38x to 1.49x", "mean-based", "1.41x", "rounding", "gather_batches=True  kept",
         "1.35x (1.31x to 1.40x)  exact", "failed", "No C compiler is installed.",
-        "It needs --allow precision.", "passed  same batches: 32 batches", "open    weights",
-        "Differences under 3 % cannot be seen here", "4 m 23 s and 14 launches",
+        "It needs --numerics precision.", "passed  same batches: 32 batches", "open    weights",
+        "Smallest detectable change at this budget: 3%", "4m 23s and 14 launches",
         "The script sets no seed", "Set OMP_NUM_THREADS=2.",
     ):  # fmt: skip
         assert words in page, words
@@ -122,32 +123,32 @@ def test_nothing_faster_is_said_plainly_with_reasons(nothing, plan_path):
     page = shown(text.render_tuning(nothing, plan_path=plan_path, lines={}))
     assert "Nothing here makes this script faster." in page
     assert "2 skipped, 1 dropped, 1 failed" in page
-    assert "No faster than 2 % after 96 pairs." in page
+    assert "No faster than 2% after 96 pairs." in page
     assert "hasten run" not in page
 
 
 @pytest.mark.parametrize(
-    ("outcome", "why", "says"),
+    ("outcome", "why", "message"),
     [
         ("rejected", "faster, but G1 batches: 3 differ", "did not pass a gate of the maths"),
         ("dropped", "faster, but not proved", "could not be proved"),
         ("dropped", "the gain was not seen on fresh launches", "not again on fresh launches"),
         ("dropped", "not raced on fresh launches: Killed", "could not be raced"),
-        ("dropped", "most steps are 1.3x as fast, but some stall: 0.9x on average", "stalled"),
-        ("dropped", "starts 30 s later and saves 20 s of 1 m 00 s of training", "too late"),
+        ("dropped", "most steps are 1.3x faster, but some stall: 0.9x on average", "stalled"),
+        ("dropped", "starts 30 s later and saves 20 s of 1m 00s of training", "too late"),
     ],
 )
 def test_a_gain_that_was_seen_and_is_not_in_the_plan_is_told(
-    nothing, pulled, outcome, why, says
+    nothing, applied, outcome, why, message
 ) -> None:
-    for tuning, lead in ((nothing, "Nothing was"), (pulled, "Nothing beside what you pulled (")):
+    for tuning, lead in ((nothing, "Nothing was"), (applied, "Nothing beside what you set (")):
         row = replace(tuning.levers[0], outcome=outcome, why=why)
         said = text.headline(replace(tuning, levers=(row, *tuning.levers[1:])))
         assert said.startswith(lead)
         assert "proved to make this script faster: " in said
-        assert said.endswith(f"{says}.") or says in said
+        assert said.endswith(f"{message}.") or message in said
         skipped = replace(row, outcome="skipped")
-        assert says not in text.headline(replace(tuning, levers=(skipped, *tuning.levers[1:])))
+        assert message not in text.headline(replace(tuning, levers=(skipped, *tuning.levers[1:])))
 
 
 def test_several_gains_that_were_lost_are_told_once_each(nothing) -> None:
@@ -176,40 +177,42 @@ def test_no_claim_without_proof(tuning):
     assert "could be confirmed" in text.headline(stopped)
     low = replace(tuning.speedup, low_ratio=0.99)
     assert "did not confirm" in text.headline(replace(tuning, speedup=low))
-    failed = Proof(effect=Effect.ROUNDING, gates=(Gate(name="maths", passed=False, says="Off."),))
+    failed = Proof(
+        effect=Effect.ROUNDING, gates=(Gate(name="maths", passed=False, message="Off."),)
+    )
     assert "do not use" in text.headline(replace(tuning, proof=failed))
 
 
 @pytest.fixture
-def pulled(tuning):
-    """A whole search that found nothing to add to what the user pulled by hand."""
+def applied(tuning):
+    """A whole search that found nothing to add to what the user set by hand."""
     rows = tuple(row for row in tuning.levers if row.outcome != "kept")
     return replace(tuning, tuned=None, speedup=None, means_ratio=None, levers=rows)
 
 
-def test_what_was_pulled_alone_is_not_told_as_a_search_without_an_end(pulled, plan_path):
-    assert text.headline(pulled) == (
-        "Nothing beside what you pulled (gather_batches=True, intra_op_threads=2) "
+def test_what_was_applied_alone_is_not_told_as_a_search_without_an_end(applied, plan_path):
+    assert text.headline(applied) == (
+        "Nothing beside what you set (gather_batches=True, intra_op_threads=2) "
         "makes this script faster."
     )
-    page = " ".join(shown(text.render_tuning(pulled, plan_path=plan_path, lines={})).split())
+    page = " ".join(shown(text.render_tuning(applied, plan_path=plan_path, lines={})).split())
     assert "confirmed" not in page
     assert "2 skipped, 1 dropped, 1 failed" in page
     assert "Effect: rounding" in page
 
 
-def test_nothing_beside_what_was_pulled_is_said_with_what_was_not_tried(pulled):
+def test_nothing_beside_what_was_applied_is_said_with_what_was_not_tried(applied):
     why = "not tried: its race needs about 9.04 s, and 1.58 s were left of the budget"
-    levers = (*pulled.levers[:-1], replace(pulled.levers[-1], why=why))
-    said = text.headline(replace(pulled, levers=levers))
-    assert said.startswith("Nothing beside what you pulled (gather_batches=True")
+    levers = (*applied.levers[:-1], replace(applied.levers[-1], why=why))
+    said = text.headline(replace(applied, levers=levers))
+    assert said.startswith("Nothing beside what you set (gather_batches=True")
     assert said.endswith("was proved to make this script faster in this time.")
 
 
-def test_what_was_pulled_and_fails_its_gates_is_not_to_be_used(pulled):
-    gates = (Gate(name="maths", passed=False, says="Off."),)
+def test_what_was_applied_and_fails_its_gates_is_not_to_be_used(applied):
+    gates = (Gate(name="maths", passed=False, message="Off."),)
     failed = Proof(effect=Effect.ROUNDING, gates=gates)
-    assert "do not use" in text.headline(replace(pulled, proof=failed))
+    assert "do not use" in text.headline(replace(applied, proof=failed))
 
 
 def test_an_interrupted_search_says_so(tuning, plan_path):
@@ -287,8 +290,8 @@ def test_a_gain_of_later_passes_is_not_the_headline(tuning) -> None:
         step_count=30, longer_s=4.0, pass_count=10, is_assumed=True, first_ratio=0.57, whole=whole
     )
     seen = replace(tuning, passes=passes)
-    assert text.headline(seen) == "This script can run 1.94x as fast over 10 passes over its data."
+    assert text.headline(seen) == "1.94x faster over 10 passes over its data."
     said = " ".join(text.beneath(seen))
     assert "That is from the second pass over the data on" in said
     assert "The first pass of 30 steps, in which samples are kept: 0.57x" in said
-    assert "All 10 passes: 1.94x, 95 % interval 1.80x to 2.10x; --for says" in said
+    assert "All 10 passes: 1.94x, 95% interval 1.80x to 2.10x; --train-time says" in said

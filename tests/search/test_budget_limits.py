@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hasten.records import Comparison, Effect, Interval, Pair, Phase, Plan, Switch, Verdict
+from hasten.records import Comparison, Effect, Interval, Pair, Phase, Plan, Scope, Verdict
 from hasten.search import (
     AcceptanceCriteria,
     BudgetLimits,
@@ -22,10 +22,10 @@ from hasten.search import (
 from hasten.testing import sample_profile
 
 
-def knob(lever, *settings, switch=Switch.STEP, **details):
+def knob(lever, *settings, scope=Scope.STEP, **details):
     return Candidate(
         lever=lever, phases=frozenset({Phase.FORWARD}), settings=settings or (True,),
-        switch=switch, effect=Effect.EXACT,
+        scope=scope, effect=Effect.EXACT,
         **{"gain_ratio": 1.3, "bundled": False, **details},
     )  # fmt: skip
 
@@ -46,13 +46,13 @@ def costing(wall_s, *, left_s=1e9, **details):
     )
 
 
-A = Plan().pull("a", True)
+A = Plan().with_lever("a", True)
 
 
 def test_a_race_for_which_no_time_is_left_says_both_times_and_the_bound() -> None:
-    terms = costing(20.0, left_s=5.0)
-    assert propose([knob("a")], [], terms=terms) is None
-    (row,) = rows([knob("a")], [], terms=terms)
+    limits = costing(20.0, left_s=5.0)
+    assert propose([knob("a")], [], limits=limits) is None
+    (row,) = rows([knob("a")], [], limits=limits)
     assert row.outcome == "skipped"
     assert row.why == (
         "not tried: its race needs about 20 s, and 5 s were left of the budget; "
@@ -62,25 +62,25 @@ def test_a_race_for_which_no_time_is_left_says_both_times_and_the_bound() -> Non
 
 def test_a_trial_that_costs_more_than_it_may_save_is_not_run_and_says_so() -> None:
     shy = knob("a", gain_ratio=1.04)
-    terms = costing(60.0, weighed_s=8 * 3600.0)
-    assert propose([shy], [], terms=costing(60.0, weighed_s=1e6)) is not None
-    assert propose([shy], [], terms=costing(100.0, weighed_s=8 * 3600.0)) is None
-    (row,) = rows([shy], [], terms=costing(100.0, weighed_s=8 * 3600.0))
+    limits = costing(60.0, weighed_s=8 * 3600.0)
+    assert propose([shy], [], limits=costing(60.0, weighed_s=1e6)) is not None
+    assert propose([shy], [], limits=costing(100.0, weighed_s=8 * 3600.0)) is None
+    (row,) = rows([shy], [], limits=costing(100.0, weighed_s=8 * 3600.0))
     assert row.why == (
-        "not tried: expected to save 1 m 08 s of 8 h 00 m and to cost 1 m 40 s; "
+        "not tried: expected to save 1m 08s of 8h 00m and to cost 1m 40s; "
         "it could give at most 1.04x"
     )
-    assert propose([shy], [], terms=terms) is not None
+    assert propose([shy], [], limits=limits) is not None
 
 
 def test_a_race_without_a_launch_left_says_so_and_cheaper_ones_go_on() -> None:
-    knobs = [knob("a", switch=Switch.LAUNCH), knob("b")]
-    terms = BudgetLimits(launches_left=0)
-    asked = propose(knobs, [], terms=terms)
+    knobs = [knob("a", scope=Scope.LAUNCH), knob("b")]
+    limits = BudgetLimits(launches_left=0)
+    asked = propose(knobs, [], limits=limits)
     assert asked.lever == "b"
     history = [seen(Plan(), asked.candidate, 1.2)]
-    assert propose(knobs, history, terms=terms) is None
-    row = rows(knobs, history, terms=terms)[0]
+    assert propose(knobs, history, limits=limits) is None
+    row = rows(knobs, history, limits=limits)[0]
     assert row.why == (
         "not tried: it needs a fresh launch, and 0 are left; it could give at most 1.30x"
     )
@@ -98,12 +98,12 @@ def test_what_can_touch_too_little_waits_for_a_ledger_in_which_it_is_more(other_
     knobs, _ = bounds([load, more], sample_profile(), least_ratio=0.02)
     assert propose(knobs, []).lever == "load"
     ledger = {Phase.OTHER: other_s, Phase.FORWARD: 0.1 - other_s}
-    history = [seen(Plan(), Plan().pull("load", True), 1.9, phase_s=ledger)]
+    history = [seen(Plan(), Plan().with_lever("load", True), 1.9, phase_s=ledger)]
     asked = propose(knobs, history)
     assert (asked is None) is waits
     if waits:
-        row = rows(knobs, history, terms=BudgetLimits())[1]
-        assert row.why == "not tried: can only touch other, 1 % of the step: at most 1.01x"
+        row = rows(knobs, history, limits=BudgetLimits())[1]
+        assert row.why == "not tried: can only touch other, 1% of the step: at most 1.01x"
     else:
         assert asked.lever == "more"
 
@@ -115,26 +115,26 @@ def test_the_ledger_of_the_plan_decides_what_comes_next() -> None:
     knobs, _ = bounds([load, math, step], sample_profile(), least_ratio=0.02)
     for forward_s, update_s, after in ((0.05, 0.04, "math"), (0.04, 0.05, "update")):
         ledger = {Phase.DATA: 0.0, Phase.FORWARD: forward_s, Phase.OPTIMIZER: update_s}
-        history = [seen(Plan(), Plan().pull("load", True), 1.9, phase_s=ledger)]
+        history = [seen(Plan(), Plan().with_lever("load", True), 1.9, phase_s=ledger)]
         assert propose(knobs, history).lever == after
 
 
 @pytest.mark.parametrize(("training_s", "taken"), [(None, True), (3600.0, True), (60.0, False)])
 def test_a_start_that_costs_more_than_it_saves_is_not_taken(training_s, taken) -> None:
-    stakes = (
+    criteria = (
         AcceptanceCriteria() if training_s is None else AcceptanceCriteria(training_s=training_s)
     )
     history = [seen(Plan(), A, 1.5, later_s=30.0)]
-    assert bool(incumbent([knob("a")], history, stakes=stakes).settings) is taken
-    (row,) = rows([knob("a")], history, stakes=stakes)
+    assert bool(incumbent([knob("a")], history, criteria=criteria).settings) is taken
+    (row,) = rows([knob("a")], history, criteria=criteria)
     assert row.outcome == ("kept" if taken else "dropped")
     if not taken:
-        assert "starts 30 s later and saves 20 s of 1 m 00 s of training" in row.why
+        assert "starts 30 s later and saves 20 s of 1m 00s of training" in row.why
 
 
 def test_each_refusal_names_its_reason() -> None:
-    def reasons(terms):
-        return [one.reason for one in refusals([knob("a")], [], terms=terms)]
+    def reasons(limits):
+        return [one.reason for one in refusals([knob("a")], [], limits=limits)]
 
     assert set(reasons(costing(2.0, left_s=1.0))) == {RefusalReason.TIME}
     assert set(reasons(costing(9.0, weighed_s=10.0))) == {RefusalReason.WORTH}
@@ -151,7 +151,7 @@ def test_a_record_orders_levers_of_the_same_bound() -> None:
 
 
 def test_a_lever_without_a_record_that_needs_a_launch_comes_late() -> None:
-    knobs = [knob("launched", switch=Switch.LAUNCH, gain_ratio=1.5), knob("b", gain_ratio=1.3)]
+    knobs = [knob("launched", scope=Scope.LAUNCH, gain_ratio=1.5), knob("b", gain_ratio=1.3)]
     assert propose(knobs, []).lever == "b"
 
 

@@ -1,35 +1,35 @@
 import pytest
 
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 from hasten.search import Candidate, bounds
 from hasten.testing import sample_profile
 
 PROFILE = sample_profile({Phase.DATA: 0.003, Phase.FORWARD: 0.057, Phase.BACKWARD: 0.040})
 
 
-def knob(lever, *phases, gain_ratio=2.0, switch=Switch.LAUNCH):
+def knob(lever, *phases, gain_ratio=2.0, scope=Scope.LAUNCH):
     return Candidate(
         lever=lever,
         phases=frozenset(phases),
         settings=(True,),
         gain_ratio=gain_ratio,
-        switch=switch,
-        effect=Effect.REDRAW,
+        scope=scope,
+        effect=Effect.DISTRIBUTION,
     )
 
 
 def test_a_lever_that_can_only_touch_little_is_skipped_with_its_figure() -> None:
     kept, (row,) = bounds([knob("workers", Phase.DATA, gain_ratio=3.0)], PROFILE, least_ratio=0.05)
     assert kept == ()
-    assert row.why == "can only touch data, 3 % of the step: at most 1.02x"
-    assert (row.outcome, row.setting, row.effect) == ("skipped", None, Effect.REDRAW)
+    assert row.why == "can only touch data, 3% of the step: at most 1.02x"
+    assert (row.outcome, row.setting, row.effect) == ("skipped", None, Effect.DISTRIBUTION)
 
 
 def test_the_most_promising_comes_first_and_the_cheapest_among_equals() -> None:
     knobs = [
         knob("late", Phase.BACKWARD, gain_ratio=1.2),
         knob("dear", Phase.FORWARD),
-        knob("cheap", Phase.FORWARD, switch=Switch.STEP),
+        knob("cheap", Phase.FORWARD, scope=Scope.STEP),
         knob("wide", Phase.FORWARD, Phase.BACKWARD),
     ]
     kept, skipped = bounds(knobs, PROFILE, least_ratio=0.02)
@@ -49,6 +49,6 @@ def test_a_knob_needs_a_setting() -> None:
             phases=frozenset(),
             settings=(),
             gain_ratio=1.0,
-            switch=Switch.STEP,
+            scope=Scope.STEP,
             effect=Effect.EXACT,
         )

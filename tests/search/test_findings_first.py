@@ -1,6 +1,6 @@
 """What findings name is raced first, the largest share before smaller ones."""
 
-from hasten.records import Comparison, Effect, Interval, Phase, Plan, Switch, Verdict
+from hasten.records import Comparison, Effect, Interval, Phase, Plan, Scope, Verdict
 from hasten.search import Candidate, propose
 
 DATA, UPDATE, STEP = (
@@ -11,7 +11,7 @@ DATA, UPDATE, STEP = (
 
 
 def knob(lever, phases, named_ratio=0.0, **details) -> Candidate:
-    details = {"switch": Switch.STEP, "gain_ratio": 4.0, "share_ratio": 0.8} | details
+    details = {"scope": Scope.STEP, "gain_ratio": 4.0, "share_ratio": 0.8} | details
     return Candidate(
         lever=lever, phases=phases, settings=(True,), effect=Effect.EXACT,
         named_ratio=named_ratio, **details,
@@ -57,7 +57,7 @@ def test_what_is_named_in_different_phases_is_raced_together() -> None:
 
 
 def test_two_cures_of_one_ill_are_not_raced_together_at_first() -> None:
-    knobs = [knob("dear", DATA, 0.5, switch=Switch.CHILD), knob("cheap", DATA, 0.5)]
+    knobs = [knob("dear", DATA, 0.5, scope=Scope.PROCESS), knob("cheap", DATA, 0.5)]
     asked = order(knobs, {"cheap": 1.9})
     assert asked[:2] == ["toggle cheap", "toggle dear"]
 

@@ -11,7 +11,7 @@ FINGERPRINT = {"script": "abc", "torch": "2.5.0", "cores": 4}
 def comparison(lever="a", setting=True):
     return Comparison(
         baseline=Plan(),
-        candidate=Plan().pull(lever, setting),
+        candidate=Plan().with_lever(lever, setting),
         verdict=Verdict.WIN,
         speedup=Interval(low_ratio=1.01, mid_ratio=1.1, high_ratio=1.2),
         means_ratio=1.09,
@@ -23,7 +23,7 @@ def comparison(lever="a", setting=True):
 
 
 FAILED = Comparison(
-    baseline=Plan(), candidate=Plan().pull("b", 2), verdict=Verdict.FAIL, failure="It died."
+    baseline=Plan(), candidate=Plan().with_lever("b", 2), verdict=Verdict.FAIL, failure="It died."
 )
 
 

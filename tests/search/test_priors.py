@@ -44,7 +44,7 @@ def records(folder, *, cases=(), tunings=None):
         (folder / "priors.json").write_text(json.dumps(tunings))
 
 
-def test_levers_that_were_pulled_together_share_a_gain_evenly(script, tmp_path) -> None:
+def test_levers_that_were_applied_together_share_a_gain_evenly(script, tmp_path) -> None:
     case = {"case": "x", "what": "end to end", "levers": ["one=True", "two=4"], "failed": None,
             "ratio": {"low": 1.3, "mid": 1.44}}  # fmt: skip
     records(tmp_path, cases=[case])

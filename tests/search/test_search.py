@@ -7,7 +7,7 @@ import pytest
 
 from hasten.compare import Rule
 from hasten.errors import ChildLost
-from hasten.records import Effect, Interval, Phase, Plan, Switch, Verdict
+from hasten.records import Effect, Interval, Phase, Plan, Scope, Verdict
 from hasten.search import BudgetLimits, Candidate, Journal, Kind, incumbent, propose, rows
 from hasten.testing import FakeTrialRunner, steady
 
@@ -15,31 +15,31 @@ RULE = Rule(pair_count=40, sd_ratio=0.02)
 LAUNCHES = 25
 
 
-def knob(lever, *settings, switch=Switch.LAUNCH, gain_ratio=2.0):
+def knob(lever, *settings, scope=Scope.LAUNCH, gain_ratio=2.0):
     return Candidate(
         lever=lever,
         phases=frozenset({Phase.FORWARD}),
         settings=settings or (True,),
         gain_ratio=gain_ratio,
-        switch=switch,
+        scope=scope,
         effect=Effect.EXACT,
     )
 
 
 def searched(knobs, cost, *, launches=LAUNCHES, seed=0, noise=None):
     """Run a whole search; return the proposals and the comparisons."""
-    bench = FakeTrialRunner(cost=cost, noise=noise or steady(0.02 / 2**0.5), seed=seed)
+    runner = FakeTrialRunner(cost=cost, noise=noise or steady(0.02 / 2**0.5), seed=seed)
     asked, history = [], []
     while proposal := propose(
-        knobs, history, terms=BudgetLimits(launches_left=launches - bench.launch_count)
+        knobs, history, limits=BudgetLimits(launches_left=launches - runner.launch_count)
     ):
         asked.append(proposal)
-        history.append(bench.race(proposal.baseline, proposal.candidate, rule=RULE))
+        history.append(runner.race(proposal.baseline, proposal.candidate, rule=RULE))
     return asked, history
 
 
 def saving(**factors):
-    """Return a cost in which each pulled lever divides the time by its factor."""
+    """Return a cost in which each applied lever divides the time by its factor."""
 
     def cost(plan):
         seconds = 1.0
@@ -109,9 +109,9 @@ def planted_machine(seed):
         data = seconds.pop(Phase.DATA)
         compute = sum(seconds.values())
         total = overlap * max(data, compute) + (1 - overlap) * (data + compute)
-        pulled = {lever for lever, _ in plan.settings}
+        applied = {lever for lever, _ in plan.settings}
         for one, other, factor in clashes:
-            total /= factor if {one, other} <= pulled else 1.0
+            total /= factor if {one, other} <= applied else 1.0
         return total
 
     def promise(item):
@@ -145,7 +145,7 @@ def test_reaches_the_exhaustive_optimum_on_planted_machines() -> None:
     assert sum(shares) / 25 >= 0.93
 
 
-def test_where_nothing_helps_nothing_is_pulled() -> None:
+def test_where_nothing_helps_nothing_is_applied() -> None:
     knobs = [knob(name) for name in "abcdef"]
     for seed in range(8):
         cost = saving(**dict.fromkeys("abcdef", 1.0 - 0.01 * (seed % 3)))
@@ -187,9 +187,9 @@ def test_passengers_of_a_bundle_are_pruned() -> None:
 
 def test_levers_that_hide_each_others_gain_are_tried_together() -> None:
     def cost(plan):
-        pulled = dict(plan.settings)
-        slow = 1.5 if "harm" in pulled else 1.0
-        return slow * max(0.5 if "load" in pulled else 1.0, 0.5 if "math" in pulled else 1.0)
+        applied = dict(plan.settings)
+        slow = 1.5 if "harm" in applied else 1.0
+        return slow * max(0.5 if "load" in applied else 1.0, 0.5 if "math" in applied else 1.0)
 
     knobs = [knob("harm"), knob("load"), knob("math")]
     quick = lambda plan: cost(plan) ** 0.5  # noqa: E731  the bundle alone must not win
@@ -206,13 +206,15 @@ def test_whole_numbers_climb_to_the_better_neighbour() -> None:
 
 
 def test_a_setting_that_was_moved_is_told_by_a_race_of_its_own() -> None:
-    threads = knob("threads", 2, 1, 4, 8, switch=Switch.STEP)
+    threads = knob("threads", 2, 1, 4, 8, scope=Scope.STEP)
     knobs = [threads]
     cost = saving(threads={1: 0.9, 2: 1.2, 4: 1.5, 8: 1.1})
     asked, history = searched(knobs, cost)
-    assert incumbent(knobs, history) == Plan().pull("threads", 4)
+    assert incumbent(knobs, history) == Plan().with_lever("threads", 4)
     own = [
-        one for one in asked if (one.baseline, one.candidate) == (Plan(), Plan().pull("threads", 4))
+        one
+        for one in asked
+        if (one.baseline, one.candidate) == (Plan(), Plan().with_lever("threads", 4))
     ]
     assert [one.kind for one in own] == [Kind.PRUNE]
     (row,) = rows(knobs, history)
@@ -224,10 +226,10 @@ def test_a_setting_that_was_moved_is_told_by_a_race_of_its_own() -> None:
 
 
 def test_without_launches_only_cheap_switches_are_proposed() -> None:
-    knobs = [knob("a"), knob("b", switch=Switch.STEP), knob("c", switch=Switch.CHILD)]
+    knobs = [knob("a"), knob("b", scope=Scope.STEP), knob("c", scope=Scope.PROCESS)]
     asked, history = searched(knobs, saving(a=1.2, b=1.2, c=1.2), launches=0)
     assert asked
-    assert all(proposal.switch is not Switch.LAUNCH for proposal in asked)
+    assert all(proposal.scope is not Scope.LAUNCH for proposal in asked)
     assert set(dict(incumbent(knobs, history).settings)) == {"b", "c"}
     assert rows(knobs, history)[0].outcome == "skipped"
 
@@ -237,11 +239,11 @@ def test_any_prefix_of_the_history_gives_the_same_next_proposal() -> None:
     asked, history = searched(knobs, cost)
     for index, proposal in enumerate(asked):
         assert (
-            propose(knobs, history[:index], terms=BudgetLimits(launches_left=LAUNCHES - index))
+            propose(knobs, history[:index], limits=BudgetLimits(launches_left=LAUNCHES - index))
             == proposal
         )
     left = LAUNCHES - len(asked)
-    assert propose(knobs, list(reversed(history)), terms=BudgetLimits(launches_left=left)) is None
+    assert propose(knobs, list(reversed(history)), limits=BudgetLimits(launches_left=left)) is None
 
 
 def test_a_search_goes_on_from_a_torn_journal(tmp_path) -> None:
@@ -255,7 +257,7 @@ def test_a_search_goes_on_from_a_torn_journal(tmp_path) -> None:
 
     journal = Journal.open(path, {"script": "a"})
     assert (
-        propose(knobs, journal.history, terms=BudgetLimits(launches_left=LAUNCHES - 4)) == asked[4]
+        propose(knobs, journal.history, limits=BudgetLimits(launches_left=LAUNCHES - 4)) == asked[4]
     )
     for seen in history[4:]:
         journal.append(seen)
@@ -285,18 +287,20 @@ def test_each_row_says_one_sentence_with_its_figure(sd_ratio) -> None:
 
 def test_an_undecided_race_says_noise() -> None:
     undecided = Rule(pair_count=12, win_ratio=inf, drop_ratio=inf)
-    bench = FakeTrialRunner(cost=saving(a=1.0))
-    seen = bench.race(Plan(), Plan().pull("a", True), rule=undecided)
+    runner = FakeTrialRunner(cost=saving(a=1.0))
+    seen = runner.race(Plan(), Plan().with_lever("a", True), rule=undecided)
     assert seen.verdict is Verdict.UNDECIDED
     (row,) = rows([knob("a")], [seen])
-    assert row.why.endswith("after 12 pairs: no gain that can be told from noise here")
+    assert row.why.endswith("after 12 pairs: no measurable gain")
     assert row.outcome == "dropped"
 
 
-@pytest.mark.parametrize(("high_ratio", "told"), [(1.1, "worth a lever"), (9.0, "told from noise")])
+@pytest.mark.parametrize(
+    ("high_ratio", "told"), [(1.1, "worth a lever"), (9.0, "no measurable gain")]
+)
 def test_a_short_race_among_noise_does_not_claim_that_there_is_no_gain(high_ratio, told) -> None:
-    bench, rule = FakeTrialRunner(cost=saving(a=1.0)), Rule(pair_count=8)
-    seen = bench.race(Plan(), Plan().pull("a", True), rule=rule)
+    runner, rule = FakeTrialRunner(cost=saving(a=1.0)), Rule(pair_count=8)
+    seen = runner.race(Plan(), Plan().with_lever("a", True), rule=rule)
     interval = Interval(low_ratio=0.9, mid_ratio=1.02, high_ratio=high_ratio)
     (row,) = rows([knob("a")], [replace(seen, verdict=Verdict.DROP, speedup=interval)])
     assert told in row.why
@@ -327,28 +331,31 @@ def test_a_few_numbers_cost_a_few_races() -> None:
 
 
 def test_what_does_nothing_beside_the_incumbent_is_not_tried_around_it_and_that_is_said() -> None:
-    def idle(setting, plan):
+    def redundant_with(setting, plan):
         return "it does nothing beside whole" if "whole" in dict(plan.settings) else ""
 
-    part = replace(knob("part", switch=Switch.STEP), idle=idle, bundled=False)
+    part = replace(knob("part", scope=Scope.STEP), redundant_with=redundant_with, bundled=False)
     knobs = [knob("whole", gain_ratio=3.0), part]
     asked, history = searched(knobs, saving(whole=1.5, part=1.0))
-    assert incumbent(knobs, history) == Plan().pull("whole", True)
+    assert incumbent(knobs, history) == Plan().with_lever("whole", True)
     around = [race for race in asked if "whole" in dict(race.baseline.settings)]
     assert not any("part" in dict(race.candidate.settings) for race in around)
     first = [seen for seen in history if "part" not in dict(seen.candidate.settings)]
-    told = {row.lever: row.why for row in rows(knobs, first, terms=BudgetLimits(ended=True))}
+    told = {row.lever: row.why for row in rows(knobs, first, limits=BudgetLimits(ended=True))}
     assert told["part"] == "not tried: it does nothing beside whole"
 
 
 def test_what_was_predicted_stands_beside_what_was_measured_alone() -> None:
     guessed = replace(knob("a", 2), forecasts={2: 1.8})
-    bench = FakeTrialRunner(cost=saving(a={2: 1.5}, b=1.1))
-    alone = bench.race(Plan(), Plan().pull("a", 2), rule=RULE)
+    runner = FakeTrialRunner(cost=saving(a={2: 1.5}, b=1.1))
+    alone = runner.race(Plan(), Plan().with_lever("a", 2), rule=RULE)
     (row,) = rows([guessed], [alone])
     assert row.why.endswith("; predicted 1.80x")
-    below = Plan().pull("b", True)
-    seen = [bench.race(Plan(), below, rule=RULE), bench.race(below, below.pull("a", 2), rule=RULE)]
+    below = Plan().with_lever("b", True)
+    seen = [
+        runner.race(Plan(), below, rule=RULE),
+        runner.race(below, below.with_lever("a", 2), rule=RULE),
+    ]
     row = {row.lever: row for row in rows([knob("b"), guessed], seen)}["a"]
     assert "predicted" not in row.why
 
@@ -365,12 +372,12 @@ def test_guesses_that_do_not_win_together_leave_what_has_won() -> None:
     }
     undecided = Rule(pair_count=12, win_ratio=inf, drop_ratio=inf)
     history, last = [], []
-    while proposal := propose(knobs, history, terms=BudgetLimits(launches_left=LAUNCHES)):
+    while proposal := propose(knobs, history, limits=BudgetLimits(launches_left=LAUNCHES)):
         last.append(proposal)
         ends = proposal.candidate == Plan() or proposal.kind is Kind.BUNDLE
-        bench = benches[whole if ends else proof]
+        runner = benches[whole if ends else proof]
         rule = RULE if {"proved"} == proposal.baseline.differing(proposal.candidate) else undecided
-        history.append(bench.race(proposal.baseline, proposal.candidate, rule=rule))
+        history.append(runner.race(proposal.baseline, proposal.candidate, rule=rule))
     doubts = [str(p.baseline) for p in last if p.candidate == Plan()]
     assert doubts == ["guess=True, other=True, proved=True", "proved=True"]
     assert str(incumbent(knobs, history)) == "proved=True"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hasten.records import Comparison, Effect, Interval, Phase, Plan, Switch, Verdict
+from hasten.records import Comparison, Effect, Interval, Phase, Plan, Scope, Verdict
 from hasten.search import Candidate, incumbent, propose, rows
 
 SETTINGS = {"workers": (2, 1), "cache": (True,), "fetch": (True,)}
@@ -31,7 +31,7 @@ def search(script, named):
     knobs = [
         Candidate(
             lever=lever, phases=frozenset({Phase.DATA}), settings=SETTINGS[lever],
-            effect=Effect.EXACT, switch=Switch.CHILD, gain_ratio=50.0, share_ratio=0.9,
+            effect=Effect.EXACT, scope=Scope.PROCESS, gain_ratio=50.0, share_ratio=0.9,
             named_ratio=named.get(lever, 0.0),
         )
         for lever in levers
@@ -87,7 +87,7 @@ def test_what_another_lever_took_the_place_of_says_so() -> None:
 def test_a_lever_of_other_phases_is_not_raced_in_the_place_of_another(winner) -> None:
     knobs = [
         Candidate(
-            lever=lever, phases=phases, settings=(True,), effect=Effect.EXACT, switch=Switch.STEP,
+            lever=lever, phases=phases, settings=(True,), effect=Effect.EXACT, scope=Scope.STEP,
             gain_ratio=50.0 if lever == winner else 4.0, bundled=False,
         )
         for lever, phases in {
@@ -106,7 +106,7 @@ def test_a_lever_of_other_phases_is_not_raced_in_the_place_of_another(winner) ->
                 speedup=Interval(low_ratio=0.99 * gain, mid_ratio=gain, high_ratio=1.01 * gain),
             )
         )  # fmt: skip
-    assert history[0].candidate == Plan().pull(winner, True)
+    assert history[0].candidate == Plan().with_lever(winner, True)
     assert not [
         race for race in history
         if set(dict(race.baseline.settings)) - set(dict(race.candidate.settings))

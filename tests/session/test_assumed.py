@@ -8,8 +8,8 @@ import pytest
 
 from hasten import session
 from hasten.lever import Lever
-from hasten.records import Effect, Entry, Phase, Plan, Proof, Switch, Workload
-from hasten.session import Options, open_bench, run, tuning_session
+from hasten.records import Effect, Entry, Phase, Plan, Proof, Scope, Workload
+from hasten.session import Options, open_runner, run, tuning_session
 from hasten.session.proof import Prover
 from hasten.testing import LAPTOP, FakeScript, RecordingWatcher, plant, steady
 from hasten.trials import recording, trial_process
@@ -18,7 +18,7 @@ from hasten.trials.process import Isolation
 from hasten.trials.runner import TrialRunner
 
 GRANTED = frozenset({"dataset-unchanged"})
-PLAN = Plan().pull("intra_op_threads", 1)
+PLAN = Plan().with_lever("intra_op_threads", 1)
 
 
 class Started(Exception):
@@ -41,9 +41,9 @@ def starts(monkeypatch, module):
 def test_trials_and_profiles_are_started_under_it(workload, monkeypatch):
     with (
         starts(monkeypatch, trial_process),
-        open_bench(workload, Options(assumed=GRANTED), LAPTOP) as bench,
+        open_runner(workload, Options(assumed=GRANTED), LAPTOP) as runner,
     ):
-        bench.arm(PLAN)
+        runner.trial(PLAN)
 
 
 def test_recorded_runs_are_started_under_it(workload, monkeypatch):
@@ -70,7 +70,7 @@ def test_a_tuning_offers_it_to_levers_and_to_the_proof(workload, monkeypatch, tm
     proved_under = []
 
     class Prover:
-        band, launch_count = None, 0
+        envelope, launch_count = None, 0
 
         def __init__(self, workload, *, assumed, **rest) -> None:
             proved_under.append(assumed)
@@ -86,14 +86,14 @@ def test_a_tuning_offers_it_to_levers_and_to_the_proof(workload, monkeypatch, tm
     @contextmanager
     def opened(workload, options, facts, code, deadline):
         with TrialRunner(
-            workload, isolation=Isolation.NONE, patience_s=60.0, make_arm=script.arm,
-        ) as bench:  # fmt: skip
-            yield bench
+            workload, isolation=Isolation.NONE, patience_s=60.0, make_trial=script.trial,
+        ) as runner:  # fmt: skip
+            yield runner
 
     daring = Lever(
-        name="daring", phases=frozenset({Phase.FORWARD}), effect=Effect.EXACT, switch=Switch.STEP,
-        settings=lambda scene: (True,) if scene.assumed else (), gain_ratio=2.0,
-        why_not=lambda scene: "nothing is granted", lines=lambda setting: "",
+        name="daring", phases=frozenset({Phase.FORWARD}), effect=Effect.EXACT, scope=Scope.STEP,
+        settings=lambda context: (True,) if context.assumed else (), gain_ratio=2.0,
+        why_not=lambda context: "nothing is granted", snippet=lambda setting: "",
     )  # fmt: skip
     plant(monkeypatch, {"daring": daring})
     script = FakeScript(
@@ -102,7 +102,7 @@ def test_a_tuning_offers_it_to_levers_and_to_the_proof(workload, monkeypatch, tm
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("hasten.trials.process.best_isolation", lambda cwd: Isolation.NONE)
     monkeypatch.setattr(session, "doctor", lambda python, patience_s: LAPTOP)
-    monkeypatch.setattr(session, "open_bench", opened)
+    monkeypatch.setattr(session, "open_runner", opened)
     monkeypatch.setattr(tuning_session, "Prover", Prover)
     options = Options(budget_s=300.0, assumed=granted)
     tuning = tuning_session.TuningSession(

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-PROFILE = ("profile", "--plain", "--patience", "20s")
-HASTY = ("profile", "--plain", "--patience", "8s")
+PROFILE = ("profile", "--progress", "plain", "--startup-timeout", "20s")
+HASTY = ("profile", "--progress", "plain", "--startup-timeout", "8s")
 PLAN = """schema = 1
 [machine]
 cores = {cores}
@@ -50,17 +50,17 @@ def refused(project, *words, **options):
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [("nope.py", "Cannot find the script nope.py."), (".", ". is a folder.")],
 )
-def test_a_script_that_is_not_there_is_wrong_usage(project, name, says) -> None:
+def test_a_script_that_is_not_there_is_wrong_usage(project, name, message) -> None:
     ended = refused(project, *PROFILE, name)
-    assert (ended.code, ended.said[0]) == (2, says)
+    assert (ended.code, ended.said[0]) == (2, message)
 
 
 def test_a_syntax_error_is_shown_before_anything_is_started(project) -> None:
     project.write("train.py", "def broken(:\n")
-    ended = refused(project, "tune", "--plain", "train.py")
+    ended = refused(project, "tune", "--progress", "plain", "train.py")
     assert ended.code == 3
     assert "SyntaxError: invalid syntax" in ended.err
 
@@ -79,7 +79,7 @@ def test_a_script_that_never_trains_is_given_up_after_the_patience(project) -> N
     ended = refused(project, *HASTY, "train.py")
     assert ended.code == 3
     assert "no optimizer step or backward in 8 s" in ended.said[0]
-    assert "--patience" in ended.said[1]
+    assert "--startup-timeout" in ended.said[1]
 
 
 @pytest.mark.child
@@ -95,7 +95,7 @@ def test_a_script_of_three_steps_is_told_how_many_are_needed(project) -> None:
 
 @pytest.mark.child
 @pytest.mark.parametrize(
-    ("at", "words", "says"),
+    ("at", "words", "message"),
     [
         ("if step == 7: raise ValueError('seven')", "ValueError: seven",
          "The script failed (exit code 1) after 7 training steps."),
@@ -107,10 +107,10 @@ def test_a_script_of_three_steps_is_told_how_many_are_needed(project) -> None:
     ],
     ids=["crash", "import", "unruly", "stdin"],
 )  # fmt: skip
-def test_a_script_that_fails_says_it_in_its_own_words(project, at, words, says) -> None:
+def test_a_script_that_fails_says_it_in_its_own_words(project, at, words, message) -> None:
     project.script(at)
     ended = refused(project, *PROFILE, "train.py", stdin_text="typed ahead")
-    assert (ended.code, ended.said[0]) == (3, says)
+    assert (ended.code, ended.said[0]) == (3, message)
     assert words in ended.err
 
 
@@ -174,7 +174,9 @@ def test_a_folder_without_permission_to_write_is_measured_and_said_before_a_tuni
     lead = _as_bound() if os.geteuid() == 0 else []
     project.script()
     project.root.chmod(0o555)
-    tuned = project.hasten(argv=[*lead, *project.command("tune", "--plain", "train.py")])
+    tuned = project.hasten(
+        argv=[*lead, *project.command("tune", "--progress", "plain", "train.py")]
+    )
     assert tuned.code == 2
     assert "no permission" in tuned.said[0]
     argv = [*lead, *project.command(*PROFILE, "train.py")]
@@ -191,7 +193,7 @@ def _as_bound() -> list[str]:
 
 @pytest.mark.child
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         (PLAN.format(cores=999, script="train.py", plan="fused_optimizer = true"), "999 cores"),
         (PLAN.format(cores=1, script="x.py", plan="fused_optimizer = true"), "tuned for x.py"),
@@ -202,12 +204,14 @@ def _as_bound() -> list[str]:
     ],
     ids=["other cores", "other script", "unknown lever", "broken", "other schema", "not ours"],
 )
-def test_a_plan_that_does_not_fit_is_refused_before_the_script_starts(project, text, says) -> None:
+def test_a_plan_that_does_not_fit_is_refused_before_the_script_starts(
+    project, text, message
+) -> None:
     project.script("print('started')")
     project.write("hasten.toml", text)
     ended = project.hasten("run", "train.py")
     assert ended.code == 2
-    assert says in " ".join(ended.said)
+    assert message in " ".join(ended.said)
     assert "Traceback" not in ended.err
     assert "started" not in ended.out
     assert project.nothing_left()

@@ -25,7 +25,7 @@ from hasten.records import (
     Phase,
     Plan,
     Proof,
-    Switch,
+    Scope,
     Tuning,
     Workload,
 )
@@ -51,20 +51,21 @@ NOTHING = Plan()
 
 def lever(name, switch, effect=Effect.EXACT, **details):
     return Lever(
-        name=name, phases=frozenset({Phase.FORWARD}), effect=effect, switch=switch,
-        settings=lambda scene: (True,), gain_ratio=2.0, lines=lambda setting: name,
-        why_not=lambda scene: "it cannot help", promising=lambda scene: BUNDLED["first"], **details,
+        name=name, phases=frozenset({Phase.FORWARD}), effect=effect, scope=switch,
+        settings=lambda context: (True,), gain_ratio=2.0, snippet=lambda setting: name,
+        why_not=lambda context: "it cannot help", promising=lambda context: BUNDLED["first"],
+        **details,
     )  # fmt: skip
 
 
 LEVERS = {
     item.name: item
     for item in (
-        lever("amiss", Switch.STEP, settle_count=1),
-        lever("brisk", Switch.STEP, Effect.ROUNDING),
-        lever("crowd", Switch.CHILD, Effect.REDRAW, settle_count=4),
-        lever("dawdle", Switch.LAUNCH),
-        lever("early", Switch.LAUNCH),
+        lever("amiss", Scope.STEP, settle_count=1),
+        lever("brisk", Scope.STEP, Effect.ROUNDING),
+        lever("crowd", Scope.PROCESS, Effect.DISTRIBUTION, settle_count=4),
+        lever("dawdle", Scope.LAUNCH),
+        lever("early", Scope.LAUNCH),
     )
 }
 FASTER = {"amiss": 0.9, "brisk": 1.15, "crowd": 1.2, "dawdle": 1.0, "early": 1.05}
@@ -77,7 +78,7 @@ def make_prover(script, *, slower_ratio, rejected):
     """Return a prover whose runs take simulated time: two at once, in waves."""
 
     class FakeProver:
-        band = None
+        envelope = None
 
         def __init__(self, workload, *, step_s, start_s, deadline, **rest) -> None:
             self.launch_count = 0
@@ -100,7 +101,7 @@ def make_prover(script, *, slower_ratio, rejected):
             self.launch_count += 2 * waves
             script.spend(waves * self.run_s, self.deadline)
             bad = bool(rejected & dict(plan.settings).keys())
-            gates = (Gate(name="G3 rounding", passed=not bad, says="it differs"),)
+            gates = (Gate(name="G3 rounding", passed=not bad, message="it differs"),)
             return Proof(effect=Effect.ROUNDING, gates=gates)
 
     return FakeProver
@@ -126,7 +127,7 @@ def tuned(monkeypatch, tmp_path):
 
     def run(
         budget_s, *, step_s, start_s, slower_ratio=1.3, rejected=frozenset(), gains=FASTER,
-        training_s=None, watcher=None, slow_from_s=inf, pulled=NOTHING, findings=(), first_s=inf,
+        training_s=None, watcher=None, slow_from_s=inf, applied=NOTHING, findings=(), first_s=inf,
         **details,
     ) -> Tuned:  # fmt: skip
         def cost(plan):
@@ -143,25 +144,27 @@ def tuned(monkeypatch, tmp_path):
             return LAPTOP
 
         @contextmanager
-        def open_bench(workload, options, facts, code, *, deadline):
+        def open_runner(workload, options, facts, code, *, deadline):
             with TrialRunner(
                 workload, isolation=Isolation.NONE, patience_s=60.0,
-                make_arm=partial(script.arm, deadline=deadline),
-            ) as bench:  # fmt: skip
-                yield bench
+                make_trial=partial(script.trial, deadline=deadline),
+            ) as runner:  # fmt: skip
+                yield runner
 
-        def found(bench, plan, seen, machine, *, seconds):
-            bench.steps(plan, int(seconds / step_s))
+        def found(runner, plan, seen, machine, *, seconds):
+            runner.steps(plan, int(seconds / step_s))
             return Diagnosis(findings=findings)
 
         if findings:
             monkeypatch.setattr(tuning_session, "examine", found)
         monkeypatch.setattr(session, "doctor", doctor)
-        monkeypatch.setattr(session, "open_bench", open_bench)
+        monkeypatch.setattr(session, "open_runner", open_runner)
         prover = make_prover(script, slower_ratio=slower_ratio, rejected=rejected)
         monkeypatch.setattr(tuning_session, "Prover", prover)
         view = RecordingWatcher()
-        options = Options(budget_s=budget_s, first_s=first_s, training_s=training_s, pulled=pulled)
+        options = Options(
+            budget_s=budget_s, first_s=first_s, training_s=training_s, applied=applied
+        )
         own = tuning_session.TuningSession(WORKLOAD, options, watcher or view, clock=script.clock)
         tuning = own.tune()
         tried = {row.lever for row in tuning.levers if row.outcome != "skipped"}
@@ -250,7 +253,7 @@ def test_a_child_that_hangs_later_is_ended_with_the_budget(tuned, hangs_at_s) ->
 
 
 def test_a_first_child_that_hangs_is_ended_with_the_budget(tuned) -> None:
-    with pytest.raises(UsageError, match="budget of 5 m 00 s holds no answer for this script"):
+    with pytest.raises(UsageError, match="budget of 5m 00s holds no answer for this script"):
         tuned(300.0, step_s=0.1, start_s=15.0, later_s=hangs_from(tuned, 1.0))
     assert tuned.script.spent_s == 300.0
 
@@ -353,8 +356,8 @@ def test_a_crash_in_the_confirmation_leaves_an_answer(tuned, monkeypatch) -> Non
 def test_a_crash_after_the_confirmation_leaves_what_was_confirmed(tuned, monkeypatch) -> None:
     stock = tuning_session.observe
 
-    def observe(bench, plan):
-        return stock(bench, plan) if not plan.settings else crash()
+    def observe(runner, plan):
+        return stock(runner, plan) if not plan.settings else crash()
 
     monkeypatch.setattr(tuning_session, "observe", observe)
     seen = tuned(600.0, step_s=0.1, start_s=2.0).tuning
@@ -362,19 +365,19 @@ def test_a_crash_after_the_confirmation_leaves_what_was_confirmed(tuned, monkeyp
     assert seen.tuned is None
 
 
-BRISK = Plan().pull("brisk", True)
+BRISK = Plan().with_lever("brisk", True)
 
 
-def test_what_was_pulled_by_hand_is_proved_though_nothing_else_helps(tuned) -> None:
+def test_what_was_applied_by_hand_is_proved_though_nothing_else_helps(tuned) -> None:
     gains = dict.fromkeys(LEVERS, 0.97)
-    seen = tuned(600.0, step_s=0.1, start_s=2.0, gains=gains, pulled=BRISK).tuning
+    seen = tuned(600.0, step_s=0.1, start_s=2.0, gains=gains, applied=BRISK).tuning
     assert seen.plan == BRISK
     assert seen.proof.gates
     assert seen.proof.effect is Effect.ROUNDING
 
 
-def test_where_what_was_pulled_fails_no_other_lever_is_blamed(tuned) -> None:
-    seen = tuned(600.0, step_s=0.1, start_s=2.0, pulled=BRISK, rejected={"brisk"}).tuning
+def test_where_what_was_applied_fails_no_other_lever_is_blamed(tuned) -> None:
+    seen = tuned(600.0, step_s=0.1, start_s=2.0, applied=BRISK, rejected={"brisk"}).tuning
     assert not seen.proof.holds
     assert seen.plan == BRISK
     whys = {row.why for row in seen.levers if row.outcome == "dropped"}
@@ -410,7 +413,7 @@ def test_where_no_trial_is_worth_its_time_the_script_is_not_even_raced(tuned) ->
     assert not seen.tried
     assert seen.tuning.noise is None
     assert all("to cost" in row.why for row in seen.tuning.levers)
-    assert any("cost more than it saves of 1 m 00 s" in note for note in seen.tuning.notes)
+    assert any("cost more than it saves of 1m 00s" in note for note in seen.tuning.notes)
 
 
 def test_before_and_after_are_of_the_same_moment(tuned) -> None:
@@ -437,7 +440,7 @@ def test_a_plan_whose_start_costs_more_than_it_saves_is_not_taken(tuned) -> None
     assert "brisk" not in dict(seen.tuning.plan.settings)
     row = next(row for row in seen.tuning.levers if row.lever == "brisk")
     assert row.outcome == "dropped"
-    assert re.search(r"starts 40 s later and saves .* of 1 m 40 s of training", row.why)
+    assert re.search(r"starts 40 s later and saves .* of 1m 40s of training", row.why)
 
 
 @pytest.mark.usefixtures("one_by_one")
@@ -478,7 +481,7 @@ def test_who_looks_on_hears_the_whole_story_in_order(tuned) -> None:
 def names(lever, ratio, name="a-cost") -> Finding:
     """Return a finding that says what share of a step a lever can take away."""
     share = Interval(low_ratio=ratio, mid_ratio=ratio, high_ratio=ratio)
-    return Finding(name=name, says="It costs time.", remedy="Mend it.", share=share, lever=lever)
+    return Finding(name=name, message="It costs time.", remedy="Mend it.", share=share, lever=lever)
 
 
 def order(seen) -> list[str]:

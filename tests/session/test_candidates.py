@@ -11,16 +11,16 @@ FAST = {"model.dtype": "float32", "model.device": "cpu", "bf16.matmul_ratio": 2.
 
 
 def found(traits, **permits):
-    scene = ScriptContext(machine=SERVER, baseline=sample_profile(), traits=traits)
-    knobs, rows = find_knobs(scene, Options(**permits), least_ratio=0.02, begun=RaceStarted())
+    context = ScriptContext(machine=SERVER, baseline=sample_profile(), traits=traits)
+    knobs, rows = find_knobs(context, Options(**permits), least_ratio=0.02, begun=RaceStarted())
     return {knob.lever for knob in knobs}, {row.lever: row.why for row in rows}
 
 
 def test_fewer_bits_are_tried_only_where_they_are_allowed() -> None:
     offered, why = found(FAST)
     assert "autocast" not in offered
-    assert why["autocast"] == "its effect is precision, which only --allow precision permits"
-    assert "autocast" in found(FAST, allow=Effect.PRECISION)[0]
+    assert why["autocast"] == "its effect is precision, which needs --numerics precision"
+    assert "autocast" in found(FAST, numerics=Effect.PRECISION)[0]
 
 
 def test_what_cannot_help_says_so_before_it_asks_for_permission() -> None:
@@ -29,20 +29,20 @@ def test_what_cannot_help_says_so_before_it_asks_for_permission() -> None:
 
 
 def test_a_redraw_is_refused_by_the_word_that_forbids_it() -> None:
-    _, why = found({"model.attention": "eager"}, keep=Effect.EXACT)
-    assert why["sdpa"] == "its effect is redraw, and --keep exact does not permit it"
+    _, why = found({"model.attention": "eager"}, numerics=Effect.EXACT)
+    assert why["sdpa"] == "its effect is distribution, which needs --numerics distribution"
 
 
 def finding(name, ratio, lever=None):
     share = Interval(low_ratio=ratio, mid_ratio=ratio, high_ratio=ratio)
-    return Finding(name=name, says="It waits.", remedy="Mend it.", share=share, lever=lever)
+    return Finding(name=name, message="It waits.", remedy="Mend it.", share=share, lever=lever)
 
 
 def shares(findings, begun=None):
     traits = {"loader.map_style": True, "loader.dataset": "MNIST", "optimizer.name": "Adam"}
-    scene = ScriptContext(machine=SERVER, baseline=sample_profile(), traits=traits)
+    context = ScriptContext(machine=SERVER, baseline=sample_profile(), traits=traits)
     knobs, _ = find_knobs(
-        scene, Options(), least_ratio=0.02, begun=begun or RaceStarted(), findings=findings
+        context, Options(), least_ratio=0.02, begun=begun or RaceStarted(), findings=findings
     )
     return {knob.lever: knob.named_ratio for knob in knobs if knob.named_ratio}
 

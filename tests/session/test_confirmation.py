@@ -15,7 +15,7 @@ from hasten.records import (
     Pair,
     Phase,
     Plan,
-    Switch,
+    Scope,
     Verdict,
     Workload,
 )
@@ -33,7 +33,7 @@ _spec.loader.exec_module(budget)
 tuned = budget.tuned
 
 WORKLOAD = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd="/nowhere", python="python")
-FASTER, PULLED = Plan().pull("brisk", True), Plan().pull("calm", True)
+FASTER, APPLIED = Plan().with_lever("brisk", True), Plan().with_lever("calm", True)
 NOTHING, STEP_S = Plan(), 0.01
 
 
@@ -59,35 +59,37 @@ def confirmed(monkeypatch):
     """Confirm a plan on a script whose gain may differ from launch to launch."""
     levers = {
         name: Lever(
-            name=name, phases=frozenset({Phase.FORWARD}), effect=Effect.EXACT, switch=switch,
-            settings=lambda scene: (True,), gain_ratio=2.0, lines=str,
-            why_not=lambda scene: "",
+            name=name, phases=frozenset({Phase.FORWARD}), effect=Effect.EXACT, scope=switch,
+            settings=lambda context: (True,), gain_ratio=2.0, snippet=str,
+            why_not=lambda context: "",
         )
-        for name, switch in (("brisk", Switch.STEP), ("calm", Switch.LAUNCH))
+        for name, switch in (("brisk", Scope.STEP), ("calm", Scope.LAUNCH))
     }  # fmt: skip
     plant(monkeypatch, levers)
 
     def run(
-        gain, *, pulled=NOTHING, until_s=30.0, sd_ratio=0.01, seed=0, start_s=1.0, step_s=STEP_S
+        gain, *, applied=NOTHING, until_s=30.0, sd_ratio=0.01, seed=0, start_s=1.0, step_s=STEP_S
     ):
         def cost(plan):
             taken_s = step_s if "calm" not in dict(plan.settings) else 0.8 * step_s
             return taken_s / (gain(script.launch_count) if plan.settings == fast else 1.0)
 
         script = FakeScript(cost=cost, start_s=start_s, noise=steady(sd_ratio), seed=seed)
-        fast = FASTER.settings if not pulled.settings else pulled.pull("brisk", True).settings
+        fast = (
+            FASTER.settings if not applied.settings else applied.with_lever("brisk", True).settings
+        )
         view = Notebook()
 
         def begun(*args, **details):
-            view.children.append(script.arm(*args, **details))
+            view.children.append(script.trial(*args, **details))
             return view.children[-1]
 
         with TrialRunner(
-            WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_arm=begun,
-        ) as bench:  # fmt: skip
-            bench.steps(pulled, 50)
-            options = session.Options(budget_s=60.0, pulled=pulled)
-            races = Races(bench, options, view, clock=script.clock)
+            WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_trial=begun,
+        ) as runner:  # fmt: skip
+            runner.steps(applied, 50)
+            options = session.Options(budget_s=60.0, applied=applied)
+            races = Races(runner, options, view, clock=script.clock)
             races.measure_noise()
             view.rounds.clear()
             view.grown.clear()
@@ -140,8 +142,8 @@ def test_a_confirmation_shows_the_gain_of_the_candidate_over_the_script(confirme
     assert nothing.verdict is not Verdict.WIN
 
 
-def test_what_the_user_pulled_is_in_both_arms_of_the_confirmation(confirmed) -> None:
-    seen, *_ = confirmed(lambda launch: 1.25, pulled=PULLED)
+def test_what_the_user_applied_is_in_both_arms_of_the_confirmation(confirmed) -> None:
+    seen, *_ = confirmed(lambda launch: 1.25, applied=APPLIED)
     assert seen.speedup.mid_ratio == pytest.approx(1.25, rel=0.01)
 
 
@@ -181,7 +183,7 @@ def test_only_a_gain_is_published(tuned, monkeypatch, seen, verdict) -> None:
     monkeypatch.setattr(Races, "confirm", lambda self, plan, *, until_s: seen)
     found = tuned(600.0, step_s=0.1, start_s=2.0).tuning
     assert (found.plan, found.speedup, found.confirmed) == (Plan(), None, None)
-    assert any("no gain that can be told from noise" in note for note in found.notes)
+    assert any("no measurable gain" in note for note in found.notes)
     assert not any(row.outcome == "kept" for row in found.levers)
 
 

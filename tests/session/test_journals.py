@@ -16,7 +16,7 @@ from hasten.session.search_driver import SearchDriver
 from hasten.testing import LAPTOP
 
 FAILED = Comparison(
-    baseline=Plan(), candidate=Plan().pull("b", 2), verdict=Verdict.FAIL, failure="It died."
+    baseline=Plan(), candidate=Plan().with_lever("b", 2), verdict=Verdict.FAIL, failure="It died."
 )
 
 
@@ -133,14 +133,14 @@ def test_a_disk_that_fills_up_ends_no_search(work, monkeypatch):
 
 def test_a_search_says_once_that_its_races_are_lost(work):
     said = []
-    hunt = SearchDriver(
-        (), search.Journal(path=work / "j", lost="disk quota exceeded"), bench=None,
+    driver = SearchDriver(
+        (), search.Journal(path=work / "j", lost="disk quota exceeded"), runner=None,
         races=SimpleNamespace(confirm_s=0.0, least_ratio=0.02), options=Options(),
         view=SimpleNamespace(note=said.append), note=said.append, spent_s=lambda: 0.0,
         costs=lambda plan: SimpleNamespace(answer_s=lambda named: 0.0),
     )  # fmt: skip
-    hunt.run()
-    hunt.run()
+    driver.run()
+    driver.run()
     assert len(said) == 2  # to who looks on, and in the report
     assert "cannot be kept on disk: disk quota exceeded." in said[0]
 
@@ -148,11 +148,10 @@ def test_a_search_says_once_that_its_races_are_lost(work):
 @pytest.mark.parametrize(
     "other",
     [
-        {"keep": Effect.EXACT},
-        {"allow": Effect.LEARNING},
+        {"numerics": Effect.EXACT},
         {"only": frozenset({"sdpa"})},
         {"skip": frozenset({"sdpa"})},
-        {"pulled": Plan().pull("loader_workers", 2)},
+        {"applied": Plan().with_lever("loader_workers", 2)},
     ],
     ids="".join,
 )

@@ -4,7 +4,7 @@ import pytest
 
 from hasten.errors import ChildLost
 from hasten.lever import Lever
-from hasten.records import Effect, Gate, Phase, Plan, Proof, Switch
+from hasten.records import Effect, Gate, Phase, Plan, Proof, Scope
 from hasten.session.judge import Judge
 from hasten.session.proof import Unprovable
 from hasten.testing import plant
@@ -24,16 +24,16 @@ def levers(monkeypatch) -> None:
         monkeypatch,
         {
             name: Lever(
-                name=name, phases=frozenset({Phase.FORWARD}), effect=effect, switch=Switch.STEP,
-                settings=lambda scene: (True,), gain_ratio=2.0, lines=str,
-                why_not=lambda scene: "",
+                name=name, phases=frozenset({Phase.FORWARD}), effect=effect, scope=Scope.STEP,
+                settings=lambda context: (True,), gain_ratio=2.0, snippet=str,
+                why_not=lambda context: "",
             )
             for name, effect in EFFECTS.items()
         },
     )  # fmt: skip
 
 
-def judged(guilty, *, in_time=True, failure=None, has_pulled=False):
+def judged(guilty, *, in_time=True, failure=None, has_applied=False):
     """Judge a plan of four levers of which some are guilty; return the judge and all that ran."""
     ran = []
 
@@ -42,10 +42,12 @@ def judged(guilty, *, in_time=True, failure=None, has_pulled=False):
         ran.append(names)
         if failure is not None and len(names) > min(map(len, ran)):
             raise failure
-        passed = not (names & guilty or (has_pulled and has_pulled != "sound"))
-        return Proof(effect=Effect.EXACT, gates=(Gate(name="G", passed=passed, says="it differs"),))
+        passed = not (names & guilty or (has_applied and has_applied != "sound"))
+        return Proof(
+            effect=Effect.EXACT, gates=(Gate(name="G", passed=passed, message="it differs"),)
+        )
 
-    judge = Judge(prove, lambda plan: in_time, has_pulled=bool(has_pulled))
+    judge = Judge(prove, lambda plan: in_time, has_applied=bool(has_applied))
     proof = judge.judge(WHOLE)
     left = {name for name, _ in judge.plan.settings}
     assert proof.holds or not left
@@ -79,11 +81,11 @@ def test_a_second_chance_that_breaks_costs_nothing(failure) -> None:
     assert left == {"same"}
 
 
-def test_what_was_pulled_by_hand_may_fail_alone() -> None:
-    judge, left, ran = judged(set(), has_pulled="guilty")
+def test_what_was_applied_by_hand_may_fail_alone() -> None:
+    judge, left, ran = judged(set(), has_applied="guilty")
     assert judge.fails_alone
     assert (left, judge.rejected, len(ran)) == (set(), {}, 2)
-    judge, left, _ = judged({"round"}, has_pulled="sound")
+    judge, left, _ = judged({"round"}, has_applied="sound")
     assert not judge.fails_alone
     assert left == EFFECTS.keys() - {"round"}
 
@@ -110,7 +112,7 @@ def test_a_script_that_fails_without_any_lever_keeps_none() -> None:
 
     def prove(plan: Plan) -> Proof:
         asked.append(plan)
-        gate = Gate(name="G", passed=False, says="it differs")
+        gate = Gate(name="G", passed=False, message="it differs")
         return Proof(effect=Effect.EXACT, gates=(gate,))
 
     judge = Judge(prove, lambda plan: True)

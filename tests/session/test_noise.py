@@ -2,7 +2,7 @@
 
 from math import log
 
-from hasten.records import Effect, Interval, Noise, Phase, Plan, Switch
+from hasten.records import Effect, Interval, Noise, Phase, Plan, Scope
 from hasten.search import AcceptanceCriteria, Candidate, Kind, incumbent, propose
 from hasten.session.races import LEAST_RATIO, rule_of
 from hasten.testing import FakeTrialRunner, steady
@@ -16,7 +16,7 @@ NOISE = Noise(
 KNOBS = [
     Candidate(
         lever=name, phases=frozenset({Phase.FORWARD}), settings=(True,), gain_ratio=2.0,
-        switch=Switch.STEP, effect=Effect.EXACT,
+        scope=Scope.STEP, effect=Effect.EXACT,
     )
     for name in GAINS
 ]  # fmt: skip
@@ -31,12 +31,12 @@ def cost(plan):
 
 def found_share(seed, *, rule):
     """Search in noise; return the share of the log speed-up that could be had."""
-    bench = FakeTrialRunner(cost=cost, noise=steady(NOISE.sd_ratio / 2**0.5), seed=seed)
-    stakes, history = AcceptanceCriteria(least_ratio=0.05), []
-    while proposal := propose(KNOBS, history, stakes=stakes):
+    runner = FakeTrialRunner(cost=cost, noise=steady(NOISE.sd_ratio / 2**0.5), seed=seed)
+    criteria, history = AcceptanceCriteria(least_ratio=0.05), []
+    while proposal := propose(KNOBS, history, criteria=criteria):
         race = rule(proposal.kind, NOISE, budget_s=16.0)
-        history.append(bench.race(proposal.baseline, proposal.candidate, rule=race))
-    plan = incumbent(KNOBS, history, stakes=stakes)
+        history.append(runner.race(proposal.baseline, proposal.candidate, rule=race))
+    plan = incumbent(KNOBS, history, criteria=criteria)
     return -log(cost(plan)) / -log(cost(Plan(tuple((name, True) for name in GAINS))))
 
 

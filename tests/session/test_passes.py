@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hasten.lever import Lever
-from hasten.records import Effect, Phase, Plan, Switch
+from hasten.records import Effect, Phase, Plan, Scope
 from hasten.testing import plant
 
 # The simulated tunings of test_budget.py.
@@ -18,9 +18,9 @@ _spec.loader.exec_module(budget)
 tuned = budget.tuned
 
 KEEPS = Lever(
-    name="keeps", phases=frozenset({Phase.FORWARD}), effect=Effect.EXACT, switch=Switch.CHILD,
-    settings=lambda scene: (True,), gain_ratio=9.0, lines=str, why_not=lambda scene: "",
-    fills=True,
+    name="keeps", phases=frozenset({Phase.FORWARD}), effect=Effect.EXACT, scope=Scope.PROCESS,
+    settings=lambda context: (True,), gain_ratio=9.0, snippet=str, why_not=lambda context: "",
+    warms_cache=True,
 )  # fmt: skip
 
 
@@ -65,8 +65,8 @@ def test_what_the_passes_of_a_training_do_not_repay_is_left_out(kept, life_count
 
 
 STAYS = Lever(
-    name="stays", phases=frozenset({Phase.DATA}), effect=Effect.EXACT, switch=Switch.CHILD,
-    settings=lambda scene: (True,), gain_ratio=50.0, lines=str, why_not=lambda scene: "",
+    name="stays", phases=frozenset({Phase.DATA}), effect=Effect.EXACT, scope=Scope.PROCESS,
+    settings=lambda context: (True,), gain_ratio=50.0, snippet=str, why_not=lambda context: "",
 )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_what_a_pause_between_short_passes_costs_is_found(
     """In blocks of some steps most hold no pause, and a median hides those that do."""
     seen = paused(budget_s=budget_s, pass_count=pass_count, pause_s=pause_s, step_s=step_s)
     assert seen.late_ratio <= 1.0
-    assert seen.tuning.plan == Plan().pull("stays", True)
+    assert seen.tuning.plan == Plan().with_lever("stays", True)
     assert seen.tuning.races[0].speedup.mid_ratio == pytest.approx(gain, rel=0.05)
     assert seen.tuning.speedup.mid_ratio == pytest.approx(gain, rel=0.05)
 

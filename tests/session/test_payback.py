@@ -17,7 +17,7 @@ from hasten.session.payback import (
 def seen(*levers, later_s):
     candidate = Plan()
     for lever in levers:
-        candidate = candidate.pull(lever, True)
+        candidate = candidate.with_lever(lever, True)
     return Comparison(
         baseline=Plan(), candidate=candidate, verdict=Verdict.WIN, later_s=later_s,
         speedup=Interval(low_ratio=1.1, mid_ratio=1.2, high_ratio=1.3),
@@ -35,13 +35,13 @@ def test_at_the_break_even_both_have_taken_the_same_time(ratio) -> None:
 
 
 def test_the_lever_whose_own_race_saw_the_late_start_is_blamed() -> None:
-    plan = Plan().pull("a", True).pull("b", True)
+    plan = Plan().with_lever("a", True).with_lever("b", True)
     history = (seen("a", later_s=0.5), seen("b", later_s=28.0), seen("a", "b", later_s=30.0))
     assert blamed(plan, history, later_s=30.0) == {"b"}
 
 
 def test_where_no_race_saw_it_the_whole_plan_is_blamed() -> None:
-    plan = Plan().pull("a", True).pull("b", True)
+    plan = Plan().with_lever("a", True).with_lever("b", True)
     assert blamed(plan, (seen("a", later_s=None),), later_s=30.0) == {"a", "b"}
 
 
@@ -72,22 +72,22 @@ def test_what_is_paid_back_at_the_very_end_is_not_repaid() -> None:
     ],
 )
 def test_what_is_late_is_told_where_it_is_a_tenth(first_pass_s, start, first_pass) -> None:
-    says = payback(first_pass_s=first_pass_s).says
-    assert ("the first step comes" in says) is (start is not None)
-    assert ("the first pass over the data takes" in says) is (first_pass is not None)
+    message = payback(first_pass_s=first_pass_s).message
+    assert ("the first step comes" in message) is (start is not None)
+    assert ("the first pass over the data takes" in message) is (first_pass is not None)
     for words in filter(None, (start, first_pass)):
-        assert words in says
-    assert says.endswith("paid back after 600 steps (30 s).")
+        assert words in message
+    assert message.endswith("paid back after 600 steps (30 s).")
 
 
 @pytest.mark.parametrize(("later_s", "blamed_too"), [(14.9, False), (15.0, True), (16.0, True)])
 def test_half_of_the_delay_is_enough_for_blame(later_s, blamed_too) -> None:
-    plan = Plan().pull("a", True).pull("b", True)
+    plan = Plan().with_lever("a", True).with_lever("b", True)
     history = (seen("a", later_s=later_s), seen("b", later_s=28.0))
     assert blamed(plan, history, later_s=30.0) == ({"a", "b"} if blamed_too else {"b"})
 
 
-OWN, OTHER = Plan(), Plan().pull("a", True)
+OWN, OTHER = Plan(), Plan().with_lever("a", True)
 
 
 @pytest.mark.parametrize(("later_s", "is_told"), [(None, False), (2.9, False), (3.0, True)])
@@ -103,7 +103,7 @@ def test_a_late_start_is_told_from_three_seconds_on(later_s, is_told) -> None:
 
 
 def test_a_start_is_late_by_nothing_else_where_no_first_pass_is_longer() -> None:
-    assert payback().says.startswith("Under the plan the first step comes 30 s later: paid")
+    assert payback().message.startswith("Under the plan the first step comes 30 s later: paid")
 
 
 def test_a_plan_is_too_late_only_where_the_training_is_known_to_be_too_short() -> None:
@@ -114,11 +114,11 @@ def test_a_plan_is_too_late_only_where_the_training_is_known_to_be_too_short() -
 
 def test_what_is_saved_is_weighed_against_the_start_and_the_search() -> None:
     assert savings(None, 2.0, None, 9.0) == []
-    assert savings(payback(), 2.0, None, 9.0) == [payback().says]
+    assert savings(payback(), 2.0, None, 9.0) == [payback().message]
     (weighed,) = savings(None, 1.25, 500.0, 9.0)
-    assert "Of 8 m 20 s of training the plan saves about 1 m 40 s; the search took 9" in weighed
+    assert "Of 8m 20s of training the plan saves about 1m 40s; the search took 9" in weighed
     *_, weighed = savings(payback(), 1.25, 500.0, 9.0)
-    assert "saves about 1 m 10 s" in weighed
+    assert "saves about 1m 10s" in weighed
 
 
 TRAITS = {"loader.batch_count": 100, "loader.batches_per_step": 2}

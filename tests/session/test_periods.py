@@ -7,7 +7,7 @@ import pytest
 
 from hasten import session
 from hasten.lever import Lever
-from hasten.records import Effect, Entry, Phase, Plan, Switch, Verdict, Workload
+from hasten.records import Effect, Entry, Phase, Plan, Scope, Verdict, Workload
 from hasten.search.proposal import Kind, propose_race
 from hasten.session.observe import observe
 from hasten.session.races import Races
@@ -17,7 +17,7 @@ from hasten.trials.process import Isolation
 from hasten.trials.runner import TrialRunner
 
 WORKLOAD = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd="/nowhere", python="python")
-FASTER = Plan().pull("brisk", True)
+FASTER = Plan().with_lever("brisk", True)
 
 
 def rollouts(every, *, times=10.0, sd_ratio=0.03):
@@ -31,8 +31,8 @@ def rollouts(every, *, times=10.0, sd_ratio=0.03):
 def raced(monkeypatch):
     """Measure the noise of a script, and race a lever that gains a tenth."""
     lever = Lever(
-        name="brisk", phases=frozenset({Phase.FORWARD}), effect=Effect.EXACT, switch=Switch.STEP,
-        settings=lambda scene: (True,), gain_ratio=2.0, lines=str, why_not=lambda scene: "",
+        name="brisk", phases=frozenset({Phase.FORWARD}), effect=Effect.EXACT, scope=Scope.STEP,
+        settings=lambda context: (True,), gain_ratio=2.0, snippet=str, why_not=lambda context: "",
     )  # fmt: skip
     plant(monkeypatch, {"brisk": lever})
 
@@ -41,15 +41,15 @@ def raced(monkeypatch):
             cost=lambda plan: 0.01 / (1.1 if plan.settings else 1.0), start_s=2.0, noise=noise
         )
         with TrialRunner(
-            WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_arm=script.arm,
-        ) as bench:  # fmt: skip
-            observe(bench, Plan())
+            WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_trial=script.trial,
+        ) as runner:  # fmt: skip
+            observe(runner, Plan())
             races = Races(
-                bench, session.Options(budget_s=120.0), RecordingWatcher(), clock=script.clock
+                runner, session.Options(budget_s=120.0), RecordingWatcher(), clock=script.clock
             )
             sd_ratio = races.measure_noise().sd_ratio
             race = races.race(propose_race(Kind.TOGGLE, Plan(), FASTER, ()), 5.0, most_s=inf)
-            return bench.tally.period_count, sd_ratio, race.verdict
+            return runner.tally.period_count, sd_ratio, race.verdict
 
     return run
 

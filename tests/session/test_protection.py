@@ -33,7 +33,7 @@ def test_nothing_starts_unless_the_user_takes_it_upon_himself(said, entry):
     with pytest.raises(IsolationFailed, match=r"train\.sh could change your files") as caught:
         ask(said, command)
     assert caught.value.exit_code == 4
-    assert "--unprotected" in caught.value.remedy
+    assert "--no-sandbox" in caught.value.remedy
     assert not said
     ask(said, command, unprotected=True)
     (line,) = said
@@ -53,6 +53,6 @@ def test_it_is_asked_before_anything_is_started(said, monkeypatch, verb):
         raise AssertionError("started")
 
     monkeypatch.setattr(session, "doctor", start)
-    monkeypatch.setattr(session, "open_bench", start)
+    monkeypatch.setattr(session, "open_runner", start)
     with pytest.raises(IsolationFailed):
         verb(workload(Entry.COMMAND, "bash"), session.Options(), SimpleNamespace(note=said.append))

@@ -12,8 +12,8 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EMPTY = 'schema = 1\n[machine]\n[command]\nentry = "script"\nargv = ["{}"]\n[plan]\n[evidence]\n'
-PULLED = ("--lever", "malloc_retention=true")
-EXACT = (*PULLED, "--lever", "loader_workers=2")
+APPLIED = ("--set", "malloc_retention=true")
+EXACT = (*APPLIED, "--set", "loader_workers=2")
 # Saves the weights at the end of a script that does not.
 SAVES = """
 import sys
@@ -127,7 +127,7 @@ def test_exact_levers_leave_the_weights_and_a_fused_optimizer_the_keys_as_they_a
     )
     plain = project.python("train.py", "plain.pt")
     exact = project.hasten("run", *EXACT, "train.py", "exact.pt")
-    fused = project.hasten("run", "--lever", "fused_optimizer=true", "train.py", "fused.pt")
+    fused = project.hasten("run", "--set", "fused_optimizer=true", "train.py", "fused.pt")
     assert (plain.code, exact.code, fused.code) == (0, 0, 0), exact.err + fused.err
     assert exact.out == plain.out
     saved = {n: torch.load(project.root / f"{n}.pt") for n in ("plain", "exact", "fused")}
@@ -147,13 +147,13 @@ def test_the_script_starts_as_it_would_under_plain_python(project, way) -> None:
     project.write("pack/train.py", START)
     project.write("train.sh", 'python pack/train.py "$@"\n')
     words = {
-        "script": ["pack/train.py", "a b", "--lever", "x"],
+        "script": ["pack/train.py", "a b", "--set", "x"],
         "module": ["-m", "pack.train", "a b", "--plan", "x"],
         "bash": ["--", "bash", "train.sh", "a b", "--force"],
     }[way]
     argv = words[1:] if way == "bash" else [sys.executable, *words]
     plain = project.hasten(argv=argv, stdin_text="typed")
-    run = project.hasten("run", *PULLED, *words, stdin_text="typed")
+    run = project.hasten("run", *APPLIED, *words, stdin_text="typed")
     assert plain.code == run.code == 0, run.err
     assert run.out == plain.out
     assert "typed" in run.out
@@ -162,14 +162,14 @@ def test_the_script_starts_as_it_would_under_plain_python(project, way) -> None:
 @pytest.mark.child
 def test_the_exit_code_is_the_script_s(project) -> None:
     project.write("train.py", "import torch, sys\nsys.exit(7)\n")
-    assert project.hasten("run", *PULLED, "train.py").code == 7
+    assert project.hasten("run", *APPLIED, "train.py").code == 7
 
 
 @pytest.mark.child
 def test_a_traceback_shows_the_script_s_frames_alone(project) -> None:
     project.write("train.py", CRASH)
     plain = project.python("train.py")
-    run = project.hasten("run", *PULLED, "train.py")
+    run = project.hasten("run", *APPLIED, "train.py")
     assert plain.code == run.code == 1
     assert run.err == plain.err
 
@@ -184,7 +184,7 @@ def test_signals_reach_the_script(project, number, kind) -> None:
     ends = []
     for argv in (
         [sys.executable, "train.py", kind],
-        project.command("run", *PULLED, "train.py", kind),
+        project.command("run", *APPLIED, "train.py", kind),
     ):
         with project.begun(argv=argv) as process:
             while process.stdout.readline() != "ready\n":
@@ -202,7 +202,7 @@ def test_signals_reach_the_script(project, number, kind) -> None:
 def test_worker_processes_start_by_every_method(project) -> None:
     project.write("train.py", WORKERS)
     plain = project.python("train.py")
-    run = project.hasten("run", *PULLED, "train.py")
+    run = project.hasten("run", *APPLIED, "train.py")
     assert plain.code == run.code == 0, run.err
     assert run.out == plain.out
     assert run.err == plain.err
@@ -253,8 +253,8 @@ def test_a_run_that_goes_astray_goes_on_without_its_levers_and_says_so(project) 
     assert run.out == "2 2 backward False\n"
     (said,) = [line for line in run.err.splitlines() if "step 12" in line]
     assert "the loss is nan" in said
-    assert "Put back: intra_op_threads=1." in said
-    assert "Only a new process can put back: malloc_retention=True." in said
+    assert "Disabled: intra_op_threads=1." in said
+    assert "Only a new process is without: malloc_retention=True." in said
 
 
 @pytest.mark.child
@@ -266,7 +266,7 @@ def test_a_run_that_trains_as_it_should_hears_nothing_of_the_guard(project) -> N
 
 
 @pytest.mark.child
-def test_a_plan_without_a_band_runs_unwatched(project) -> None:
+def test_a_plan_without_an_envelope_runs_unwatched(project) -> None:
     project.write("train.py", TRAINS)
     project.write("hasten.toml", GUARDED.format(word="spoiled").partition("[guard]")[0])
     run = project.hasten("run", "train.py", "spoiled")
@@ -306,7 +306,7 @@ def test_what_a_script_writes_late_through_flat_weights_is_there_under_channels_
     torch = pytest.importorskip("torch")
     project.write("train.py", LATE_PRUNING)
     plain = project.python("train.py", "plain.pt")
-    run = project.hasten("run", "--lever", "channels_last=true", "train.py", "last.pt")
+    run = project.hasten("run", "--set", "channels_last=true", "train.py", "last.pt")
     assert plain.code == run.code == 0, run.err
     assert run.out == plain.out
     own, other = (torch.load(project.root / name) for name in ("plain.pt", "last.pt"))
@@ -321,4 +321,4 @@ def test_what_a_script_writes_late_through_flat_weights_is_there_under_channels_
 @pytest.mark.child
 def test_a_lever_may_wait_for_a_function_of_torch_while_torch_is_being_imported(project) -> None:
     project.write("late.py", "import torch; print(hasattr(torch.compile, '__wrapped__'))\n")
-    assert project.hasten("run", "--lever", "channels_last=true", "late.py").out == "True\n"
+    assert project.hasten("run", "--set", "channels_last=true", "late.py").out == "True\n"

@@ -16,7 +16,7 @@ class Became(Exception):
     """Stands for the script that a process becomes."""
 
 
-@pytest.mark.parametrize("plan", [Plan(), Plan().pull("malloc_retention", True)])
+@pytest.mark.parametrize("plan", [Plan(), Plan().with_lever("malloc_retention", True)])
 def test_the_script_ignores_no_signal_that_only_python_ignores(monkeypatch, plan) -> None:
     seen = {}
 

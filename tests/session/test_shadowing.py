@@ -40,8 +40,8 @@ import {name}
 assert {name}.OWN and {name}.__file__ == {file!r}, {name}.__file__
 print("done")
 """
-PULLED = ("--lever", "intra_op_threads=1", "--lever", "loader_workers=1", "--lever",
-          "malloc_retention=true", "--lever", "sample_cache=64MiB")  # fmt: skip
+APPLIED = ("--set", "intra_op_threads=1", "--set", "loader_workers=1", "--set",
+          "malloc_retention=true", "--set", "sample_cache=64MiB")  # fmt: skip
 TORCH_NEEDS = ["selectors", "socket", "random", "struct", "ctypes", "dataclasses"]
 
 
@@ -73,7 +73,7 @@ def ran(done):
 @pytest.mark.child
 @pytest.mark.parametrize("name", TORCH_NEEDS)
 def test_a_module_that_torch_needs_too_is_imported_by_the_script_alone(started, name) -> None:
-    said = ran(started(name, "-m", "hasten", "run", *PULLED, "train.py"))
+    said = ran(started(name, "-m", "hasten", "run", *APPLIED, "train.py"))
     assert said[0] == "begun"
     assert said[-1] == "done"
     assert said.count("own module") == 1
@@ -86,7 +86,7 @@ def test_a_module_that_torch_needs_too_is_imported_by_the_script_alone(started, 
 def test_the_output_is_that_of_plain_python(started, name, words) -> None:
     alone = "print('own module')\nOWN = True\n"
     plain = ran(started(name, *words, module=alone))
-    own = ran(started(name, "-m", "hasten", "run", *PULLED, *words, module=alone))
+    own = ran(started(name, "-m", "hasten", "run", *APPLIED, *words, module=alone))
     assert own[0] == "begun"
     assert sorted(own) == sorted(plain)  # torch may want it, too, at the first time that is needed
 
@@ -96,7 +96,7 @@ def test_the_output_is_that_of_plain_python(started, name, words) -> None:
 def test_what_our_start_needs_is_the_scripts_own_where_it_has_one(tmp_path, name) -> None:
     (tmp_path / f"{name}.py").write_text("OWN = 'theirs'\n")
     (tmp_path / "train.py").write_text(f"import {name}\nprint({name}.OWN)\n")
-    words = [sys.executable, "-m", "hasten", "run", *PULLED, str(tmp_path / "train.py")]
+    words = [sys.executable, "-m", "hasten", "run", *APPLIED, str(tmp_path / "train.py")]
     done = subprocess.run(
         words, cwd="/", env={"PATH": os.environ["PATH"]}, capture_output=True, text=True,
         timeout=180, check=False,
@@ -108,7 +108,7 @@ def test_what_our_start_needs_is_the_scripts_own_where_it_has_one(tmp_path, name
 def test_a_module_on_the_path_of_the_user_is_the_users(started, tmp_path) -> None:
     folder = tmp_path / "lib"
     env = environment(
-        Plan().pull("intra_op_threads", 1), mode="run", env={"PYTHONPATH": str(folder)}
+        Plan().with_lever("intra_op_threads", 1), mode="run", env={"PYTHONPATH": str(folder)}
     )
     said = ran(started("signal", "train.py", folder=folder, env=env))
     assert said[0] == "begun"
@@ -120,7 +120,7 @@ def test_a_module_on_the_path_of_the_user_is_the_users(started, tmp_path) -> Non
     ("name", "words"), [("selectors", ("train.py",)), ("statistics", ("-m", "train"))]
 )
 def test_a_trial_starts(started, name, words) -> None:
-    own = ("-m", "hasten", "profile", "--quiet", "--steps", "20", "--lever", "loader_workers=1")
+    own = ("-m", "hasten", "profile", "--quiet", "--steps", "20", "--set", "loader_workers=1")
     done = started(name, *own, *words, passes=100_000)
     assert done.returncode == 0, done.stderr
     assert "hasten profile" in done.stdout

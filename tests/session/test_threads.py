@@ -67,9 +67,9 @@ def test_nothing_is_tried_where_the_cores_are_unknown_or_a_graph_was_compiled(fo
 
 
 def test_pairs_of_steps_tell_how_much_faster_it_is() -> None:
-    bench = MadeBench()
-    found = try_threads(bench, Plan(), profile(), 1, seconds=1.0)
-    assert bench.plans == (Plan(), Plan().pull("intra_op_threads", 1))
+    runner = MadeBench()
+    found = try_threads(runner, Plan(), profile(), 1, seconds=1.0)
+    assert runner.plans == (Plan(), Plan().with_lever("intra_op_threads", 1))
     assert found["threads.count"] == 1
     assert found["threads.low_ratio"] <= found["threads.mid_ratio"] == pytest.approx(2.01, abs=0.02)
 
@@ -80,13 +80,13 @@ def test_pairs_of_steps_tell_how_much_faster_it_is() -> None:
         {"seen": profile(step_s=1.0)},
         {"seen": profile(data=0.009, forward=0.001)},
         {"seen": profile(forward=0.009, transfer=0.001)},
-        {"plan": Plan().pull("intra_op_threads", 2)},
+        {"plan": Plan().with_lever("intra_op_threads", 2)},
         {"most": 5},
         {"most": 0},
     ],
-    ids=["long", "waits for data", "has an accelerator", "pulled by hand", "ends", "fails"],
+    ids=["long", "waits for data", "has an accelerator", "set by hand", "ends", "fails"],
 )
 def test_nothing_is_told_where_it_cannot_be_tried(case) -> None:
     details = SimpleNamespace(**{"seen": profile(), "plan": Plan(), "most": 1000, **case})
-    bench = MadeBench(most=details.most)
-    assert try_threads(bench, details.plan, details.seen, 1, seconds=1.0) == {}
+    runner = MadeBench(most=details.most)
+    assert try_threads(runner, details.plan, details.seen, 1, seconds=1.0) == {}

@@ -42,9 +42,9 @@ KEYS = {
     "cost", "assumed", "passes",
 }  # fmt: skip
 OWN = {"hasten.toml", "hasten-report.txt", "out.json"}
-QUICK = ("tune", "--plain", "--budget", "70s", "--only", "loader_workers")
+QUICK = ("tune", "--progress", "plain", "--budget", "70s", "--only", "loader_workers")
 # On a crowded machine a gain is confirmed later.
-PATIENT = ("tune", "--plain", "--budget", "2m", "--only", "loader_workers")
+PATIENT = ("tune", "--progress", "plain", "--budget", "2m", "--only", "loader_workers")
 
 
 def search_begun(project, process) -> str:
@@ -110,7 +110,7 @@ def test_where_nothing_can_help_the_plan_is_empty_and_it_is_said(project) -> Non
 @pytest.mark.child
 def test_ctrl_c_keeps_the_best_so_far_and_the_same_command_goes_on(project) -> None:
     project.write("train.py", SICK)
-    words = ("tune", "--plain", "--budget", "150s", "train.py", "1000")
+    words = ("tune", "--progress", "plain", "--budget", "150s", "train.py", "1000")
     with project.begun(*words) as process:
         search_begun(project, process)
         process.send_signal(signal.SIGINT)
@@ -138,7 +138,7 @@ def test_ctrl_c_keeps_the_best_so_far_and_the_same_command_goes_on(project) -> N
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
 def test_the_end_of_hasten_is_the_end_of_its_trials(project, number) -> None:
     project.write("train.py", "print('here', file=open('x', 'w'))\n" + SICK)
-    with project.begun("tune", "--plain", "train.py", "1000") as process:
+    with project.begun("tune", "--progress", "plain", "train.py", "1000") as process:
         until = time.monotonic() + 120
         while not project.trials():
             assert process.poll() is None
@@ -156,7 +156,9 @@ def test_the_end_of_hasten_is_the_end_of_its_trials(project, number) -> None:
 @pytest.mark.measures
 def test_a_budget_holds_where_the_shell_that_began_it_is_killed(project) -> None:
     project.script()
-    command = shlex.join(project.command("tune", "--plain", "--budget", "10s", "train.py"))
+    command = shlex.join(
+        project.command("tune", "--progress", "plain", "--budget", "10s", "train.py")
+    )
     begun_s = time.monotonic()
     argv = ["sh", "-c", f"{command} & echo $!; wait"]
     with project.begun(argv=argv) as shell:

@@ -14,7 +14,7 @@ import pytest
 
 from hasten import session
 from hasten.lever import Lever
-from hasten.records import Comparison, Effect, Entry, Phase, Plan, Switch, Workload
+from hasten.records import Comparison, Effect, Entry, Phase, Plan, Scope, Workload
 from hasten.search import Candidate, Prior, bounds
 from hasten.session.costs import Costs
 from hasten.session.observe import observe
@@ -34,22 +34,22 @@ STEP = frozenset({FORWARD, BACKWARD, OPTIMIZER, OTHER})
 
 # name: phases, switch, gain_ratio, promising, record of (scripts, helped, log gain)
 KINDS = {
-    "threads": (STEP, Switch.STEP, 8.0, True, None),
-    "workers": (frozenset({DATA}), Switch.CHILD, 50.0, True, (4, 3, 0.3)),
-    "compile": (STEP, Switch.CHILD, 3.0, True, None),
-    "layout": (COMPUTE, Switch.STEP, 2.0, True, (1, 1, 0.16)),
-    "malloc": (STEP, Switch.LAUNCH, 3.0, True, (3, 3, 0.17)),
-    "allocator": (STEP, Switch.LAUNCH, 1.5, False, None),
-    "spinning": (STEP, Switch.LAUNCH, 1.3, False, None),
-    "fused": (frozenset({OPTIMIZER}), Switch.STEP, 6.0, True, (1, 1, 0.09)),
-    "foreach": (frozenset({OPTIMIZER}), Switch.STEP, 4.0, True, None),
-    "batched": (frozenset({DATA}), Switch.STEP, 50.0, True, None),
-    "cache": (frozenset({DATA}), Switch.CHILD, 50.0, False, None),
-    "collector": (frozenset({OTHER}), Switch.STEP, 1.5, True, None),
-    "harmful": (STEP, Switch.STEP, 2.0, True, None),
-    "useless": (COMPUTE, Switch.CHILD, 1.5, True, None),
-    "pointless": (STEP, Switch.LAUNCH, 1.5, False, None),
-    "dubious": (STEP, Switch.CHILD, 1.5, False, None),
+    "threads": (STEP, Scope.STEP, 8.0, True, None),
+    "workers": (frozenset({DATA}), Scope.PROCESS, 50.0, True, (4, 3, 0.3)),
+    "compile": (STEP, Scope.PROCESS, 3.0, True, None),
+    "layout": (COMPUTE, Scope.STEP, 2.0, True, (1, 1, 0.16)),
+    "malloc": (STEP, Scope.LAUNCH, 3.0, True, (3, 3, 0.17)),
+    "allocator": (STEP, Scope.LAUNCH, 1.5, False, None),
+    "spinning": (STEP, Scope.LAUNCH, 1.3, False, None),
+    "fused": (frozenset({OPTIMIZER}), Scope.STEP, 6.0, True, (1, 1, 0.09)),
+    "foreach": (frozenset({OPTIMIZER}), Scope.STEP, 4.0, True, None),
+    "batched": (frozenset({DATA}), Scope.STEP, 50.0, True, None),
+    "cache": (frozenset({DATA}), Scope.PROCESS, 50.0, False, None),
+    "collector": (frozenset({OTHER}), Scope.STEP, 1.5, True, None),
+    "harmful": (STEP, Scope.STEP, 2.0, True, None),
+    "useless": (COMPUTE, Scope.PROCESS, 1.5, True, None),
+    "pointless": (STEP, Scope.LAUNCH, 1.5, False, None),
+    "dubious": (STEP, Scope.PROCESS, 1.5, False, None),
 }
 ALWAYS = ("threads", "workers", "compile", "layout", "malloc", "fused", "harmful", "useless")
 
@@ -157,9 +157,9 @@ class Machine:
 def lever(name) -> Lever:
     phases, switch, gain_ratio, _, _ = KINDS[name]
     return Lever(
-        name=name, phases=phases, effect=Effect.EXACT, switch=switch, gain_ratio=gain_ratio,
-        settings=lambda scene: (True,), lines=lambda setting: name, why_not=lambda scene: "no",
-        settle_count=1,
+        name=name, phases=phases, effect=Effect.EXACT, scope=switch, gain_ratio=gain_ratio,
+        settings=lambda context: (True,), snippet=lambda setting: name,
+        why_not=lambda context: "no", settle_count=1,
     )  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def knob(name, settings) -> Candidate:
         script_count=record[0], helped_count=record[1], step_log_gain=record[2], log_spread=0.1
     )
     return Candidate(
-        lever=name, phases=phases, settings=settings, gain_ratio=gain_ratio, switch=switch,
+        lever=name, phases=phases, settings=settings, gain_ratio=gain_ratio, scope=switch,
         effect=Effect.EXACT, bundled=bundled, prior=prior,
     )  # fmt: skip
 
@@ -212,10 +212,10 @@ def search_on(monkeypatch):
         )  # fmt: skip
         options = session.Options(budget_s=min(budget_s, 1e6))
         with TrialRunner(
-            WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_arm=script.arm,
-        ) as bench:  # fmt: skip
-            baseline = observe(bench, Plan(), step_count=40)
-            races = Races(bench, session.Options(), RecordingWatcher(), clock=script.clock)
+            WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_trial=script.trial,
+        ) as runner:  # fmt: skip
+            baseline = observe(runner, Plan(), step_count=40)
+            races = Races(runner, session.Options(), RecordingWatcher(), clock=script.clock)
             races.measure_noise()
             knobs, _ = bounds(
                 [knob(name, settings) for name, settings in machine.settings.items()],
@@ -223,16 +223,17 @@ def search_on(monkeypatch):
             )  # fmt: skip
             nothing = Costs(step_s=0.0, start_s=0.0, launch_s=0.0, pair_s=0.0)
             journal = Kept()
-            hunt = SearchDriver(
-                knobs, journal, bench=bench, races=races, options=options, view=RecordingWatcher(),
-                costs=lambda plan: nothing, spent_s=script.clock, note=lambda text: None,
+            driver = SearchDriver(
+                knobs, journal, runner=runner, races=races, options=options,
+                view=RecordingWatcher(), costs=lambda plan: nothing, spent_s=script.clock,
+                note=lambda text: None,
             )  # fmt: skip
-            hunt.run()
+            driver.run()
             best = log(machine.cost(Plan()) / machine.best_s())
-            got = log(machine.cost(Plan()) / machine.cost(hunt.best))
+            got = log(machine.cost(Plan()) / machine.cost(driver.best))
             return Searched(
-                share=got / best if best > log(1.02) else 1.0, launch_count=bench.launch_count,
-                race_count=len(journal.history), wall_s=script.spent_s, plan=hunt.best,
+                share=got / best if best > log(1.02) else 1.0, launch_count=runner.launch_count,
+                race_count=len(journal.history), wall_s=script.spent_s, plan=driver.best,
             )  # fmt: skip
 
     return run

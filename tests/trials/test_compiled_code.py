@@ -7,12 +7,12 @@ import pytest
 
 from hasten.lever import COMPILED_KEY
 from hasten.records import Entry, Plan, Workload
-from hasten.session import Options, doctor, open_bench
+from hasten.session import Options, doctor, open_runner
 from hasten.trials import compiled_code
 from hasten.trials.compiled_code import CompiledCode
 from hasten.trials.runner import TrialRunner
 
-COMPILED = Plan().pull("torch_compile", "default")
+COMPILED = Plan().with_lever("torch_compile", "default")
 SCRIPT = """
 import torch
 torch.manual_seed(0)
@@ -108,17 +108,17 @@ def test_the_second_trial_compiles_for_less_and_the_users_cache_stays(
         entry=Entry.SCRIPT, argv=("train.py",), cwd=str(tmp_path), python=sys.executable
     )
 
-    def compile_s(bench: TrialRunner) -> float:
-        bench.steps(Plan(), 4)  # an optimizer has stepped before the lever is pulled
-        bench.steps(COMPILED, 4)
-        found = bench.facts(COMPILED)["compile_s"]
-        bench.clear()
+    def compile_s(runner: TrialRunner) -> float:
+        runner.steps(Plan(), 4)  # an optimizer has stepped before the lever is applied
+        runner.steps(COMPILED, 4)
+        found = runner.facts(COMPILED)["compile_s"]
+        runner.clear()
         return found
 
     with (
         CompiledCode() as code,
-        open_bench(workload, Options(), doctor(sys.executable), code) as bench,
+        open_runner(workload, Options(), doctor(sys.executable), code) as runner,
     ):
-        first_s, second_s = compile_s(bench), compile_s(bench)
+        first_s, second_s = compile_s(runner), compile_s(runner)
     assert second_s < 0.4 * first_s
     assert not any("inductor" in name for name in os.listdir(tmp_path))

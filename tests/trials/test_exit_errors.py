@@ -44,7 +44,7 @@ def test_a_script_that_ends_well_is_no_error_whatever_it_printed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "tail", "says"),
+    ("ended", "tail", "message"),
     [
         (Exit(3, None), "", "The script failed (exit code 3) after 3 training steps."),
         (Exit(None, 6), "", "The script was ended by SIGABRT after 3 training steps."),
@@ -53,7 +53,7 @@ def test_a_script_that_ends_well_is_no_error_whatever_it_printed() -> None:
         (Exit(127, None, failure="no such program"), "", "cannot be started: no such program."),
     ],
 )
-def test_each_end_has_its_sentence(ended, tail, says) -> None:
+def test_each_end_has_its_sentence(ended, tail, message) -> None:
     error = told(ended, tail)
     assert isinstance(error, ScriptFailed)
-    assert says in error.problem
+    assert message in error.problem

@@ -159,10 +159,10 @@ def test_the_exit_code_of_a_cell_is_that_of_the_run(tmp_path, ending, code) -> N
 def test_a_training_notebook_is_profiled_and_run(tmp_path) -> None:
     pytest.importorskip("IPython")
     write(tmp_path, TRAINING[1:])
-    profiled = start(tmp_path, "profile", "--plain", "train.ipynb", module="hasten")
+    profiled = start(tmp_path, "profile", "--progress", "plain", "train.ipynb", module="hasten")
     assert profiled.returncode == 0, profiled.stderr
     plain = start(tmp_path, "train.ipynb")
-    run = start(tmp_path, "run", "--lever", "malloc_retention=true", "train.ipynb",
+    run = start(tmp_path, "run", "--set", "malloc_retention=true", "train.ipynb",
                 module="hasten")  # fmt: skip
     assert run.returncode == 0, run.stderr
     losses = [line for line in plain.stdout.splitlines() if "loss" in line]

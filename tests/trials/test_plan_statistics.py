@@ -64,7 +64,7 @@ def test_what_is_found_later_does_not_change_how_the_script_is_raced() -> None:
     tally.know_passes({"loader.batch_count": 20, "loader.batches_per_step": 2})
     tally.watched(Plan(), passes(*HEAD * 4))
     assert tally.period_count == 10
-    tally.watched(Plan().pull("stays", True), passes(*[0.0] * 40))
+    tally.watched(Plan().with_lever("stays", True), passes(*[0.0] * 40))
     assert tally.period_count == 10
     tally.watched(Plan(), passes(*[0.0] * 40))
     assert tally.period_count == 1

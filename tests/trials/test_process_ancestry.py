@@ -86,11 +86,11 @@ def sent(tmp_path, trials):
 
 
 def _trial(workload, isolation):
-    arm = TrialProcess(workload, Plan(), isolation=isolation, patience_s=60.0)
+    trial = TrialProcess(workload, Plan(), isolation=isolation, patience_s=60.0)
     try:
-        arm.begin()
+        trial.begin()
     finally:
-        arm.close()
+        trial.close()
 
 
 def _recording(workload, isolation):

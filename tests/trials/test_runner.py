@@ -6,37 +6,37 @@ import pytest
 
 from hasten.compare import signed_rank_interval
 from hasten.lever import discover
-from hasten.records import Entry, Plan, Switch, Workload
+from hasten.records import Entry, Plan, Scope, Workload
 from hasten.testing import FakeScript, steady
 from hasten.trials.blocks import settle_count
 from hasten.trials.process import Isolation
 from hasten.trials.runner import TrialRunner
 
-STEPPED = next(lever for lever in discover().values() if lever.switch is Switch.STEP)
-FAST = Plan().pull(STEPPED.name, True)
+STEPPED = next(lever for lever in discover().values() if lever.scope is Scope.STEP)
+FAST = Plan().with_lever(STEPPED.name, True)
 SLOW_S, FAST_S = 0.010, 0.009
 WORKLOAD = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd="/", python="python")
 
 
-def bench(script):
-    return TrialRunner(WORKLOAD, isolation=Isolation.NONE, patience_s=1.0, make_arm=script.arm)
+def runner(script):
+    return TrialRunner(WORKLOAD, isolation=Isolation.NONE, patience_s=1.0, make_trial=script.trial)
 
 
 def computing(**details):
-    """A script whose computing is 10 % shorter under FAST."""
+    """A script whose computing is 10% shorter under FAST."""
     return FakeScript(cost=lambda plan: FAST_S if plan == FAST else SLOW_S, **details)
 
 
 def alone_s(plan, **details):
     """Seconds of a step where a plan has a child for itself."""
-    with bench(computing(**details)) as own:
+    with runner(computing(**details)) as own:
         own.steps(plan, 400)
         return own.step_s
 
 
 def raced(script, *, knows_queue=True, pair_count=24):
     """Return what pairs show, whether or not the bench knows of the queue."""
-    with bench(script) as pairs_of:
+    with runner(script) as pairs_of:
         pairs_of.steps(Plan(), 4)
         if knows_queue:
             pairs_of.facts(Plan())
@@ -80,7 +80,7 @@ def test_where_only_one_plan_outruns_the_workers_a_race_tells_the_computing_at_m
 
 def test_where_workers_keep_up_plans_alternate_step_by_step() -> None:
     script = computing(fetch_s=0.012, worker_count=4, noise=steady(0.05))
-    with bench(script) as own:
+    with runner(script) as own:
         own.facts(Plan())
         own.steps(Plan(), 40)
         own.prepare(Plan(), FAST)
@@ -96,7 +96,7 @@ def test_where_workers_keep_up_plans_alternate_step_by_step() -> None:
 )
 def test_where_the_loop_waits_now_and_then_blocks_hold_whole_cycles(late) -> None:
     script = computing(**{"worker_count": 4, "noise": steady(0.05), **late})
-    with bench(script) as own:
+    with runner(script) as own:
         count = own.facts(Plan())["traits"]["cycle_count"]
         own.steps(Plan(), 80)
         assert own.pair_s(Plan(), FAST) == pytest.approx(4 * count * own.step_s)
@@ -106,7 +106,7 @@ def test_a_plan_that_was_seen_to_wait_is_raced_in_whole_cycles_next_time() -> No
     script = FakeScript(
         cost=lambda plan: 0.005 if plan == FAST else SLOW_S, fetch_s=0.036, worker_count=4
     )
-    with bench(script) as own:
+    with runner(script) as own:
         count = own.facts(Plan())["traits"]["cycle_count"]
         own.steps(Plan(), 40)
         assert own.pair_s(Plan(), FAST) == pytest.approx(4 * own.step_s)
@@ -118,9 +118,9 @@ def test_a_plan_that_was_seen_to_wait_is_raced_in_whole_cycles_next_time() -> No
 
 def test_a_lever_of_the_loader_is_raced_behind_the_batches_that_are_on_their_way() -> None:
     script = computing(fetch_s=0.012, worker_count=4)
-    fetching = Plan().pull("batched_fetch", True)
-    replaced = Plan().pull("loader_workers", 0)
-    with bench(script) as own:
+    fetching = Plan().with_lever("batched_fetch", True)
+    replaced = Plan().with_lever("loader_workers", 0)
+    with runner(script) as own:
         count = own.facts(Plan())["traits"]["cycle_count"]
         own.steps(Plan(), 40)
         assert own.pair_s(Plan(), fetching) == pytest.approx(4 * count * own.step_s)
@@ -133,7 +133,7 @@ def test_a_lever_of_the_loader_is_raced_behind_the_batches_that_are_on_their_way
 
 def test_without_workers_plans_alternate_step_by_step() -> None:
     script = computing(fetch_s=0.002)
-    with bench(script) as own:
+    with runner(script) as own:
         own.steps(Plan(), 4)
         own.facts(Plan())
         count = 2 * (STEPPED.settle_count + 1)
@@ -148,7 +148,7 @@ def test_without_workers_plans_alternate_step_by_step() -> None:
 @pytest.mark.parametrize("worker_count", [0, 3])
 def test_a_pair_takes_as_long_as_was_said(worker_count, apart) -> None:
     script = computing(fetch_s=0.002, worker_count=worker_count, start_s=3.0)
-    with bench(script) as own:
+    with runner(script) as own:
         own.steps(Plan(), 40)
         own.facts(Plan())
         own.prepare(Plan(), FAST, apart=apart)
@@ -160,25 +160,27 @@ def test_a_pair_takes_as_long_as_was_said(worker_count, apart) -> None:
 
 def test_bringing_children_to_life_takes_as_long_as_was_said() -> None:
     script = computing(worker_count=2, start_s=3.0)
-    with bench(script) as own:
+    with runner(script) as own:
         own.steps(Plan(), 40)
         own.facts(Plan())
         own.clear()
         own.prepare(Plan(), Plan())
-        own.arm(FAST.pull("allocator", "jemalloc"), seat=1)  # one of two, so that one is left
+        own.trial(
+            FAST.with_lever("allocator", "jemalloc"), slot=1
+        )  # one of two, so that one is left
         said_s, before_s = own.prepare_s(Plan(), Plan()), script.spent_s
         own.prepare(Plan(), Plan())
         assert script.spent_s - before_s == pytest.approx(said_s, rel=0.02)
         assert own.prepare_s(Plan(), Plan()) == 0
 
 
-@pytest.mark.parametrize(("lonely", "starts_count"), [(False, 1), (True, 2)])
-def test_two_children_start_at_once_where_memory_holds_both(lonely, starts_count) -> None:
+@pytest.mark.parametrize(("single_process", "starts_count"), [(False, 1), (True, 2)])
+def test_two_children_start_at_once_where_memory_holds_both(single_process, starts_count) -> None:
     script = computing(start_s=3.0)
-    with bench(script) as own:
+    with runner(script) as own:
         own.steps(Plan(), 4)
         own.clear()
-        own.lonely = lonely
+        own.single_process = single_process
         said_s, before_s = own.prepare_s(Plan(), Plan()), script.spent_s
         own.prepare(Plan(), Plan())
         assert script.spent_s - before_s == pytest.approx(3.0 * starts_count, rel=0.05)
@@ -189,36 +191,36 @@ def test_two_children_start_at_once_where_memory_holds_both(lonely, starts_count
 
 def test_blocks_of_two_children_begin_when_both_are_warm_again() -> None:
     script = computing()
-    with bench(script) as own:
+    with runner(script) as own:
         own.steps(Plan(), 4)
         shape = own.shape(Plan(), Plan())
         assert (shape.relay, shape.skip_counts, shape.block_count) == (True, (0, 0), 3)
         own.step_s = 0.002
-        shape = own.shape(Plan(), Plan().pull("loader_workers", 3))
+        shape = own.shape(Plan(), Plan().with_lever("loader_workers", 3))
         assert (shape.skip_counts, shape.block_count) == ((2, 6), 11)
 
 
 def test_workers_are_raced_in_whole_passes_where_these_are_short() -> None:
     script = computing(fetch_s=0.002, traits={"loader.batch_count": 20})
-    with bench(script) as own:
+    with runner(script) as own:
         own.facts(Plan())
         own.steps(Plan(), 40)
-        workers = Plan().pull("loader_workers", 1)
+        workers = Plan().with_lever("loader_workers", 1)
         assert own.shape(Plan(), workers).block_count == 20
-        fetching = Plan().pull("batched_fetch", True)
+        fetching = Plan().with_lever("batched_fetch", True)
         assert own.shape(Plan(), fetching, apart=True).block_count == 2
-        assert own.shape(workers, workers.pull("allocator", "jemalloc")).block_count == 2
-        assert own.shape(Plan(), Plan().pull("allocator", "jemalloc")).block_count == 2
+        assert own.shape(workers, workers.with_lever("allocator", "jemalloc")).block_count == 2
+        assert own.shape(Plan(), Plan().with_lever("allocator", "jemalloc")).block_count == 2
     long = computing(fetch_s=0.002, traits={"loader.batch_count": 300})
-    with bench(long) as own:
+    with runner(long) as own:
         own.facts(Plan())
         own.steps(Plan(), 40)
-        assert own.shape(Plan(), Plan().pull("loader_workers", 1)).block_count == 2
+        assert own.shape(Plan(), Plan().with_lever("loader_workers", 1)).block_count == 2
 
 
 def test_a_pair_that_one_life_cannot_hold_is_shared_by_two_children() -> None:
     script = computing(worker_count=4, fetch_s=0.002)
-    with bench(script) as own:
+    with runner(script) as own:
         own.steps(Plan(), 4)
         own.facts(Plan())
         own.life_count = 40
@@ -228,7 +230,7 @@ def test_a_pair_that_one_life_cannot_hold_is_shared_by_two_children() -> None:
 
 def test_the_first_start_counts_only_while_it_is_the_only_one() -> None:
     script = computing(start_s=20.0)
-    with bench(script) as own:
+    with runner(script) as own:
         own.steps(Plan(), 4)
         assert own.start_s == pytest.approx(20.0, abs=0.1)
         script.start_s = 2.0

@@ -24,7 +24,7 @@ print("mkdir -p failed for path /.config/matplotlib: [Errno 13] Permission denie
 
 
 @pytest.fixture
-def arm(tmp_path):
+def trial(tmp_path):
     """Start a script or a command as a trial with redirected writes, and end it afterwards."""
     begun = []
 
@@ -48,29 +48,29 @@ def arm(tmp_path):
         each.close()
 
 
-def test_a_warning_about_a_permission_does_not_hide_why_the_script_failed(arm) -> None:
+def test_a_warning_about_a_permission_does_not_hide_why_the_script_failed(trial) -> None:
     with pytest.raises(ScriptFailed) as failed:
-        arm(WARNS + "len(3)\n").begin()
+        trial(WARNS + "len(3)\n").begin()
     assert "The script failed (exit code 1)" in failed.value.problem
     assert "TypeError: object of type 'int' has no len()" in failed.value.last_words
 
 
-def test_a_script_that_only_warns_and_never_trains_is_told_so(arm) -> None:
+def test_a_script_that_only_warns_and_never_trains_is_told_so(trial) -> None:
     with pytest.raises(NeverTrains, match="ended without an optimizer step"):
-        arm(WARNS).begin()
+        trial(WARNS).begin()
 
 
-def test_a_write_that_was_really_refused_is_told_with_the_script_s_words(arm, tmp_path) -> None:
+def test_a_write_that_was_really_refused_is_told_with_the_script_s_words(trial, tmp_path) -> None:
     with pytest.raises(IsolationFailed) as failed:
-        arm("import io\nio.FileIO('log.csv', 'w')\n").begin()
+        trial("import io\nio.FileIO('log.csv', 'w')\n").begin()
     assert f"The script writes to {tmp_path}/log.csv, which" in failed.value.problem
     assert "PermissionError" in failed.value.output
 
 
-def test_a_shell_script_that_sets_pythonpath_anew_is_told_what_to_write(arm) -> None:
+def test_a_shell_script_that_sets_pythonpath_anew_is_told_what_to_write(trial) -> None:
     line = f"PYTHONPATH=. exec {sys.executable} -c pass"
     with pytest.raises(NeverTrains) as failed:
-        arm(command=("sh", "-c", line)).begin()
+        trial(command=("sh", "-c", line)).begin()
     assert "`PYTHONPATH=. python train.py`" in failed.value.problem
     assert "a Python before 3.11" in failed.value.problem
     assert "`PYTHONPATH=.:$PYTHONPATH`" in failed.value.remedy
@@ -89,17 +89,17 @@ for step in range(1000):
 
 
 def test_a_script_that_does_not_come_to_its_first_step_is_waited_for_until_the_deadline(
-    arm,
+    trial,
 ) -> None:
     deadline = Deadline(time.monotonic() + 1.0)
     with pytest.raises(OutOfTime):
-        arm("import time\ntime.sleep(600)\n", deadline=deadline).begin()
+        trial("import time\ntime.sleep(600)\n", deadline=deadline).begin()
     assert time.monotonic() < deadline.end_s + 10.0
 
 
-def test_a_step_that_hangs_is_waited_for_until_the_deadline(arm) -> None:
+def test_a_step_that_hangs_is_waited_for_until_the_deadline(trial) -> None:
     deadline = Deadline()
-    hanging = arm(STEPS, deadline=deadline)
+    hanging = trial(STEPS, deadline=deadline)
     hanging.begin()
     hanging.switch((Plan(),))
     deadline.end_s = time.monotonic() + 1.0
@@ -109,9 +109,9 @@ def test_a_step_that_hangs_is_waited_for_until_the_deadline(arm) -> None:
 
 
 @pytest.mark.parametrize("parked", [False, True], ids=["running", "parked"])
-def test_a_trial_whose_guard_is_killed_is_not_waited_for(arm, parked) -> None:
+def test_a_trial_whose_guard_is_killed_is_not_waited_for(trial, parked) -> None:
     """Its script hangs, and would be given a minute."""
-    own = arm(STEPS)
+    own = trial(STEPS)
     own.begin()
     guard, began_s = own._process._guard.pid, time.monotonic()
     if parked:

@@ -334,15 +334,15 @@ class Laboratory:
                  "teacher": None if teach else str(self.taught), **order}  # fmt: skip
         watch, found = Watch(measuring=True), []
         recorder = Recorder(order, watch, done=lambda said: found.append(json.dumps(said)))
-        pulled = AppliedLevers(watch.live)
+        applied = AppliedLevers(watch.live)
         with setting(change):
             try:
-                pulled.switch(plan or {})
+                applied.switch(plan or {})
                 watch.install()
                 train(self.kind, {*self.base, *change}, watch.live)
             finally:
                 recorder.finish()
-                pulled.switch({})
+                applied.switch({})
                 watch._detach()
         if teach:
             for path in folder.iterdir():
@@ -357,7 +357,7 @@ def told(*gates):
     """Return a verdict: the gates as JSON."""
     return {
         "passed": [gate.passed for gate in gates],
-        "says": [gate.says for gate in gates],
+        "says": [gate.message for gate in gates],
     }
 
 

@@ -76,7 +76,7 @@ def test_a_script_that_does_not_repeat_itself_is_undecided_and_says_by_how_much(
     gate = gates.repeatable(baseline, evidence(rounding=1e-3))
     assert gate.passed is None
     assert gate.distance_ratio == pytest.approx(1e-3, rel=0.01)
-    assert "cannot be judged" in gate.says
+    assert "cannot be judged" in gate.message
 
 
 def test_other_bits_are_not_exact(baseline) -> None:
@@ -85,7 +85,7 @@ def test_other_bits_are_not_exact(baseline) -> None:
 
 def test_rounding_within_the_floor_passes(baseline, floors) -> None:
     gate = gates.within_floor(baseline, evidence(rounding=2 * FLOOR), floors)
-    assert gate.passed is True, gate.says
+    assert gate.passed is True, gate.message
 
 
 @pytest.mark.parametrize("lr", [0.1005, 0.0995, 0.2])
@@ -98,7 +98,7 @@ def test_another_learning_rate_is_not_rounding(baseline, floors, lr) -> None:
 def test_a_difference_between_rounding_and_wrong_is_a_warning(baseline, floors) -> None:
     gate = gates.within_floor(baseline, evidence(rounding=40 * FLOOR), floors)
     assert gate.passed is None
-    assert "more than rounding" in gate.says
+    assert "more than rounding" in gate.message
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -137,9 +137,9 @@ def test_a_kink_in_some_steps_is_rounding(baseline, floors) -> None:
         return candidate
 
     gate = gates.within_floor(baseline, kinked(evidence(rounding=2 * FLOOR, seed=9)), floors)
-    assert gate.passed is True, gate.says
+    assert gate.passed is True, gate.message
     faulty = gates.within_floor(baseline, kinked(evidence(lr=0.1005, rounding=FLOOR)), floors)
-    assert faulty.passed is False, faulty.says
+    assert faulty.passed is False, faulty.message
 
 
 @pytest.mark.parametrize("tensor", [0, 1, 2])
@@ -158,7 +158,7 @@ def test_one_skipped_step_is_no_rounding(baseline, floors) -> None:
     skipped = replace(baseline, moves=at(baseline.moves, 5, lambda values: values * 0))
     gate = gates.within_floor(baseline, skipped, floors)
     assert gate.passed is False
-    assert "step 6" in gate.says
+    assert "step 6" in gate.message
 
 
 def test_a_script_whose_own_losses_are_no_numbers_is_not_proved_by_rounding(floors) -> None:
@@ -170,7 +170,7 @@ def test_a_script_whose_own_losses_are_no_numbers_is_not_proved_by_rounding(floo
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"batches": ("batch 1", "batch 0", *(f"batch {i}" for i in range(2, STEPS)))}, "batches"),
         ({"structure": ("SGD lr 0.2",) * STEPS}, "optimizer settings"),
@@ -178,10 +178,10 @@ def test_a_script_whose_own_losses_are_no_numbers_is_not_proved_by_rounding(floo
         ({"losses": (), "step_count": STEPS - 1}, "number of steps"),
     ],
 )
-def test_another_training_is_rejected_by_its_structure(baseline, change, says) -> None:
+def test_another_training_is_rejected_by_its_structure(baseline, change, message) -> None:
     gate = gates.same_structure(baseline, replace(baseline, **change), redraws=False)
     assert gate.passed is False
-    assert says in gate.says
+    assert message in gate.message
 
 
 def test_what_two_launches_of_the_script_itself_differ_in_is_not_the_plans_work(baseline) -> None:
@@ -189,11 +189,11 @@ def test_what_two_launches_of_the_script_itself_differ_in_is_not_the_plans_work(
     third = replace(baseline, batches=("third",) * STEPS)
     gate = gates.same_structure(baseline, third, redraws=False, again=again)
     assert gate.passed is None
-    assert "two launches of the script itself differ in the content of the batches" in gate.says
+    assert "two launches of the script itself differ in the content of the batches" in gate.message
     sized = replace(third, samples=(8,) * STEPS)
     gate = gates.same_structure(baseline, sized, redraws=False, again=again)
     assert gate.passed is False
-    assert gate.says == "the plan changes the samples per step"
+    assert gate.message == "the plan changes the samples per step"
 
 
 def searching(run, counts):
@@ -211,10 +211,10 @@ def test_counts_that_one_changed_bit_changes_are_not_the_plans_work(baseline, fl
     assert gates.only_counts_differ(own, other, redraws=False)
     alone = gates.same_structure(own, other, redraws=False)
     assert alone.passed is False
-    assert "number of losses" in alone.says
+    assert "number of losses" in alone.message
     gate = gates.same_structure(own, other, redraws=False, shaken=[bent])
     assert gate.passed is None
-    assert "with one bit of its weights changed" in gate.says
+    assert "with one bit of its weights changed" in gate.message
     steady = gates.same_structure(own, other, redraws=False, shaken=[own])
     assert steady.passed is False
     wrong = replace(other, structure=tuple(f"{kind} lr 0.2" for kind in other.structure))
@@ -253,12 +253,12 @@ def test_a_script_that_varies_much_leaves_the_gate_open(baseline, floors) -> Non
         gates.within_floor(baseline, evidence(rounding=FLOOR, seed=7), floors), baseline, floors
     )
     assert tight.passed is True
-    assert "two launches of the script itself differ by" in tight.says
+    assert "two launches of the script itself differ by" in tight.message
     wild = [evidence(rounding=0.2, seed=seed) for seed in (2, 3, 4)]
     near = evidence(rounding=0.2, seed=5)
     gate = gates.resolved(gates.within_floor(baseline, near, wild), baseline, wild)
     assert gate.passed is None
-    assert "cannot be judged" in gate.says
+    assert "cannot be judged" in gate.message
     failed = replace(gate, passed=False)
     assert gates.resolved(failed, baseline, wild).passed is False
 
@@ -270,7 +270,7 @@ def test_a_redraw_may_change_the_content_but_not_the_order(baseline) -> None:
         shuffled = replace(redrawn, orders=orders)
         gate = gates.same_structure(baseline, shuffled, redraws=True)
         assert gate.passed is False
-        assert "order of the samples" in gate.says
+        assert "order of the samples" in gate.message
 
 
 @pytest.mark.parametrize("orders", [((),), None])
@@ -282,7 +282,7 @@ def test_an_order_that_nobody_saw_is_undecided(baseline, orders) -> None:
         redrawn = replace(redrawn, orders=orders)
     gate = gates.same_structure(baseline, redrawn, redraws=True)
     assert gate.passed is None
-    assert "order of the samples could not be seen" in gate.says
+    assert "order of the samples could not be seen" in gate.message
 
 
 def test_orders_are_compared_as_far_as_both_have_asked(baseline) -> None:
@@ -322,7 +322,7 @@ def test_a_spread_that_allows_anything_judges_nothing(baseline) -> None:
     wild = replace(baseline, losses=tuple(1.5 * loss for loss in baseline.losses))
     gate = gates.within_spread(baseline, baseline, gates.repeatable(baseline, wild))
     assert gate.passed is None
-    assert "cannot be judged" in gate.says
+    assert "cannot be judged" in gate.message
     broken = replace(baseline, losses=(*baseline.losses[:-1], float("nan")))
     gate = gates.within_spread(baseline, broken, gates.repeatable(baseline, wild))
     assert gate.passed is False
@@ -386,11 +386,11 @@ def test_the_steps_after_the_taught_ones_are_looked_at_too(baseline, floors) -> 
         (0.3, floors, False),
     ):
         gate = gates.within_floor(own, moved(candidate, share), shaken)
-        assert gate.passed is passed, (share, gate.says)
+        assert gate.passed is passed, (share, gate.message)
     skipped = replace(candidate, tail=0 * tail)
     gate = gates.within_floor(own, skipped, calm)
     assert gate.passed is False
-    assert "the weights of the last steps differ by 1 of what they moved" in gate.says
+    assert "the weights of the last steps differ by 1 of what they moved" in gate.message
     assert gates.within_floor(own, candidate, calm).passed is True  # one of them kept none
     assert gates.within_floor(baseline, skipped, calm).passed is True
 
@@ -451,7 +451,7 @@ def test_one_step_may_differ_by_a_fifth_or_ten_times_the_floor(
         baseline, scaled(baseline, far, step=5, parts=(part,)), [scaled(baseline, floor)]
     )
     assert (gate.passed is not False) is passed
-    assert passed or "of step 6 differ" in gate.says
+    assert passed or "of step 6 differ" in gate.message
 
 
 @pytest.mark.parametrize(
@@ -482,7 +482,7 @@ def test_a_floor_wider_than_a_hundredth_judges_nothing(baseline, wide, passed, p
     gate = replace(gates.same_bits(baseline, baseline), passed=True)
     found = gates.resolved(gate, baseline, floors)
     assert found.passed is passed
-    assert f"{wide:.2g} of" in found.says
+    assert f"{wide:.2g} of" in found.message
     assert gates.resolved(replace(gate, passed=None), baseline, floors).passed is None
 
 
@@ -496,10 +496,10 @@ def test_the_way_of_the_losses_is_that_which_lies_furthest() -> None:
 
 def test_what_was_compared_is_told_by_what_was_seen(baseline) -> None:
     gate = gates.same_structure(baseline, baseline, redraws=False)
-    assert gate.says.startswith("same batches in the same order, ")
-    assert f"over {STEPS} steps" in gate.says
+    assert gate.message.startswith("same batches in the same order, ")
+    assert f"over {STEPS} steps" in gate.message
     gate = gates.same_structure(baseline, baseline, redraws=True)
-    assert gate.says.startswith("same order of samples, ")
+    assert gate.message.startswith("same order of samples, ")
     blind = replace(baseline, orders=())
     assert gates.same_structure(blind, blind, redraws=False).passed is True
     assert gates.only_counts_differ(baseline, baseline, redraws=False)
@@ -509,21 +509,21 @@ def test_what_was_compared_is_told_by_what_was_seen(baseline) -> None:
 
 
 def test_only_what_differs_is_named(baseline) -> None:
-    def says(redraws=False, **change):
-        return gates.same_structure(baseline, replace(baseline, **change), redraws=redraws).says
+    def message(redraws=False, **change):
+        return gates.same_structure(baseline, replace(baseline, **change), redraws=redraws).message
 
     more = {"batches": (*baseline.batches, "batch 9")}
-    assert says(**more) == "the plan changes the number of batches"
-    assert "number of batches" not in says(redraws=True, **more)
+    assert message(**more) == "the plan changes the number of batches"
+    assert "number of batches" not in message(redraws=True, **more)
     kinds = {"structure": ("SGD lr 0.2",) * (STEPS + 1)}
-    assert says(**kinds) == "the plan changes the optimizer settings or training flags"
+    assert message(**kinds) == "the plan changes the optimizer settings or training flags"
     order = {"structure": ("SGD",) * (STEPS + 1)}
-    assert says(**order) == "the plan changes the order of calls and settings"
+    assert message(**order) == "the plan changes the order of calls and settings"
     turned = {"orders": (tuple(reversed(baseline.orders[0])),)}
-    assert says(redraws=True, **turned) == "the plan changes the order of the samples"
-    assert says(**turned).startswith("same batches in the same order")
+    assert message(redraws=True, **turned) == "the plan changes the order of the samples"
+    assert message(**turned).startswith("same batches in the same order")
     both = {"samples": (8,) * STEPS, "step_count": 9}
-    assert says(**both) == "the plan changes the number of steps and the samples per step"
+    assert message(**both) == "the plan changes the number of steps and the samples per step"
 
 
 def test_one_order_of_several_that_nobody_saw_is_undecided(baseline) -> None:
@@ -538,15 +538,17 @@ def test_other_parameters_are_no_rounding(baseline, floors) -> None:
     for change in ({"sizes": (160, 40)}, {"losses": baseline.losses[:-1]}):
         gate = gates.within_floor(baseline, replace(baseline, **change), floors)
         assert gate.passed is False
-        assert gate.says == "the plan changes the parameters or the number of losses"
+        assert gate.message == "the plan changes the parameters or the number of losses"
 
 
 def test_the_figures_are_those_of_the_typical_tensors(baseline) -> None:
     floor, far = scaled(baseline, UNIT), scaled(baseline, 3 * UNIT)
     gate = gates.within_floor(baseline, far, [floor])
-    assert gate.says.startswith("differs like rounding: gradients 3, weights 3, losses 0 times")
+    assert gate.message.startswith(
+        "consistent with rounding: gradients 3, weights 3, losses 0 times"
+    )
     gate = gates.within_floor(baseline, scaled(baseline, 500 * UNIT, parts=("moves",)), [floor])
-    assert gate.says.startswith("the weights differ by ")
+    assert gate.message.startswith("the weights differ by ")
     assert gate.distance_ratio == pytest.approx(500, rel=0.01)
 
 

@@ -50,7 +50,7 @@ def test_other_draws_of_the_samples_are_believed_in_nearly_all_cases() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"mean": 0.4}, "mean of tensor 1"),
         ({"spread": 1.5}, "spread of tensor 1"),
@@ -58,16 +58,16 @@ def test_other_draws_of_the_samples_are_believed_in_nearly_all_cases() -> None:
         ({"same": True}, "more than once"),
     ],
 )
-def test_another_law_of_the_samples_is_told(change, says) -> None:
+def test_another_law_of_the_samples_is_told(change, message) -> None:
     gate = distribution.same_law(batches(1), batches(2, **change))
     assert gate.passed is False
-    assert says in gate.says
+    assert message in gate.message
 
 
 def test_a_few_batches_are_not_judged_by_their_values() -> None:
     gate = distribution.same_law(batches(1, count=4), batches(2, count=4, mean=5.0))
     assert gate.passed is None
-    assert "too few" in gate.says
+    assert "too few" in gate.message
 
 
 def test_other_draws_of_the_model_are_believed_in_nearly_all_cases() -> None:
@@ -81,7 +81,7 @@ def test_other_draws_of_the_model_are_believed_in_nearly_all_cases() -> None:
 )
 def test_another_law_of_the_model_is_told(change) -> None:
     gate = distribution.within_draws(drawn(1), drawn(9, **change), [drawn(2), drawn(3)])
-    assert gate.passed is False, gate.says
+    assert gate.passed is False, gate.message
 
 
 def test_draws_that_matter_for_nothing_must_change_nothing() -> None:
@@ -98,7 +98,7 @@ def test_an_optimizer_is_compared_on_the_same_gradients() -> None:
     skipped = replace(skipped, moves=(*skipped.moves[:-1], 0 * skipped.moves[-1]))
     gate = precision.same_update(drawn(1), skipped, [floor])
     assert gate.passed is False
-    assert f"step {STEPS}" in gate.says
+    assert f"step {STEPS}" in gate.message
     untaught = replace(drawn(2), gradients_taught=False)
     assert precision.same_update(drawn(1), untaught, [floor]).passed is None
 
@@ -111,11 +111,11 @@ def test_fewer_bits_neither_turn_nor_stretch_the_gradients(change, passed) -> No
     plain = drawn(1, dropout=0.0)
     floor, narrow = drawn(2, dropout=0.004), drawn(3, **{"dropout": 0.004, **change})
     gate = precision.within_precision(plain, narrow, [floor], epsilon_ratio=2.0**-8)
-    assert gate.passed is passed, gate.says
+    assert gate.passed is passed, gate.message
 
 
 @pytest.mark.parametrize(
-    ("floor", "change", "says"),
+    ("floor", "change", "message"),
     [
         (0.05, {"dropout": 0.2}, "cosine of the gradients"),
         (0.05, {"scale": 1.02}, "the gradients are longer"),
@@ -123,12 +123,12 @@ def test_fewer_bits_neither_turn_nor_stretch_the_gradients(change, passed) -> No
         (0.004, {"dropout": 0.04}, "times what a change of each weight"),
     ],
 )
-def test_each_way_of_differing_more_than_fewer_bits_must_is_told(floor, change, says) -> None:
+def test_each_way_of_differing_more_than_fewer_bits_must_is_told(floor, change, message) -> None:
     narrow = drawn(3, **{"dropout": floor, **change})
     shaken = [drawn(2, dropout=floor)]
     gate = precision.within_precision(drawn(1, dropout=0.0), narrow, shaken, epsilon_ratio=2.0**-8)
     assert gate.passed is False
-    assert says in gate.says
+    assert message in gate.message
 
 
 def test_a_loss_that_is_no_number_is_not_fewer_bits() -> None:
@@ -137,7 +137,7 @@ def test_a_loss_that_is_no_number_is_not_fewer_bits() -> None:
     gate = precision.within_precision(
         drawn(1, dropout=0.0), lost, [drawn(2, dropout=0.004)], epsilon_ratio=2.0**-8
     )
-    assert (gate.passed, gate.says) == (False, "a loss is not a number")
+    assert (gate.passed, gate.message) == (False, "a loss is not a number")
 
 
 def test_fewer_bits_are_not_blamed_for_what_the_script_does_to_itself() -> None:
@@ -148,7 +148,7 @@ def test_fewer_bits_are_not_blamed_for_what_the_script_does_to_itself() -> None:
         gate = precision.within_precision(
             plain, narrow, floors, epsilon_ratio=2.0**-8, varies=varies
         )
-        assert gate.passed is passed, gate.says
+        assert gate.passed is passed, gate.message
 
 
 def followed(values):
@@ -175,7 +175,7 @@ def test_learning_no_worse_is_shown_by_pairs_of_seeds() -> None:
     assert learning.no_worse(pairs_of(0.0, 1)).passed is True
     gate = learning.no_worse(pairs_of(0.5, 1))
     assert gate.passed is False
-    assert "margin" in gate.says
+    assert "margin" in gate.message
 
 
 def test_worse_learning_is_rarely_believed() -> None:
@@ -189,17 +189,17 @@ def test_worse_learning_is_rarely_believed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "says"),
+    ("pairs", "message"),
     [
         ([(1.0, 1.0)] * 4, "too few"),
         ([(1.0, 1.0)] * 4 + [(1.0, float("nan"))], "under the plan"),
         ([(1.0, 1.0)] * 4 + [(float("inf"), 1.0)], "script itself"),
     ],
 )
-def test_learning_is_not_judged_from_too_little(pairs, says) -> None:
+def test_learning_is_not_judged_from_too_little(pairs, message) -> None:
     gate = learning.no_worse(pairs)
     assert gate.passed is False
-    assert says in gate.says
+    assert message in gate.message
 
 
 def test_learning_is_compared_after_as_many_samples() -> None:
@@ -231,7 +231,7 @@ def test_no_worse_is_a_one_sided_test_with_a_margin(count, spread, level) -> Non
         tight = 0.03 if count > 14 else 1e-3  # the table ends there
         assert gate.distance_ratio == pytest.approx(ratio, rel=tight, abs=tight)
         assert gate.passed is bool(ratio < 1)
-        assert ("clearly lower" in gate.says) is bool(ratio < -1)
+        assert ("clearly lower" in gate.message) is bool(ratio < -1)
 
 
 def test_at_the_margin_itself_nothing_was_shown() -> None:

@@ -139,7 +139,7 @@ for step in range(200):
 LEVER = '''"""{name}: planted."""
 
 from hasten.lever import Lever
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 def lr(optimizer):
     for group in optimizer.param_groups:
@@ -178,15 +178,15 @@ def draws(module, call, args, kwargs):
         torch.rand(3)
     return call(args, kwargs)
 
-def pull(training, setting):
+def apply(training, setting):
     undo = [training.on_call(act) for act in {calls}]
     undo += [training.on_optimizer(act) for act in {optimizers}]
     return lambda: [back() for back in undo]
 
 LEVER = Lever(
     name="{name}", phases=frozenset({{Phase.FORWARD}}), effect=Effect.{effect},
-    switch=Switch.LAUNCH, settings=lambda scene: (True,), gain_ratio=2.0,
-    why_not=lambda scene: "never", lines=lambda setting: "pass", pull=pull,
+    scope=Scope.LAUNCH, settings=lambda scene: (True,), gain_ratio=2.0,
+    why_not=lambda scene: "never", snippet=lambda setting: "pass", apply=apply,
 )
 '''
 PLANTED = {
@@ -194,8 +194,8 @@ PLANTED = {
     "planted_steps": ("ROUNDING", "[]", "[steps]"),
     "planted_lie": ("EXACT", "[]", "[lr]"),
     "planted_rounding": ("ROUNDING", "[rounds]", "[]"),
-    "planted_draws": ("REDRAW", "[draws]", "[]"),
-    "planted_draws_and_steps": ("REDRAW", "[draws]", "[steps]"),
+    "planted_draws": ("DISTRIBUTION", "[draws]", "[]"),
+    "planted_draws_and_steps": ("DISTRIBUTION", "[draws]", "[steps]"),
     "planted_narrow": ("PRECISION", "[narrow]", "[]"),
     "planted_narrow_and_steps": ("PRECISION", "[narrow]", "[steps]"),
     "planted_learning": ("LEARNING", "[]", "[]"),
@@ -262,35 +262,35 @@ def prove(planted):
 
 
 def said(proof):
-    return {gate.name: gate.passed for gate in proof.gates}, [gate.says for gate in proof.gates]
+    return {gate.name: gate.passed for gate in proof.gates}, [gate.message for gate in proof.gates]
 
 
 @pytest.mark.slow
 @pytest.mark.child
 def test_workers_that_draw_otherwise_learn_the_same_from_the_batches_of_the_script(prove) -> None:
     proof, launch_count = prove(redrawing_workers=2)
-    verdict, says = said(proof)
+    verdict, message = said(proof)
     assert verdict == {
         "G0 repeatable": True, "G1 structure": True, "G1 law of the draws": True,
         "G3 rounding": True,
-    }, says  # fmt: skip
-    assert proof.effect is Effect.REDRAW
+    }, message  # fmt: skip
+    assert proof.effect is Effect.DISTRIBUTION
     assert launch_count <= 6
 
 
 @pytest.mark.child
 def test_a_model_that_draws_otherwise_is_judged_by_other_seeds(prove) -> None:
     proof, _ = prove(planted_draws=True)
-    verdict, says = said(proof)
-    assert (verdict["G3 draws"], verdict["G3 update"]) == (True, True), says
-    assert proof.effect is Effect.REDRAW
+    verdict, message = said(proof)
+    assert (verdict["G3 draws"], verdict["G3 update"]) == (True, True), message
+    assert proof.effect is Effect.DISTRIBUTION
 
 
 @pytest.mark.child
 def test_fewer_bits_are_proved_by_a_floor_of_such_bits(prove) -> None:
     proof, launch_count = prove(planted_narrow=True)
-    verdict, says = said(proof)
-    assert (verdict["G4 precision"], verdict["G3 update"]) == (True, True), says
+    verdict, message = said(proof)
+    assert (verdict["G4 precision"], verdict["G3 update"]) == (True, True), message
     assert proof.effect is Effect.PRECISION
     assert launch_count <= 6
 
@@ -307,9 +307,9 @@ def test_fewer_bits_are_proved_by_a_floor_of_such_bits(prove) -> None:
 )
 def test_plans_that_differ_in_a_planted_rate_alone_are_told_apart(name, gate, prove) -> None:
     proof, _ = prove(**{name: True})
-    verdict, says = said(proof)
+    verdict, message = said(proof)
     assert not proof.holds
-    assert verdict[gate] is False, says
+    assert verdict[gate] is False, message
 
 
 @pytest.mark.child
@@ -325,13 +325,13 @@ def test_harmless_levers_are_proved(prove) -> None:
 def test_a_plan_that_claims_the_same_bits_needs_one_run_beside_the_script(warm, planted) -> None:
     (planted.parent / "train.py").write_text(SCRIPT.format(folder=str(planted)))
     with open_prover(planted, warm) as prover:
-        exact = prover.prove(Plan().pull("malloc_retention", True))
+        exact = prover.prove(Plan().with_lever("malloc_retention", True))
         assert (exact.holds, exact.effect, prover.launch_count) == (True, Effect.EXACT, 2)
         assert [gate.passed for gate in exact.gates] == [True, True, True]
-        lie = prover.prove(Plan().pull("planted_lie", True))
+        lie = prover.prove(Plan().with_lever("planted_lie", True))
         assert not lie.holds
         assert {gate.name: gate.passed for gate in lie.gates}["G0 repeatable"] is True
-        assert prover.prove(Plan().pull("channels_last", True)).holds
+        assert prover.prove(Plan().with_lever("channels_last", True)).holds
 
 
 @pytest.fixture(scope="module", params=[VARYING, PLAYED], ids=["samples", "played"])
@@ -347,7 +347,7 @@ def prove_varying(request, planted, tmp_path_factory, warm):
 @pytest.mark.child
 @pytest.mark.parametrize("name", ["planted_rate", "planted_steps", "planted_narrow_and_steps"])
 def test_a_wrong_update_is_seen_where_no_two_launches_agree(name, prove_varying) -> None:
-    proof = prove_varying(Plan().pull(name, True))
+    proof = prove_varying(Plan().with_lever(name, True))
     assert not proof.holds, said(proof)
 
 
@@ -357,11 +357,11 @@ def test_a_wrong_update_is_seen_where_no_two_launches_agree(name, prove_varying)
     ["malloc_retention", "fused_optimizer", "planted_rounding", "planted_narrow", "planted_draws"],
 )
 def test_a_harmless_lever_is_not_blamed_where_no_two_launches_agree(name, prove_varying) -> None:
-    proof = prove_varying(Plan().pull(name, True))
-    verdict, says = said(proof)
-    assert proof.holds, says
+    proof = prove_varying(Plan().with_lever(name, True))
+    verdict, message = said(proof)
+    assert proof.holds, message
     assert verdict["G0 repeatable"] is None
-    assert verdict["G3 update"] is True, says
+    assert verdict["G3 update"] is True, message
 
 
 @pytest.fixture(scope="module")
@@ -375,7 +375,7 @@ def prove_searching(planted, tmp_path_factory, warm):
 
 @pytest.mark.child
 def test_a_count_that_one_bit_changes_is_not_the_plans_work(prove_searching) -> None:
-    proof = prove_searching(Plan().pull("planted_rounding", True))
+    proof = prove_searching(Plan().with_lever("planted_rounding", True))
     assert proof.holds, said(proof)
     assert "G3 rounding" in said(proof)[0]
 
@@ -383,7 +383,7 @@ def test_a_count_that_one_bit_changes_is_not_the_plans_work(prove_searching) -> 
 @pytest.mark.child
 @pytest.mark.parametrize("name", ["planted_rate", "planted_steps"])
 def test_counts_that_one_bit_changes_hide_no_wrong_update(name, prove_searching) -> None:
-    proof = prove_searching(Plan().pull(name, True))
+    proof = prove_searching(Plan().with_lever(name, True))
     assert not proof.holds, said(proof)
 
 
@@ -392,17 +392,17 @@ def test_counts_that_one_bit_changes_hide_no_wrong_update(name, prove_searching)
 def test_gradients_of_single_samples_are_recorded(name, warm, tmp_path) -> None:
     (tmp_path / "train.py").write_text(BY_SAMPLE)
     with open_prover(tmp_path / "none", warm) as prover:
-        proof = prover.prove(Plan().pull(name, True))
-    verdict, says = said(proof)
-    assert proof.holds, says
-    assert verdict["G0 repeatable"] is True, says
+        proof = prover.prove(Plan().with_lever(name, True))
+    verdict, message = said(proof)
+    assert proof.holds, message
+    assert verdict["G0 repeatable"] is True, message
 
 
 @pytest.mark.child
 def test_gradients_that_are_asked_for_by_keywords_are_recorded(warm, tmp_path) -> None:
     (tmp_path / "train.py").write_text(PENALTY)
     with open_prover(tmp_path / "none", warm) as prover:
-        proof = prover.prove(Plan().pull("malloc_retention", True))
+        proof = prover.prove(Plan().with_lever("malloc_retention", True))
     assert proof.holds, said(proof)
     assert len(proof.baseline_losses) > 8
 
@@ -418,7 +418,7 @@ def test_where_the_script_itself_cannot_be_recorded_no_lever_is_blamed(
 
     monkeypatch.setattr(proofs, "recorded", recorded)
     with open_prover(planted) as prover, pytest.raises(Unprovable, match="KeyError: 'b'"):
-        prover.prove(Plan().pull("malloc_retention", True))
+        prover.prove(Plan().with_lever("malloc_retention", True))
 
 
 @pytest.mark.child
@@ -430,7 +430,7 @@ def test_an_interrupt_ends_the_runs_that_are_under_way(planted, tmp_path) -> Non
     with open_prover(tmp_path / "none") as prover:
         timer.start()
         with pytest.raises(KeyboardInterrupt):
-            prover.prove(Plan().pull("malloc_retention", True))
+            prover.prove(Plan().with_lever("malloc_retention", True))
     assert time.monotonic() - began_s < 30.0
 
 
@@ -456,7 +456,7 @@ def test_another_algorithm_is_run_under_five_seeds_beside_the_script(
     monkeypatch.setattr(proofs, "recorded", recorded)
     monkeypatch.setattr(proofs, "read_evidence", read)
     with open_prover(planted) as prover:
-        proof = prover.prove(Plan().pull("planted_learning", True))
+        proof = prover.prove(Plan().with_lever("planted_learning", True))
     assert sorted(asked) == sorted(
         (arm, shift) for shift in range(5) for arm in ("nothing", "planted_learning=True")
     )

@@ -20,24 +20,23 @@ from hasten.cli.arguments import (
     BUDGET,
     FIRST_ANSWER_S,
     INTERRUPTED,
-    Allow,
-    Allowed,
     Assume,
     Budget,
     Command,
     EventsPath,
     Force,
     Html,
+    Interpreter,
     Json,
-    Keep,
-    Kept,
     LeverOption,
+    Numerics,
     Only,
     Overwrite,
     Patience,
-    Plain,
+    PlanOutput,
     PlanPath,
     Quiet,
+    Shown,
     Skip,
     Steps,
     Trace,
@@ -56,9 +55,9 @@ from hasten.cli.reports import (
     report,
 )
 from hasten.cli.watching import telling, view
-from hasten.cli.workload import read_workload
 from hasten.errors import PlanError, UsageError
 from hasten.records import Effect, Plan, Workload
+from hasten.session.workload import interpreter, read_workload
 from hasten.units import parse_duration
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -88,16 +87,27 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _hasten(
+    context: typer.Context,
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+        typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    pass
+    from pathlib import Path
+
+    from hasten.cli.defaults import read_defaults
+
+    try:
+        context.default_map = read_defaults(context.command, Path.cwd())  # type: ignore[arg-type]
+    except UsageError as error:
+        say(error.problem, error.remedy)
+        raise typer.Exit(error.exit_code) from error
+    except FileNotFoundError:
+        return  # the folder was removed: that is said where a script is looked for
 
 
 @app.command(cls=Command)
-def doctor(json: Json = None) -> None:
+def doctor(*, json: Json = None, python: Interpreter = sys.executable) -> None:
     """Say what this machine gives a training job.
 
     It also says what is wrong with it, and how to mend that.
@@ -107,7 +117,7 @@ def doctor(json: Json = None) -> None:
     from hasten.report import document
 
     check_outputs(json)
-    machine = session.doctor(sys.executable)
+    machine = session.doctor(interpreter(python))
     print_page(doctor_page.render(machine))
     if json is not None:
         document.write_document(json, document.machine_document(machine))
@@ -123,10 +133,11 @@ def profile(
     steps: Steps = None,
     lever: LeverOption = None,
     assume: Assume = None,
+    python: Interpreter = sys.executable,
     patience: Patience = "60s",
     unprotected: Unprotected = False,
     quiet: Quiet = False,
-    plain: Plain = False,
+    progress: Shown = None,
     events: EventsPath = None,
 ) -> None:
     """Show where each training step goes; change nothing."""
@@ -138,9 +149,9 @@ def profile(
     options = _options(
         lever=lever, assume=assume, patience=patience, steps=steps, unprotected=unprotected
     )
-    workload = read_workload(script)
+    workload = read_workload(script, python=python)
     with telling(events, "profile", workload) as told:
-        with view(quiet=quiet, plain=plain) as screen:
+        with view(quiet=quiet, progress=progress) as screen:
             found = session.profile(workload, options, CombinedWatcher(told, screen))
         written = leave_profile(found, json=json, html=html, trace=trace, aside=on_stdout(events))
         told.result(document.profile_document(found), written)
@@ -153,19 +164,19 @@ def tune(
     json: Json = None,
     html: Html = None,
     budget: Budget = BUDGET,
-    keep: Kept = Keep.REDRAW,
-    allow: Allowed = None,
+    numerics: Numerics = Effect.DISTRIBUTION,
     training: Training = None,
-    plan: PlanPath = None,
+    plan: PlanOutput = None,
     force: Overwrite = False,
     lever: LeverOption = None,
     assume: Assume = None,
+    python: Interpreter = sys.executable,
     only: Only = None,
     skip: Skip = None,
     patience: Patience = "60s",
     unprotected: Unprotected = False,
     quiet: Quiet = False,
-    plain: Plain = False,
+    progress: Shown = None,
     events: EventsPath = None,
 ) -> None:
     """Search what makes the script faster, and prove it.
@@ -181,13 +192,13 @@ def tune(
     if not force:
         plan_file.guard_plan(path)
     options = _options(
-        budget=budget, keep=keep, allow=allow, training=training, plan=path, force=force,
+        budget=budget, numerics=numerics, training=training, plan=path, force=force,
         lever=lever, assume=assume, only=only, skip=skip, patience=patience,
         unprotected=unprotected,
     )  # fmt: skip
-    workload = read_workload(script)
+    workload = read_workload(script, python=python)
     with telling(events, "tune", workload) as told:
-        with view(quiet=quiet, plain=plain, budget_s=options.budget_s) as screen:
+        with view(quiet=quiet, progress=progress, budget_s=options.budget_s) as screen:
             tuning = session.tune(workload, options, CombinedWatcher(told, screen))
         written = leave(tuning, path, json, html, aside=on_stdout(events))
         told.result(document.tuning_document(tuning), written)
@@ -209,6 +220,7 @@ def run(
     force: Force = False,
     lever: LeverOption = None,
     assume: Assume = None,
+    python: Interpreter = sys.executable,
     quiet: Quiet = False,
 ) -> None:
     """Run the script for real, under the plan.
@@ -217,14 +229,14 @@ def run(
     """
     from hasten import session
 
-    workload = read_workload(script, once=True)
+    workload = read_workload(script, once=True, python=python)
     options = _options(plan=plan or PLAN, force=force, lever=lever, assume=assume)
     needed = plan is not None or not lever
-    saved, band = _chosen_plan(workload, options, needed=needed, quiet=quiet)
+    saved, envelope = _chosen_plan(workload, options, needed=needed, quiet=quiet)
     chosen = saved.plan
     for pair in lever or ():  # one that is false takes a lever out of the plan
-        chosen = chosen.pull(*_setting(pair))
-    session.run(workload, chosen, band, saved.assumed | options.assumed)
+        chosen = chosen.with_lever(*_setting(pair))
+    session.run(workload, chosen, envelope, saved.assumed | options.assumed)
 
 
 app.command(cls=Command)(report)
@@ -233,14 +245,14 @@ app.command(cls=Command)(report)
 @app.command(cls=Command)
 def levers(
     name: Annotated[
-        str | None, typer.Argument(show_default=False, help="Show the card of this lever only.")
+        str | None, typer.Argument(show_default=False, help="Show the card of this lever.")
     ] = None,
 ) -> None:
-    """Show what each lever does, and what it costs."""
+    """List the levers, or show the card of one."""
     from hasten.lever import discover
-    from hasten.report.levers import render_cards
+    from hasten.report.levers import render_levers
 
-    print_page(render_cards(discover(), name))
+    print_page(render_levers(discover(), name))
 
 
 @app.command(cls=Command)
@@ -278,8 +290,7 @@ def main() -> None:
 def _options(
     *,
     budget: str = BUDGET,
-    keep: Keep = Keep.REDRAW,
-    allow: Allow | None = None,
+    numerics: Effect = Effect.DISTRIBUTION,
     training: str | None = None,
     plan: Path = PLAN,
     force: bool = False,
@@ -291,32 +302,22 @@ def _options(
     steps: int | None = None,
     unprotected: bool = False,
 ) -> Options:
-    from hasten import session
-    from hasten.lever import check_assumptions, check_names, check_plan
+    from hasten import api
 
-    pairs, pulled = [_setting(pair) for pair in lever or ()], Plan()
-    for name, setting in pairs:
-        pulled = pulled.pull(name, setting)
-    only, skip = _names(only), _names(skip)
-    # An unknown one is told before anything is started.
-    check_names([*only, *skip, *(name for name, _ in pairs)])
-    check_plan(pulled)
-    check_assumptions(assume or ())
-    return session.Options(
+    return api.options(
         budget_s=_seconds("--budget", budget),
         first_s=FIRST_ANSWER_S if budget == BUDGET else inf,
-        keep=Effect(keep.value),
-        allow=None if allow is None else Effect(allow.value),
-        only=frozenset(only),
-        skip=frozenset(skip),
-        pulled=pulled,
-        patience_s=_seconds("--patience", patience),
-        training_s=None if training is None else _seconds("--for", training),
-        force=force,
+        numerics=numerics,
+        train_time_s=None if training is None else _seconds("--train-time", training),
+        only=_names(only),
+        skip=_names(skip),
+        settings=dict(_setting(pair) for pair in lever or ()),
+        assume=assume or (),
+        startup_timeout_s=_seconds("--startup-timeout", patience),
+        sandbox=not unprotected,
         step_count=steps,
+        force=force,
         plan_path=plan,
-        unprotected=unprotected,
-        assumed=frozenset(assume or ()),
     )
 
 
@@ -336,7 +337,7 @@ def _names(given: Sequence[str] | None) -> list[str]:
 def _setting(pair: str) -> tuple[str, Setting]:
     name, equals, value = pair.partition("=")
     if not (name and equals and value):
-        raise UsageError(f"Cannot read --lever {pair}.", remedy="Write --lever NAME=SETTING.")
+        raise UsageError(f"Cannot read --set {pair}.", remedy="Write --set NAME=SETTING.")
     if value.lower() in ("true", "false"):
         return name, value.lower() == "true"
     for kind in (int, float):
@@ -357,17 +358,17 @@ def _chosen_plan(
     if options.plan_path == PLAN and not os.path.exists(PLAN):
         if not needed:
             return plan_file.SavedPlan(plan=Plan(), machine={}), None
-        remedy = "Run `hasten tune` with your script first, or name a --lever."
+        remedy = "Run `hasten tune` with your script first, or name a --set."
         raise UsageError(f"There is no plan: {PLAN} is not in this folder.", remedy=remedy)
     saved = plan_file.read_plan(options.plan_path)
-    found, band = plan_file.doubts(saved), None
+    found, envelope = plan_file.doubts(saved), None
     if saved.plan.settings:
         machine = session.glance(workload.python)
         found += plan_file.differences(saved, machine, workload)
-        band = plan_file.fitting_band(saved, machine, workload)
-    if refusals := [item.says for item in found if item.refuses and not options.force]:
+        envelope = plan_file.fitting_envelope(saved, machine, workload)
+    if refusals := [item.message for item in found if item.refuses and not options.force]:
         raise PlanError(" ".join(refusals), remedy="Run `hasten tune` here, or add --force.")
     for item in found:
         if not quiet:
-            say(item.says)
-    return saved, band
+            say(item.message)
+    return saved, envelope

@@ -10,25 +10,19 @@ import typer
 from typer.core import TyperCommand
 
 from hasten.cli import faults
-from hasten.cli.workload import MODULE_FLAG
 from hasten.errors import HastenError
+from hasten.records import Effect
+from hasten.session.workload import MODULE_FLAG
 
 INTERRUPTED = 130
 
 
-class Keep(StrEnum):
-    """Effects that need no permission."""
+class Progress(StrEnum):
+    """How progress is shown."""
 
-    EXACT = "exact"
-    ROUNDING = "rounding"
-    REDRAW = "redraw"
-
-
-class Allow(StrEnum):
-    """Effects that need one."""
-
-    PRECISION = "precision"
-    LEARNING = "learning"
+    SCREEN = "screen"
+    PLAIN = "plain"
+    NONE = "none"
 
 
 class Command(TyperCommand):
@@ -96,24 +90,26 @@ Budget = Annotated[
         metavar="TIME", help="How long the whole tuning may take at most: 90s, 5m, 1h30m."
     ),
 ]
-Kept = Annotated[
-    Keep,
+Numerics = Annotated[
+    Effect,
     typer.Option(
-        help="The strongest effect on the arithmetic that needs no permission: the same bits, "
-        "sums in another order, or other random draws of the same law."
+        help="The most that a lever may do to the numbers: nothing, rounding, other random numbers "
+        "of the same distribution, less precision, another algorithm."
     ),
-]
-Allowed = Annotated[
-    Allow | None,
-    typer.Option(help="Also try what changes the precision of numbers, or how the model learns."),
 ]
 Training = Annotated[
     str | None,
-    typer.Option("--for", metavar="TIME", help="How long the training will run once tuned: 8h."),
+    typer.Option(
+        "--train-time", metavar="TIME", help="How long the training will run once tuned: 8h."
+    ),
 ]
 PlanPath = Annotated[
     Path | None,
-    typer.Option(metavar="PATH", help="The plan file.", show_default="hasten.toml"),
+    typer.Option("--plan", metavar="PATH", help="The plan file.", show_default="hasten.toml"),
+]
+PlanOutput = Annotated[
+    Path | None,
+    typer.Option("--plan", "-o", metavar="PATH", help="The plan file.", show_default="hasten.toml"),
 ]
 Force = Annotated[
     bool,
@@ -128,18 +124,23 @@ Overwrite = Annotated[
 Unprotected = Annotated[
     bool,
     typer.Option(
-        "--unprotected",
+        "--no-sandbox",
         help="Start trials even where the kernel cannot keep them from your files.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the result.")]
-Plain = Annotated[
-    bool, typer.Option("--plain", help="Show progress as one line per event, not as a screen.")
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]
+Shown = Annotated[
+    Progress | None,
+    typer.Option(
+        "--progress",
+        help="Show progress as a screen, as one line per event, or not at all.",
+        show_default="screen on a terminal, else plain",
+    ),
 ]
 EventsPath = Annotated[
     Path | None,
     typer.Option(
-        "--events",
+        "--log-jsonl",
         metavar="PATH",
         help="Also write what happens as JSON lines while it happens; - is stdout, and moves the "
         "report to stderr.",
@@ -156,9 +157,9 @@ Trace = Annotated[
 LeverOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--lever",
+        "--set",
         metavar="NAME=SETTING",
-        help="Pull a lever by hand; false leaves it out. Repeatable.",
+        help="Set a lever by hand; false leaves it out. Repeatable.",
     ),
 ]
 Only = Annotated[
@@ -178,7 +179,19 @@ Assume = Annotated[
     ),
 ]
 Patience = Annotated[
-    str, typer.Option(metavar="TIME", help="How long to wait for the first training step.")
+    str,
+    typer.Option(
+        "--startup-timeout", metavar="TIME", help="How long to wait for the first training step."
+    ),
+]
+Interpreter = Annotated[
+    str,
+    typer.Option(
+        "--python",
+        metavar="PATH",
+        help="The interpreter that trains, where hasten lives in an environment of its own.",
+        show_default="this one",
+    ),
 ]
 Steps = Annotated[
     int | None,

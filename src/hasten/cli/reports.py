@@ -35,6 +35,9 @@ def report(
         ),
     ] = None,
     *,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print everything, not the summary.")
+    ] = False,
     edits: Annotated[
         bool, typer.Option("--edits", help="Print a diff that writes the plan into the script.")
     ] = False,
@@ -54,7 +57,7 @@ def report(
     ] = None,
 ) -> None:
     """Show the report of a tuning again, or write it in another form."""
-    from hasten.report import archive, document, text
+    from hasten.report import archive, document
     from hasten.report.tensorboard import write_scalars
     from hasten.report.trace import write_trace
 
@@ -67,7 +70,7 @@ def report(
     check_outputs(json, html, trace, None if on_stdout(markdown) else markdown)
     tuning, plan_path = archive.recall(path, PLAN)
     if not on_stdout(markdown):
-        print_page(text.render_tuning(tuning, plan_path=plan_path, lines=_lines(tuning.plan)))
+        print_page(_page(tuning, plan_path, full=full))
     if json is not None:
         document.write_document(json, document.tuning_document(tuning))
     if html is not None:
@@ -78,6 +81,15 @@ def report(
         _write_markdown(markdown, tuning, plan_path)
     if tensorboard is not None:
         write_scalars(tensorboard, tuning)
+
+
+def _page(tuning: Tuning, plan_path: Path, *, full: bool) -> RenderableType:
+    from hasten.report import text
+    from hasten.report.summary import render_summary
+
+    if not full:
+        return render_summary(tuning, plan_path=plan_path)
+    return text.render_tuning(tuning, plan_path=plan_path, lines=_lines(tuning.plan))
 
 
 def _refuse_beside_edits(**places: Path | None) -> None:
@@ -136,7 +148,7 @@ def _write_html(path: Path, tuning: Tuning, plan_path: Path) -> None:
 def leave(
     tuning: Tuning, path: Path, json: Path | None, html: Path | None = None, *, aside: bool = False
 ) -> list[Path]:
-    """Write everything, then print the report; return what was written beside the record.
+    """Write everything, then print the summary; return what was written beside the record.
 
     The plan comes first: a pager holds the printing up, and a second Ctrl-C ends it. It may go
     beside `path`, see `place_for`. What cannot be written must not cost the answer either, so the
@@ -144,19 +156,19 @@ def leave(
     """
     from datetime import date
 
-    from hasten.report import plan_file, text
+    from hasten.report import plan_file
 
     wanted, path = path, plan_file.place_for(path, tuning)
     report_path = path.with_name(REPORT if path == wanted else f"{path.stem}-report.txt")
     lines = _lines(tuning.plan)
-    page = text.render_tuning(tuning, plan_path=path, lines=lines)
+    page = _page(tuning, path, full=True)
     try:
         plan_file.write_plan(path, tuning, lines=lines, today=date.today())
         forgotten = _remember(tuning, path)
         _save(page, report_path)
         written = [path, report_path, *_write_forms(tuning, path, json=json, html=html)]
     finally:
-        print_page(page, aside=aside)
+        print_page(_page(tuning, path, full=False), aside=aside)
     if forgotten:
         say(f"`hasten report` will not know this tuning. {forgotten}")
     return written
@@ -213,7 +225,7 @@ def _lines(plan: Plan) -> Mapping[str, str]:
     from hasten.lever import discover
 
     known = discover()
-    return {name: known[name].lines(s) for name, s in plan.settings if name in known}
+    return {name: known[name].snippet(s) for name, s in plan.settings if name in known}
 
 
 def check_outputs(*paths: Path | None) -> None:

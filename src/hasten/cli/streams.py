@@ -6,6 +6,7 @@ was found is to be written even so, and the exit code stays the one that is due.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import sys
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 # A pipe that nobody reads, and a terminal that is gone.
 _LEFT = frozenset({errno.EPIPE, errno.EIO})
+
+SPELT_OUT = "hasten"
+_PLAIN = {"µ": "u", "…": "..."}
 
 
 class PersistentStream(io.FileIO):
@@ -45,6 +49,21 @@ class PersistentStream(io.FileIO):
         return memoryview(data).nbytes
 
 
+def _spelt_out(error: UnicodeError) -> tuple[str, int]:
+    """Write `us` and three dots, and all else that an encoding lacks by its number."""
+    assert isinstance(error, UnicodeEncodeError)  # noqa: S101  # nothing else is written
+    if plain := _PLAIN.get(error.object[error.start]):
+        return plain, error.start + 1
+    one = UnicodeEncodeError(
+        error.encoding, error.object, error.start, error.start + 1, error.reason
+    )
+    spelt, end = codecs.backslashreplace_errors(one)
+    return str(spelt), end
+
+
+codecs.register_error(SPELT_OUT, _spelt_out)
+
+
 def keep(name: Literal["stdout", "stderr"]) -> PersistentStream | None:
     """Put a lasting stream in the place of a standard one; None where that is no file.
 
@@ -53,7 +72,7 @@ def keep(name: Literal["stdout", "stderr"]) -> PersistentStream | None:
     stream = getattr(sys, name)
     if not isinstance(stream, io.TextIOWrapper):
         return None
-    stream.reconfigure(errors="backslashreplace")
+    stream.reconfigure(errors=SPELT_OUT)
     raw = getattr(stream.buffer, "raw", stream.buffer)
     if not isinstance(raw, io.FileIO):
         return None

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import hasten
-from hasten.cli.arguments import say
+from hasten.cli.arguments import Progress, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,11 +33,17 @@ def telling(path: Path | None, command: str, workload: Workload) -> Iterator[Eve
         say(f"The events in {path} end early: {events.lost}.")
 
 
-def view(*, quiet: bool, plain: bool, budget_s: float | None = None) -> View:
+def view(*, quiet: bool, progress: Progress | None, budget_s: float | None = None) -> View:
     """Return the view of this terminal: progress goes to stderr."""
     from rich.console import Console
 
     from hasten.report.progress import View, choose
 
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    return View(console, style=choose(console, quiet=quiet, plain=plain), budget_s=budget_s)
+    return View(
+        console,
+        style=choose(
+            console, quiet=quiet or progress is Progress.NONE, plain=progress is Progress.PLAIN
+        ),
+        budget_s=budget_s,
+    )

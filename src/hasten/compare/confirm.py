@@ -26,7 +26,7 @@ class Confirmation:
     """The speed-up of one plan over another, as published.
 
     Attributes:
-        speedup: Hodges-Lehmann estimate with the 95 % interval of the signed-rank test.
+        speedup: Hodges-Lehmann estimate with the 95% interval of the signed-rank test.
         means_ratio: ratio of plain mean times; a median hides periodic stalls, this does not.
         best_means_ratio: the same of the round of launches in which it was highest.
     """

@@ -8,8 +8,8 @@ supermartingale, and it exceeds `1/alpha` at *any* time with probability at most
 `tanh` saturates, so one wild pair at most doubles the evidence and no outlier is ever removed.
 But a wild pair of the wrong sign would cost such a bet everything. So a quarter of the stake is
 bet by half, `1 + tanh(lambda * x)/2`, which keeps half its wealth through a spike. In simulation
-(2 % noise per block, 15 % of blocks with spikes of 50 %, true gain 5 %, 60 pairs) this wins 99 %
-of the races and whole bets alone 55 %; on normal noise it costs 0.3 pairs.
+(2% noise per block, 15% of blocks with spikes of 50%, true gain 5%, 60 pairs) this wins 99%
+of the races and whole bets alone 55%; on normal noise it costs 0.3 pairs.
 
 Sources: `1 + tanh` is `exp(l*x)/cosh(l*x)`, Fisher's sign test as a bet, of Vovk and Wang,
 "Nonparametric e-tests of symmetry" (https://arxiv.org/abs/2208.08925); the bound is Ville's
@@ -43,9 +43,9 @@ def grid(sd_ratio: float | None) -> tuple[float, ...]:
     """Return the bets `lambda` to mix, centred on the noise where it is known.
 
     The noise must come from pairs that were run before the first pair that is judged: a grid
-    that has seen the data would not be valid. In simulation (normal pairs, sd 10 %, true gain
-    2 %, 400 pairs) the centred grid reaches 20 in 90 % of the races and the fixed one in 79 %; at
-    2 % noise they are alike. A noise that is wrong by a factor of two costs at most 3 points.
+    that has seen the data would not be valid. In simulation (normal pairs, sd 10%, true gain
+    2%, 400 pairs) the centred grid reaches 20 in 90% of the races and the fixed one in 79%; at
+    2% noise they are alike. A noise that is wrong by a factor of two costs at most 3 points.
     """
     if sd_ratio is None:
         return GRID
@@ -100,7 +100,7 @@ def confidence_sequence(
     """Return the speed-up with an interval that stays valid however the pairs were stopped.
 
     It holds every `theta` that neither side has refuted at `2/(1 - level)`. Fewer than six pairs
-    cannot refute anything at 95 %, so their interval is the widest there is.
+    cannot refute anything at 95%, so their interval is the widest there is.
     """
     threshold = log(2.0 / (1.0 - level))
     values = np.asarray(log_ratios, float)

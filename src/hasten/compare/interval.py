@@ -2,7 +2,7 @@
 
 Both rest on the Walsh averages `(x_i + x_j)/2, i <= j`: their median is the estimate, and order
 statistics of them bound it. They need symmetry only, which the coin of each pair provides, and
-keep 95 % of the efficiency of the mean on normal noise while one wild pair cannot move them.
+keep 95% of the efficiency of the mean on normal noise while one wild pair cannot move them.
 Source: Hodges and Lehmann, "Estimates of location based on rank tests", Ann. Math. Statist. 34
 (1963), https://doi.org/10.1214/aoms/1177704172; Hollander, Wolfe and Chicken, "Nonparametric
 statistical methods", 3rd edition, sections 3.2 and 3.3.
@@ -48,7 +48,7 @@ def signed_rank_interval(log_ratios: Sequence[float], *, level: float = 0.95) ->
     """Return the speed-up of a fixed number of pairs with its confidence interval.
 
     The null law is exact up to 60 pairs and normal with continuity correction above. Ties only
-    make it wider. Fewer than six pairs cannot exclude anything at 95 %: then the interval is
+    make it wider. Fewer than six pairs cannot exclude anything at 95%: then the interval is
     everything, [0.01, 100].
 
     Args:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from hasten.records import Pair
 
-# A race over n pairs of normal noise wins 80 % of the time at a log gain of
+# A race over n pairs of normal noise wins 80% of the time at a log gain of
 # _POWER * sd / sqrt(n - _FIXED). By simulation of the centred grid at odds of 20, _POWER is 3.0
 # at 6 pairs, 3.3 at 12, 3.4 at 24 and 3.5 from 50 to 400. The fixed part is the price of 20:
 # a pair at most doubles the evidence.
@@ -69,7 +69,7 @@ def plan_pairs(noise: Noise, *, wanted_ratio: float, budget_s: float) -> int:
 
     Args:
         noise: the A/A run.
-        wanted_ratio: the relative gain that should be seen (0.02 is 2 %).
+        wanted_ratio: the relative gain that should be seen (0.02 is 2%).
         budget_s: seconds of pairs that this candidate may take.
     """
     needed = _FIXED + ceil((_POWER * noise.sd_ratio / log1p(wanted_ratio)) ** 2)

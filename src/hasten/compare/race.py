@@ -33,10 +33,10 @@ class Rule:
     Attributes:
         pair_count: pairs that may be spent.
         budget_s: seconds that may be spent.
-        least_ratio: a gain below this is not worth a lever (0.02 is 2 %).
+        least_ratio: a gain below this is not worth a lever (0.02 is 2%).
         sd_ratio: the A/A noise that the bets are centred on; None for the fixed grid.
-        win_ratio: odds that prove "faster"; 20 errs in at most 5 % of races.
-        drop_ratio: odds that prove "gains less than `least_ratio`"; 5 errs in at most 20 %.
+        win_ratio: odds that prove "faster"; 20 errs in at most 5% of races.
+        drop_ratio: odds that prove "gains less than `least_ratio`"; 5 errs in at most 20%.
     """
 
     pair_count: int

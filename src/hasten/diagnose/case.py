@@ -45,7 +45,7 @@ class Case:
             seconds: of each examined step, in order.
 
         Returns:
-            The ratio of the sums with its 95 % interval; None on fewer than two steps.
+            The ratio of the sums with its 95% interval; None on fewer than two steps.
         """
         walls = [step.wall_s for step in self.steps][: len(seconds)]
         if len(walls) < 2 or not sum(walls):

@@ -46,7 +46,7 @@ def share_of(case: Case, seconds: Sequence[float]) -> Interval | None:
     """Return the share of a step of some seconds, each measured in another step.
 
     Returns:
-        The mean with its 95 % interval by Student's t; None on fewer than two measurements,
+        The mean with its 95% interval by Student's t; None on fewer than two measurements,
         where the interval holds nothing at all, and where it is less than is worth telling.
     """
     step_s, count = quiet_step_s(case), len(seconds)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def sampled_share(count: float, total_count: float) -> Interval | None:
-    """Return the share of `count` among samples with its 95 % interval (Wilson, 1927).
+    """Return the share of `count` among samples with its 95% interval (Wilson, 1927).
 
     Returns:
         None without samples.

@@ -22,7 +22,7 @@ def is_worth_telling(share: Interval | None) -> TypeGuard[Interval]:
 
 
 def ratio_of(parts: Sequence[float], wholes: Sequence[float]) -> Interval:
-    """Return the ratio of two sums with a normal 95 % interval; of one pair without.
+    """Return the ratio of two sums with a normal 95% interval; of one pair without.
 
     The interval is that of the ratio estimate (Cochran, Sampling Techniques, 1977, section 6.4).
     """

@@ -41,8 +41,8 @@ def stand_in_later(home: str, name: str, answer: Answer) -> Undo:
 
     def undo() -> None:
         arrival.stay_away()
-        for put_back in placed:
-            put_back()
+        for one in placed:
+            one()
 
     return undo
 

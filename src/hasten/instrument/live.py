@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     Undo = Callable[[], None]
-    Pull = Callable[[Any], Undo | None]
+    Apply = Callable[[Any], Undo | None]
     Convert = Callable[[Any], Any]
 
 
@@ -26,7 +26,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.known = Table()
-        self._pulls: dict[int, tuple[Pull, Table]] = {}
+        self._applied: dict[int, tuple[Apply, Table]] = {}
         self._serial = 0
 
     def __contains__(self, item: Any) -> bool:
@@ -35,23 +35,23 @@ class Registry:
     def add(self, item: Any) -> None:
         """Take in an object, and let every lever act on it."""
         self.known[item] = None
-        for pull, undos in self._pulls.values():
-            undos[item] = pull(item)
+        for apply, undos in self._applied.values():
+            undos[item] = apply(item)
 
-    def act(self, pull: Pull) -> Undo:
-        """Apply `pull` to every object, now and later; the result undoes all of it."""
+    def act(self, apply: Apply) -> Undo:
+        """Apply `apply` to every object, now and later; the result undoes all of it."""
         self._serial += 1
         serial = self._serial
         undos = Table()
-        self._pulls[serial] = (pull, undos)
+        self._applied[serial] = (apply, undos)
         for item in self.known:
-            undos[item] = pull(item)
+            undos[item] = apply(item)
 
         def undo() -> None:
-            del self._pulls[serial]
-            for put_back in undos.values():
-                if put_back is not None:
-                    put_back()
+            del self._applied[serial]
+            for one in undos.values():
+                if one is not None:
+                    one()
 
         return undo
 
@@ -87,17 +87,17 @@ class LiveTraining:
         self.compile_s = 0.0
         self._first_passes: list[Callable[[], tuple[float, float]]] = []
 
-    def on_optimizer(self, pull: Pull) -> Undo:
-        """Apply `pull` to each optimizer right before its first step."""
-        return self.optimizers.act(pull)
+    def on_optimizer(self, apply: Apply) -> Undo:
+        """Apply `apply` to each optimizer right before its first step."""
+        return self.optimizers.act(apply)
 
     def on_options(self, choose: Callable[[Any], Any]) -> Undo:
         """Step each optimizer under the options that `choose(optimizer)` returns."""
         return self._options.act(choose)
 
-    def on_root(self, pull: Pull) -> Undo:
-        """Apply `pull` to each root module right before its next call."""
-        return self.roots.act(pull)
+    def on_root(self, apply: Apply) -> Undo:
+        """Apply `apply` to each root module right before its next call."""
+        return self.roots.act(apply)
 
     def on_inputs(self, choose: Callable[[Any], Convert | None]) -> Undo:
         """Pass the tensors that a root is called with through what `choose(root)` returns."""
@@ -258,23 +258,23 @@ class LiveTraining:
             return convert(original, tensor, args, kwargs)
         return original(tensor, *args, **kwargs)
 
-    def on_training(self, pull: Callable[[], Undo | None]) -> Undo:
-        """Apply `pull` now, and again when training starts, after the script's own settings."""
-        undo: list[Undo | None] = [pull()]
+    def on_training(self, apply: Callable[[], Undo | None]) -> Undo:
+        """Apply `apply` now, and again when training starts, after the script's own settings."""
+        undo: list[Undo | None] = [apply()]
 
         def again() -> None:
-            undo[0] = pull() or undo[0]
+            undo[0] = apply() or undo[0]
 
         if not self.begun:
             self._settings.append(again)
 
-        def put_back() -> None:
+        def undo_both() -> None:
             if again in self._settings:
                 self._settings.remove(again)
             if undo[0] is not None:
                 undo[0]()
 
-        return put_back
+        return undo_both
 
     def begins(self) -> None:
         """Training starts: settle what the script may have set itself meanwhile."""

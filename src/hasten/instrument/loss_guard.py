@@ -43,7 +43,7 @@ class Guard:
 
     Args:
         watch: the seams of this process.
-        band: what the script did without levers.
+        envelope: what the script did without levers.
         astray: called once with the number of a step and what is wrong there.
         slow: called at the end with the seconds of a step and those without levers, where they
             are too many.
@@ -52,12 +52,12 @@ class Guard:
     def __init__(
         self,
         watch: Watch,
-        band: LossEnvelope,
+        envelope: LossEnvelope,
         *,
         astray: Callable[[int, str], None],
         slow: Callable[[float, float], None],
     ) -> None:
-        self._band = band
+        self._envelope = envelope
         self._astray = astray
         self._slow = slow
         self._pid = os.getpid()
@@ -67,35 +67,35 @@ class Guard:
         self._start_size, self._high_count = 0.0, 0
         self._known: tuple[float, ...] = ()
         self._highest, self._lowest = -math.inf, math.inf
-        self._vitals = TrainingHealthMonitor(watch, by_hand=band.by_hand, boundary=self._look)
+        self._health = TrainingHealthMonitor(watch, by_hand=envelope.by_hand, boundary=self._look)
 
     def _look(self) -> None:
         """Look at what is new at the end of a step."""
         if os.getpid() != self._pid:
-            self._vitals.close()
+            self._health.close()
             return
-        vitals = self._vitals
-        count = vitals.step_count
+        health = self._health
+        count = health.step_count
         at_window = count % (WINDOW_COUNT if count < STEP_COUNT else _LATE_COUNT) == 0
         if at_window or count == STEP_COUNT:
-            vitals.read()
+            health.read()
         wrong = self._not_finite()
         if wrong is None and at_window and count <= STEP_COUNT:
-            wrong = self._leaves_the_band(count // WINDOW_COUNT - 1)
+            wrong = self._leaves_the_envelope(count // WINDOW_COUNT - 1)
         elif wrong is None and at_window:
             wrong = self._explodes(count)
         if wrong is not None:
-            vitals.close()
+            health.close()
             self._astray(*wrong)
         elif count == STEP_COUNT:
             self._look_at_the_time()
         if at_window and count >= STEP_COUNT:
-            vitals.forget()
+            health.forget()
             self._looked_count = 0
 
     def _not_finite(self) -> tuple[int, str] | None:
         """Find a loss that is no number among those that are known and new."""
-        for step, value, _ in self._vitals.losses[self._looked_count :]:
+        for step, value, _ in self._health.losses[self._looked_count :]:
             if not isinstance(value, float):  # on an accelerator, until the window ends
                 break
             self._looked_count += 1
@@ -109,7 +109,7 @@ class Guard:
 
     def _explodes(self, count: int) -> tuple[int, str] | None:
         """Find a window far above all that the run itself has seen: its highs, and their reach."""
-        new = [value for step, value, _ in self._vitals.losses if step >= count - _LATE_COUNT]
+        new = [value for step, value, _ in self._health.losses if step >= count - _LATE_COUNT]
         level = median(new) if new else math.nan
         if math.isnan(level):
             return None
@@ -130,66 +130,66 @@ class Guard:
             f" at step {good}"
         )
 
-    def _leaves_the_band(self, window: int) -> tuple[int, str] | None:
-        vitals, first = self._vitals, window * WINDOW_COUNT
-        losses = [value for step, value, _ in vitals.losses if step >= first]
-        moved = vitals.moves[window] if window < len(vitals.moves) else None
+    def _leaves_the_envelope(self, window: int) -> tuple[int, str] | None:
+        health, first = self._health, window * WINDOW_COUNT
+        losses = [value for step, value, _ in health.losses if step >= first]
+        moved = health.moves[window] if window < len(health.moves) else None
         if not self._levels:
-            self._start = max((v for step, v, _ in vitals.losses if step == 0), default=math.nan)
+            self._start = max((v for step, v, _ in health.losses if step == 0), default=math.nan)
         self._levels.append(median(losses) if losses else math.nan)
-        says = judge(self._band, self._levels, start=self._start, moved=moved)
-        if says is None and vitals.learns:
-            says = stuck(self._band, vitals.moves)
-        return None if says is None else (first + WINDOW_COUNT, says)
+        message = judge(self._envelope, self._levels, start=self._start, moved=moved)
+        if message is None and health.learns:
+            message = stuck(self._envelope, health.moves)
+        return None if message is None else (first + WINDOW_COUNT, message)
 
     def _look_at_the_time(self) -> None:
         """Compare the lower quartile: compiling, evaluation and a short load are not in it."""
-        if self._band.step_s is None:
+        if self._envelope.step_s is None:
             return
-        ends = self._vitals.ends_ns
+        ends = self._health.ends_ns
         times = sorted(late - early for early, late in pairwise(ends))
         step_s = times[len(times) // 4] * 1e-9
-        if step_s > _SLOW_RATIO * self._band.step_s:
-            self._slow(step_s, self._band.step_s)
+        if step_s > _SLOW_RATIO * self._envelope.step_s:
+            self._slow(step_s, self._envelope.step_s)
 
 
 def judge(
-    band: LossEnvelope, levels: Sequence[float], *, start: float, moved: float | None
+    envelope: LossEnvelope, levels: Sequence[float], *, start: float, moved: float | None
 ) -> str | None:
     """Say what is wrong with the last of the windows so far, None where nothing is.
 
     Args:
-        band: the script without levers.
+        envelope: the script without levers.
         levels: the median loss of each window.
         start: the loss of the first step, which no update has changed yet: a run that begins
             higher than the recorded one did, by other initial weights, has not gone astray.
         moved: how far the weights moved in the last one, relative to their size.
     """
     level = levels[-1]
-    if not band.losses or math.isnan(level):
+    if not envelope.losses or math.isnan(level):
         return None
-    index, fall = len(levels) - 1, max(band.losses) - min(band.losses)
-    spread = max(band.spreads)
+    index, fall = len(levels) - 1, max(envelope.losses) - min(envelope.losses)
+    spread = max(envelope.spreads)
     # Behind the recorded steps less and less is known.
-    beyond = max(1.0, len(levels) / len(band.losses))
-    margin = beyond * max(_SPREADS * spread, fall, _LEAST_RATIO * abs(band.losses[0]))
-    if level > max(band.highest, start) + margin:
-        return f"the loss is {level:.4g}, and without levers it was {band.highest:.4g} at most"
-    usual = band.losses[min(index, len(band.losses) - 1)]
+    beyond = max(1.0, len(levels) / len(envelope.losses))
+    margin = beyond * max(_SPREADS * spread, fall, _LEAST_RATIO * abs(envelope.losses[0]))
+    if level > max(envelope.highest, start) + margin:
+        return f"the loss is {level:.4g}, and without levers it was {envelope.highest:.4g} at most"
+    usual = envelope.losses[min(index, len(envelope.losses) - 1)]
     tight = usual + beyond * (_TIGHT_SPREADS * spread + _TIGHT_RATIO * fall)
-    if moved is not None and band.moves and level > tight:
-        times = moved / max(*band.moves, _LEAST_MOVE_RATIO)
+    if moved is not None and envelope.moves and level > tight:
+        times = moved / max(*envelope.moves, _LEAST_MOVE_RATIO)
         if times > _MOVES_RATIO:
             return (
                 f"the weights move {times:.3g} times as far as without levers, and the loss is "
                 f"{level:.4g} in place of {usual:.4g}"
             )
-    return _never_falls(band, levels, spread)
+    return _never_falls(envelope, levels, spread)
 
 
-def _never_falls(band: LossEnvelope, levels: Sequence[float], spread: float) -> str | None:
+def _never_falls(envelope: LossEnvelope, levels: Sequence[float], spread: float) -> str | None:
     """Find a loss that stays where it began, though without levers it fell clearly and soon."""
-    usual = band.losses
+    usual = envelope.losses
     fall, half = usual[0] - usual[-1], usual[len(usual) // 2]
     clear = fall > max(_FALL_SPREADS * spread, 0.1 * abs(usual[0])) and usual[0] - half > 0.4 * fall
     if len(usual) < _FALL_WINDOWS_COUNT or not clear or len(levels) * WINDOW_COUNT + 2 < STEP_COUNT:
@@ -202,9 +202,9 @@ def _never_falls(band: LossEnvelope, levels: Sequence[float], spread: float) -> 
     return None
 
 
-def stuck(band: LossEnvelope, moves: Sequence[float]) -> str | None:
+def stuck(envelope: LossEnvelope, moves: Sequence[float]) -> str | None:
     """Say that no weight moves at all, where all of them did without levers."""
-    if len(moves) < 2 or not band.moves or min(band.moves) < _LEAST_MOVE_RATIO:
+    if len(moves) < 2 or not envelope.moves or min(envelope.moves) < _LEAST_MOVE_RATIO:
         return None
     return "the weights do not move" if max(moves) == 0.0 else None
 
@@ -213,9 +213,9 @@ def astray_said(step_count: int, wrong: str, done: Sequence[str], stay: Sequence
     """Say what went wrong, what was done about it, and what the user can do."""
     said = [f"hasten: step {step_count}: {wrong}."]
     if done:
-        said.append(f"Put back: {', '.join(done)}.")
+        said.append(f"Disabled: {', '.join(done)}.")
     if stay:
-        said.append(f"Only a new process can put back: {', '.join(stay)}.")
+        said.append(f"Only a new process is without: {', '.join(stay)}.")
     said.append(
         "If it does not recover, start again without the plan; `hasten tune` makes a new one."
     )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _GOLDEN_RATIO = 0.6180339887498949
 # A thread that computes in Python hands over after this long, in place of 5 ms: else most
-# samples would fall on calls that release the interpreter. The kernel adds 50 us to such a short
+# samples would fall on calls that release the interpreter. The kernel adds 50 µs to such a short
 # wait unless told otherwise (prctl(2), PR_SET_TIMERSLACK).
 _SWITCH_S = 0.000005
 _SET_TIMER_SLACK, _SLACK_NS = 29, 1

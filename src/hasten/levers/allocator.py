@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hasten.lever import STEP, Lever, expect_preloaded, one_of, preload
-from hasten.records import Effect, Switch
+from hasten.records import Effect, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -83,24 +83,24 @@ def find(name: str, env: Mapping[str, str]) -> str | None:
     return None
 
 
-def _preloaded(scene: ScriptContext) -> str:
+def _preloaded(context: ScriptContext) -> str:
     """Return the allocator that the user preloads already, or nothing."""
-    paths = str(scene.traits.get("preloaded", "")).replace(":", " ").split()
+    paths = str(context.traits.get("preloaded", "")).replace(":", " ").split()
     return next((os.path.basename(path) for path in paths if "malloc" in path), "")
 
 
-def settings(scene: ScriptContext) -> tuple[str, ...]:
+def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return the libraries that are installed here, where the user has chosen none."""
-    if _preloaded(scene):
+    if _preloaded(context):
         return ()
     return tuple(name for name in _FILES if find(name, os.environ))
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if sys.platform != "linux":
         return "libraries are preloaded on Linux only"
-    if own := _preloaded(scene):
+    if own := _preloaded(context):
         return f"the script runs under {own} already"
     return "neither jemalloc nor tcmalloc is installed (apt install libjemalloc2)"
 
@@ -111,7 +111,7 @@ def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
     return {**(_TUNED[setting] if path else {}), **preload(env, setting, path)}
 
 
-def pull(training: Training, setting: str) -> Callable[[], None]:
+def apply(training: Training, setting: str) -> Callable[[], None]:
     """Have nothing left to do: the process was started with the library.
 
     Raises:
@@ -125,14 +125,14 @@ LEVER = Lever(
     name="allocator",
     phases=STEP,
     effect=Effect.EXACT,
-    switch=Switch.LAUNCH,
+    scope=Scope.LAUNCH,
     kind=str,
-    wants=one_of(*_FILES),
+    validate=one_of(*_FILES),
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,
-    lines=lambda setting: f"LD_PRELOAD=lib{setting}.so python ...  # in the shell",
+    snippet=lambda setting: f"LD_PRELOAD=lib{setting}.so python ...  # in the shell",
     promising=lambda _: False,
     env=env,
-    pull=pull,
+    apply=apply,
 )

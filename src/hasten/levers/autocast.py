@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import Lever, one_of
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,52 +34,52 @@ _LEAST_RATIO = 1.2
 _LIKELY_RATIO = 1.5
 
 
-def settings(scene: ScriptContext) -> tuple[str, ...]:
+def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return bfloat16 where the processor has units for it and the probe found them faster."""
-    ratio = _ratio(scene)
+    ratio = _ratio(context)
     fits = (
-        scene.traits.get("model.dtype") == "float32"
-        and not scene.traits.get("script.autocast")
-        and _has_units(scene)
+        context.traits.get("model.dtype") == "float32"
+        and not context.traits.get("script.autocast")
+        and _has_units(context)
         and ratio is not None
         and ratio >= _LEAST_RATIO
     )
     return ("bfloat16",) if fits else ()
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try, with what the probe measured."""
-    dtype, ratio = scene.traits.get("model.dtype"), _ratio(scene)
-    if scene.traits.get("script.autocast"):
+    dtype, ratio = context.traits.get("model.dtype"), _ratio(context)
+    if context.traits.get("script.autocast"):
         return "the script uses autocast itself"
     if dtype is None:
         return "no call of a model with weights was seen"
     if dtype != "float32":
         return f"the numbers of the model are {dtype}, not float32"
     if ratio is None:
-        return f"bf16 was not timed on this {scene.traits.get('model.device', 'device')}"
-    cause = "" if _has_units(scene) else ": the CPU has no hardware for it"
+        return f"bf16 was not timed on this {context.traits.get('model.device', 'device')}"
+    cause = "" if _has_units(context) else ": the CPU has no hardware for it"
     if ratio < 1:
         return f"bf16 is {1 / ratio:.3g}x slower than fp32 here{cause}"
-    return f"bf16 is only {ratio:.2f}x as fast as fp32 here{cause}"
+    return f"bf16 is only {ratio:.2f}x faster than fp32 here{cause}"
 
 
-def promising(scene: ScriptContext) -> bool:
+def promising(context: ScriptContext) -> bool:
     """Return whether the products are so much faster that most models gain."""
-    return (_ratio(scene) or 0.0) >= _LIKELY_RATIO
+    return (_ratio(context) or 0.0) >= _LIKELY_RATIO
 
 
-def _ratio(scene: ScriptContext) -> float | None:
+def _ratio(context: ScriptContext) -> float | None:
     """Return how many times faster bf16 is at the best that this model does."""
-    names = ["bf16.matmul_ratio", *["bf16.conv_ratio"] * bool(scene.traits.get("model.conv"))]
-    told = [float(scene.traits[name]) for name in names if name in scene.traits]
+    names = ["bf16.matmul_ratio", *["bf16.conv_ratio"] * bool(context.traits.get("model.conv"))]
+    told = [float(context.traits[name]) for name in names if name in context.traits]
     return max(told) if told else None
 
 
-def _has_units(scene: ScriptContext) -> bool:
+def _has_units(context: ScriptContext) -> bool:
     """Return whether the hardware multiplies bf16; where nobody lists it the probe decides."""
-    sets = scene.machine.cpu.instruction_sets
-    return scene.traits.get("model.device") != "cpu" or not sets or bool(_UNITS & set(sets))
+    sets = context.machine.cpu.instruction_sets
+    return context.traits.get("model.device") != "cpu" or not sets or bool(_UNITS & set(sets))
 
 
 def _device(module: Any) -> str | None:
@@ -162,7 +162,7 @@ def _copy_with(value: Any, parts: dict[Any, Any]) -> Any:
     return changed
 
 
-def pull(training: Training, setting: str) -> Callable[[], None]:
+def apply(training: Training, setting: str) -> Callable[[], None]:
     """Put every root call with gradients under autocast."""
     import torch
 
@@ -173,13 +173,13 @@ LEVER = Lever(
     name="autocast",
     phases=frozenset({Phase.FORWARD, Phase.BACKWARD}),
     effect=Effect.PRECISION,
-    switch=Switch.STEP,
+    scope=Scope.STEP,
     kind=str,
-    wants=one_of("bfloat16", "float16"),
+    validate=one_of("bfloat16", "float16"),
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,
-    lines=lambda setting: (
+    snippet=lambda setting: (
         "with torch.autocast(device.type, dtype=torch."
         f"{setting}):  # not around backward()\n"
         "    outputs = model(inputs)\n"
@@ -187,5 +187,5 @@ LEVER = Lever(
     ),
     promising=promising,
     settle_count=1,
-    pull=pull,
+    apply=apply,
 )

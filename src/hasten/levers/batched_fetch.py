@@ -16,7 +16,7 @@ from hasten.lever import Lever, undo_all
 from hasten.loader import board_of
 from hasten.loader.sources import arrays, gather
 from hasten.loader.worker_counts import unproven
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,26 +30,26 @@ OFFERS = (gather.offer, arrays.offer)
 DATASETS = arrays.NAMES | {"Tensor", "TensorDataset", "StackDataset"}
 
 
-def settings(scene: ScriptContext) -> tuple[bool, ...]:
+def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, for a loader whose dataset may be read at once."""
-    dataset = scene.traits.get("loader.dataset")
+    dataset = context.traits.get("loader.dataset")
     known = dataset is None or dataset in DATASETS
-    shown = not scene.traits.get("loader.workers") or not unproven(scene)
-    return (True,) if scene.traits.get("loader.map_style") and known and shown else ()
+    shown = not context.traits.get("loader.workers") or not unproven(context)
+    return (True,) if context.traits.get("loader.map_style") and known and shown else ()
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    if "loader.map_style" not in scene.traits:
+    if "loader.map_style" not in context.traits:
         return "the loop takes its batches from no DataLoader"
-    if not scene.traits["loader.map_style"]:
+    if not context.traits["loader.map_style"]:
         return "an iterable dataset gives one row after the other: there is nothing to read at once"
-    if scene.traits.get("loader.workers") and (why := unproven(scene)):
+    if context.traits.get("loader.workers") and (why := unproven(context)):
         return why
-    return f"only the code of {scene.traits.get('loader.dataset')} can make its items"
+    return f"only the code of {context.traits.get('loader.dataset')} can make its items"
 
 
-def pull(training: Training, setting: bool) -> Callable[[], None]:
+def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Offer the sources to every loader; each is taken only where its batches are the same."""
     board = board_of(training)
     return undo_all([board.add(offer) for offer in OFFERS])
@@ -59,15 +59,15 @@ LEVER = Lever(
     name="batched_fetch",
     phases=frozenset({Phase.DATA}),
     effect=Effect.EXACT,
-    switch=Switch.STEP,
+    scope=Scope.STEP,
     settings=settings,
     gain_ratio=50.0,
     cures=frozenset({"per-sample-fetch", "per-sample-transforms"}),
     why_not=why_not,
-    lines=lambda setting: (
+    snippet=lambda setting: (
         "for rows in torch.randperm(len(x)).split(batch_size):  # instead of a DataLoader\n"
         "    batch = x[rows], y[rows]"
     ),
     settle_count=1,
-    pull=pull,
+    apply=apply,
 )

@@ -19,7 +19,7 @@ from hasten.compile.fit import compiled_by_script, plain_surroundings
 from hasten.compile.layouts import Activations, guard_kind
 from hasten.compile.own_code import mention
 from hasten.lever import Lever, undo_all
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,14 +34,14 @@ _LIBRARIES = ("torch", "torchvision", "hasten")
 _COMPILES = "the script compiles code, whose operations nobody can follow"
 
 
-def settings(scene: ScriptContext) -> tuple[bool, ...]:
+def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, for models with 2-D or 3-D convolutions."""
-    return () if why_not(scene) else (True,)
+    return () if why_not(context) else (True,)
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
-    traits = scene.traits
+    traits = context.traits
     if traits.get("model.channels_last"):
         return "the script gives its convolutions this layout already"
     if traits.get("compiled"):
@@ -145,7 +145,7 @@ class _Roots:
         self._training.excuse(RuntimeError(f"the model keeps its own layout: {reason}"))
 
 
-def pull(training: Training, setting: bool) -> Callable[[], None]:
+def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Follow the operations of root calls, and give convolutions their inputs in this layout."""
     import torch
     from torch._functorch import utils
@@ -162,16 +162,16 @@ LEVER = Lever(
     name="channels_last",
     phases=frozenset({Phase.FORWARD, Phase.BACKWARD}),
     effect=Effect.ROUNDING,
-    switch=Switch.STEP,
+    scope=Scope.STEP,
     settings=settings,
     gain_ratio=2.0,
     why_not=why_not,
-    lines=lambda _: (
+    snippet=lambda _: (
         "# 3-D convolutions: torch.channels_last_3d\n"
         "model = model.to(memory_format=torch.channels_last)\n"
         "images = images.to(memory_format=torch.channels_last)\n"
         "# where the model calls .view on feature maps: .reshape"
     ),
     settle_count=1,
-    pull=pull,
+    apply=apply,
 )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from hasten.compile.compiled_updates import LARGE_COUNT, Updates
 from hasten.compile.graph import inductor
 from hasten.lever import Lever, undo_all
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,14 +31,14 @@ _LIKELY_RATIO = 4
 _FUSABLE = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
 
 
-def settings(scene: ScriptContext) -> tuple[bool, ...]:
+def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, for an optimizer of torch that loops over its tensors."""
-    return () if why_not(scene) else (True,)
+    return () if why_not(context) else (True,)
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
-    traits = scene.traits
+    traits = context.traits
     name = traits.get("optimizer.name")
     if name is None:
         return "the script updates its weights by hand"
@@ -57,18 +57,18 @@ def why_not(scene: ScriptContext) -> str:
     return "" if traits.get("compile.cxx") else "no C++ compiler is found (g++ or clang++)"
 
 
-def promising(scene: ScriptContext) -> bool:
+def promising(context: ScriptContext) -> bool:
     """Return whether there are so many weights that most of them belong to large tensors."""
-    return int(scene.traits.get("model.parameter_count", 0)) >= _LIKELY_RATIO * LARGE_COUNT
+    return int(context.traits.get("model.parameter_count", 0)) >= _LIKELY_RATIO * LARGE_COUNT
 
 
-def idle(setting: bool, plan: Plan) -> str:
+def redundant_with(setting: bool, plan: Plan) -> str:
     """Say that torch takes all tensors at once under a plan, so that none is left to this."""
     taken = dict(plan.settings).get("foreach_optimizer")
     return "it does nothing beside foreach_optimizer" if taken else ""
 
 
-def pull(training: Training, setting: bool) -> Callable[[], None]:
+def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Let compiled code update the large weights of every optimizer of these classes."""
     updates = Updates(training, inductor("default"))
     undos = []
@@ -85,19 +85,19 @@ LEVER = Lever(
     name="compiled_optimizer",
     phases=frozenset({Phase.OPTIMIZER}),
     effect=Effect.ROUNDING,
-    switch=Switch.CHILD,  # switching back forgets what took long to compile
+    scope=Scope.PROCESS,  # switching back forgets what took long to compile
     settings=settings,
     gain_ratio=8.0,
     cures=frozenset({"per-parameter-loops"}),
     why_not=why_not,
-    lines=lambda _: (
+    snippet=lambda _: (
         "step = torch.compile(optimizer.step)  # with lr=torch.tensor(...), or each new rate\n"
         "# compiles anew; call step() in place of optimizer.step()"
     ),
     promising=promising,
-    idle=idle,
+    redundant_with=redundant_with,
     settle_count=3,
     patience_s=300.0,
     start_ratio=2.5,
-    pull=pull,
+    apply=apply,
 )

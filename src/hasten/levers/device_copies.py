@@ -24,7 +24,7 @@ from hasten.lever import Lever, one_of
 from hasten.loader import board_of
 from hasten.loader.device.device import cuda_device
 from hasten.loader.device.staging import Staging
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from hasten.lever import ScriptContext, Training
 
 
-def settings(scene: ScriptContext) -> tuple[str, ...]:
+def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return when copies may start: at the script's call, or when a batch arrives."""
-    return () if why_not(scene) else ("call", "arrival")
+    return () if why_not(context) else ("call", "arrival")
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
-    torch_facts = scene.machine.torch
+    torch_facts = context.machine.torch
     if torch_facts is None or not torch_facts.accelerators:
         return "this machine has no accelerator that torch can use"
     if torch_facts.cuda is None:
         return "only CUDA devices are known to this lever"
-    if scene.baseline is not None and not scene.baseline.share_ratio(Phase.TRANSFER):
+    if context.baseline is not None and not context.baseline.share_ratio(Phase.TRANSFER):
         return "the loop moves no tensor from the CPU to an accelerator"
     return ""
 
@@ -62,14 +62,14 @@ def attach(training: Training, board: Any, staging: Staging) -> Callable[[], Non
     ]
 
     def undo() -> None:
-        for put_back in reversed(undos):
-            put_back()
+        for one in reversed(undos):
+            one()
         staging.retire()
 
     return undo
 
 
-def pull(training: Training, setting: str) -> Callable[[], None]:
+def apply(training: Training, setting: str) -> Callable[[], None]:
     """Stand at `Tensor.to` and `Tensor.cuda`, where this torch was built for CUDA.
 
     Whether there is a device is not asked before the script moves something to it: the answer
@@ -84,7 +84,7 @@ def pull(training: Training, setting: str) -> Callable[[], None]:
     return attach(training, board_of(training), staging)
 
 
-def lines(setting: str) -> str:
+def snippet(setting: str) -> str:
     """Return what comes nearest to it by hand."""
     return (
         "loader = DataLoader(..., pin_memory=True)\n"
@@ -96,13 +96,13 @@ LEVER = Lever(
     name="device_copies",
     phases=frozenset({Phase.TRANSFER}),
     effect=Effect.EXACT,
-    switch=Switch.CHILD,  # what one step no longer waits for, the next one of the baseline would
+    scope=Scope.PROCESS,  # what one step no longer waits for, the next one of the baseline would
     kind=str,
-    wants=one_of("call", "arrival"),
+    validate=one_of("call", "arrival"),
     settings=settings,
     gain_ratio=50.0,
     why_not=why_not,
-    lines=lines,
+    snippet=snippet,
     settle_count=4,
-    pull=pull,
+    apply=apply,
 )

@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import COMPUTE, Lever
-from hasten.records import Effect, Switch
+from hasten.records import Effect, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 _LEAST_RATIO = 1e-4  # some 150 cycles each, against one for any other number
 
 
-def settings(scene: ScriptContext) -> tuple[bool, ...]:
+def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, where denormal numbers were seen."""
-    ratio = scene.traits.get("numbers.denormal_ratio")
+    ratio = context.traits.get("numbers.denormal_ratio")
     return (True,) if ratio is not None and float(ratio) >= _LEAST_RATIO else ()
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    ratio = scene.traits.get("numbers.denormal_ratio")
+    ratio = context.traits.get("numbers.denormal_ratio")
     if ratio is None:
         return "no optimizer of torch was seen that updates weights on the CPU"
     return f"{float(ratio):.3%} of weights, gradients and optimizer state are denormal numbers"
@@ -71,7 +71,7 @@ def _flush() -> Callable[[], None]:
     return lambda: _in_every_thread(lambda: torch.set_flush_denormal(False))
 
 
-def pull(training: Training, setting: bool) -> Callable[[], None]:
+def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Wait until training begins, in its thread: libraries look at numbers when imported."""
     undos: list[Callable[[], None]] = []
 
@@ -82,8 +82,8 @@ def pull(training: Training, setting: bool) -> Callable[[], None]:
     undos_of_waiting = [training.on_root(begin), training.on_optimizer(begin)]
 
     def undo() -> None:
-        for put_back in (*undos_of_waiting, *undos):
-            put_back()
+        for one in (*undos_of_waiting, *undos):
+            one()
 
     return undo
 
@@ -93,11 +93,11 @@ LEVER = Lever(
     phases=COMPUTE,
     effect=Effect.PRECISION,
     # What was flushed stays zero: steps after the way back are not the script's own.
-    switch=Switch.CHILD,
+    scope=Scope.PROCESS,
     settings=settings,
     gain_ratio=10.0,
     epsilon_ratio=lambda _: 2.0**-23,
     why_not=why_not,
-    lines=lambda _: "torch.set_flush_denormal(True)  # before the first operation on tensors",
-    pull=pull,
+    snippet=lambda _: "torch.set_flush_denormal(True)  # before the first operation on tensors",
+    apply=apply,
 )

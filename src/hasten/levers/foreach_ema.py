@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import Lever
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from hasten.lever import ScriptContext, Training
 
 
-def settings(scene: ScriptContext) -> tuple[bool, ...]:
+def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, where torch's own loop averages the weights."""
-    return (True,) if scene.traits.get("average.loop") else ()
+    return (True,) if context.traits.get("average.loop") else ()
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
     return "the script makes no AveragedModel with torch's get_ema_avg_fn"
 
@@ -78,7 +78,7 @@ def _update(original: Any, averaged: Any, model: Any) -> Any:
         kept["multi_avg_fn"] = None
 
 
-def pull(training: Training, setting: bool) -> Callable[[], None]:
+def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Stand in for the update of every averaged model."""
     from torch.optim import swa_utils
 
@@ -89,13 +89,13 @@ LEVER = Lever(
     name="foreach_ema",
     phases=frozenset({Phase.OTHER}),
     effect=Effect.ROUNDING,
-    switch=Switch.STEP,
+    scope=Scope.STEP,
     settings=settings,
     gain_ratio=5.0,
     why_not=why_not,
-    lines=lambda _: (
+    snippet=lambda _: (
         "from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn\n"
         "averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))"
     ),
-    pull=pull,
+    apply=apply,
 )

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import Lever
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,16 +30,16 @@ _WITH_FUSED_FORM = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
 _SMALL_COUNT = 4096
 
 
-def settings(scene: ScriptContext) -> tuple[bool, ...]:
+def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, for an optimizer of torch that loops over its tensors."""
-    traits = scene.traits
+    traits = context.traits
     loops = not traits.get("optimizer.fused") and not traits.get("optimizer.foreach")
     return (True,) if traits.get("optimizer.name") in _NAMES and loops else ()
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    name = scene.traits.get("optimizer.name")
+    name = context.traits.get("optimizer.name")
     if name is None:
         return "the script updates its weights by hand"
     if name not in _NAMES:
@@ -47,12 +47,12 @@ def why_not(scene: ScriptContext) -> str:
     return f"the script's {name} takes all tensors at once already"
 
 
-def promising(scene: ScriptContext) -> bool:
+def promising(context: ScriptContext) -> bool:
     """Return whether the tensors are small, under a class for which torch has no fused kernel."""
-    tensor_count = int(scene.traits.get("optimizer.parameter_count", 0))
-    element_count = int(scene.traits.get("model.parameter_count", 0))
+    tensor_count = int(context.traits.get("optimizer.parameter_count", 0))
+    element_count = int(context.traits.get("model.parameter_count", 0))
     is_small = 0 < element_count <= tensor_count * _SMALL_COUNT
-    return is_small and scene.traits.get("optimizer.name") not in _WITH_FUSED_FORM
+    return is_small and context.traits.get("optimizer.name") not in _WITH_FUSED_FORM
 
 
 def _known(optimizer: Any) -> bool:
@@ -106,7 +106,7 @@ def _choose(optimizer: Any) -> Mapping[str, Any] | None:
     return {"foreach": True}
 
 
-def pull(training: Training, setting: bool) -> Callable[[], None]:
+def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Let every optimizer of torch that loops take all its tensors at once."""
     return training.on_options(_choose)
 
@@ -115,12 +115,14 @@ LEVER = Lever(
     name="foreach_optimizer",
     phases=frozenset({Phase.OPTIMIZER}),
     effect=Effect.ROUNDING,
-    switch=Switch.STEP,
+    scope=Scope.STEP,
     settings=settings,
     gain_ratio=2.0,
     cures=frozenset({"per-parameter-loops"}),
     why_not=why_not,
-    lines=lambda _: "optimizer = torch.optim.RMSprop(..., foreach=True)  # the script's own class",
+    snippet=lambda _: (
+        "optimizer = torch.optim.RMSprop(..., foreach=True)  # the script's own class"
+    ),
     promising=promising,
-    pull=pull,
+    apply=apply,
 )

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import Lever, one_of, undo_all
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,24 +33,24 @@ _OLDER = {"bf16": "medium", "tf32": "high"}
 _UNTOUCHED = ("none", "ieee")
 
 
-def settings(scene: ScriptContext) -> tuple[str, ...]:
+def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return the fewer bits of the model's device where the probe found them faster."""
-    kind, ratio = _kind(scene), _ratio(scene)
+    kind, ratio = _kind(context), _ratio(context)
     fits = (
         kind is not None
-        and scene.traits.get("model.dtype") == "float32"
-        and scene.traits.get("fp32.precision", "highest") == "highest"
+        and context.traits.get("model.dtype") == "float32"
+        and context.traits.get("fp32.precision", "highest") == "highest"
         and ratio is not None
         and ratio >= _LEAST_RATIO
     )
     return (kind,) if kind is not None and fits else ()
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try, with what the probe measured."""
-    device, ratio = scene.traits.get("model.device"), _ratio(scene)
-    dtype = scene.traits.get("model.dtype")
-    own = scene.traits.get("fp32.precision", "highest")
+    device, ratio = context.traits.get("model.device"), _ratio(context)
+    dtype = context.traits.get("model.dtype")
+    own = context.traits.get("fp32.precision", "highest")
     if device is None or dtype is None:
         return "no call of a model with weights was seen"
     if dtype != "float32":
@@ -59,23 +59,23 @@ def why_not(scene: ScriptContext) -> str:
         return f"the script sets the precision of float32 products itself ({own})"
     if ratio is None:
         return f"fewer bits inside float32 products were not timed on this {device}"
-    return f"float32 products are only {ratio:.2f}x as fast with {_kind(scene)} inside here"
+    return f"float32 products are only {ratio:.2f}x faster with {_kind(context)} inside here"
 
 
-def promising(scene: ScriptContext) -> bool:
+def promising(context: ScriptContext) -> bool:
     """Return whether the products are so much faster that most models gain."""
-    return (_ratio(scene) or 0.0) >= _LIKELY_RATIO
+    return (_ratio(context) or 0.0) >= _LIKELY_RATIO
 
 
-def _kind(scene: ScriptContext) -> str | None:
-    return _KINDS.get(str(scene.traits.get("model.device")))
+def _kind(context: ScriptContext) -> str | None:
+    return _KINDS.get(str(context.traits.get("model.device")))
 
 
-def _ratio(scene: ScriptContext) -> float | None:
+def _ratio(context: ScriptContext) -> float | None:
     """Return how many times faster fewer bits are at the best that this model does."""
-    kinds = ["matmul", *["conv"] * bool(scene.traits.get("model.conv"))]
-    names = [f"{_kind(scene)}_inside.{kind}_ratio" for kind in kinds]
-    told = [float(scene.traits[name]) for name in names if name in scene.traits]
+    kinds = ["matmul", *["conv"] * bool(context.traits.get("model.conv"))]
+    names = [f"{_kind(context)}_inside.{kind}_ratio" for kind in kinds]
+    told = [float(context.traits[name]) for name in names if name in context.traits]
     return max(told) if told else None
 
 
@@ -137,7 +137,7 @@ def _read(owner: Any, name: str) -> str | None:
     return None if precision is None else str(precision)
 
 
-def pull(training: Training, setting: str) -> Callable[[], None]:
+def apply(training: Training, setting: str) -> Callable[[], None]:
     """Set the precision now; what the script sets from here on stays as it says."""
     return _set(setting) or (lambda: None)
 
@@ -146,13 +146,13 @@ LEVER = Lever(
     name="fp32_precision",
     phases=frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD}),
     effect=Effect.PRECISION,
-    switch=Switch.STEP,
+    scope=Scope.STEP,
     kind=str,
-    wants=one_of(*_OLDER),
+    validate=one_of(*_OLDER),
     settings=settings,
     gain_ratio=7.0,
     why_not=why_not,
-    lines=lambda setting: "\n".join(
+    snippet=lambda setting: "\n".join(
         [
             f'torch.set_float32_matmul_precision("{_OLDER[setting]}")',
             *(
@@ -164,5 +164,5 @@ LEVER = Lever(
     ),
     promising=promising,
     settle_count=1,
-    pull=pull,
+    apply=apply,
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import Lever
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,25 +23,25 @@ _DEVICES = frozenset({"cpu", "cuda"})
 _CPU_ALONE = frozenset({"Adagrad"})
 
 
-def settings(scene: ScriptContext) -> tuple[bool, ...]:
+def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, for an optimizer that has a fused form."""
-    fusable = scene.traits.get("optimizer.name") in _FUSABLE and not _lacks_device(scene)
-    return (True,) if fusable and not scene.traits.get("optimizer.fused") else ()
+    fusable = context.traits.get("optimizer.name") in _FUSABLE and not _lacks_device(context)
+    return (True,) if fusable and not context.traits.get("optimizer.fused") else ()
 
 
-def _lacks_device(scene: ScriptContext) -> bool:
+def _lacks_device(context: ScriptContext) -> bool:
     """Return whether the optimizer's fused form is for another device than the model's."""
-    on_cpu = scene.traits.get("model.device", "cpu") == "cpu"
-    return not on_cpu and scene.traits.get("optimizer.name") in _CPU_ALONE
+    on_cpu = context.traits.get("model.device", "cpu") == "cpu"
+    return not on_cpu and context.traits.get("optimizer.name") in _CPU_ALONE
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    name = scene.traits.get("optimizer.name")
+    name = context.traits.get("optimizer.name")
     if name is None:
         return "the script updates its weights by hand"
-    if _lacks_device(scene):
-        return f"torch has no fused {name} for {scene.traits['model.device']}"
+    if _lacks_device(context):
+        return f"torch has no fused {name} for {context.traits['model.device']}"
     return f"{name} is fused already" if name in _FUSABLE else f"torch has no fused {name}"
 
 
@@ -111,7 +111,7 @@ def _choose(optimizer: Any) -> Mapping[str, Any] | None:
     return {"fused": True} if alike else None
 
 
-def pull(training: Training, setting: bool) -> Callable[[], None]:
+def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Fuse every optimizer that has a fused form, from its second step on."""
     return training.on_options(_choose)
 
@@ -120,10 +120,10 @@ LEVER = Lever(
     name="fused_optimizer",
     phases=frozenset({Phase.OPTIMIZER}),
     effect=Effect.ROUNDING,
-    switch=Switch.STEP,
+    scope=Scope.STEP,
     settings=settings,
     gain_ratio=6.0,
     why_not=why_not,
-    lines=lambda _: "optimizer = torch.optim.AdamW(..., fused=True)  # the script's own class",
-    pull=pull,
+    snippet=lambda _: "optimizer = torch.optim.AdamW(..., fused=True)  # the script's own class",
+    apply=apply,
 )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.compile.own_code import mention
 from hasten.lever import STEP, Lever, at_least
-from hasten.records import Effect, Switch
+from hasten.records import Effect, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,12 +38,12 @@ _LEAST_SHARE_RATIO = 0.01
 _MOST_SHARE_RATIO = 0.9
 
 
-def _share_ratio(scene: ScriptContext) -> float | None:
+def _share_ratio(context: ScriptContext) -> float | None:
     """Return the share of a step that collections take; None where nobody timed them."""
-    spent_s = scene.traits.get("gc.step_s")
-    if spent_s is None or scene.baseline is None:
+    spent_s = context.traits.get("gc.step_s")
+    if spent_s is None or context.baseline is None:
         return None
-    return min(_MOST_SHARE_RATIO, float(spent_s) / scene.baseline.step_s)
+    return min(_MOST_SHARE_RATIO, float(spent_s) / context.baseline.step_s)
 
 
 def _set_by_the_script(enabled: object, threshold_count: object, frozen_count: object) -> str:
@@ -55,8 +55,8 @@ def _set_by_the_script(enabled: object, threshold_count: object, frozen_count: o
     return f"the script has frozen {frozen_count} objects" if frozen_count else ""
 
 
-def _own(scene: ScriptContext) -> str:
-    traits = scene.traits
+def _own(context: ScriptContext) -> str:
+    traits = context.traits
     return _set_by_the_script(
         traits.get("gc.enabled", True),
         traits.get("gc.threshold_count", _STOCK_COUNTS[0]),
@@ -64,27 +64,27 @@ def _own(scene: ScriptContext) -> str:
     )
 
 
-def settings(scene: ScriptContext) -> tuple[int, ...]:
+def settings(context: ScriptContext) -> tuple[int, ...]:
     """Return factors for the first threshold, where collections take enough of a step."""
-    share = _share_ratio(scene)
-    if share is None or share < _LEAST_SHARE_RATIO or _own(scene):
+    share = _share_ratio(context)
+    if share is None or share < _LEAST_SHARE_RATIO or _own(context):
         return ()
     return (10, 1)
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    if own := _own(scene):
+    if own := _own(context):
         return own
-    share = _share_ratio(scene)
+    share = _share_ratio(context)
     if share is None:
         return "nobody has timed the collections of a step"
     return f"garbage collections take {share:.1%} of a step"
 
 
-def forecast(scene: ScriptContext, factor: int) -> float | None:
+def forecast(context: ScriptContext, factor: int) -> float | None:
     """Return the speed-up of a step without any collection."""
-    share = _share_ratio(scene)
+    share = _share_ratio(context)
     return None if share is None else 1.0 / (1.0 - share)
 
 
@@ -156,12 +156,12 @@ class _Tuned:
             gc.set_threshold(*self._own)
 
 
-def pull(training: Training, factor: int) -> Callable[[], None]:
+def apply(training: Training, factor: int) -> Callable[[], None]:
     """Wait until training begins."""
     return _Tuned(training, factor).undo
 
 
-def _lines(factor: int) -> str:
+def _snippet(factor: int) -> str:
     frozen = "gc.collect(); gc.freeze()  # right before the training loop"
     if factor == 1:
         return frozen
@@ -173,13 +173,13 @@ LEVER = Lever(
     phases=STEP,
     effect=Effect.EXACT,
     # A full collection on the way in spares the other plan its next one: no step by step.
-    switch=Switch.CHILD,
+    scope=Scope.PROCESS,
     kind=int,
-    wants=at_least(1),
+    validate=at_least(1),
     settings=settings,
     gain_ratio=2.0,
     why_not=why_not,
-    lines=_lines,
+    snippet=_snippet,
     forecast=forecast,
-    pull=pull,
+    apply=apply,
 )

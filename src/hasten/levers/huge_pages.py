@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from hasten.lever import COMPUTE_AND_DATA, Lever, one_of
-from hasten.records import Effect, Switch
+from hasten.records import Effect, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,24 +36,24 @@ def _has_tunable() -> bool:
         return False
 
 
-def settings(scene: ScriptContext) -> tuple[str, ...]:
+def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return who may ask for huge pages, where the kernel gives them and faults cost enough."""
     if sys.platform != "linux":
         return ()
-    given = scene.traits.get("memory.huge_pages") in ("madvise", "always")
-    if not given or scene.few_faults():
+    given = context.traits.get("memory.huge_pages") in ("madvise", "always")
+    if not given or context.few_faults():
         return ()
     return ("glibc", "torch") if _has_tunable() else ("torch",)
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    mode = scene.traits.get("memory.huge_pages")
+    mode = context.traits.get("memory.huge_pages")
     if sys.platform != "linux" or mode is None:
         return "this kernel has no transparent huge pages"
     if mode not in ("madvise", "always"):
         return f"transparent huge pages are set to {mode} on this machine"
-    return scene.few_faults()
+    return context.few_faults()
 
 
 def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
@@ -66,7 +66,7 @@ def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
     return {**env, "GLIBC_TUNABLES": f"{own}:{_TUNABLE}=1" if own else f"{_TUNABLE}=1"}
 
 
-def _lines(setting: str) -> str:
+def _snippet(setting: str) -> str:
     ours = "THP_MEM_ALLOC_ENABLE=1" if setting == "torch" else f"GLIBC_TUNABLES={_TUNABLE}=1"
     return f"{ours} python ...  # in the shell"
 
@@ -75,13 +75,13 @@ LEVER = Lever(
     name="huge_pages",
     phases=COMPUTE_AND_DATA,
     effect=Effect.EXACT,
-    switch=Switch.LAUNCH,
+    scope=Scope.LAUNCH,
     kind=str,
-    wants=one_of("glibc", "torch"),
+    validate=one_of("glibc", "torch"),
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,
-    lines=_lines,
+    snippet=_snippet,
     promising=lambda _: False,
     env=env,
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.compile.fit import plain_surroundings
 from hasten.lever import Lever
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,19 +25,19 @@ _SEAM = "_clip_grads_with_norm_"  # looked up at each call, so imports by name a
 _SELDOM_RATIO = 0.1
 
 
-def _idle_ratio(scene: ScriptContext) -> float | None:
-    ratio = scene.traits.get("clip.idle_ratio")
+def _idle_ratio(context: ScriptContext) -> float | None:
+    ratio = context.traits.get("clip.idle_ratio")
     return None if ratio is None else float(ratio)
 
 
-def settings(scene: ScriptContext) -> tuple[bool, ...]:
+def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, where some clippings leave the gradients as they are."""
-    return (True,) if (_idle_ratio(scene) or 0.0) > _SELDOM_RATIO else ()
+    return (True,) if (_idle_ratio(context) or 0.0) > _SELDOM_RATIO else ()
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    ratio = _idle_ratio(scene)
+    ratio = _idle_ratio(context)
     if ratio is None:
         return "no call of torch's clip_grad_norm_ was seen"
     return f"{1 - ratio:.0%} of the calls of clip_grad_norm_ do scale the gradients"
@@ -74,11 +74,11 @@ def _clip(
     parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     gradients = [p.grad for p in parameters if p.grad is not None]
     with torch.no_grad():
-        idle = _is_one(max_norm, total_norm) and all(map(_keeps_bits, gradients))
-    return None if idle else original(parameters, max_norm, total_norm, *args, **kwargs)
+        redundant_with = _is_one(max_norm, total_norm) and all(map(_keeps_bits, gradients))
+    return None if redundant_with else original(parameters, max_norm, total_norm, *args, **kwargs)
 
 
-def pull(training: Training, setting: bool) -> Callable[[], None]:
+def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Stand in for the second half of `clip_grad_norm_`."""
     from torch.nn.utils import clip_grad
 
@@ -96,14 +96,14 @@ LEVER = Lever(
     name="idle_clip",
     phases=frozenset({Phase.OTHER}),
     effect=Effect.EXACT,
-    switch=Switch.STEP,
+    scope=Scope.STEP,
     settings=settings,
     gain_ratio=1.6,
     why_not=why_not,
-    lines=lambda _: (
+    snippet=lambda _: (
         "norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])\n"
         "if max_norm / (norm + 1e-6) < 1:\n"
         "    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)"
     ),
-    pull=pull,
+    apply=apply,
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.errors import PlanError
 from hasten.lever import Lever, at_least, is_asked_by_script, undo_all
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from hasten.lever import ScriptContext, Training
 
 
-def settings(scene: ScriptContext) -> tuple[int, ...]:
+def settings(context: ScriptContext) -> tuple[int, ...]:
     """Return the budget and one task at a time, where more tasks than cores may run."""
-    cores, count = scene.machine.budget.core_count, scene.traits.get("interop_threads")
-    started = scene.traits.get("interop_started_count", 1)
+    cores, count = context.machine.budget.core_count, context.traits.get("interop_threads")
+    started = context.traits.get("interop_started_count", 1)
     if count is None or not started or int(count) <= cores:
         return ()
     return tuple(dict.fromkeys((cores, 1)))
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    cores, count = scene.machine.budget.core_count, scene.traits.get("interop_threads")
+    cores, count = context.machine.budget.core_count, context.traits.get("interop_threads")
     if count is None:
         return "the inter-op threads of the script are not known"
     if int(count) <= cores:
@@ -47,7 +47,7 @@ def _refuse(error: object) -> PlanError:
     )
 
 
-def pull(training: Training, count: int) -> Callable[[], None]:
+def apply(training: Training, count: int) -> Callable[[], None]:
     """Set the count, which torch takes once and only before the first task.
 
     The script's own call would be the second one and raise, so it is answered.
@@ -85,13 +85,13 @@ LEVER = Lever(
     name="inter_op_threads",
     phases=frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OTHER}),
     effect=Effect.EXACT,
-    switch=Switch.LAUNCH,
+    scope=Scope.LAUNCH,
     kind=int,
-    wants=at_least(1),
+    validate=at_least(1),
     settings=settings,
     gain_ratio=2.0,
     why_not=why_not,
-    lines=lambda count: f"torch.set_num_interop_threads({count})",
-    promising=lambda scene: False,
-    pull=pull,
+    snippet=lambda count: f"torch.set_num_interop_threads({count})",
+    promising=lambda context: False,
+    apply=apply,
 )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.lever import COMPUTE_AND_DATA, Lever, at_least, is_asked_by_script
 from hasten.loader.worker_counts import threads_beside
-from hasten.records import Effect, Switch
+from hasten.records import Effect, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,43 +26,47 @@ if TYPE_CHECKING:
 _WORKER = "torch.utils.data._utils.worker"
 
 
-def settings(scene: ScriptContext) -> tuple[int, ...]:
+def settings(context: ScriptContext) -> tuple[int, ...]:
     """Return the budget, its half, its quarter and one thread, without what is set already.
 
     What leaves cores to the workers of `loader_workers` comes first.
     """
-    cores, few = scene.machine.budget.core_count, threads_beside(scene)
+    cores, few = context.machine.budget.core_count, threads_beside(context)
     ladder = (few or cores, cores, max(1, cores // 2), max(1, cores // 4), 1)
-    return tuple(dict.fromkeys(n for n in ladder if n != scene.traits.get("threads")))
+    return tuple(dict.fromkeys(n for n in ladder if n != context.traits.get("threads")))
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
     return "the job has one core and torch uses one thread"
 
 
-def promising(scene: ScriptContext) -> bool:
+def promising(context: ScriptContext) -> bool:
     """Return whether torch has more threads than cores, or than workers would leave to it.
 
     Elsewhere a number of threads is a gamble.
     """
-    return _exceeds(scene) or threads_beside(scene) is not None
+    return _exceeds(context) or threads_beside(context) is not None
 
 
-def _exceeds(scene: ScriptContext) -> bool:
-    return int(scene.traits.get("threads", 0)) > scene.machine.budget.core_count
+def _exceeds(context: ScriptContext) -> bool:
+    return int(context.traits.get("threads", 0)) > context.machine.budget.core_count
 
 
-def remark(scene: ScriptContext) -> str:
+def advice(context: ScriptContext) -> str:
     """Say that the script itself asks for more threads than there are cores.
 
     What torch takes by itself is told by the machine; a difference is of the script's making.
     """
-    budget, torch, count = scene.machine.budget, scene.machine.torch, scene.traits.get("threads")
+    budget, torch, count = (
+        context.machine.budget,
+        context.machine.torch,
+        context.traits.get("threads"),
+    )
     stock = torch.thread_count if torch else None
     if count is None or stock in (None, count) or budget.limited_by == "unknown":
         return ""
-    if not _exceeds(scene):
+    if not _exceeds(context):
         return ""
     cores = "1 core" if budget.core_count == 1 else f"{budget.core_count} cores"
     return f"The script asks for {count} threads and the job has {cores}."
@@ -84,7 +88,7 @@ def _tell(own: list[int], original: Callable[..., Any]) -> Any:
     return own[0] if is_asked_by_script() and not _in_worker() else original()
 
 
-def pull(training: Training, count: int) -> Callable[[], None]:
+def apply(training: Training, count: int) -> Callable[[], None]:
     """Set the count now and again when training starts, and over what the script sets itself.
 
     Its calls are answered and remembered; what it asked for last is what it is told, and what the
@@ -114,8 +118,8 @@ def pull(training: Training, count: int) -> Callable[[], None]:
     ]
 
     def undo() -> None:
-        for put_back in undos:
-            put_back()
+        for one in undos:
+            one()
         if torch.get_num_threads() == count != own[0]:
             put(own[0])
 
@@ -126,15 +130,15 @@ LEVER = Lever(
     name="intra_op_threads",
     phases=COMPUTE_AND_DATA,
     effect=Effect.ROUNDING,
-    switch=Switch.STEP,
+    scope=Scope.STEP,
     kind=int,
-    wants=at_least(1),
+    validate=at_least(1),
     settings=settings,
     gain_ratio=8.0,
     why_not=why_not,
-    lines=lambda count: f"torch.set_num_threads({count})",
+    snippet=lambda count: f"torch.set_num_threads({count})",
     promising=promising,
-    remark=remark,
+    advice=advice,
     settle_count=1,
-    pull=pull,
+    apply=apply,
 )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hasten.lever import Lever, at_least
 from hasten.loader import board_of
 from hasten.loader.worker_counts import counts, replayable_counts, speedup_of, why_none
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from hasten.lever import ScriptContext, Training
 
 
-def settings(scene: ScriptContext) -> tuple[int, ...]:
+def settings(context: ScriptContext) -> tuple[int, ...]:
     """Return the numbers that can make the script's own batches."""
-    return replayable_counts(scene)
+    return replayable_counts(context)
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    if not counts(scene):
-        return why_none(scene)
-    if scene.traits.get("loader.own_order"):
+    if not counts(context):
+        return why_none(context)
+    if context.traits.get("loader.own_order"):
         return "the script's own sampler may look at anything between two batches"
-    if scene.traits.get("loader.workers"):
+    if context.traits.get("loader.workers"):
         return "more workers than the script has would draw other random numbers"
     return "the items draw random numbers in turn with the loop, which no process can foresee"
 
 
-def pull(training: Training, count: int) -> Callable[[], None]:
+def apply(training: Training, count: int) -> Callable[[], None]:
     """Take every map-style loader over; batches that were asked for are drained first."""
     return board_of(training).want(count)
 
@@ -48,15 +48,15 @@ LEVER = Lever(
     name="loader_workers",
     phases=frozenset({Phase.DATA}),
     effect=Effect.EXACT,
-    switch=Switch.CHILD,
+    scope=Scope.PROCESS,
     kind=int,
-    wants=at_least(0),
+    validate=at_least(0),
     settings=settings,
     gain_ratio=50.0,
     why_not=why_not,
     forecast=speedup_of,
-    lines=lambda count: f"DataLoader(..., num_workers={count})  # if its samples draw no numbers",
+    snippet=lambda count: f"DataLoader(..., num_workers={count})  # if its samples draw no numbers",
     settle_count=10,  # the first batches are proved
     cycle_count=lambda count: max(1, 2 * count),
-    pull=pull,
+    apply=apply,
 )

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import COMPUTE_AND_DATA, Lever
-from hasten.records import Effect, Switch
+from hasten.records import Effect, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,16 +24,16 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MMAP_BYTES, _LEAST_MMAP_BYTES, _TRIM_BYTES = 1 << 30, 32 << 20, (1 << 31) - 1
 
 
-def settings(scene: ScriptContext) -> tuple[bool, ...]:
+def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, where steps fault enough pages in."""
-    return (True,) if sys.platform == "linux" and not scene.few_faults() else ()
+    return (True,) if sys.platform == "linux" and not context.few_faults() else ()
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if sys.platform != "linux":
         return "it is a setting of glibc on Linux"
-    return scene.few_faults()
+    return context.few_faults()
 
 
 def _raise_thresholds(libc: Any) -> None:
@@ -46,7 +46,7 @@ def _raise_thresholds(libc: Any) -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
-def pull(training: Training, setting: bool) -> Callable[[], None]:
+def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Raise both thresholds of glibc's allocator; what it has kept, it keeps."""
     import ctypes
 
@@ -60,13 +60,13 @@ LEVER = Lever(
     name="malloc_retention",
     phases=COMPUTE_AND_DATA,
     effect=Effect.EXACT,
-    switch=Switch.LAUNCH,
+    scope=Scope.LAUNCH,
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,
-    lines=lambda _: (
+    snippet=lambda _: (
         "MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=2147483647 python ..."
         "  # in the shell; older glibc: 33554432 at most for the first"
     ),
-    pull=pull,
+    apply=apply,
 )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from hasten.errors import PlanError
 from hasten.lever import COMPUTE_AND_DATA, Lever, one_of
-from hasten.records import Effect, Switch
+from hasten.records import Effect, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -45,55 +45,55 @@ def _deciding(runtimes: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name for names in known for name in names))
 
 
-def _own(scene: ScriptContext) -> list[str]:
+def _own(context: ScriptContext) -> list[str]:
     """Return the variables by which somebody has decided already."""
-    found = str(scene.traits.get("openmp.variables", "")).split()
-    runtimes = [one.name for one in scene.machine.torch.runtimes] if scene.machine.torch else []
-    if "iomp5" in str(scene.traits.get("preloaded", "")):
+    found = str(context.traits.get("openmp.variables", "")).split()
+    runtimes = [one.name for one in context.machine.torch.runtimes] if context.machine.torch else []
+    if "iomp5" in str(context.traits.get("preloaded", "")):
         runtimes.append("libiomp5")
     return [name for name in _deciding(runtimes) if name in found]
 
 
-def _lacks_openmp(scene: ScriptContext) -> bool:
-    runtimes = scene.machine.torch.runtimes if scene.machine.torch else ()
+def _lacks_openmp(context: ScriptContext) -> bool:
+    runtimes = context.machine.torch.runtimes if context.machine.torch else ()
     return bool(runtimes) and all(runtime.kind != "openmp" for runtime in runtimes)
 
 
-def _shares_cores(scene: ScriptContext) -> bool:
+def _shares_cores(context: ScriptContext) -> bool:
     """Return whether a spinning thread takes its core from somebody of this job or another."""
-    budget, traits = scene.machine.budget, scene.traits
+    budget, traits = context.machine.budget, context.traits
     running = int(traits.get("threads", 0)) + int(traits.get("loader.workers", 0))
-    seen = budget.affinity_count or scene.machine.cpu.thread_count
+    seen = budget.affinity_count or context.machine.cpu.thread_count
     quota = budget.quota_cores_ratio
     return (
         running > budget.core_count
         or (quota is not None and seen is not None and quota < seen)
-        or (scene.machine.pressure.cpu_some_ratio or 0.0) >= _BUSY_RATIO
+        or (context.machine.pressure.cpu_some_ratio or 0.0) >= _BUSY_RATIO
     )
 
 
-def settings(scene: ScriptContext) -> tuple[str, ...]:
+def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return passive where the cores are shared; else active, then passive."""
-    if int(scene.traits.get("threads", 1)) == 1 or _own(scene) or _lacks_openmp(scene):
+    if int(context.traits.get("threads", 1)) == 1 or _own(context) or _lacks_openmp(context):
         return ()
-    return ("passive",) if _shares_cores(scene) else ("active", "passive")
+    return ("passive",) if _shares_cores(context) else ("active", "passive")
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    if "threads" not in scene.traits:
+    if "threads" not in context.traits:
         return "the threads of the script are not known"
-    if scene.traits["threads"] == 1:
+    if context.traits["threads"] == 1:
         return "torch uses 1 thread: none waits for another"
-    if own := _own(scene):
+    if own := _own(context):
         return f"the environment of the script sets {' and '.join(own)}"
     return "torch runs without OpenMP here"
 
 
-def promising(scene: ScriptContext) -> bool:
+def promising(context: ScriptContext) -> bool:
     """Return whether more threads than cores run under a quota that OpenMP cannot see."""
-    budget = scene.machine.budget
-    over = int(scene.traits.get("threads", 0)) > budget.core_count
+    budget = context.machine.budget
+    over = int(context.traits.get("threads", 0)) > budget.core_count
     return over and budget.limited_by == "quota"
 
 
@@ -112,7 +112,7 @@ def _loaded() -> set[str]:
         return set()
 
 
-def pull(training: Training, setting: str) -> Callable[[], None]:
+def apply(training: Training, setting: str) -> Callable[[], None]:
     """Look whether the policy is there; nothing can be set any more.
 
     Raises:
@@ -134,13 +134,13 @@ LEVER = Lever(
     name="omp_wait_policy",
     phases=COMPUTE_AND_DATA,
     effect=Effect.EXACT,
-    switch=Switch.LAUNCH,
+    scope=Scope.LAUNCH,
     kind=str,
-    wants=one_of(*_VARIABLES),
+    validate=one_of(*_VARIABLES),
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,
-    lines=lambda setting: (
+    snippet=lambda setting: (
         " ".join(
             [*(f"{name}={value}" for name, value in _VARIABLES[setting].items()), "python ..."]
         )
@@ -148,5 +148,5 @@ LEVER = Lever(
     ),
     promising=promising,
     env=env,
-    pull=pull,
+    apply=apply,
 )

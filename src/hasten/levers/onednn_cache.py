@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hasten.lever import Lever, at_least
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,19 +25,23 @@ _FIRST_COUNT = 4096
 _PER_LAYER_COUNT = 6
 
 
-def _need_count(scene: ScriptContext) -> int | None:
+def _need_count(context: ScriptContext) -> int | None:
     """Return about how many operations a pass over all shapes compiles; None if unknown."""
-    shapes = scene.traits.get("inputs.shape_count")
-    layers = scene.traits.get("model.onednn_layer_count")
+    shapes = context.traits.get("inputs.shape_count")
+    layers = context.traits.get("model.onednn_layer_count")
     if shapes is None or layers is None:
         return None
     return int(shapes) * int(layers) * _PER_LAYER_COUNT
 
 
-def settings(scene: ScriptContext) -> tuple[int, ...]:
+def settings(context: ScriptContext) -> tuple[int, ...]:
     """Return a size that holds what was seen, where the stock one does not."""
-    need_count = _need_count(scene)
-    if need_count is None or need_count <= _STOCK_COUNT or scene.traits["inputs.shape_count"] == 1:
+    need_count = _need_count(context)
+    if (
+        need_count is None
+        or need_count <= _STOCK_COUNT
+        or context.traits["inputs.shape_count"] == 1
+    ):
         return ()
     size = _FIRST_COUNT
     while size < min(2 * need_count, _MOST_COUNT):
@@ -45,12 +49,15 @@ def settings(scene: ScriptContext) -> tuple[int, ...]:
     return (size,)
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    need_count = _need_count(scene)
+    need_count = _need_count(context)
     if need_count is None:
         return "the loop calls no module of torch"
-    shapes, layers = scene.traits["inputs.shape_count"], scene.traits["model.onednn_layer_count"]
+    shapes, layers = (
+        context.traits["inputs.shape_count"],
+        context.traits["model.onednn_layer_count"],
+    )
     if shapes == 1:
         return "all inputs had one shape"
     return (
@@ -72,13 +79,13 @@ LEVER = Lever(
     name="onednn_cache",
     phases=frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD}),
     effect=Effect.EXACT,
-    switch=Switch.LAUNCH,
+    scope=Scope.LAUNCH,
     kind=int,
-    wants=at_least(1),
+    validate=at_least(1),
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,
-    lines=lambda size: (
+    snippet=lambda size: (
         f"ONEDNN_PRIMITIVE_CACHE_CAPACITY={size} LRU_CACHE_CAPACITY={size} python ..."
         "  # in the shell"
     ),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hasten.lever import COMPUTE_AND_DATA, Lever, expect_preloaded, one_of, preload
-from hasten.records import Effect, Switch
+from hasten.records import Effect, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,25 +33,25 @@ def find(env: Mapping[str, str]) -> str | None:
     return next(found, None) if sys.platform == "linux" else None
 
 
-def _in_use(scene: ScriptContext) -> str:
+def _in_use(context: ScriptContext) -> str:
     """Return the name of Intel's or LLVM's library where torch runs on it already."""
-    runtimes = scene.machine.torch.runtimes if scene.machine.torch else ()
+    runtimes = context.machine.torch.runtimes if context.machine.torch else ()
     names = [one.name for one in runtimes if one.name in ("libiomp5", "libomp")]
-    if "iomp5" in str(scene.traits.get("preloaded", "")):
+    if "iomp5" in str(context.traits.get("preloaded", "")):
         names.append("libiomp5")
     return names[0] if names else ""
 
 
-def settings(scene: ScriptContext) -> tuple[str, ...]:
+def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return the one setting there is, where the library is installed and not in use."""
-    return ("libiomp5",) if not _in_use(scene) and find(os.environ) else ()
+    return ("libiomp5",) if not _in_use(context) and find(os.environ) else ()
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if sys.platform != "linux":
         return "libraries are preloaded on Linux only"
-    if own := _in_use(scene):
+    if own := _in_use(context):
         return f"torch runs on {own} already"
     return "intel-openmp is not installed for this Python (pip install intel-openmp)"
 
@@ -68,7 +68,7 @@ def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
     return {**wait, **preload(env, setting, path)}
 
 
-def pull(training: Training, setting: str) -> Callable[[], None]:
+def apply(training: Training, setting: str) -> Callable[[], None]:
     """Have nothing left to do: the process was started with the library.
 
     Raises:
@@ -82,17 +82,17 @@ LEVER = Lever(
     name="openmp_runtime",
     phases=COMPUTE_AND_DATA,
     effect=Effect.ROUNDING,
-    switch=Switch.LAUNCH,
+    scope=Scope.LAUNCH,
     kind=str,
-    wants=one_of("libiomp5"),
+    validate=one_of("libiomp5"),
     settings=settings,
     gain_ratio=2.0,
     why_not=why_not,
-    lines=lambda _: (
+    snippet=lambda _: (
         "LD_PRELOAD=$(python -c 'import sys; print(sys.prefix)')/lib/libiomp5.so KMP_BLOCKTIME=1"
         " python ...  # in the shell"
     ),
     promising=lambda _: False,
     env=env,
-    pull=pull,
+    apply=apply,
 )

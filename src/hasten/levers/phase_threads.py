@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.errors import PlanError
 from hasten.lever import Lever, is_asked_by_script, undo_all
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 from hasten.units import percent
 
 if TYPE_CHECKING:
@@ -29,27 +29,31 @@ _FORM = "backward=4,optimizer=1"
 _LEAST_SHARE_RATIO = 0.10
 
 
-def settings(scene: ScriptContext) -> tuple[str, ...]:
+def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return one thread for a large update, half of them or all cores for a large pass."""
-    if scene.baseline is None or "threads" not in scene.traits or scene.traits.get("compiled"):
+    if (
+        context.baseline is None
+        or "threads" not in context.traits
+        or context.traits.get("compiled")
+    ):
         return ()
-    threads = int(scene.traits["threads"])
-    cores, found = scene.machine.budget.core_count, []
+    threads = int(context.traits["threads"])
+    cores, found = context.machine.budget.core_count, []
     for phase in _PHASES:
-        if scene.baseline.share_ratio(phase) >= _LEAST_SHARE_RATIO:
+        if context.baseline.share_ratio(phase) >= _LEAST_SHARE_RATIO:
             fewer = 1 if phase is Phase.OPTIMIZER else max(1, min(threads, cores) // 2)
             counts = [n for n in (fewer, cores) if n < threads or threads < n <= cores]
             found += [f"{phase}={count}" for count in dict.fromkeys(counts)]
     return tuple(found)
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    if scene.traits.get("compiled"):
+    if context.traits.get("compiled"):
         return "the script compiles: a graph is compiled again for every other thread count"
-    if scene.baseline is None or "threads" not in scene.traits:
+    if context.baseline is None or "threads" not in context.traits:
         return "neither the threads of the script nor the shares of its phases are known"
-    seen = scene.baseline
+    seen = context.baseline
     if all(seen.share_ratio(phase) < _LEAST_SHARE_RATIO for phase in _PHASES):
         shares = ", ".join(f"{phase} {percent(seen.share_ratio(phase))}" for phase in _PHASES)
         return f"no phase takes {percent(_LEAST_SHARE_RATIO)} of the step: {shares}"
@@ -70,7 +74,7 @@ def _parse(setting: str) -> Mapping[str, int]:
     return counts
 
 
-def wants(setting: str) -> str:
+def validate(setting: str) -> str:
     """Say what to give it instead of what cannot be read."""
     try:
         _parse(setting)
@@ -79,7 +83,7 @@ def wants(setting: str) -> str:
     return ""
 
 
-def idle(setting: str, plan: Plan) -> str:
+def redundant_with(setting: str, plan: Plan) -> str:
     """Say that a phase would have the threads that it has under a plan anyhow."""
     around = dict(plan.settings).get("intra_op_threads")
     same = all(count == around for count in _parse(setting).values())
@@ -92,7 +96,7 @@ def _has_compiled() -> bool:
     return bool(getattr(dynamo, "counters", {}).get("stats", {}).get("unique_graphs"))
 
 
-def pull(training: Training, setting: str) -> Callable[[], None]:
+def apply(training: Training, setting: str) -> Callable[[], None]:
     """Set the count of a phase on its way in, and the count around it on its way out."""
     import torch
 
@@ -123,7 +127,7 @@ def pull(training: Training, setting: str) -> Callable[[], None]:
     ])  # fmt: skip
 
 
-def lines(setting: str) -> str:
+def snippet(setting: str) -> str:
     """Return what a user would write by hand."""
     told = []
     for phase, count in _parse(setting).items():
@@ -136,15 +140,15 @@ LEVER = Lever(
     name="phase_threads",
     phases=frozenset(_PHASES),
     effect=Effect.ROUNDING,
-    switch=Switch.STEP,
+    scope=Scope.STEP,
     kind=str,
-    wants=wants,
+    validate=validate,
     settings=settings,
     gain_ratio=8.0,
     why_not=why_not,
-    lines=lines,
-    idle=idle,
-    promising=lambda scene: False,
+    snippet=snippet,
+    redundant_with=redundant_with,
+    promising=lambda context: False,
     settle_count=1,
-    pull=pull,
+    apply=apply,
 )

@@ -2,9 +2,9 @@
 
 Helps: loops that wait for data whose augmentation nobody can replay in another process.
 Hurts: cheap datasets, where sending a batch costs more than making it; memory, one copy each.
-Maths: redraw. The samples and the law of their order stay. The items draw other numbers of the
-    same law, as with `num_workers` set by hand, and where they drew in the main process, later
-    passes are shuffled otherwise.
+Maths: distribution. The samples and the law of their order stay. The items draw other numbers
+    of the same law, as with `num_workers` set by hand, and where they drew in the main process,
+    later passes are shuffled otherwise.
 Source: https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hasten.lever import Lever, at_least
 from hasten.loader import board_of
 from hasten.loader.worker_counts import counts, replayable, speedup_of, why_none
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,28 +23,30 @@ if TYPE_CHECKING:
     from hasten.lever import ScriptContext, Training
 
 
-def settings(scene: ScriptContext) -> tuple[int, ...]:
+def settings(context: ScriptContext) -> tuple[int, ...]:
     """Return the numbers whose batches cannot be the script's own."""
-    if _asks_each_time(scene):
+    if _asks_each_time(context):
         return ()
-    return tuple(count for count in counts(scene) if not replayable(scene, count))
+    return tuple(count for count in counts(context) if not replayable(context, count))
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    if counts(scene) and _asks_each_time(scene):
+    if counts(context) and _asks_each_time(context):
         return (
             "the script's own sampler is asked for one batch at a time: none is made ahead of use"
         )
-    return "workers can make the script's own batches here" if counts(scene) else why_none(scene)
+    return (
+        "workers can make the script's own batches here" if counts(context) else why_none(context)
+    )
 
 
-def _asks_each_time(scene: ScriptContext) -> bool:
+def _asks_each_time(context: ScriptContext) -> bool:
     """Return whether the script's own sampler may look at anything between two batches."""
-    return bool(scene.traits.get("loader.own_order")) and not scene.traits.get("loader.workers")
+    return bool(context.traits.get("loader.own_order")) and not context.traits.get("loader.workers")
 
 
-def pull(training: Training, count: int) -> Callable[[], None]:
+def apply(training: Training, count: int) -> Callable[[], None]:
     """Take every map-style loader over; batches that were asked for are drained first."""
     return board_of(training).want(count, redraws=True)
 
@@ -52,16 +54,16 @@ def pull(training: Training, count: int) -> Callable[[], None]:
 LEVER = Lever(
     name="redrawing_workers",
     phases=frozenset({Phase.DATA}),
-    effect=Effect.REDRAW,
-    switch=Switch.CHILD,
+    effect=Effect.DISTRIBUTION,
+    scope=Scope.PROCESS,
     kind=int,
-    wants=at_least(0),
+    validate=at_least(0),
     settings=settings,
     gain_ratio=50.0,
     why_not=why_not,
     forecast=speedup_of,
-    lines=lambda count: f"DataLoader(..., num_workers={count}, persistent_workers={count > 0})",
+    snippet=lambda count: f"DataLoader(..., num_workers={count}, persistent_workers={count > 0})",
     settle_count=4,
     cycle_count=lambda count: max(1, 2 * count),
-    pull=pull,
+    apply=apply,
 )

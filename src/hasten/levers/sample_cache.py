@@ -18,7 +18,7 @@ from hasten.lever import Lever
 from hasten.loader import board_of
 from hasten.loader.cache.cached import Cache
 from hasten.loader.worker_counts import unproven
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,23 +32,23 @@ _MOST_BYTES = 256 * 2**30
 _PROMISING_RATIO = 0.1
 
 
-def _spare_bytes(scene: ScriptContext) -> int | None:
+def _spare_bytes(context: ScriptContext) -> int | None:
     """Return half of what the job can still take; None where that is unknown.
 
     The other half is for what a first step does not show yet: workers, checkpoints, the page
     cache. Of a group's limit no more than a quarter is taken: beyond it the kernel kills.
     """
-    memory = scene.machine.memory
+    memory = context.machine.memory
     if memory.available_bytes is None:
         return None
     spare = memory.available_bytes // 2
     return spare if memory.limit_bytes is None else min(spare, memory.limit_bytes // 4)
 
 
-def settings(scene: ScriptContext) -> tuple[str, ...]:
+def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return the budget that this machine can spare, as a power of two."""
-    spare = _spare_bytes(scene)
-    if not scene.traits.get("loader.map_style") or unproven(scene):
+    spare = _spare_bytes(context)
+    if not context.traits.get("loader.map_style") or unproven(context):
         return ()
     if spare is None or spare < _LEAST_BYTES:
         return ()
@@ -57,22 +57,24 @@ def settings(scene: ScriptContext) -> tuple[str, ...]:
     return (f"{budget_bytes // _UNIT_BYTES[unit]}{unit}",)
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    if "loader.map_style" not in scene.traits:
+    if "loader.map_style" not in context.traits:
         return "the loop takes its batches from no DataLoader"
-    if not scene.traits["loader.map_style"]:
+    if not context.traits["loader.map_style"]:
         return "an iterable dataset has no samples that could be asked for twice"
-    if why := unproven(scene):
+    if why := unproven(context):
         return why
-    if _spare_bytes(scene) is None:
+    if _spare_bytes(context) is None:
         return "how much memory is left is unknown here"
     return "too little memory is left to keep samples in"
 
 
-def promising(scene: ScriptContext) -> bool:
+def promising(context: ScriptContext) -> bool:
     """Return whether the loop waits for data at all."""
-    return scene.baseline is not None and scene.baseline.share_ratio(Phase.DATA) > _PROMISING_RATIO
+    return (
+        context.baseline is not None and context.baseline.share_ratio(Phase.DATA) > _PROMISING_RATIO
+    )
 
 
 def parse(setting: str) -> tuple[int, str | None]:
@@ -89,17 +91,17 @@ def parse(setting: str) -> tuple[int, str | None]:
     if found is None:
         raise PlanError(
             f"Cannot read the size of the sample cache in {setting!r}.",
-            remedy=f"Write {wants(setting)}.",
+            remedy=f"Write {validate(setting)}.",
         )
     return int(found[1]) * _UNIT_BYTES[found[2]], found[3]
 
 
-def wants(setting: str) -> str:
+def validate(setting: str) -> str:
     """Say what to give it instead of what cannot be read."""
     return "" if _FORM.fullmatch(setting) else "512MiB or 8GiB, or 8GiB:/folder to hold it on disk"
 
 
-def pull(training: Training, setting: str) -> Callable[[], None]:
+def apply(training: Training, setting: str) -> Callable[[], None]:
     """Offer the cache to every loader; memory is taken as samples are kept."""
     budget_bytes, folder = parse(setting)
     return board_of(training).add(Cache(budget_bytes, spill_dir=folder).offer)
@@ -109,21 +111,21 @@ LEVER = Lever(
     name="sample_cache",
     phases=frozenset({Phase.DATA}),
     effect=Effect.EXACT,
-    switch=Switch.CHILD,
+    scope=Scope.PROCESS,
     kind=str,
-    wants=wants,
+    validate=validate,
     settings=settings,
     gain_ratio=50.0,
     cures=frozenset(
         {"per-sample-transforms", "random-access-store", "slow-decode", "slow-storage"}
     ),
     why_not=why_not,
-    lines=lambda setting: (
+    snippet=lambda setting: (
         f"decoded = [load(path) for path, _ in dataset.samples]  # if {setting.partition(':')[0]}"
         " hold them all"
     ),
     promising=promising,
     settle_count=4,
-    fills=True,
-    pull=pull,
+    warms_cache=True,
+    apply=apply,
 )

@@ -5,7 +5,7 @@ Helps: models of the transformers library with `attn_implementation="eager"` and
 Hurts: short sequences. Attention that a script writes by hand, softmax(QK)V, cannot be replaced
     from outside, and `nn.MultiheadAttention` does this by itself unless it is asked for its
     weights. Calls with `output_attentions=True` stay eager.
-Maths: redraw. The kernel sums in another order, and draws dropout in its own way.
+Maths: distribution. The kernel sums in another order, and draws dropout in its own way.
 Source: https://huggingface.co/docs/transformers/attention_interface
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import Lever, undo_all
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,14 +29,14 @@ _WHY_NOT = {
 }
 
 
-def settings(scene: ScriptContext) -> tuple[bool, ...]:
+def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, for models whose eager attention can be exchanged."""
-    return (True,) if scene.traits.get("model.attention") == "eager" else ()
+    return (True,) if context.traits.get("model.attention") == "eager" else ()
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    name = scene.traits.get("model.attention")
+    name = context.traits.get("model.attention")
     if name is None:
         return "no model of transformers was seen; other attention cannot be exchanged from outside"
     return _WHY_NOT.get(str(name), f"the script has chosen {name} for its attention")
@@ -121,7 +121,7 @@ class _Exchanges:
         self._said.clear()
 
 
-def pull(training: Training, setting: bool) -> Callable[[], None]:
+def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Exchange the attention of every root module."""
     exchanges = _Exchanges()
     undos = [
@@ -136,12 +136,12 @@ def pull(training: Training, setting: bool) -> Callable[[], None]:
 LEVER = Lever(
     name="sdpa",
     phases=frozenset({Phase.FORWARD, Phase.BACKWARD}),
-    effect=Effect.REDRAW,
-    switch=Switch.STEP,
+    effect=Effect.DISTRIBUTION,
+    scope=Scope.STEP,
     settings=settings,
     gain_ratio=2.0,
     why_not=why_not,
-    lines=lambda _: 'model.set_attn_implementation("sdpa")',
+    snippet=lambda _: 'model.set_attn_implementation("sdpa")',
     settle_count=1,
-    pull=pull,
+    apply=apply,
 )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hasten.lever import COMPUTE, Lever, one_of
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,15 +32,15 @@ _RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 _EVERY_COUNT = 64  # root calls between two looks at the team, after the first few
 
 
-def settings(scene: ScriptContext) -> tuple[str, ...]:
+def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return the one setting there is, where each thread can have a core that is the job's own."""
-    return () if why_not(scene) else ("cores",)
+    return () if why_not(context) else ("cores",)
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
-    budget, threads = scene.machine.budget, scene.traits.get("threads")
-    variables = str(scene.traits.get("openmp.variables", "")).split()
+    budget, threads = context.machine.budget, context.traits.get("threads")
+    variables = str(context.traits.get("openmp.variables", "")).split()
     bound = [name for name in _BINDING if name in variables]
     cores = budget.affinity_core_count
     if cores is None:
@@ -160,7 +160,7 @@ def _turned(cores: Sequence[frozenset[int]], count: int) -> list[frozenset[int]]
     return [*cores[first:], *cores[:first]]
 
 
-def pull(training: Training, setting: str) -> Callable[[], None]:
+def apply(training: Training, setting: str) -> Callable[[], None]:
     """Bind the threads once they are there."""
     if sys.platform != "linux":
         return lambda: None
@@ -183,16 +183,16 @@ LEVER = Lever(
     name="thread_binding",
     phases=COMPUTE,
     effect=Effect.EXACT,
-    switch=Switch.CHILD,
+    scope=Scope.PROCESS,
     kind=str,
-    wants=one_of("cores"),
+    validate=one_of("cores"),
     settings=settings,
     gain_ratio=1.5,
     why_not=why_not,
-    lines=lambda _: (
+    snippet=lambda _: (
         "OMP_PROC_BIND=close python ...  # in the shell; loader workers inherit one core"
     ),
-    promising=lambda scene: False,
+    promising=lambda context: False,
     settle_count=3,
-    pull=pull,
+    apply=apply,
 )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from hasten.compile.graph import inductor
 from hasten.compile.twins import PATIENCE_COUNT, Twins
 from hasten.lever import Lever, one_of
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from hasten.lever import ScriptContext, Training
 
 
-def settings(scene: ScriptContext) -> tuple[str, ...]:
+def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return the mode of torch.compile that is worth its time."""
-    return () if why_not(scene) else ("default",)
+    return () if why_not(context) else ("default",)
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
-    traits = scene.traits
+    traits = context.traits
     if traits.get("compiled"):
         return "the script uses torch.compile itself"
     if not traits.get("model.parameter_count"):
@@ -46,17 +46,17 @@ def why_not(scene: ScriptContext) -> str:
     return "" if traits.get("compile.cxx") else "no C++ compiler is found (g++ or clang++)"
 
 
-def promising(scene: ScriptContext) -> bool:
+def promising(context: ScriptContext) -> bool:
     """Return whether the model is on a GPU; on a CPU as many models lose as win."""
-    return scene.traits.get("model.device") == "cuda"
+    return context.traits.get("model.device") == "cuda"
 
 
-def pull(training: Training, mode: str) -> Callable[[], None]:
+def apply(training: Training, mode: str) -> Callable[[], None]:
     """Answer training calls of root modules by compiled code."""
     return Twins(training, inductor(mode)).attach()
 
 
-def lines(mode: str) -> str:
+def snippet(mode: str) -> str:
     """Return what comes nearest to it by hand."""
     chosen = "" if mode == "default" else f', mode="{mode}"'
     return (
@@ -70,16 +70,16 @@ LEVER = Lever(
     name="torch_compile",
     phases=frozenset({Phase.FORWARD, Phase.BACKWARD}),
     effect=Effect.ROUNDING,
-    switch=Switch.CHILD,  # switching back forgets what took long to compile
+    scope=Scope.PROCESS,  # switching back forgets what took long to compile
     kind=str,
-    wants=one_of("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
+    validate=one_of("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
     settings=settings,
     gain_ratio=2.0,
     why_not=why_not,
-    lines=lines,
+    snippet=snippet,
     promising=promising,
     settle_count=PATIENCE_COUNT + 4,
     patience_s=600.0,
     start_ratio=5.0,
-    pull=pull,
+    apply=apply,
 )

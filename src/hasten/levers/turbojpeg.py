@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from hasten.lever import Lever, undo_all
 from hasten.loader import board_of
 from hasten.loader.sources.decode import TurboWorkers, install_turbo
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,28 +30,28 @@ def _missing() -> list[str]:
     return [name for module, name in libraries.items() if not importlib.util.find_spec(module)]
 
 
-def settings(scene: ScriptContext) -> tuple[bool, ...]:
+def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, where both libraries are there and a loader feeds."""
-    fed = "loader.workers" in scene.traits
-    opens = scene.traits.get("loader.opens_images", True)
+    fed = "loader.workers" in context.traits
+    opens = context.traits.get("loader.opens_images", True)
     return (True,) if fed and opens and not _missing() else ()
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if missing := _missing():
         return f"{' and '.join(missing)} cannot be imported (pip install {' '.join(missing)})"
-    if "loader.workers" not in scene.traits:
+    if "loader.workers" not in context.traits:
         return "the loop takes its batches from no DataLoader"
     return "no image file was opened with Pillow"
 
 
-def promising(scene: ScriptContext) -> bool:
+def promising(context: ScriptContext) -> bool:
     """Return whether images were seen to be opened; of workers nobody knows."""
-    return bool(scene.traits.get("loader.opens_images"))
+    return bool(context.traits.get("loader.opens_images"))
 
 
-def pull(training: Training, setting: bool) -> Callable[[], None]:
+def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Put the decoder into this process, and into workers that start from now on."""
     if _missing():
         return lambda: None
@@ -64,15 +64,15 @@ LEVER = Lever(
     name="turbojpeg",
     phases=frozenset({Phase.DATA}),
     effect=Effect.EXACT,
-    switch=Switch.CHILD,
+    scope=Scope.PROCESS,
     settings=settings,
     gain_ratio=1.3,
     why_not=why_not,
-    lines=lambda _: (
+    snippet=lambda _: (
         "pixels = simplejpeg.decode_jpeg(Path(path).read_bytes())\n"
         "image = Image.fromarray(pixels)  # in place of Image.open(path)"
     ),
     promising=promising,
     settle_count=4,
-    pull=pull,
+    apply=apply,
 )

@@ -16,7 +16,7 @@ from hasten.lever import Lever, at_least
 from hasten.loader import board_of
 from hasten.loader.worker_counts import unproven
 from hasten.loader.workers.threads import WorkerThreads, openmp_mask
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from hasten.lever import ScriptContext, Training
 
 
-def settings(scene: ScriptContext) -> tuple[int, ...]:
+def settings(context: ScriptContext) -> tuple[int, ...]:
     """Return one thread, and an equal share of the cores where it is more than one."""
-    worker_count = int(scene.traits.get("loader.workers", 0))
-    if not worker_count or unproven(scene, repeats_only=True):
+    worker_count = int(context.traits.get("loader.workers", 0))
+    if not worker_count or unproven(context, repeats_only=True):
         return ()
-    share = scene.machine.budget.core_count // worker_count
+    share = context.machine.budget.core_count // worker_count
     return tuple(dict.fromkeys((1, max(1, share))))
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    if "loader.workers" not in scene.traits:
+    if "loader.workers" not in context.traits:
         return "the loop takes its batches from no DataLoader"
-    if scene.traits["loader.workers"]:
-        return unproven(scene, repeats_only=True)
+    if context.traits["loader.workers"]:
+        return unproven(context, repeats_only=True)
     return "the loader has no workers: its items use the threads of the main process"
 
 
-def pull(training: Training, count: int) -> Callable[[], None]:
+def apply(training: Training, count: int) -> Callable[[], None]:
     """Let every worker that starts from now on check the limit with its first batch."""
     return board_of(training).in_workers(WorkerThreads(count, openmp_mask()))
 
@@ -51,15 +51,15 @@ LEVER = Lever(
     name="worker_threads",
     phases=frozenset({Phase.DATA}),
     effect=Effect.EXACT,
-    switch=Switch.CHILD,
+    scope=Scope.PROCESS,
     kind=int,
-    wants=at_least(1),
+    validate=at_least(1),
     settings=settings,
     gain_ratio=8.0,
     why_not=why_not,
-    lines=lambda count: (
+    snippet=lambda count: (
         f"DataLoader(..., worker_init_fn=lambda _: threadpoolctl.threadpool_limits({count}))"
     ),
     settle_count=4,
-    pull=pull,
+    apply=apply,
 )

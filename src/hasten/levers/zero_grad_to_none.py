@@ -20,7 +20,7 @@ from weakref import getweakrefcount, ref
 
 from hasten.compile.own_code import mention
 from hasten.lever import Lever
-from hasten.records import Effect, Phase, Switch
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,22 +35,22 @@ _TELLING = (
 _SMALLEST_BYTES = 1 << 18  # below, the looks at a gradient cost more than the passes
 
 
-def settings(scene: ScriptContext) -> tuple[bool, ...]:
+def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, where gradients lay as zeros before a backward pass."""
-    return (True,) if scene.traits.get("optimizer.zero_filled") else ()
+    return (True,) if context.traits.get("optimizer.zero_filled") else ()
 
 
-def why_not(scene: ScriptContext) -> str:
+def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    if scene.traits.get("optimizer.zero_filled") is None:
+    if context.traits.get("optimizer.zero_filled") is None:
         return "no optimizer of torch was seen before a second backward pass"
     return "no gradient is filled with zeros before the backward pass"
 
 
-def promising(scene: ScriptContext) -> bool:
+def promising(context: ScriptContext) -> bool:
     """Return whether gradients are large on average; small ones stay as they are."""
-    tensor_count = int(scene.traits.get("optimizer.parameter_count", 0))
-    element_count = int(scene.traits.get("model.parameter_count", 0))
+    tensor_count = int(context.traits.get("optimizer.parameter_count", 0))
+    element_count = int(context.traits.get("model.parameter_count", 0))
     return element_count * 4 >= max(1, tensor_count) * _SMALLEST_BYTES
 
 
@@ -215,7 +215,7 @@ def _zeroing(optimizer: Any, zeros: Zeros) -> Callable[[], None] | None:
     return undo
 
 
-def pull(training: Training, setting: bool) -> Callable[[], None]:
+def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Let the gradients go in `zero_grad(set_to_none=False)` of optimizers and modules."""
     import torch
 
@@ -235,8 +235,8 @@ def pull(training: Training, setting: bool) -> Callable[[], None]:
     ]
 
     def undo() -> None:
-        for put_back in undos:
-            put_back()
+        for one in undos:
+            one()
         zeros.release()
 
     return undo
@@ -246,11 +246,11 @@ LEVER = Lever(
     name="zero_grad_to_none",
     phases=frozenset({Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER}),
     effect=Effect.EXACT,
-    switch=Switch.STEP,
+    scope=Scope.STEP,
     settings=settings,
     gain_ratio=1.3,
     why_not=why_not,
-    lines=lambda _: "optimizer.zero_grad()  # set_to_none=True is torch's own default",
+    snippet=lambda _: "optimizer.zero_grad()  # set_to_none=True is torch's own default",
     promising=promising,
-    pull=pull,
+    apply=apply,
 )

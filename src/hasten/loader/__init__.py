@@ -25,11 +25,11 @@ def board_of(training: Training) -> LoaderEngine:
     board = _BOARDS.get(training)
     if board is None:
         clock = _clock_of(weakref.ref(training))
-        rehearsals = CacheWarmups(clock) if training.trial else None
-        if rehearsals is not None:
-            training.on_first_pass(rehearsals.cost_s)
+        warmups = CacheWarmups(clock) if training.trial else None
+        if warmups is not None:
+            training.on_first_pass(warmups.cost_s)
         board = _BOARDS[training] = LoaderEngine(
-            rehearsals=rehearsals, clock=clock, granted=ASSUMPTION in training.assumed
+            warmups=warmups, clock=clock, granted=ASSUMPTION in training.assumed
         )
         training.on_loader(board.make)
         training.on_next(board.advance)

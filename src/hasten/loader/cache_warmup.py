@@ -117,7 +117,7 @@ class CacheWarmup:
             self._withheld.extend(self._window)
             batches = batches[count:]
         for indices in reversed(batches):
-            stream.put_back(indices)
+            stream.give_back(indices)
 
     def take(self, stream: Stream, *, now: bool) -> Any:
         """Return the indices of the next batch in place of the stream's own."""

@@ -68,15 +68,15 @@ class DatasetSnapshot:
         try:
             painter.paint(roots)
         except Exception:  # objects of somebody else's may raise anything, or change meanwhile
-            self._strokes: list[Any] | None = None
+            self._tokens: list[Any] | None = None
         else:
-            self._strokes = painter.strokes
-        self.is_whole = self._strokes is not None
+            self._tokens = painter.tokens
+        self.is_whole = self._tokens is not None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DatasetSnapshot) or not (self.is_whole and other.is_whole):
             return False
-        return self._strokes == other._strokes
+        return self._tokens == other._tokens
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -86,7 +86,7 @@ class _TooMuch(Exception):
 
 
 class _Row:
-    """Plain values: equal where each is the same object, or all are equal to the bit."""
+    """Plain values: equal where each is the same object, or all are bit-identical."""
 
     __slots__ = ("values",)
 
@@ -126,7 +126,7 @@ class _SnapshotTaker:
     """Walks through objects layer by layer, each once, and notes what it sees."""
 
     def __init__(self, most_s: float, most_bytes: int) -> None:
-        self.strokes: list[Any] = []
+        self.tokens: list[Any] = []
         self._until_s = time.thread_time() + most_s
         self._left_bytes = most_bytes
         self._left_count = _TICK_COUNT
@@ -151,7 +151,7 @@ class _SnapshotTaker:
             return self._opaque(value)
         place = self._places.get(id(value))
         if place is not None:
-            self.strokes.append(place)
+            self.tokens.append(place)
             return ()
         self._places[id(value)] = len(self._kept)
         self._kept.append(value)
@@ -191,7 +191,7 @@ class _SnapshotTaker:
             raise _TooMuch
 
     def _opaque(self, value: Any) -> Iterable[Any]:
-        self.strokes.append(_Row((value,)) if type(value) in _PLAIN else _Itself(value))
+        self.tokens.append(_Row((value,)) if type(value) in _PLAIN else _Itself(value))
         return ()
 
     # ---- code
@@ -203,17 +203,17 @@ class _SnapshotTaker:
         return found
 
     def _class(self, kind: type) -> Iterable[Any]:
-        self.strokes.append(_Itself(kind))
+        self.tokens.append(_Itself(kind))
         below: list[Any] = []
         for parent in filter(self._follows, kind.__mro__):
             own = {name: value for name, value in vars(parent).items() if _tells(name, value)}
-            self.strokes.append(_Row(own))
+            self.tokens.append(_Row(own))
             below += [part for value in own.values() for part in _unwrapped(value)]
         return below
 
     def _function(self, function: FunctionType) -> Iterable[Any]:
         code, space = function.__code__, function.__globals__
-        self.strokes += [_Itself(function), _Itself(code)]
+        self.tokens += [_Itself(function), _Itself(code)]
         below = [*bound_to(function), *(function.__defaults__ or ())]
         below += [*(function.__kwdefaults__ or {}).values(), *vars(function).values()]
         if not is_own_file(code.co_filename):
@@ -223,13 +223,13 @@ class _SnapshotTaker:
         for module in [value for _, value in found if isinstance(value, ModuleType)]:
             inside = vars(module)
             found += [(name, inside[name]) for name in names if name in inside]
-        self.strokes.append(_Row(name for name, _ in found))
+        self.tokens.append(_Row(name for name, _ in found))
         return [*below, *(value for _, value in found)]
 
     def _bound(self, value: Any) -> Iterable[Any]:
-        self.strokes.append(type(value).__name__)
+        self.tokens.append(type(value).__name__)
         if isinstance(value, partial):
-            self.strokes.append(_Row(value.keywords))
+            self.tokens.append(_Row(value.keywords))
         return bound_to(value)
 
     # ---- memory
@@ -237,26 +237,26 @@ class _SnapshotTaker:
     def _buffer(self, value: Any) -> Iterable[Any]:
         view = memoryview(value)
         self._take(view.nbytes)
-        self.strokes.append((type(value).__name__, view.nbytes, zlib.crc32(view)))
+        self.tokens.append((type(value).__name__, view.nbytes, zlib.crc32(view)))
         return ()
 
     def _array(self, value: Any) -> Iterable[Any]:
         numpy: Any = sys.modules["numpy"]
         if isinstance(value, numpy.memmap):
             return self._opaque(value)  # workers read the same file
-        self.strokes.append((type(value).__name__, value.shape, str(value.dtype), value.strides))
+        self.tokens.append((type(value).__name__, value.shape, str(value.dtype), value.strides))
         self._take(value.nbytes)
         if value.dtype.hasobject:
             return [value.tolist()]
         if value.nbytes:
             flat = numpy.ascontiguousarray(value).reshape(-1)
-            self.strokes.append(zlib.crc32(flat.view(numpy.uint8)))
+            self.tokens.append(zlib.crc32(flat.view(numpy.uint8)))
         return list(getattr(value, "__dict__", {}).values())
 
     def _frame(self, value: Any) -> Iterable[Any]:
         """Note a table, a column or an index of pandas; their values lie in objects of C."""
         numpy: Any = sys.modules["numpy"]
-        self.strokes.append(type(value).__name__)  # its index may be another object each time
+        self.tokens.append(type(value).__name__)  # its index may be another object each time
         self._take(int(numpy.sum(value.memory_usage())))
         if not hasattr(value, "columns"):
             return [value.name, getattr(value, "index", None), value.to_numpy()]
@@ -267,16 +267,16 @@ class _SnapshotTaker:
         import torch
 
         traits = value.shape, value.dtype, value.device, value.layout, value.requires_grad
-        self.strokes.append((type(value).__name__, *map(str, traits)))
-        self.strokes.append(None if value.is_inference() else value._version)
+        self.tokens.append((type(value).__name__, *map(str, traits)))
+        self.tokens.append(None if value.is_inference() else value._version)
         if value.layout is not torch.strided or value.device.type != "cpu":
             return self._opaque(value)
         self._take(value.nbytes)
-        self.strokes.append(value.stride())
+        self.tokens.append(value.stride())
         if value.numel():
             plain = value.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
             flat = plain.contiguous().as_strided((plain.numel(),), (1,))
-            self.strokes.append(zlib.crc32(flat.view(torch.uint8).numpy()))
+            self.tokens.append(zlib.crc32(flat.view(torch.uint8).numpy()))
         return list(vars(value).values())
 
     # ---- containers and objects
@@ -292,7 +292,7 @@ class _SnapshotTaker:
 
     def _object(self, value: Any) -> Iterable[Any]:
         kind = type(value)
-        self.strokes.append(_Itself(value))
+        self.tokens.append(_Itself(value))
         if kind.__module__.partition(".")[0] in _OPAQUE_HOMES or hasattr(kind, "__next__"):
             return ()
         attributes = _attributes(value)
@@ -301,14 +301,14 @@ class _SnapshotTaker:
 
     def _members(self, kind: type, members: list[Any]) -> list[Any]:
         """Note the plain ones among what an object holds; return the others."""
-        self.strokes.append((kind.__name__, len(members)))
+        self.tokens.append((kind.__name__, len(members)))
         self._take(_POINTER_BYTES * len(members))
         below: list[Any] = []
         for start in range(0, len(members), _CHUNK_COUNT):
             self._tick()
             part = members[start : start + _CHUNK_COUNT]
             if _all_plain(part):
-                self.strokes.append(_Row(part))
+                self.tokens.append(_Row(part))
             else:
                 below += part
         return below

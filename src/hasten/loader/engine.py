@@ -35,17 +35,17 @@ class Stayed:
     def __init__(self) -> None:
         self._last: tuple[weakref.ref[Any], weakref.ref[EpochIterator]] | None = None
 
-    def hold(self, front: Any, going: EpochIterator) -> None:
+    def hold(self, front: Any, epoch: EpochIterator) -> None:
         """Note the iterator of the script's pass."""
-        self._last = weakref.ref(front), weakref.ref(going)
+        self._last = weakref.ref(front), weakref.ref(epoch)
 
     def rewound(self) -> Any:
         """Return the iterator if it lives, with its pass ended; None if it does not."""
         if self._last is None:
             return None
-        front, going = self._last[0](), self._last[1]()
-        if front is not None and going is not None:
-            going.leave()
+        front, epoch = self._last[0](), self._last[1]()
+        if front is not None and epoch is not None:
+            epoch.leave()
             front._num_yielded = 0
         return front
 
@@ -61,12 +61,12 @@ class LoaderEngine:
     own iterator is cut off from its indices first and gives what it had already asked for.
 
     Args:
-        rehearsals: of a trial: what pays from the second pass on is shown at once.
+        warmups: of a trial: what pays from the second pass on is shown at once.
         clock: seconds of the loop, without those in which a trial was parked.
         granted: the user answers for what cannot be proven of a dataset.
 
     Attributes:
-        wish: the number of workers that a lever asks for.
+        request: the number of workers that a lever asks for.
         offers: what may propose a source for a loader.
         setups: what each worker process does at its start.
         version: grows with every change of these.
@@ -78,22 +78,22 @@ class LoaderEngine:
     def __init__(
         self,
         *,
-        rehearsals: CacheWarmups | None = None,
+        warmups: CacheWarmups | None = None,
         clock: Callable[[], float] = time.monotonic,
         granted: bool = False,
     ) -> None:
-        self.rehearsals = rehearsals
+        self.warmups = warmups
         self._granted = granted
         self.proofs = Proofs()
         self.tell: Callable[[str], object] = lambda why: None
         self._clock = clock
-        self.wish = WorkerRequest()
+        self.request = WorkerRequest()
         self.offers: list[Offer] = []
         self.setups: list[Any] = []
         self.version = 0
         self.notes: list[str] = []
         self._after: list[Callable[[Any, Any], Any]] = []
-        self._desks: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
+        self._states_by_loader: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
         self._fronts: WeakKeyDictionary[Any, Callable[[], Any]] = WeakKeyDictionary()
 
     # ---- what levers ask for
@@ -105,12 +105,12 @@ class LoaderEngine:
             count: worker processes.
             redraws: they may draw random numbers of their own where the script's items draw.
         """
-        self.wish = WorkerRequest(count, redraws)
+        self.request = WorkerRequest(count, redraws)
         self._changed()
         return self._unwish
 
     def _unwish(self) -> None:
-        self.wish = WorkerRequest()
+        self.request = WorkerRequest()
         self._changed()
 
     def add(self, offer: Offer) -> Undo:
@@ -150,19 +150,19 @@ class LoaderEngine:
             loader = loader_of()
             if "_next_data" in front.__dict__ or loader is None:
                 continue
-            if self._permitted(self._desk(loader), loader):
+            if self._permitted(self._state(loader), loader):
                 self._take_over(front, loader)
 
     @property
     def idle(self) -> bool:
         """Nothing is asked for."""
-        return self.wish.count is None and not self.offers and not self.setups
+        return self.request.count is None and not self.offers and not self.setups
 
-    def _desk(self, loader: Any) -> LoaderState:
-        desk = self._desks.get(loader)
-        if desk is None:
-            desk = self._desks[loader] = LoaderState(self._note, self._clock, self._say)
-        return desk
+    def _state(self, loader: Any) -> LoaderState:
+        state = self._states_by_loader.get(loader)
+        if state is None:
+            state = self._states_by_loader[loader] = LoaderState(self._note, self._clock, self._say)
+        return state
 
     def _say(self, why: str) -> None:
         self.tell(why)
@@ -172,13 +172,11 @@ class LoaderEngine:
             self.tell(why)
         self._note(why)
 
-    def rehearsal(
-        self, going: EpochIterator, source: Any, process_count: int
-    ) -> CacheWarmup | None:
+    def warmup(self, epoch: EpochIterator, source: Any, process_count: int) -> CacheWarmup | None:
         """Return where a trial's pass takes its batches from; None for the script's own order."""
-        if self.rehearsals is None or not hasattr(source, "warm"):
+        if self.warmups is None or not hasattr(source, "warm"):
             return None
-        return self.rehearsals.of(source, going.loader, going.stream, process_count=process_count)
+        return self.warmups.of(source, epoch.loader, epoch.stream, process_count=process_count)
 
     def _note(self, why: str) -> None:
         if why not in self.notes:
@@ -190,36 +188,36 @@ class LoaderEngine:
         """Return the iterator of a new pass."""
         if not steerable(loader):
             return stock()
-        desk = self._desk(loader)
+        state = self._state(loader)
         # torch draws no base seed where the loader's own workers stayed from pass to pass.
         stays = loader.persistent_workers and loader.num_workers > 0
-        if stays and desk.kept_seed is not None and loader._iterator is None:
-            desk.start_over()  # the script has let its workers go: torch would start new ones
-        if desk.is_astray and desk.kept_seed is None:
-            desk.drop_pools()
+        if stays and state.kept_seed is not None and loader._iterator is None:
+            state.start_over()  # the script has let its workers go: torch would start new ones
+        if state.is_astray and state.kept_seed is None:
+            state.drop_pools()
             return stock()
-        if desk.kept_seed is None and not self._permitted(desk, loader):
+        if state.kept_seed is None and not self._permitted(state, loader):
             front = stock()
             if hasattr(front, "_sampler_iter"):
                 front.__dict__.pop("_next_data", None)
                 # The loader holds this iterator then, and it must not hold the loader.
                 self._fronts[front] = weakref.ref(loader) if stays else lambda: loader
             return front
-        resumed = stays and (desk.kept_seed is not None or loader._iterator is not None)
-        put_back = kept_draws(loader)
+        resumed = stays and (state.kept_seed is not None or loader._iterator is not None)
+        restore = kept_draws(loader)
         try:
-            return self._begin(desk, loader, resumed=resumed)
+            return self._begin(state, loader, resumed=resumed)
         except (AttributeError, TypeError, Unknown) as error:
-            put_back()
+            restore()
             why = error.__cause__ or error
             self._note(f"a loader was left alone: {type(why).__name__}: {why}")
             if isinstance(loader._iterator, Stayed):
                 loader._iterator = None
             return stock()
 
-    def _permitted(self, desk: LoaderState, loader: Any) -> bool:
+    def _permitted(self, state: LoaderState, loader: Any) -> bool:
         """Return whether anything is asked for, and may be done by what is proven of a loader."""
-        if self.rehearsals is not None:
+        if self.warmups is not None:
             self.proofs.of(loader)  # the parent asks what could be done
         if self.idle:
             return False
@@ -227,41 +225,41 @@ class LoaderEngine:
             self._refuse("autocast is on where a pass begins: its batches are made by torch alone")
             return False
         if not self._granted:
-            desk.permit = permit_of(self.proofs.of(loader))
-        if desk.permit.missing:
-            self._refuse(desk.permit.missing)
-        return desk.permit.allows(loader, self.wish, self.offers, self.setups)
+            state.permit = permit_of(self.proofs.of(loader))
+        if state.permit.missing:
+            self._refuse(state.permit.missing)
+        return state.permit.allows(loader, self.request, self.offers, self.setups)
 
-    def _begin(self, desk: LoaderState, loader: Any, *, resumed: bool) -> Any:
+    def _begin(self, state: LoaderState, loader: Any, *, resumed: bool) -> Any:
         """Return an iterator that a `EpochIterator` answers for."""
-        if resumed and desk.kept_seed is None:
-            desk.kept_seed = fresh_seed()
+        if resumed and state.kept_seed is None:
+            state.kept_seed = fresh_seed()
         stayed = loader._iterator if isinstance(loader._iterator, Stayed) else Stayed()
         front = stayed.rewound()
         if front is None:
             front = make_front(loader)
         stream = begin_stream(
-            loader, kept_seed=desk.kept_seed if resumed else None, fast=bool(self.offers)
+            loader, kept_seed=state.kept_seed if resumed else None, fast=bool(self.offers)
         )
         front._index_sampler, front._sampler_iter = stream, iter(stream)
-        going = EpochIterator(self, desk, loader, stream, _pins(front))
-        going.begin()
+        epoch = EpochIterator(self, state, loader, stream, _pins(front))
+        epoch.begin()
         if loader.persistent_workers and loader.num_workers > 0:
-            desk.kept_seed = stream.seed
-            stayed.hold(front, going)
+            state.kept_seed = stream.seed
+            stayed.hold(front, epoch)
             if loader._iterator is None:
                 loader._iterator = stayed
-        front._next_data = going.next
+        front._next_data = epoch.next
         if loader.num_workers:  # where torch's iterator has workers, it has this, too
-            front._shutdown_workers = going.leave
+            front._shutdown_workers = epoch.leave
         self._fronts[front] = weakref.ref(loader)
         return front
 
     def _take_over(self, front: Any, loader: Any) -> None:
         """Go on with what is left of a pass that torch's own iterator began."""
-        desk = self._desk(loader)
+        state = self._state(loader)
         stream = rest_of(loader, front._sampler_iter)
-        rest = EpochIterator(self, desk, loader, stream, _pins(front))
+        rest = EpochIterator(self, state, loader, stream, _pins(front))
         front._sampler_iter = iter(())
         itself = weakref.ref(front)  # what an iterator holds must not hold it
         drained = False

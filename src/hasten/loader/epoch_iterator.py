@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader.indices import foretell, sample_count
 from hasten.loader.sources.source import stock_of
-from hasten.loader.worker_plan import staff_as_torchs
+from hasten.loader.worker_plan import worker_plan_as_torchs
 from hasten.loader.workers.batch_check import believe
 from hasten.loader.workers.observed import glance, observe
 from hasten.loader.workers.pool import StaleWorkers
@@ -41,7 +41,7 @@ class EpochIterator:
 
     Args:
         board: says what the levers want, at any time.
-        desk: what is known of the loader.
+        state: what is known of the loader.
         loader: the script's.
         stream: the indices of the batches.
         pins: copies a batch into pinned memory where the script's loader would.
@@ -56,18 +56,18 @@ class EpochIterator:
     """
 
     def __init__(
-        self, board: LoaderEngine, desk: LoaderState, loader: Any, stream: Stream, pins: Any
+        self, board: LoaderEngine, state: LoaderState, loader: Any, stream: Stream, pins: Any
     ) -> None:
-        self.desk = desk
+        self.state = state
         self.loader = loader
         self.stream = stream
-        self.staff: WorkerPlan | None = None
+        self.worker_plan: WorkerPlan | None = None
         self.number = 0
         self.chain: tuple[random_states.States, int] | None = None
         self.handed: random_states.States | None = None
         self.resumes: dict[int, random_states.States] = {}
-        self.key = desk.begin_pass(loader)
-        self.astray = desk.is_astray
+        self.key = state.begin_pass(loader)
+        self.astray = state.is_astray
         self._thread = threading.get_ident()
         self._board = board
         self._pins = pins
@@ -79,7 +79,7 @@ class EpochIterator:
         self._streams: Streams | None = None
         self._coming: Stream | None = None
         self._coming_number = 0
-        self._rehearsal: CacheWarmup | None = None
+        self._warmup: CacheWarmup | None = None
         self._version = -1
         self._look: Any = None
         self._ended = False
@@ -121,12 +121,12 @@ class EpochIterator:
             self.abandon([])
             self.stream.regroup(list(self._backlog))
             self._backlog.clear()
-        self.desk.pace.ask()
+        self.state.pace.ask()
 
     def _end(self, pool: Pool) -> None:
         pool.release(self)
         self._pool, self._ended = None, True
-        self.desk.end_pass(stale=self.is_stale)
+        self.state.end_pass(stale=self.is_stale)
         raise StopIteration
 
     def leave(self) -> None:
@@ -138,7 +138,7 @@ class EpochIterator:
     def _stray(self) -> None:
         """Go on as torch would."""
         self.astray = True
-        self.desk.stray()
+        self.state.stray()
         if not self.loader.num_workers:
             self.abandon([])
         self.look_again()
@@ -148,12 +148,12 @@ class EpochIterator:
     @property
     def shared(self) -> bool:
         """Some process plays several of the script's workers."""
-        staff = self.staff
-        return staff is not None and 0 < staff.count < staff.logical_count
+        worker_plan = self.worker_plan
+        return worker_plan is not None and 0 < worker_plan.count < worker_plan.logical_count
 
     @property
     def _setups(self) -> tuple[Any, ...]:
-        return self.desk.permit.setups(self._board.setups)
+        return self.state.permit.setups(self._board.setups)
 
     @property
     def _outdated(self) -> bool:
@@ -163,42 +163,49 @@ class EpochIterator:
         """Let those fetch whom the levers, and what is known by now, ask for."""
         if self._pool is not None and self._pool.given:
             return  # first what has been asked for
-        desk, loader, self._version = self.desk, self.loader, self._board.version
-        staff, light, heavy = self._chosen()
+        state, loader, self._version = self.state, self.loader, self._board.version
+        worker_plan, light, heavy = self._chosen()
         source = None if heavy is None else heavy.source
-        self._rehearsal = self._board.rehearsal(self, source, staff.count or desk.spared_count)
-        staff = desk.spare(loader, staff, source, self._rehearsal)
-        if self._pool is not None and self._pool.serves(staff, heavy, self._setups):
-            self.staff, self.chain = staff, None  # the same processes, asked for other draws
+        self._warmup = self._board.warmup(self, source, worker_plan.count or state.spared_count)
+        worker_plan = state.spare(loader, worker_plan, source, self._warmup)
+        if self._pool is not None and self._pool.serves(worker_plan, heavy, self._setups):
+            self.worker_plan, self.chain = (
+                worker_plan,
+                None,
+            )  # the same processes, asked for other draws
             return
         if self._pool is not None:
             self._pool.release(self)
         if self._streams is not None:
             self.resumes.update(self._streams.starts)
-        self.staff, self._pool, self.chain, self._streams = staff, None, None, None
+        self.worker_plan, self._pool, self.chain, self._streams = worker_plan, None, None, None
         self._starts, self.resumes = self.resumes, {}
         self._here, self._light = light or heavy or stock_of(loader), light is not None
-        if staff.count:
-            self._hire(staff, heavy)
-        elif staff.logical_count:
-            self._streams = desk.streams_here(self, staff.logical_count, self._starts)
+        if worker_plan.count:
+            self._hire(worker_plan, heavy)
+        elif worker_plan.logical_count:
+            self._streams = state.streams_here(self, worker_plan.logical_count, self._starts)
 
     def _chosen(self) -> tuple[WorkerPlan, Checked | None, Checked | None]:
         """Return who fetches, and with which source, here or in workers."""
-        desk, loader, board, pool = self.desk, self.loader, self._board, self._pool
+        state, loader, board, pool = self.state, self.loader, self._board, self._pool
         own, there = int(loader.num_workers), 0 if pool is None else pool.count
         # Torch's workers have the dataset as it was when the pass began.
         if self.astray or (own and pool is not None and self.is_stale):
-            staff = staff_as_torchs(own, there)
-            return staff, None, pool.source if pool and there == staff.count else None
-        light = desk.source(loader, board.offers, light=True)
-        staff = desk.staff(loader, board.wish, light)
-        return staff, light, None if light else desk.source(loader, board.offers, light=False)
+            worker_plan = worker_plan_as_torchs(own, there)
+            return worker_plan, None, pool.source if pool and there == worker_plan.count else None
+        light = state.source(loader, board.offers, light=True)
+        worker_plan = state.worker_plan(loader, board.request, light)
+        return (
+            worker_plan,
+            light,
+            None if light else state.source(loader, board.offers, light=False),
+        )
 
-    def _hire(self, staff: WorkerPlan, source: Any) -> None:
+    def _hire(self, worker_plan: WorkerPlan, source: Any) -> None:
         """Let worker processes fetch; where they cannot start, a script without any goes on."""
         try:
-            self._pool = self.desk.pool(self.loader, staff, source, self._setups, self)
+            self._pool = self.state.pool(self.loader, worker_plan, source, self._setups, self)
         except Exception as error:
             why = f"workers could not be started ({said(error)})"
             if not self.loader.num_workers:
@@ -206,8 +213,8 @@ class EpochIterator:
             elif source is None and not self._setups:
                 raise
             else:  # what a lever adds to them may not pickle
-                self.desk.note(why)
-                self._pool = self.desk.pool(self.loader, staff, None, (), self)
+                self.state.note(why)
+                self._pool = self.state.pool(self.loader, worker_plan, None, (), self)
         self.remember()
 
     def remember(self) -> None:
@@ -221,7 +228,7 @@ class EpochIterator:
 
     def give_up_workers(self, why: str) -> None:
         """Fetch in the main process from now on."""
-        self.desk.refuse_workers(why)
+        self.state.refuse_workers(why)
         self.look_again()
 
     def look_again(self) -> None:
@@ -241,7 +248,7 @@ class EpochIterator:
             pool.discard()
         if pool is not None and dismiss:
             pool.close()
-            self._pool = self.staff = None
+            self._pool = self.worker_plan = None
         again = [*tasks, *rest]
         if again:
             self.number = again[0].number
@@ -260,16 +267,16 @@ class EpochIterator:
                 return
             try:
                 if not pool.give(self._task(indices, pool)):
-                    self.desk.foretold_wrongly()
+                    self.state.foretold_wrongly()
             except WorkersLost as error:
                 self._do_without(pool, error)
 
     def _look_ahead(self, pool: Pool) -> None:
         """Let idle workers begin the next pass, where one can know how it will begin."""
-        staff = self.staff
-        if pool.idle_room <= 0 or staff is None or self.astray:
+        worker_plan = self.worker_plan
+        if pool.idle_room <= 0 or worker_plan is None or self.astray:
             return
-        if not self.desk.foretells(self.loader, staff, pool):
+        if not self.state.foretells(self.loader, worker_plan, pool):
             return
         if self._coming is None:
             self._coming = foretell(self.loader)
@@ -281,30 +288,30 @@ class EpochIterator:
             task = Task(
                 number=number,
                 indices=indices,
-                draws=staff.draws,
-                pass_key=self.desk.coming_key if staff.logical_count else 0,
-                seed=self._coming.seed if staff.logical_count else 0,
-                checked=self.desk.due(),
+                draws=worker_plan.draws,
+                pass_key=self.state.coming_key if worker_plan.logical_count else 0,
+                seed=self._coming.seed if worker_plan.logical_count else 0,
+                checked=self.state.due(),
             )
             pool.begin_early(task)
 
     def _take(self, *, now: bool) -> Any:
         if self._backlog:
             return self._backlog.popleft()
-        if self._rehearsal is not None:
-            return self._rehearsal.take(self.stream, now=now)
+        if self._warmup is not None:
+            return self._warmup.take(self.stream, now=now)
         return self.stream.take(now=now, raw=self._light)
 
     def _task(self, indices: Any, pool: Pool) -> Task:
-        assert self.staff is not None  # noqa: S101  # a pool has a staff
+        assert self.worker_plan is not None  # noqa: S101  # a pool has a staff
         number, self.number = self.number, self.number + 1
-        draws, before = self.staff.draws, None
+        draws, before = self.worker_plan.draws, None
         if draws is Draws.STREAM:
-            before = self._starts.pop(number % self.staff.logical_count, None)
+            before = self._starts.pop(number % self.worker_plan.logical_count, None)
         elif draws is Draws.CHAIN:
-            before = self.desk.foresee(self, sample_count(indices))
-        checked = self.desk.due()
-        for_workers = self.staff.logical_count > 0
+            before = self.state.foresee(self, sample_count(indices))
+        checked = self.state.due()
+        for_workers = self.worker_plan.logical_count > 0
         return Task(
             number=number,
             indices=indices,
@@ -312,10 +319,12 @@ class EpochIterator:
             pass_key=self.key if for_workers else 0,
             seed=self.stream.seed if for_workers else 0,
             states=before,
-            hands_over=draws is Draws.CHAIN or self.staff.provisional or self.shared,
+            hands_over=draws is Draws.CHAIN or self.worker_plan.provisional or self.shared,
             checked=checked,
-            probed=self.staff.provisional and self.desk.first_probe(),
-            looked=checked or self.staff.provisional or self.stream.left_after(number) < pool.count,
+            probed=self.worker_plan.provisional and self.state.first_probe(),
+            looked=checked
+            or self.worker_plan.provisional
+            or self.stream.left_after(number) < pool.count,
         )
 
     # ---- batches
@@ -329,7 +338,7 @@ class EpochIterator:
             self._do_without(pool, error)
             return None
         except StaleWorkers:
-            self.desk.foretold_wrongly(stale=True)
+            self.state.foretold_wrongly(stale=True)
             pool.drop_early()
             self.abandon([])
             return None
@@ -342,7 +351,7 @@ class EpochIterator:
             raise verdict.error
         if verdict.fetched_here:
             return (self._pins(verdict.batch),)
-        if not self.loader.num_workers and self.desk.pace.of_workers(1e-9 * report.fetch_ns):
+        if not self.loader.num_workers and self.state.pace.of_workers(1e-9 * report.fetch_ns):
             self.look_again()
         return (verdict.batch,)
 
@@ -365,10 +374,12 @@ class EpochIterator:
                 batch = self._fetch_for_workers(number, indices)
             elif self.astray:
                 batch = self._fetch(indices)
-            elif self.desk.curious:
-                batch = self.desk.observe(self, lambda: self._fetch(indices), sample_count(indices))
+            elif self.state.curious:
+                batch = self.state.observe(
+                    self, lambda: self._fetch(indices), sample_count(indices)
+                )
             else:
-                pace, began_s = self.desk.pace, time.perf_counter()
+                pace, began_s = self.state.pace, time.perf_counter()
                 batch = self._fetch(indices)
                 if pace.is_home and pace.of_main(time.perf_counter() - began_s):
                     self.look_again()
@@ -389,11 +400,11 @@ class EpochIterator:
         def fetch() -> Any:
             return streams.fetch(number, lambda: self._fetch(indices))
 
-        if self._light or not self.desk.due():
+        if self._light or not self.state.due():
             return fetch()
         found, moves = observe(self.loader, fetch)
         if moves.changed or moves.seeked:
-            self.desk.refuse_here("items change something when they are made here")
+            self.state.refuse_here("items change something when they are made here")
             self.look_again()
         if isinstance(found, Exception):
             raise found

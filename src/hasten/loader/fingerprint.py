@@ -41,52 +41,52 @@ def fingerprint(
         brief: look at long containers and arrays only from outside, for a look at every batch.
         deepest: how many layers to look into.
     """
-    strokes: list[Any] = []
+    tokens: list[Any] = []
     seen: set[int] = set()
     layer = [value]
     for level in range(depth, deepest + 1):
         below: list[Any] = []
         for part in layer:
             if isinstance(part, _PLAIN):
-                strokes += type(part), part
+                tokens += type(part), part
                 continue
-            strokes.append(id(part))
+            tokens.append(id(part))
             is_deep = level >= _DEEPEST
-            if level == deepest or id(part) in seen or (is_deep and len(strokes) > _MOST_PARTS):
+            if level == deepest or id(part) in seen or (is_deep and len(tokens) > _MOST_PARTS):
                 continue
             seen.add(id(part))
-            below += _inside(part, strokes, brief=brief, is_deep=is_deep)
+            below += _inside(part, tokens, brief=brief, is_deep=is_deep)
         layer = below
-    return strokes
+    return tokens
 
 
-def _inside(value: Any, strokes: list[Any], *, brief: bool, is_deep: bool) -> list[Any]:
+def _inside(value: Any, tokens: list[Any], *, brief: bool, is_deep: bool) -> list[Any]:
     """Note what can be told of a value itself; return what it holds."""
     kind = type(value)
     if isinstance(value, (type, ModuleType)):
         return []
     if kind in _CONTAINERS:
-        strokes.append(len(value))
+        tokens.append(len(value))
         if len(value) > _LONGEST:
-            strokes.append(brief or _members(value))
+            tokens.append(brief or _members(value))
             return []
         return [*value.keys(), *value.values()] if kind is dict else list(value)
     if kind is MethodType:
-        return _of_method(value, strokes)
+        return _of_method(value, tokens)
     if isinstance(value, (FunctionType, partial)):
         return bound_to(value)
     if not is_deep:
-        strokes.append(_writes(value, brief=brief))
+        tokens.append(_writes(value, brief=brief))
     attributes = getattr(value, "__dict__", None)
     if not attributes:
         return []
     names = sorted(attributes)
-    strokes.append(tuple(names))
+    tokens.append(tuple(names))
     # A module of torch's has twenty attributes, most of them empty.
     return [part for name in names if type(part := attributes[name]) not in _FILLED or part]
 
 
-def _of_method(method: MethodType, strokes: list[Any]) -> list[Any]:
+def _of_method(method: MethodType, tokens: list[Any]) -> list[Any]:
     """Return what a method is bound to: of a whole trainer, only what its code can read."""
     owner, function = method.__self__, method.__func__
     attributes = getattr(owner, "__dict__", None)
@@ -94,7 +94,7 @@ def _of_method(method: MethodType, strokes: list[Any]) -> list[Any]:
     if names is None or type(attributes) is not dict:
         return [owner, function]
     found = sorted(names & attributes.keys())
-    strokes += id(owner), tuple(found)
+    tokens += id(owner), tuple(found)
     return [function, *(attributes[name] for name in found)]
 
 

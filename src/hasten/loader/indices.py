@@ -149,7 +149,7 @@ class Stream:
         self._held.clear()
         self._foreseen_count, self.fast, self.ended = 0, False, False
 
-    def put_back(self, indices: Any) -> None:
+    def give_back(self, indices: Any) -> None:
         """Let the batch that was taken last be taken again."""
         self._held.appendleft(indices)
 
@@ -196,12 +196,12 @@ def foretell(loader: Any) -> Stream:
 
     For loaders of which all indices are `foreseen`; the generators are left as they are.
     """
-    put_back = kept_draws(loader)
+    restore = kept_draws(loader)
     try:
         stream = begin_stream(loader)
         stream.peek()
     finally:
-        put_back()
+        restore()
     return stream
 
 
@@ -214,12 +214,12 @@ def kept_draws(loader: Any) -> Callable[[], None]:
     given = loader.generator, held.get("generator")
     kept = [(one, one.get_state()) for one in given if isinstance(one, torch.Generator)]
 
-    def put_back() -> None:
+    def restore() -> None:
         random_states.restore(own)
         for generator, state in kept:
             generator.set_state(state)
 
-    return put_back
+    return restore
 
 
 def _begin(sampler: Any, *, fast: bool) -> tuple[Iterator[Any], bool]:

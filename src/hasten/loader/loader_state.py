@@ -16,8 +16,8 @@ from hasten.loader.worker_plan import (
     HERE,
     WorkerPlan,
     WorkerRequest,
-    staff_of_workers,
     why_not_elsewhere,
+    worker_plan_of_workers,
 )
 from hasten.loader.workers import draw_predictor
 from hasten.loader.workers.observed import Moves, observe
@@ -144,42 +144,42 @@ class LoaderState:
         """The main process should make the items of a loader that has workers, if it can."""
         return self._wants_none and not self._here_off
 
-    def learn_of_workers(self, going: EpochIterator, *, drew: bool) -> None:
+    def learn_of_workers(self, epoch: EpochIterator, *, drew: bool) -> None:
         """Note a batch of the script's own workers that left the dataset alone."""
         self._drew = self._drew or drew
         self._proof_count += 1
         if (
             self.keeps
             and self.draws is None
-            and self._proof_count >= 2 * int(going.loader.num_workers)
+            and self._proof_count >= 2 * int(epoch.loader.num_workers)
         ):
             self.draws = self._drew
-            going.look_again()
+            epoch.look_again()
 
     @property
     def curious(self) -> bool:
         """The next batches should be observed, to know whether other processes may make them."""
         return self._wants_workers and not self._settled and not self._workers_off
 
-    def observe(self, going: EpochIterator, fetch: Callable[[], Any], count: int) -> Any:
+    def observe(self, epoch: EpochIterator, fetch: Callable[[], Any], count: int) -> Any:
         """Fetch a batch here and learn from it.
 
         Args:
-            going: the pass.
+            epoch: the pass.
             fetch: makes the batch.
             count: its samples.
         """
         start_s = time.monotonic()
-        found, moves = observe(going.loader, fetch)
+        found, moves = observe(epoch.loader, fetch)
         self._slowest_s = max(self._slowest_s, time.monotonic() - start_s)
-        self._observations.append((going.key, moves, count))
+        self._observations.append((epoch.key, moves, count))
         if len(self._observations) > 1:
-            self._learn(going)
+            self._learn(epoch)
         if isinstance(found, Exception):
             raise found
         return found
 
-    def _learn(self, going: EpochIterator) -> None:
+    def _learn(self, epoch: EpochIterator) -> None:
         (old_key, old, _), (key, new, _) = self._observations[-2:]
         drew = [(m.before, m.after, count) for _, m, count in self._observations if m.drew]
         self.draws = bool(drew)
@@ -199,22 +199,22 @@ class LoaderState:
             self._settled = True
             self._forecast = draw_predictor.learn(drew)
         if not self.curious:
-            going.look_again()
+            epoch.look_again()
 
-    def foresee(self, going: EpochIterator, count: int) -> States | None:
+    def foresee(self, epoch: EpochIterator, count: int) -> States | None:
         """Return the states before the next batch, None where the one helper goes on itself.
 
         Args:
-            going: the pass.
+            epoch: the pass.
             count: the samples of that batch.
         """
-        if going.chain is None:
+        if epoch.chain is None:
             before = read()
         elif self._forecast is None:
             return None
         else:
-            before = self._forecast.skip(*going.chain)
-        going.chain = before, count
+            before = self._forecast.skip(*epoch.chain)
+        epoch.chain = before, count
         return before
 
     def due(self) -> bool:
@@ -234,9 +234,9 @@ class LoaderState:
         """What will tell the next pass from others."""
         return self._pass_count + 1
 
-    def foretells(self, loader: Any, staff: WorkerPlan, pool: Pool) -> bool:
+    def foretells(self, loader: Any, worker_plan: WorkerPlan, pool: Pool) -> bool:
         """Return whether the next pass may begin early: its items draw nothing, nobody waits."""
-        known = self.draws is False and staff.draws is Draws.NONE and self._may_stay
+        known = self.draws is False and worker_plan.draws is Draws.NONE and self._may_stay
         stays = loader.persistent_workers and loader.num_workers > 0
         seen = known and not stays and foreseen(loader) == sys.maxsize
         will_stay = pool.seen is not None and pool.seen.is_whole
@@ -257,16 +257,16 @@ class LoaderState:
 
     # ---- who fetches
 
-    def staff(self, loader: Any, wish: WorkerRequest, light: Checked | None) -> WorkerPlan:
+    def worker_plan(self, loader: Any, request: WorkerRequest, light: Checked | None) -> WorkerPlan:
         """Decide who fetches for the loader now.
 
         Args:
             loader: the script's.
-            wish: what the levers ask for.
+            request: what the levers ask for.
             light: a source for the main process, where there is one.
         """
         own = int(loader.num_workers)
-        count = own if wish.count is None else wish.count
+        count = own if request.count is None else request.count
         if not self.permit.is_unchanged:  # workers of the script's see what was at their start
             count = max(1, count) if own and self.permit.is_pure else own
         self._wants_workers = not own and count > 0 and light is None
@@ -276,10 +276,12 @@ class LoaderState:
             self.refuse_here("each of its workers is set up by a function of the script's")
         if light is not None:
             return HERE if light.pure or not own else WorkerPlan(0, Draws.STREAM, own)
-        self._redraws = wish.redraws
-        if own and wish.redraws and count:
+        self._redraws = request.redraws
+        if own and request.redraws and count:
             return WorkerPlan(count, Draws.STREAM, count)
-        return self._staff_of_workers(loader, own, count) if own else self._added(loader, count)
+        return (
+            self._worker_plan_of_workers(loader, own, count) if own else self._added(loader, count)
+        )
 
     @property
     def spared_count(self) -> int:
@@ -287,27 +289,27 @@ class LoaderState:
         return self._added_count if self.pace.is_home else 0
 
     def spare(
-        self, loader: Any, staff: WorkerPlan, source: Any, shown: CacheWarmup | None
+        self, loader: Any, worker_plan: WorkerPlan, source: Any, shown: CacheWarmup | None
     ) -> WorkerPlan:
         """Do without added workers where all samples are kept: to make a batch is to copy it.
 
         Args:
             loader: the script's.
-            staff: who would fetch.
+            worker_plan: who would fetch.
             source: what keeps samples, where something does.
             shown: what a trial sees of them.
         """
         if loader.num_workers or not hasattr(source, "is_kept"):
-            return staff
+            return worker_plan
         # What they make is taken for the main process's own, and the other way round.
         source.for_workers = self._wants_workers and not self._workers_off
         is_shown = shown is None or shown.is_whole
-        if not (staff.count and staff.draws is Draws.NONE and is_shown):
-            return staff
+        if not (worker_plan.count and worker_plan.draws is Draws.NONE and is_shown):
+            return worker_plan
         if source.is_kept(None if shown is None else shown.indices):
             self.pace.kept()
         if not self.pace.is_home:
-            return staff
+            return worker_plan
         self.drop_pools()
         return HERE
 
@@ -325,11 +327,11 @@ class LoaderState:
             return WorkerPlan(count if self._forecast is not None else 1, Draws.CHAIN, 0)
         return WorkerPlan(count, Draws.NONE, 0)
 
-    def _staff_of_workers(self, loader: Any, own: int, count: int) -> WorkerPlan:
+    def _worker_plan_of_workers(self, loader: Any, own: int, count: int) -> WorkerPlan:
         if not (self.keeps and self.permit.is_pure) or (loader.persistent_workers and count <= own):
             return WorkerPlan(own, Draws.STREAM, own)
         without = self._whole and not self._here_off
-        return staff_of_workers(own, count, draws=self.draws, without=without)
+        return worker_plan_of_workers(own, count, draws=self.draws, without=without)
 
     def _unshareable(self, loader: Any) -> bool:
         """Return whether the items must be made in the main process; says why, once."""
@@ -380,21 +382,21 @@ class LoaderState:
         return checked
 
     def pool(
-        self, loader: Any, staff: WorkerPlan, source: Any, setups: Sequence[Any], holder: Any
+        self, loader: Any, worker_plan: WorkerPlan, source: Any, setups: Sequence[Any], holder: Any
     ) -> Pool:
         """Return workers for a pass."""
         return self._pools.lend(
-            loader, staff, source, setups, holder=holder, keeps=self._may_stay,
+            loader, worker_plan, source, setups, holder=holder, keeps=self._may_stay,
             patience_s=_PATIENCE_S + _PATIENCE_RATIO * self._slowest_s,
         )  # fmt: skip
 
     def streams_here(
-        self, going: EpochIterator, logical_count: int, starts: dict[int, States]
+        self, epoch: EpochIterator, logical_count: int, starts: dict[int, States]
     ) -> Streams:
         """Return the random streams of the script's workers, for a pass in this process."""
-        if self._streams is None or self._streams.key != going.key or going.key:
+        if self._streams is None or self._streams.key != epoch.key or epoch.key:
             self._streams = Streams(
-                going.key, going.stream.seed, logical_count, going.loader.dataset,
+                epoch.key, epoch.stream.seed, logical_count, epoch.loader.dataset,
                 quiet=self.draws is False,
             )  # fmt: skip
         self._streams.starts.update(starts)

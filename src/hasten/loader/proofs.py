@@ -31,13 +31,13 @@ class Permit:
     missing: str = ""
 
     def allows(
-        self, loader: Any, wish: WorkerRequest, offers: Sequence[Any], setups: Sequence[Any]
+        self, loader: Any, request: WorkerRequest, offers: Sequence[Any], setups: Sequence[Any]
     ) -> bool:
         """Return whether anything that levers ask for may be done for a loader."""
         own = int(loader.num_workers)
         if self.is_unchanged or (offers and not own) or self.setups(setups):
             return True
-        return self.is_pure and own > 0 and wish.count is not None
+        return self.is_pure and own > 0 and request.count is not None
 
     def setups(self, setups: Sequence[Any]) -> tuple[Any, ...]:
         """Return what may act in workers: what makes items twice needs items without effects."""

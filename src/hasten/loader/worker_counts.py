@@ -127,9 +127,9 @@ def around(load: Load) -> tuple[int, ...]:
     return tuple(dict.fromkeys((best, fewer, more)))
 
 
-def read_load(scene: ScriptContext) -> Load | None:
+def read_load(context: ScriptContext) -> Load | None:
     """Return what a scene says of its loader, None where that does not answer the question."""
-    traits, seen = scene.traits, scene.baseline
+    traits, seen = context.traits, context.baseline
     own = traits.get("loader.workers")
     if own is None or not traits.get("loader.map_style") or seen is None:
         return None
@@ -140,14 +140,14 @@ def read_load(scene: ScriptContext) -> Load | None:
     # Workers that the loop waits for are busy all the time: so long each takes for a batch.
     fetch_s = float(traits.get("loader.fetch_s", wait_s if not own else own * batch_s))
     cpu_ratio = float(traits.get("loader.fetch_cpu_ratio", 1.0))
-    cores = scene.machine.budget.core_count
+    cores = context.machine.budget.core_count
     if own and seen.cores_ratio is not None and seen.cores_ratio >= _SATURATED_RATIO * cores:
         # They wait for a core, perhaps: what they compute is all that is known for sure.
         fetch_s, cpu_ratio = fetch_s * cpu_ratio, 1.0
     busy = 1.0
     if seen.cores_ratio is not None and rest_s > 0:
         busy = (seen.cores_ratio * batch_s - fetch_s * cpu_ratio) / rest_s
-    keeps_up = own and fetch_s < own * rest_s / _HEADROOM_RATIO and not _passes_are_short(scene)
+    keeps_up = own and fetch_s < own * rest_s / _HEADROOM_RATIO and not _passes_are_short(context)
     return Load(
         fetch_s=fetch_s,
         fetch_cpu_ratio=cpu_ratio,
@@ -155,85 +155,85 @@ def read_load(scene: ScriptContext) -> Load | None:
         core_count=cores,
         rest_core_count=min(max(busy, 0.1), cores),
         hand_over_s=wait_s if keeps_up else HAND_OVER_S,
-        most_count=max(own, 1, _fitting_memory(scene)),
+        most_count=max(own, 1, _fitting_memory(context)),
     )
 
 
-def unproven(scene: ScriptContext, *, repeats_only: bool = False) -> str:
+def unproven(context: ScriptContext, *, repeats_only: bool = False) -> str:
     """Say what stands against making batches elsewhere; empty where nothing does.
 
     Args:
-        scene: what the search knows.
+        context: what the search knows.
         repeats_only: they are made where the script makes them, twice at most.
     """
-    traits = scene.traits
-    if ASSUMPTION in scene.assumed or "loader.pure" not in traits:
+    traits = context.traits
+    if ASSUMPTION in context.assumed or "loader.pure" not in traits:
         return ""
     if traits["loader.pure"] and (repeats_only or traits["loader.unchanged"]):
         return ""
     return f"{traits['loader.unproven']}; --assume {ASSUMPTION} permits it all the same"
 
 
-def counts(scene: ScriptContext) -> tuple[int, ...]:
+def counts(context: ScriptContext) -> tuple[int, ...]:
     """Return the numbers of workers to try, the most promising first.
 
     Those around n*, and the script's own number, where its workers end with each pass: under a
     lever they stay. Workers that the script keeps itself are never made fewer.
     """
-    load = read_load(scene)
-    if load is None or _is_waited_for_little(scene):
+    load = read_load(context)
+    if load is None or _is_waited_for_little(context):
         return ()
-    own = int(scene.traits["loader.workers"])
-    if unproven(scene, repeats_only=own > 0):
+    own = int(context.traits["loader.workers"])
+    if unproven(context, repeats_only=own > 0):
         return ()
-    if own and unproven(scene):  # they start anew with each pass, as they do without us
+    if own and unproven(context):  # they start anew with each pass, as they do without us
         return tuple(count for count in around(load) if count not in (0, own))
-    if not own or scene.traits.get("loader.persistent"):
+    if not own or context.traits.get("loader.persistent"):
         return tuple(count for count in around(load) if count > own)
     return tuple(dict.fromkeys((*around(load), own)))
 
 
-def replayable_counts(scene: ScriptContext) -> tuple[int, ...]:
+def replayable_counts(context: ScriptContext) -> tuple[int, ...]:
     """Return those numbers of workers to try that can make the script's own batches."""
-    return tuple(count for count in counts(scene) if replayable(scene, count))
+    return tuple(count for count in counts(context) if replayable(context, count))
 
 
-def threads_beside(scene: ScriptContext) -> int | None:
+def threads_beside(context: ScriptContext) -> int | None:
     """Return the threads that the loop has when workers get cores of their own, None for all.
 
     An operation that threads share is done when the last of them is: one core that a busy worker
     has, too, makes all of them wait, for up to as long again.
     """
-    load, seen = read_load(scene), scene.baseline
-    workers = next(filter(None, replayable_counts(scene)), 0)
-    if load is None or seen is None or not workers or int(scene.traits["loader.workers"]):
+    load, seen = read_load(context), context.baseline
+    workers = next(filter(None, replayable_counts(context)), 0)
+    if load is None or seen is None or not workers or int(context.traits["loader.workers"]):
         return None
     busy_count = load.fetch_s * load.fetch_cpu_ratio / load.predict(workers)
     count = max(1, int(load.core_count - busy_count))
-    if count >= int(scene.traits.get("threads", 0)) or seen.share_ratio(Phase.TRANSFER):
+    if count >= int(context.traits.get("threads", 0)) or seen.share_ratio(Phase.TRANSFER):
         return None
     alone_ratio = max(1.0, _WORKING_RATIO * load.rest_core_count / count)
     is_crowded = busy_count >= _BUSY_RATIO and alone_ratio <= 1.0 + min(1.0, busy_count)
     return count if is_crowded else None
 
 
-def speedup_of(scene: ScriptContext, count: int) -> float | None:
+def speedup_of(context: ScriptContext, count: int) -> float | None:
     """Return how many times faster the whole step should be, None where nobody can say.
 
     It holds for the script as it was profiled: a lever that shortens the step or the fetching
     changes it.
     """
-    load = read_load(scene)
-    if load is None or scene.baseline is None:
+    load = read_load(context)
+    if load is None or context.baseline is None:
         return None
-    data_ratio = scene.baseline.share_ratio(Phase.DATA)
+    data_ratio = context.baseline.share_ratio(Phase.DATA)
     whole_s = load.rest_s / max(1e-9, 1 - data_ratio)
     return whole_s / max(1e-9, load.predict(count))
 
 
-def replayable(scene: ScriptContext, count: int) -> bool:
+def replayable(context: ScriptContext, count: int) -> bool:
     """Return whether `count` workers can make the very batches that the script makes."""
-    traits = scene.traits
+    traits = context.traits
     own = int(traits.get("loader.workers", 0))
     if own:
         return count <= own or not traits.get("loader.draws")
@@ -242,36 +242,36 @@ def replayable(scene: ScriptContext, count: int) -> bool:
     return not (traits.get("loader.draws") and traits.get("loop.draws"))
 
 
-def why_none(scene: ScriptContext) -> str:
+def why_none(context: ScriptContext) -> str:
     """Say why no number of workers is worth a trial."""
-    if "loader.workers" not in scene.traits:
+    if "loader.workers" not in context.traits:
         return "the loop takes its batches from no DataLoader"
-    if scene.baseline is None:
+    if context.baseline is None:
         return "there is no profile yet that says how long a batch takes"
-    if not scene.traits.get("loader.map_style"):
+    if not context.traits.get("loader.map_style"):
         return "an iterable dataset splits its stream by worker: its samples would change"
-    if why := unproven(scene, repeats_only=int(scene.traits["loader.workers"]) > 0):
+    if why := unproven(context, repeats_only=int(context.traits["loader.workers"]) > 0):
         return why
-    if _is_waited_for_little(scene):
-        share = percent(scene.baseline.share_ratio(Phase.DATA))
+    if _is_waited_for_little(context):
+        share = percent(context.baseline.share_ratio(Phase.DATA))
         return f"the loop waits for its loader only {share} of the time: it is not the bottleneck"
-    if not scene.traits["loader.workers"]:
+    if not context.traits["loader.workers"]:
         return "a batch is made about as fast as a worker could hand it over"
     return "the script's own number of workers is the only one that fits this machine"
 
 
-def _is_waited_for_little(scene: ScriptContext) -> bool:
-    assert scene.baseline is not None  # noqa: S101  # asked for by the callers
-    little = scene.baseline.share_ratio(Phase.DATA) < LEAST_WAIT_RATIO
-    return little and not _passes_are_short(scene)
+def _is_waited_for_little(context: ScriptContext) -> bool:
+    assert context.baseline is not None  # noqa: S101  # asked for by the callers
+    little = context.baseline.share_ratio(Phase.DATA) < LEAST_WAIT_RATIO
+    return little and not _passes_are_short(context)
 
 
-def _passes_are_short(scene: ScriptContext) -> bool:
+def _passes_are_short(context: ScriptContext) -> bool:
     """Return whether the start of workers may cost time that the profile has not seen.
 
     A profile that went through a whole pass has seen it, as DATA.
     """
-    traits, seen = scene.traits, scene.baseline
+    traits, seen = context.traits, context.baseline
     batch_count = traits.get("loader.batch_count")
     if not traits.get("loader.workers") or traits.get("loader.persistent"):
         return False
@@ -281,10 +281,10 @@ def _passes_are_short(scene: ScriptContext) -> bool:
     return seen.step_count < step_count and step_count * seen.step_s < _LONG_PASS_S
 
 
-def _fitting_memory(scene: ScriptContext) -> int:
+def _fitting_memory(context: ScriptContext) -> int:
     """Return how many workers fit, where each becomes a copy of the process in the end."""
-    available_bytes = scene.machine.memory.available_bytes
-    used_bytes = scene.baseline.peak_rss_bytes if scene.baseline else None
+    available_bytes = context.machine.memory.available_bytes
+    used_bytes = context.baseline.peak_rss_bytes if context.baseline else None
     if available_bytes is None or not used_bytes:
         return 1 << 10
     return max(1, available_bytes // used_bytes)

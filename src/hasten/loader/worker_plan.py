@@ -48,7 +48,7 @@ class WorkerPlan:
 HERE = WorkerPlan(0, Draws.NONE, 0)
 
 
-def staff_as_torchs(own: int, there: int) -> WorkerPlan:
+def worker_plan_as_torchs(own: int, there: int) -> WorkerPlan:
     """Return who fetches as without us, whatever the items do.
 
     Args:
@@ -60,7 +60,9 @@ def staff_as_torchs(own: int, there: int) -> WorkerPlan:
     return WorkerPlan(there if there and own % there == 0 else own, Draws.STREAM, own)
 
 
-def staff_of_workers(own: int, count: int, *, draws: bool | None, without: bool) -> WorkerPlan:
+def worker_plan_of_workers(
+    own: int, count: int, *, draws: bool | None, without: bool
+) -> WorkerPlan:
     """Decide for a loader of which the script says that it has `own` workers.
 
     Until the first batches have shown that items leave the dataset alone, each of the script's

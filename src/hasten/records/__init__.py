@@ -5,7 +5,7 @@ their own invariants. Durations are seconds (`_s`) or nanoseconds (`_ns`), sizes
 (`_bytes`), ratios above 1 mean better. Unknown is None.
 """
 
-from hasten.records.enums import Assumption, Effect, Entry, Phase, Setting, Switch, Verdict
+from hasten.records.enums import Assumption, Effect, Entry, Phase, Scope, Setting, Verdict
 from hasten.records.finding import Diagnosis, Finding, HotLine, Place
 from hasten.records.loss_envelope import LossEnvelope
 from hasten.records.machine import Budget, Caveat, Cpu, Machine, Memory, Pressure, Runtime, Torch
@@ -42,9 +42,9 @@ __all__ = [
     "Profiling",
     "Proof",
     "Runtime",
+    "Scope",
     "Setting",
     "Step",
-    "Switch",
     "Torch",
     "Tuning",
     "Verdict",

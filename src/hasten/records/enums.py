@@ -33,21 +33,21 @@ class Effect(StrEnum):
 
     EXACT = "exact"
     ROUNDING = "rounding"
-    REDRAW = "redraw"
+    DISTRIBUTION = "distribution"
     PRECISION = "precision"
     LEARNING = "learning"
 
     @property
     def severity_index(self) -> int:
-        """Place in the order EXACT < ROUNDING < REDRAW < PRECISION < LEARNING."""
+        """Place in the order EXACT < ROUNDING < DISTRIBUTION < PRECISION < LEARNING."""
         return list(Effect).index(self)
 
     @staticmethod
     def worst(*effects: Effect) -> Effect:
         """Return the strongest of several effects; EXACT for none.
 
-        >>> Effect.worst(Effect.EXACT, Effect.REDRAW, Effect.ROUNDING)
-        <Effect.REDRAW: 'redraw'>
+        >>> Effect.worst(Effect.EXACT, Effect.DISTRIBUTION, Effect.ROUNDING)
+        <Effect.DISTRIBUTION: 'distribution'>
         """
         return max((Effect.EXACT, *effects), key=lambda effect: effect.severity_index)
 
@@ -62,16 +62,16 @@ class Assumption(StrEnum):
     DATASET_UNCHANGED = "dataset-unchanged"
 
 
-class Switch(StrEnum):
+class Scope(StrEnum):
     """How far a running script can change a lever, which decides how two plans are compared.
 
     STEP: there and back at any step boundary; compared inside one process, step by step.
-    CHILD: changed in a running process, compared between two parked processes.
+    PROCESS: changed in a running process, compared between two parked processes.
     LAUNCH: needs a fresh process.
     """
 
     STEP = "step"
-    CHILD = "child"
+    PROCESS = "process"
     LAUNCH = "launch"
 
 

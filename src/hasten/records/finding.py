@@ -46,16 +46,16 @@ class Finding:
 
     Attributes:
         name: its id, such as `few-workers`; never renamed.
-        share: share of the step that it costs (0.2 is 20 %) with its 95 % interval; None where it
+        share: share of the step that it costs (0.2 is 20%) with its 95% interval; None where it
             costs something that no share can tell, such as memory or trust.
-        says: what was measured, in one sentence with its figures.
+        message: what was measured, in one sentence with its figures.
         remedy: what to do, in one imperative sentence.
         lever: the lever that does it without an edit, None where only the user can.
         places: the lines in question, most important first.
     """
 
     name: str
-    says: str
+    message: str
     remedy: str
     share: Interval | None = None
     lever: str | None = None
@@ -68,7 +68,7 @@ class Diagnosis:
 
     Attributes:
         findings: dearest first.
-        hot_lines: lines of the user's code that cost more than 2 % of the loop, dearest first.
+        hot_lines: lines of the user's code that cost more than 2% of the loop, dearest first.
         steps: the steps that were watched, in order.
     """
 

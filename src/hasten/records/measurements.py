@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A ratio with its 95 % interval: `low <= mid <= high`."""
+    """A ratio with its 95% interval: `low <= mid <= high`."""
 
     low_ratio: float
     mid_ratio: float
@@ -77,7 +77,7 @@ class Noise:
     Attributes:
         sd_ratio: robust standard deviation of a pair's log ratio.
         pair_s: seconds that one pair takes.
-        resolution_ratio: the smallest relative gain that the budget can show (0.03 is 3 %).
+        resolution_ratio: the smallest relative gain that the budget can show (0.03 is 3%).
         bias: the A/A speed-up; its interval holds 1 on an honest bench.
     """
 

@@ -1,4 +1,4 @@
-"""What is run: the user's command and the levers pulled on it."""
+"""What is run: the user's command and the levers applied to it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which levers are pulled, and how far. The empty plan is the user's script as it is."""
+    """Levers and their settings. The empty plan is the user's script as it is."""
 
     settings: tuple[tuple[str, Setting], ...] = ()
 
@@ -46,10 +46,10 @@ class Plan:
         if names != sorted(set(names)):
             raise ValueError(f"settings must be sorted by lever and unique, got {names}")
 
-    def pull(self, lever: str, setting: Setting) -> Plan:
+    def with_lever(self, lever: str, setting: Setting) -> Plan:
         """Return this plan with `lever` at `setting`; False leaves it as the script has it.
 
-        >>> Plan().pull("intra_op_threads", 8).pull("fused_optimizer", True).settings
+        >>> Plan().with_lever("intra_op_threads", 8).with_lever("fused_optimizer", True).settings
         (('fused_optimizer', True), ('intra_op_threads', 8))
         """
         if setting is False:

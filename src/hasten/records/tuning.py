@@ -22,7 +22,7 @@ class Gate:
 
     name: str
     passed: bool | None
-    says: str
+    message: str
     distance_ratio: float | None = None
 
 
@@ -112,7 +112,7 @@ class Tuning:
     """Everything that one `tune` found out: the only input of every report.
 
     Attributes:
-        band: how the script trains without levers, None where no proof recorded it.
+        envelope: how the script trains without levers, None where no proof recorded it.
         diagnosis: what makes the untouched script slow, None where nobody looked.
         races: every race of the search, in order.
         interrupted: the user ended it before its answer was confirmed.
@@ -137,7 +137,7 @@ class Tuning:
     notes: tuple[str, ...] = ()
     interrupted: bool = False
     out_of_time: bool = False
-    band: LossEnvelope | None = None
+    envelope: LossEnvelope | None = None
     diagnosis: Diagnosis | None = None
     races: tuple[Comparison, ...] = ()
     confirmed: Comparison | None = None

@@ -1,4 +1,4 @@
-"""Two who look on: the terminal and the stream of events."""
+"""Several who look on, such as the terminal and the stream of events; or nobody."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class CombinedWatcher:
-    """Passes on what a watcher hears, to the stream first: it is not behind the screen."""
+    """Passes on what a watcher hears, in the order given: a stream before the screen."""
 
-    def __init__(self, events: Events, view: View) -> None:
-        self._watchers = (events, view)
+    def __init__(self, *watchers: Events | View) -> None:
+        self._watchers = watchers
 
     def stage(self, name: str, detail: str = "") -> None:
         """Begin a part of the work."""

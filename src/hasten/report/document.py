@@ -141,7 +141,7 @@ def findings(diagnosis: Diagnosis | None) -> list[dict[str, Any]]:
             "id": finding.name,
             "share": interval(finding.share),
             "where": [_plain(place) for place in finding.places],
-            "why": finding.says,
+            "why": finding.message,
             "remedy": finding.remedy,
             "lever": finding.lever,
         }

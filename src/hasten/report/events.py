@@ -1,4 +1,4 @@
-"""The stream of `--events`: one JSON object a line, flushed, for programs that look on.
+"""The stream of `--log-jsonl`: one JSON object a line, flushed, for programs that look on.
 
 docs/events.md lists the events and their keys. A key is never renamed or removed without a new
 schema number. A reader that goes away ends the stream and nothing else.
@@ -97,7 +97,7 @@ class Events:
             self._tell("finding", *finding.values())
 
     def race_begins(self, baseline: Plan, candidate: Plan) -> None:
-        """Tell that a race begins; the plans are without what was pulled by hand."""
+        """Tell that a race begins; the plans are without what was set by hand."""
         self._race_index += 1
         self._pair_count = 0
         plans = (dict(plan.settings) for plan in (baseline, candidate))
@@ -175,5 +175,5 @@ def open_stream(path: Path | None) -> IO[bytes] | None:
         return os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        remedy = "Name another place for --events, or make this one writable."
+        remedy = "Name another place for --log-jsonl, or make this one writable."
         raise UsageError(f"Cannot write {path}: {reason}.", remedy=remedy) from error

@@ -67,8 +67,8 @@ def evidence_table(tuning: Tuning) -> Table:
     state = state_of(tuning)
     table.add("state", tomlkit.item(state.value).comment(_SAYS[state]))
     if tuning.speedup is not None:
-        says = "How many times as fast, from fresh runs after the search; 95 % interval."
-        table.add(tomlkit.comment(says))
+        message = "Speedup from fresh runs after the search; 95% interval."
+        table.add(tomlkit.comment(message))
         ends = ("low", "mid", "high")
         speedup = tuning.speedup
         ratios = (speedup.low_ratio, speedup.mid_ratio, speedup.high_ratio)
@@ -102,4 +102,4 @@ def doubt(state: State | None, plan: Plan) -> str:
 
 def _gate(gate: Gate) -> str:
     verdict = {True: "passed", False: "failed", None: "open"}[gate.passed]
-    return utf8(f"{verdict}: {gate.name}: {gate.says}")
+    return utf8(f"{verdict}: {gate.name}: {gate.message}")

@@ -27,7 +27,7 @@ def told(diagnosis: Diagnosis | None) -> list[RenderableType]:
     for finding in found:
         line = Text(f"{cost(finding):>6}  ", "bold")
         line.append(finding.name, "bold")
-        parts += [line, indented(prose(finding.says))]
+        parts += [line, indented(prose(finding.message))]
         parts.append(indented(prose(remedy(finding), "cyan")))
         parts += [indented(prose(place(one), "dim")) for one in finding.places[:_SHOWN_PLACES]]
     if found:
@@ -43,7 +43,7 @@ def cost(finding: Finding) -> str:
 def remedy(finding: Finding) -> str:
     """Say what to do, and who does it."""
     if finding.lever is None:
-        return f"Only you can: {finding.remedy}"
+        return f"Needs a code change: {finding.remedy}"
     return f"{finding.remedy} The lever {finding.lever} does it without an edit."
 
 

@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 _DIGITS = 4
 
 
-def guard_table(band: LossEnvelope) -> Table:
+def guard_table(envelope: LossEnvelope) -> Table:
     """Return the table of a band; figures are rounded to four digits."""
     import tomlkit
 
     table = tomlkit.table()
     for comment in (
         "How the script begins without levers, in windows of 8 steps. `hasten run` watches its",
-        "first 50 steps: where they go astray it puts the levers back and says so. Delete this",
-        "table to run unwatched.",
+        "first 50 steps, and disables the levers if the loss diverges. Delete this table to run",
+        "unwatched.",
     ):
         table.add(tomlkit.comment(comment))
-    table.add("step", "backward" if band.by_hand else "optimizer")
-    if band.losses:
-        table.add("losses", _rounded(band.losses))
-        table.add("spreads", _rounded(band.spreads))
-        table.add("range", _rounded(band.losses_range))
-    if band.moves:
-        table.add("moves", _rounded(band.moves))
-    if band.step_s is not None:
-        table.add("step_s", _rounded((band.step_s,))[0])
+    table.add("step", "backward" if envelope.by_hand else "optimizer")
+    if envelope.losses:
+        table.add("losses", _rounded(envelope.losses))
+        table.add("spreads", _rounded(envelope.spreads))
+        table.add("range", _rounded(envelope.losses_range))
+    if envelope.moves:
+        table.add("moves", _rounded(envelope.moves))
+    if envelope.step_s is not None:
+        table.add("step_s", _rounded((envelope.step_s,))[0])
     return table
 
 
-def read_band(path: Path, table: Mapping[str, Any]) -> LossEnvelope | None:
+def read_envelope(path: Path, table: Mapping[str, Any]) -> LossEnvelope | None:
     """Return the band of a table, None where there is none.
 
     Raises:
@@ -49,7 +49,7 @@ def read_band(path: Path, table: Mapping[str, Any]) -> LossEnvelope | None:
     if not table:
         return None
     try:
-        return _band(table)
+        return _envelope(table)
     except (TypeError, ValueError) as error:
         raise PlanError(
             f"The [guard] of {path} cannot be read: {error}.",
@@ -57,7 +57,7 @@ def read_band(path: Path, table: Mapping[str, Any]) -> LossEnvelope | None:
         ) from error
 
 
-def _band(table: Mapping[str, Any]) -> LossEnvelope:
+def _envelope(table: Mapping[str, Any]) -> LossEnvelope:
     figures = {name: _figures(name, table.get(name, [])) for name in ("losses", "spreads", "moves")}
     if len(figures["losses"]) != len(figures["spreads"]):
         raise ValueError("losses and spreads differ in length")

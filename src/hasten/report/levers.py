@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from hasten.errors import UsageError
+from hasten.errors import UsageError, choice
 from hasten.report.layout import facts, heading, indented, prose
 from hasten.report.wording import EFFECTS
 from hasten.units import times
@@ -23,28 +23,34 @@ if TYPE_CHECKING:
 
     from hasten.lever import Lever
 
-SWITCHES = {
+SCOPES = {
     "step": "at any step, there and back, while the script runs",
-    "child": "while the script runs, but not back",
+    "process": "while the script runs, but not back",
     "launch": "only when the script starts",
 }
 
 
-def render_cards(levers: Mapping[str, Lever[Any]], name: str | None = None) -> Group:
-    """Draw the card of each lever, or of one.
+def render_levers(levers: Mapping[str, Lever[Any]], name: str | None = None) -> Group:
+    """Draw a line for each lever, or the card of one.
 
     Raises:
         UsageError: there is no lever of that name.
     """
     if name is not None and name not in levers:
-        raise UsageError(
-            f"There is no lever called {name}.", remedy=f"Choose from: {', '.join(levers)}."
-        )
-    chosen = [levers[name]] if name is not None else list(levers.values())
-    if not chosen:
+        raise UsageError(f"There is no lever called {name}.", remedy=choice(name, levers))
+    if name is not None:
+        return Group(*_card(levers[name]))
+    if not levers:
         return Group(prose("No lever is installed."))
-    parts = [part for lever in chosen for part in (*_card(lever), Text())]
-    return Group(*parts[:-1])
+    lines = [_line(lever, max(map(len, levers))) for lever in levers.values()]
+    return Group(*lines, Text(), prose("The card of one: hasten levers NAME", "dim"))
+
+
+def _line(lever: Lever[Any], width: int) -> Text:
+    """Return the name of a lever, its effect, and what it does, on one line."""
+    what = paragraphs(lever.card)[0].removeprefix(f"{lever.name}: ")
+    line = Text(f"{lever.name:<{width}}  ", "bold", no_wrap=True, overflow="ellipsis")
+    return line.append(f"{lever.effect:<12}  ", "not bold dim").append(what, "not bold")
 
 
 def paragraphs(card: str) -> list[str]:
@@ -61,8 +67,8 @@ def _card(lever: Lever[Any]) -> list[RenderableType]:
     rows = [
         ("shortens", f"{', '.join(sorted(lever.phases))} ({_best(lever.gain_ratio)})"),
         ("effect", f"{lever.effect} ({EFFECTS[lever.effect]})"),
-        ("switches", f"{lever.switch} ({SWITCHES[lever.switch]})"),
-        ("settings", f"hasten run --lever {lever.name}=SETTING"),
+        ("scope", f"{lever.scope} ({SCOPES[lever.scope]})"),
+        ("settings", f"hasten run --set {lever.name}=SETTING"),
     ]
     first, *rest = paragraphs(lever.card)
     return [
@@ -76,4 +82,4 @@ def _card(lever: Lever[Any]) -> list[RenderableType]:
 
 
 def _best(gain_ratio: float) -> str:
-    return f"at best {times(gain_ratio)} as fast" if isfinite(gain_ratio) else "to nothing at best"
+    return f"at best {times(gain_ratio)} faster" if isfinite(gain_ratio) else "to nothing at best"

@@ -77,7 +77,7 @@ def code(source: str) -> str:
 def _answer(tuning: Tuning) -> list[str]:
     said = [f"`{_flat(command_line('tune', tuning.workload))}`"]
     if tuning.speedup is not None:
-        said.append(f"Measured in fresh launches: **{interval(tuning.speedup)}**, 95 % interval.")
+        said.append(f"Measured in fresh launches: **{interval(tuning.speedup)}**, 95% interval.")
     if tuning.plan.settings:
         said.append(f"Effect: {tuning.proof.effect} ({EFFECTS[tuning.proof.effect]}).")
     said += granted(tuning.assumed)
@@ -117,7 +117,7 @@ def _plan(tuning: Tuning) -> list[str]:
     for name, setting in tuning.plan.settings:
         row = known.get(name)
         gain = interval(row.speedup) if row is not None and row.speedup else ""
-        said = (str(row.effect), escaped(row.why)) if row is not None else ("", "pulled by hand")
+        said = (str(row.effect), escaped(row.why)) if row is not None else ("", "set by hand")
         rows.append((code(name), code(str(setting)), gain, *said))
     return _table(("lever", "setting", "alone", "effect", "why"), rows)
 
@@ -149,7 +149,7 @@ def _findings(tuning: Tuning) -> list[str]:
         ("costs", "finding", "measured", "what to do", "where"),
         (
             (
-                findings.cost(one), code(one.name), escaped(one.says), _remedy(one),
+                findings.cost(one), code(one.name), escaped(one.message), _remedy(one),
                 "<br>".join(_place(place, cwd) for place in one.places),
             )
             for one in found
@@ -168,7 +168,7 @@ def _place(place: Place, cwd: str) -> str:
 
 
 def _gates(tuning: Tuning) -> list[str]:
-    rows = ((PASSED[g.passed], escaped(g.name), escaped(g.says)) for g in tuning.proof.gates)
+    rows = ((PASSED[g.passed], escaped(g.name), escaped(g.message)) for g in tuning.proof.gates)
     return _table(("gate", "name", "measured"), rows)
 
 

@@ -23,7 +23,7 @@ from hasten.report import toml_file
 from hasten.report.document import utf8
 from hasten.report.evidence_table import State, doubt, evidence_table, read_state, state_of
 from hasten.report.files import write_atomically
-from hasten.report.guard_table import guard_table, read_band
+from hasten.report.guard_table import guard_table, read_envelope
 from hasten.report.machine_table import alike, fingerprint, machine_table
 from hasten.report.wording import EFFECTS, PLAN_NAME, command_line, granted, interval, words
 
@@ -47,7 +47,7 @@ class SavedPlan:
     Attributes:
         machine: the fingerprint: cpu, cores, torch, python; a missing key is unknown.
         command: the script (module, notebook, program) and its arguments.
-        band: how the script begins without levers; None where the run is not watched.
+        envelope: how the script begins without levers; None where the run is not watched.
         state: how far the plan can be relied on; None where the file does not say.
         assumed: what the user granted when it was tuned, by name.
     """
@@ -57,7 +57,7 @@ class SavedPlan:
     command: tuple[str, ...] = ()
     entry: Entry | None = None
     schema: int = SCHEMA
-    band: LossEnvelope | None = None
+    envelope: LossEnvelope | None = None
     state: State | None = None
     assumed: frozenset[str] = frozenset()
 
@@ -70,7 +70,7 @@ class Difference:
         refuses: True where the plan may be wrong here, not merely less good.
     """
 
-    says: str
+    message: str
     refuses: bool
 
 
@@ -99,8 +99,8 @@ def write_plan(path: Path, tuning: Tuning, *, lines: Mapping[str, str], today: d
     document.add("command", _command_table(tuning.workload))
     document.add("plan", _plan_table(tuning, lines))
     document.add("evidence", evidence_table(tuning))
-    if tuning.band is not None and tuning.plan.settings:
-        document.add("guard", guard_table(tuning.band))
+    if tuning.envelope is not None and tuning.plan.settings:
+        document.add("guard", guard_table(tuning.envelope))
     write_atomically(path, tomlkit.dumps(document))
 
 
@@ -165,7 +165,7 @@ def read_plan(path: Path) -> SavedPlan:
         machine=_table(path, content, "machine"),
         command=_argv(path, command),
         entry=_entry(path, command),
-        band=read_band(path, _table(path, content, "guard")),
+        envelope=read_envelope(path, _table(path, content, "guard")),
         state=read_state(_table(path, content, "evidence")),
         assumed=frozenset(_texts(path, content, "assume")),
     )
@@ -176,8 +176,8 @@ def read_plan(path: Path) -> SavedPlan:
 
 def doubts(saved: SavedPlan) -> tuple[Difference, ...]:
     """Say what was not shown of a plan, wherever it is used."""
-    says = doubt(saved.state, saved.plan)
-    return (Difference(says=says, refuses=saved.state is State.FAILED),) if says else ()
+    message = doubt(saved.state, saved.plan)
+    return (Difference(message=message, refuses=saved.state is State.FAILED),) if message else ()
 
 
 def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple[Difference, ...]:
@@ -188,9 +188,10 @@ def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple
     here = fingerprint(machine)
     found = [
         Difference(
-            says=shown(says.format(saved=then, here=here[key])), refuses=_decides(key, then, here)
+            message=shown(message.format(saved=then, here=here[key])),
+            refuses=_decides(key, then, here),
         )
-        for key, says in _SENTENCES.items()
+        for key, message in _SENTENCES.items()
         if key in here
         and (then := saved.machine.get(key)) is not None
         and not alike(key, then, here[key])
@@ -198,22 +199,22 @@ def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple
     found += _command_differences(saved, _spelt(workload))
     if saved.plan.settings:
         return tuple(found)
-    return tuple(Difference(says=item.says, refuses=False) for item in found)
+    return tuple(Difference(message=item.message, refuses=False) for item in found)
 
 
-def fitting_band(saved: SavedPlan, machine: Machine, workload: Workload) -> LossEnvelope | None:
+def fitting_envelope(saved: SavedPlan, machine: Machine, workload: Workload) -> LossEnvelope | None:
     """Return the part of the band that holds here and now.
 
     Losses are compared under the same arguments alone, times on the same processor alone.
     """
-    band = saved.band
-    if band is None:
+    envelope = saved.envelope
+    if envelope is None:
         return None
     if saved.command[1:] != _spelt(workload).argv[1:] or not saved.command:
-        return band.only_what_is_sure()
+        return envelope.only_what_is_sure()
     here = fingerprint(machine)
     same = all(saved.machine.get(key) == here.get(key) for key in ("cpu", "cores"))
-    return band if same else replace(band, step_s=None)
+    return envelope if same else replace(envelope, step_s=None)
 
 
 _SENTENCES = {
@@ -241,12 +242,12 @@ def _command_differences(saved: SavedPlan, workload: Workload) -> list[Differenc
     tuned = replace(workload, argv=saved.command, entry=saved.entry or workload.entry)
     then, now = _trained(tuned), _trained(workload)
     if then != now:
-        says = f"The plan was tuned for {shown(then)}, and this is {shown(now)}."
-        return [Difference(says=says, refuses=True)]
+        message = f"The plan was tuned for {shown(then)}, and this is {shown(now)}."
+        return [Difference(message=message, refuses=True)]
     if tuned.argv[1:] != workload.argv[1:]:
         arguments = shown(shlex.join(tuned.argv[1:])) or "(none)"
-        says = f"The plan was tuned with the arguments {arguments}."
-        return [Difference(says=says, refuses=False)]
+        message = f"The plan was tuned with the arguments {arguments}."
+        return [Difference(message=message, refuses=False)]
     return []
 
 
@@ -307,8 +308,8 @@ def _plan(path: Path, table: Mapping[str, Any]) -> Plan:
                 f"The setting of {shown(name)} in {path} is {reprlib.repr(setting)}.",
                 remedy="Write true, false, a number or a text.",
             )
-    pulled = ((name, setting) for name, setting in table.items() if setting is not False)
-    return Plan(tuple(sorted(pulled)))
+    applied = ((name, setting) for name, setting in table.items() if setting is not False)
+    return Plan(tuple(sorted(applied)))
 
 
 def _argv(path: Path, command: Mapping[str, Any]) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ class View:
         """Show what makes it slow."""
         self._board.diagnosis = diagnosis
         for finding in diagnosis.findings:
-            self._line(f"{findings.cost(finding)} {finding.name}: {finding.says}")
+            self._line(f"{findings.cost(finding)} {finding.name}: {finding.message}")
 
     def race_begins(self, baseline: Plan, candidate: Plan) -> None:
         """Show a new race."""

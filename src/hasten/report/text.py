@@ -85,24 +85,26 @@ def headline(tuning: Tuning) -> str:
         return _nothing("Nothing", "Nothing here", tuning.levers)
     if not tuning.proof.holds:
         return "A gate of the maths failed: do not use this plan."
-    if _is_only_pulled(tuning):
-        pulled = f"Nothing beside what you pulled ({tuning.plan})"
-        return _nothing(pulled, pulled, tuning.levers)
+    if _is_only_applied(tuning):
+        applied = f"Nothing beside what you set ({tuning.plan})"
+        return _nothing(applied, applied, tuning.levers)
     if tuning.speedup is None:
         return "The search ended before its best plan could be confirmed by fresh runs."
     if not tuning.speedup.is_gain:
         return f"Fresh runs did not confirm a gain: {interval(tuning.speedup)}."
     seen = tuning.passes
     if seen is None:
-        return f"This script can run {times(tuning.speedup.mid_ratio)} as fast."
+        return f"{times(tuning.speedup.mid_ratio)} faster."
     over = "a pass" if seen.pass_count == 1 else f"{seen.pass_count:,} passes"
-    return f"This script can run {times(seen.whole.mid_ratio)} as fast over {over} over its data."
+    return f"{times(seen.whole.mid_ratio)} faster over {over} over its data."
 
 
 def _nothing(so_far: str, at_all: str, rows: Sequence[LeverReport]) -> str:
     """Say that nothing was found, and what became of that which was faster for a while."""
     told = [row.why for row in rows if row.outcome in ("dropped", "rejected")]
-    lost = [next((says for lead, says in _LOST.items() if w.startswith(lead)), "") for w in told]
+    lost = [
+        next((message for lead, message in _LOST.items() if w.startswith(lead)), "") for w in told
+    ]
     proved = f"{so_far} was proved to make this script faster"
     if reasons := "; ".join(dict.fromkeys(filter(None, lost))):
         return f"{proved}: {reasons}."
@@ -111,23 +113,19 @@ def _nothing(so_far: str, at_all: str, rows: Sequence[LeverReport]) -> str:
     return f"{at_all} makes this script faster."
 
 
-def _is_only_pulled(tuning: Tuning) -> bool:
-    """Return whether the plan is what the user pulled: what a search finds it confirms, too."""
+def _is_only_applied(tuning: Tuning) -> bool:
+    """Return whether the plan is what the user set: what a search finds it confirms, too."""
     found_nothing = tuning.speedup is None and not tuning.unfinished
     return bool(tuning.plan.settings) and found_nothing and tuning.proof.holds
 
 
 def beneath(tuning: Tuning) -> list[str]:
     """Say what stands beneath the headline: the plan, its figure, its effect."""
-    said = []
-    if tuning.interrupted:
-        said.append("You interrupted the search; this is what was known by then.")
-    if tuning.out_of_time:
-        said.append("The budget was spent; this is what was known by then.")
+    said = ended(tuning)
     if not tuning.plan.settings:
-        return [*said, _reasons(tuning.levers)]
-    if _is_only_pulled(tuning):
-        said.append(_reasons(tuning.levers))
+        return [*said, f"{reasons(tuning.levers)} The reason for each stands below."]
+    if _is_only_applied(tuning):
+        said.append(reasons(tuning.levers))
     said.append(f"Plan: {tuning.plan}.")
     if tuning.speedup is not None:
         said.append(f"Measured in fresh runs: {_measured(tuning.speedup, tuning.means_ratio)}.")
@@ -137,9 +135,18 @@ def beneath(tuning: Tuning) -> list[str]:
     return said
 
 
+def ended(tuning: Tuning) -> list[str]:
+    """Say what cut a search short; nothing where it came to its end."""
+    if tuning.interrupted:
+        return ["You interrupted the search; this is what was known by then."]
+    if tuning.out_of_time:
+        return ["The budget was spent; this is what was known by then."]
+    return []
+
+
 def _by_passes(passes: Passes, speedup: Interval) -> str:
     """Say what the first pass and all passes gain, where the figure is of later ones."""
-    given = "; --for says how long the training is" if passes.is_assumed else ""
+    given = "; --train-time says how long the training is" if passes.is_assumed else ""
     return (
         f"That is from the second pass over the data on. The first pass of {passes.step_count:,} "
         f"steps, in which samples are kept: {times(passes.first_ratio)}. "
@@ -149,23 +156,24 @@ def _by_passes(passes: Passes, speedup: Interval) -> str:
 
 def _measured(speedup: Interval, means_ratio: float | None) -> str:
     ends = f"{times(speedup.low_ratio)} to {times(speedup.high_ratio)}"
-    means = "" if means_ratio is None else f"; ratio of plain means {times(means_ratio)}"
-    return f"{times(speedup.mid_ratio)}, 95 % interval {ends}{means}"
+    means = "" if means_ratio is None else f"; mean-based speedup {times(means_ratio)}"
+    return f"{times(speedup.mid_ratio)}, 95% interval {ends}{means}"
 
 
-def _reasons(rows: Sequence[LeverReport]) -> str:
+def reasons(rows: Sequence[LeverReport]) -> str:
+    """Say how many settings there were, and what became of them."""
     if not rows:
         return "There was no lever to try."
     counts = Counter(row.outcome for row in rows)
     counted = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
     joined = sum(row.why.startswith("not tried alone") for row in rows)
     together = f" ({joined} of them tried together, not alone)" if joined else ""
-    return f"Of {len(rows)} settings: {counted}{together}. The reason for each stands below."
+    return f"Of {len(rows)} settings: {counted}{together}."
 
 
 def _steps(tuning: Tuning) -> list[RenderableType]:
     before, after = tuning.baseline, tuning.tuned
-    lead = prose(f"As it is: {steps.speed(before)}. {steps.bottleneck(before)}")
+    lead = prose(f"Baseline: {steps.speed(before)}. {steps.bottleneck(before)}")
     if after is None:
         return [lead, Text(), steps.stack(before), Text(), steps.phases(before)]
     then = prose(f"Tuned: {steps.speed(after)}. {steps.bottleneck(after)}")
@@ -175,7 +183,7 @@ def _steps(tuning: Tuning) -> list[RenderableType]:
 
 
 def _tried(rows: Sequence[LeverReport]) -> list[RenderableType]:
-    names = [_setting(row) for row in rows]
+    names = [setting(row) for row in rows]
     width = min(max(map(len, names), default=0), 34)
     parts: list[RenderableType] = []
     for name, row in zip(names, rows, strict=True):
@@ -187,7 +195,8 @@ def _tried(rows: Sequence[LeverReport]) -> list[RenderableType]:
     return parts
 
 
-def _setting(row: LeverReport) -> str:
+def setting(row: LeverReport) -> str:
+    """Return a lever with its setting."""
     return row.lever if row.setting is None else f"{row.lever}={row.setting}"
 
 
@@ -195,7 +204,7 @@ def _maths(tuning: Tuning) -> list[RenderableType]:
     effect = tuning.proof.effect
     if not tuning.plan.settings and not tuning.proof.gates:
         return []
-    rows = [(PASSED[gate.passed], f"{gate.name}: {gate.says}") for gate in tuning.proof.gates]
+    rows = [(PASSED[gate.passed], f"{gate.name}: {gate.message}") for gate in tuning.proof.gates]
     if not rows:
         return [prose(f"{effect}: {EFFECTS[effect]}. No gate was run.")]
     counts = Counter(verdict for verdict, _ in rows)
@@ -210,8 +219,8 @@ def trust(tuning: Tuning) -> list[str]:
     if tuning.noise is not None:
         seen = percent(tuning.noise.resolution_ratio)
         said.append(
-            f"Differences under {seen} cannot be seen here in the given time; "
-            "a longer --budget sees smaller ones."
+            f"Smallest detectable change at this budget: {seen}; a longer --budget sees smaller "
+            "ones."
         )
         bias = tuning.noise.bias
         if not bias.low_ratio <= 1.0 <= bias.high_ratio:
@@ -219,10 +228,10 @@ def trust(tuning: Tuning) -> list[str]:
                 f"Two launches of the same script differed by {interval(bias)}: launches vary "
                 "here, so the published figure spans two pairs of them."
             )
-    if tuning.band is not None and tuning.plan.settings:
+    if tuning.envelope is not None and tuning.plan.settings:
         said.append(
-            "`hasten run` watches its first 50 steps against those without levers, and puts the "
-            "levers back where the training goes astray."
+            "`hasten run` compares its first 50 steps with those without levers, and disables the "
+            "levers if the loss diverges."
         )
     return [*said, *granted(tuning.assumed), *tuning.notes]
 

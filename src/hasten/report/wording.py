@@ -19,7 +19,7 @@ PLAN_NAME = "hasten.toml"
 EFFECTS = {
     Effect.EXACT: "the same bits",
     Effect.ROUNDING: "the same maths, sums in another order",
-    Effect.REDRAW: "the same law, other random draws",
+    Effect.DISTRIBUTION: "the same law, other random draws",
     Effect.PRECISION: "fewer bits in some numbers",
     Effect.LEARNING: "another algorithm",
 }
@@ -33,7 +33,7 @@ SAYS_NOTHING_RATIO = 1000.0
 
 
 def interval(ratio: Interval) -> str:
-    """Return a speed-up with its 95 % interval, unless so few pairs were run that it says nothing.
+    """Return a speed-up with its 95% interval, unless so few pairs were run that it says nothing.
 
     >>> from hasten.records import Interval
     >>> interval(Interval(low_ratio=1.1, mid_ratio=1.2, high_ratio=1.3))
@@ -65,11 +65,17 @@ def words(workload: Workload) -> tuple[str, ...]:
 
 def command_line(verb: str, workload: Workload, *, plan_path: Path | None = None) -> str:
     """Return the line to type, quoted for a shell; `--plan` only where it is not the default."""
-    option: tuple[str, ...] = ()
-    if plan_path is not None and plan_path.absolute() != Path(workload.cwd, PLAN_NAME):
-        path, cwd = plan_path.absolute(), Path(workload.cwd)
-        option = ("--plan", str(path.relative_to(cwd) if path.is_relative_to(cwd) else path))
+    path = named_plan(workload, plan_path)
+    option = ("--plan", path) if path else ()
     return shlex.join(("hasten", verb, *option, *words(workload)))
+
+
+def named_plan(workload: Workload, plan_path: Path | None) -> str:
+    """Return a plan file as seen from where the script starts; empty for the default one."""
+    if plan_path is None or plan_path.absolute() == Path(workload.cwd, PLAN_NAME):
+        return ""
+    path, cwd = plan_path.absolute(), Path(workload.cwd)
+    return str(path.relative_to(cwd) if path.is_relative_to(cwd) else path)
 
 
 def continued(command: str, *, width: int) -> str:

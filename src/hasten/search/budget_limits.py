@@ -30,12 +30,12 @@ class Refusal:
     """A race that was not run.
 
     Attributes:
-        says: why, in half a sentence that follows "not tried: ".
+        message: why, in half a sentence that follows "not tried: ".
     """
 
     asked: Proposal
     reason: RefusalReason
-    says: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Price:
 
 
 def _by_switch(asked: Proposal) -> Price:
-    return Price(launch_count=1 if asked.switch == "launch" else 0)
+    return Price(launch_count=1 if asked.scope == "launch" else 0)
 
 
 def _forever(asked: Proposal) -> float:
@@ -73,31 +73,31 @@ class BudgetLimits:
     ended: bool = False
 
 
-def refuse(asked: Proposal, terms: BudgetLimits) -> Refusal | None:
+def refuse(asked: Proposal, limits: BudgetLimits) -> Refusal | None:
     """Return why a race is not run, None where it may be.
 
     Races that look for a speed-up have to save more of the training than they cost; those that
     find a culprit or take levers out again are for something else.
     """
-    if terms.ended:
+    if limits.ended:
         return Refusal(
-            asked=asked, reason=RefusalReason.ENDED, says="the search was stopped before it"
+            asked=asked, reason=RefusalReason.ENDED, message="the search was stopped before it"
         )
-    price = terms.price(asked)
-    if price.launch_count > terms.launches_left:
-        says = f"it needs a fresh launch, and {terms.launches_left:.0f} are left"
-        return Refusal(asked=asked, reason=RefusalReason.LAUNCHES, says=says)
-    left_s = terms.left_s(asked)
+    price = limits.price(asked)
+    if price.launch_count > limits.launches_left:
+        message = f"it needs a fresh launch, and {limits.launches_left:.0f} are left"
+        return Refusal(asked=asked, reason=RefusalReason.LAUNCHES, message=message)
+    left_s = limits.left_s(asked)
     if price.wall_s > left_s:
-        says = "what is left of the budget is kept for the proof and the confirmation"
+        message = "what is left of the budget is kept for the proof and the confirmation"
         if left_s > 0:
             needed, left = duration(price.wall_s), duration(left_s)
-            says = f"its race needs about {needed}, and {left} were left of the budget"
-        return Refusal(asked=asked, reason=RefusalReason.TIME, says=says)
-    if asked.kind in _FOR_SPEED and terms.weighed_s < inf:
-        saved_s = terms.weighed_s * (1.0 - 1.0 / asked.expected_ratio)
+            message = f"its race needs about {needed}, and {left} were left of the budget"
+        return Refusal(asked=asked, reason=RefusalReason.TIME, message=message)
+    if asked.kind in _FOR_SPEED and limits.weighed_s < inf:
+        saved_s = limits.weighed_s * (1.0 - 1.0 / asked.expected_ratio)
         if saved_s < price.wall_s:
             saved, cost = duration(saved_s), duration(price.wall_s)
-            says = f"expected to save {saved} of {duration(terms.weighed_s)} and to cost {cost}"
-            return Refusal(asked=asked, reason=RefusalReason.WORTH, says=says)
+            message = f"expected to save {saved} of {duration(limits.weighed_s)} and to cost {cost}"
+            return Refusal(asked=asked, reason=RefusalReason.WORTH, message=message)
     return None

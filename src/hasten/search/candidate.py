@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from math import exp, inf, log
 from typing import TYPE_CHECKING
 
-from hasten.records import Effect, LeverReport, Phase, Setting, Switch
+from hasten.records import Effect, LeverReport, Phase, Scope, Setting
 from hasten.units import percent, times
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hasten.records import Plan, Profile
     from hasten.search.priors import Prior
 
-SWITCHES = tuple(Switch)  # cheapest first
+SCOPES = tuple(Scope)  # cheapest first
 _ALIKE_RATIO = 0.005
 
 # What stands for a record where there is none: a lever that its own file calls promising helps on
@@ -39,11 +39,11 @@ class Candidate:
         phases: the phases that it can shorten.
         settings: what to try, best guess first; at least one.
         gain_ratio: how many times faster it may make its phases at best.
-        switch: how far a running script can change it.
+        scope: how far a running script can change it.
         effect: the most that it does to the arithmetic.
         bundled: its first setting belongs into the first bundle; False where it is as likely to
             hurt as to help, and has to be tried alone.
-        idle: why a setting does nothing beside the others of a plan, empty where it does.
+        redundant_with: why a setting does nothing beside the others of a plan, empty where it does.
         forecasts: the speed-up that is expected of settings alone, where something says.
         named_ratio: the largest share of a step that a finding says it can take away; 0 for none.
         prior: what it did to other scripts, None where nobody has kept a record.
@@ -54,11 +54,11 @@ class Candidate:
     phases: frozenset[Phase]
     settings: tuple[Setting, ...]
     gain_ratio: float
-    switch: Switch
+    scope: Scope
     effect: Effect
     bundled: bool = True
     forecasts: Mapping[Setting, float] = field(default_factory=dict)
-    idle: Callable[[Setting, Plan], str] = lambda setting, plan: ""
+    redundant_with: Callable[[Setting, Plan], str] = lambda setting, plan: ""
     named_ratio: float = 0.0
     prior: Prior | None = None
     share_ratio: float = 1.0
@@ -130,7 +130,7 @@ def bounds(
     Args:
         knobs: every knob that is permitted here.
         profile: of the untouched script.
-        least_ratio: the gain that is worth a lever (0.02 is 2 %).
+        least_ratio: the gain that is worth a lever (0.02 is 2%).
         begun: levers that an earlier start of this search found worth a trial.
     """
     placed = [replace(knob, share_ratio=profile.share_ratio(*knob.phases)) for knob in knobs]
@@ -139,7 +139,7 @@ def bounds(
     waking_log = least_log / _FASTER_AT_MOST if awake else inf
     kept = [knob for knob in placed if knob.limit_log() >= waking_log or knob in awake]
     skipped = [knob for knob in placed if knob not in kept]
-    kept.sort(key=lambda knob: (-_promise(knob), SWITCHES.index(knob.switch)))
+    kept.sort(key=lambda knob: (-_promise(knob), SCOPES.index(knob.scope)))
     return tuple(kept), tuple(_skip(knob) for knob in skipped)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hasten.search.candidate import SWITCHES
+from hasten.search.candidate import SCOPES
 from hasten.search.proposal import is_taken_whole
 
 if TYPE_CHECKING:
@@ -20,19 +20,21 @@ if TYPE_CHECKING:
     from hasten.search.strategy import SearchStrategy
 
 
-def lead(story: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
+def lead(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
     """Race what findings name: together where the phases differ, then what is not in yet."""
-    together = _apart(_named(story.usable()))
+    together = _apart(_named(strategy.usable()))
     if len(together) > 1:
-        seen = yield from story.race_bundle(together)
-        if seen is not None and is_taken_whole(seen, story.stakes):
-            story.take(seen)
-            story.deciding |= dict.fromkeys((knob.lever for knob in together), seen)
-    for knob in _named(story.usable()):
+        seen = yield from strategy.race_bundle(together)
+        if seen is not None and is_taken_whole(seen, strategy.criteria):
+            strategy.take(seen)
+            strategy.deciding |= dict.fromkeys((knob.lever for knob in together), seen)
+    for knob in _named(strategy.usable()):
         setting = knob.settings[0]
-        is_due = story.outlook.named_ratio(knob) >= story.stakes.least_ratio
-        if is_due and not story.is_in(knob) and not knob.idle(setting, story.plan):
-            yield from story.attempt(knob, setting, story.outlook.expected_log(knob, setting))
+        is_due = strategy.estimator.named_ratio(knob) >= strategy.criteria.least_ratio
+        if is_due and not strategy.is_in(knob) and not knob.redundant_with(setting, strategy.plan):
+            yield from strategy.attempt(
+                knob, setting, strategy.estimator.expected_log(knob, setting)
+            )
 
 
 def _named(knobs: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -44,7 +46,7 @@ def _named(knobs: Sequence[Candidate]) -> Sequence[Candidate]:
 
     def order(knob: Candidate) -> tuple[float, float, int]:
         promise = knob.expected_log(knob.settings[0])
-        return -knob.named_ratio, -promise, SWITCHES.index(knob.switch)
+        return -knob.named_ratio, -promise, SCOPES.index(knob.scope)
 
     return sorted((knob for knob in knobs if knob.named_ratio), key=order)
 

@@ -7,8 +7,8 @@ from itertools import combinations, product
 from math import log1p
 from typing import TYPE_CHECKING
 
-from hasten.records import Comparison, Phase, Plan, Setting, Switch
-from hasten.search.candidate import SWITCHES, Candidate, at_most
+from hasten.records import Comparison, Phase, Plan, Scope, Setting
+from hasten.search.candidate import SCOPES, Candidate, at_most
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ _LOSS_RATIO = 0.98
 # nothing at all, after a loss, and after a bundle that disappointed.
 _AGAIN_RATIO, _LOST_RATIO, _DISAPPOINTED_RATIO = 0.3, 0.1, 0.5
 _MOVE_RATIO = 0.3
-_SWITCH_COSTS = (1.0, 1.25, 2.5)  # of a race, in the order of the switches
+_SCOPE_COSTS = (1.0, 1.25, 2.5)  # of a race, in the order of the switches
 
 
 @dataclass(kw_only=True)
@@ -69,7 +69,7 @@ class GainEstimator:
     def pointless(self, knob: Candidate, setting: Setting, plan: Plan) -> str:
         """Say why a setting is not worth a trial around a plan; empty where it is."""
         bounded = at_most(knob, self.share_ratio(knob)) if self.is_bounded(knob) else ""
-        return knob.idle(setting, plan) or bounded
+        return knob.redundant_with(setting, plan) or bounded
 
     def expected_log(self, knob: Candidate, setting: Setting) -> float:
         """Return the log of the speed-up that a trial gives on average, by all that is known."""
@@ -87,8 +87,8 @@ class GainEstimator:
         return _MOVE_RATIO * knob.expected_log(knob.settings[0], self.share_ratio(knob))
 
     def worth(self, knob: Candidate, expected_log: float) -> float:
-        """Return what is expected of a trial for what its kind of switch costs."""
-        return expected_log / _SWITCH_COSTS[SWITCHES.index(knob.switch)]
+        """Return what is expected of a trial for what its scope costs."""
+        return expected_log / _SCOPE_COSTS[SCOPES.index(knob.scope)]
 
     def seen_ratio(self, knob: Candidate, setting: Setting) -> float:
         """Return the last speed-up of a setting when toggled, 0 where it was not."""
@@ -104,7 +104,7 @@ class GainEstimator:
 
     def is_stale(self, knob: Candidate, setting: Setting) -> bool:
         """Return whether a setting that needs fresh launches has had its try."""
-        return knob.switch is Switch.LAUNCH and bool(self.seen_ratio(knob, setting))
+        return knob.scope is Scope.LAUNCH and bool(self.seen_ratio(knob, setting))
 
     def is_elsewhere(self, knob: Candidate, setting: Setting, plan: Plan) -> bool:
         """Return whether a setting was toggled around another plan than this one."""
@@ -118,12 +118,12 @@ def best_guess(knobs: Sequence[Candidate]) -> Plan:
 
 
 def number_pairs(
-    knobs: Sequence[Candidate], outlook: GainEstimator, plan: Plan
+    knobs: Sequence[Candidate], estimator: GainEstimator, plan: Plan
 ) -> Iterator[tuple[Candidate, Candidate, tuple[Setting, Setting]]]:
     """Yield two numeric knobs with settings near those of a plan, which may share the cores."""
     now = dict(plan.settings)
     numeric = [k for k in knobs if is_numeric(k) and len(k.settings) > 1]
-    numeric = [k for k in numeric if k.lever in now or not outlook.is_bounded(k)]
+    numeric = [k for k in numeric if k.lever in now or not estimator.is_bounded(k)]
     for one, other in combinations(numeric, 2):
         near = (neighbours(one, now.get(one.lever)), neighbours(other, now.get(other.lever)))
         for settings in product(*near):

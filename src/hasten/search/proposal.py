@@ -7,8 +7,8 @@ from enum import StrEnum
 from math import inf, prod
 from typing import TYPE_CHECKING
 
-from hasten.records import Comparison, Plan, Switch, Verdict
-from hasten.search.candidate import SWITCHES, Candidate
+from hasten.records import Comparison, Plan, Scope, Verdict
+from hasten.search.candidate import SCOPES, Candidate
 from hasten.units import duration
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Proposal:
 
     Attributes:
         lever: the knob in question; None where it is about several.
-        switch: the dearest switch among the levers that differ: what the race needs.
+        scope: the widest scope among the levers that differ: what the race needs.
         expected_ratio: the speed-up that such a race gives on average, 1 where it is not run
             for a speed-up.
         named_ratio: the largest share of a step that a finding names for a lever that differs.
@@ -50,7 +50,7 @@ class Proposal:
     baseline: Plan
     candidate: Plan
     lever: str | None
-    switch: Switch
+    scope: Scope
     expected_ratio: float = 1.0
     named_ratio: float = 0.0
 
@@ -60,7 +60,7 @@ class AcceptanceCriteria:
     """What is won and lost by pulling a lever.
 
     Attributes:
-        least_ratio: the gain that is worth a lever (0.02 is 2 %).
+        least_ratio: the gain that is worth a lever (0.02 is 2%).
         training_s: how long the training will run; what starts later than it saves is not
             taken. Infinite where nobody said.
     """
@@ -80,7 +80,7 @@ class AcceptanceCriteria:
         """Say why a speed-up that comes `later_s` behind is not taken.
 
         >>> AcceptanceCriteria(training_s=60.0).too_late(1.5, 30.0)
-        'starts 30 s later and saves 20 s of 1 m 00 s of training'
+        'starts 30 s later and saves 20 s of 1m 00s of training'
         """
         saved, whole = duration(self.saved_s(ratio)), duration(self.training_s)
         return f"starts {duration(later_s)} later and saves {saved} of {whole} of training"
@@ -95,40 +95,40 @@ def propose_race(
     lever: str | None = None,
     expected_ratio: float = 1.0,
 ) -> Proposal:
-    """Return the proposal of a race, with the switch that it needs."""
+    """Return the proposal of a race, with the scope that it needs."""
     differing = baseline.differing(candidate)
     turned = [knob for knob in knobs if knob.lever in differing]
-    switches = [SWITCHES.index(knob.switch) for knob in turned]
+    switches = [SCOPES.index(knob.scope) for knob in turned]
     return Proposal(
         kind=kind,
         baseline=baseline,
         candidate=candidate,
         lever=lever,
-        switch=SWITCHES[max(switches, default=0)],
+        scope=SCOPES[max(switches, default=0)],
         expected_ratio=expected_ratio,
         named_ratio=max((knob.named_ratio for knob in turned), default=0.0),
     )
 
 
-def is_better(comparison: Comparison, stakes: AcceptanceCriteria) -> bool:
+def is_better(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
     """Return whether the candidate is taken: it won, or its best estimate is worth it."""
-    return is_faster(comparison, stakes) and not starts_too_late(comparison, stakes)
+    return is_faster(comparison, criteria) and not starts_too_late(comparison, criteria)
 
 
-def is_taken_whole(comparison: Comparison, stakes: AcceptanceCriteria) -> bool:
+def is_taken_whole(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
     """Return whether a bundle comes in: it won, or showed much in noise that hid the proof.
 
     A race among so much noise is dropped where it shows less than it could have proved, which
     may be much; whether that is a gain is for the confirmation to say.
     """
-    if starts_too_late(comparison, stakes):
+    if starts_too_late(comparison, criteria):
         return False
     speedup = comparison.speedup
     clear = speedup is not None and speedup.mid_ratio > _CLEAR_RATIO
     return has_won(comparison) or (clear and not comparison.excludes_gain)
 
 
-def is_faster(comparison: Comparison, stakes: AcceptanceCriteria) -> bool:
+def is_faster(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
     """Return whether the candidate won, or is the best guess and worth a lever."""
     if has_won(comparison):
         return True
@@ -136,7 +136,7 @@ def is_faster(comparison: Comparison, stakes: AcceptanceCriteria) -> bool:
     return (
         comparison.verdict is Verdict.UNDECIDED
         and speedup is not None
-        and speedup.mid_ratio >= 1.0 + stakes.least_ratio
+        and speedup.mid_ratio >= 1.0 + criteria.least_ratio
     )
 
 
@@ -157,9 +157,9 @@ def without_guesses(plan: Plan, grounds: Mapping[str, Comparison | None]) -> Pla
     return won if won != plan else Plan()
 
 
-def starts_too_late(comparison: Comparison, stakes: AcceptanceCriteria) -> bool:
+def starts_too_late(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
     """Return whether the candidate's start costs more than its steps save of the training."""
     speedup, later_s = comparison.speedup, comparison.later_s
     if speedup is None or later_s is None or later_s <= 0.0:
         return False
-    return stakes.saved_s(speedup.mid_ratio) <= later_s
+    return criteria.saved_s(speedup.mid_ratio) <= later_s

@@ -24,8 +24,8 @@ def propose(
     knobs: Sequence[Candidate],
     history: Sequence[Comparison],
     *,
-    stakes: AcceptanceCriteria = EVEN,
-    terms: BudgetLimits = FREE,
+    criteria: AcceptanceCriteria = EVEN,
+    limits: BudgetLimits = FREE,
 ) -> Proposal | None:
     """Return the next race to run, None when the search is over.
 
@@ -35,61 +35,64 @@ def propose(
     Args:
         knobs: what may be turned, most promising first, see `bounds`.
         history: every comparison so far, failures included.
-        stakes: when a lever is taken.
-        terms: what may be spent. A race that does not meet them is passed over; a dearer one
+        criteria: when a lever is taken.
+        limits: what may be spent. A race that does not meet them is passed over; a dearer one
             does not end the search for cheaper ones.
     """
-    return _replay(knobs, history, stakes, terms)[1]
+    return _replay(knobs, history, criteria, limits)[1]
 
 
 def incumbent(
-    knobs: Sequence[Candidate], history: Sequence[Comparison], *, stakes: AcceptanceCriteria = EVEN
+    knobs: Sequence[Candidate],
+    history: Sequence[Comparison],
+    *,
+    criteria: AcceptanceCriteria = EVEN,
 ) -> Plan:
     """Return the best plan so far, at any point of the search."""
-    return retell(knobs, history, stakes=stakes).plan
+    return retell(knobs, history, criteria=criteria).plan
 
 
 def refusals(
     knobs: Sequence[Candidate],
     history: Sequence[Comparison],
     *,
-    stakes: AcceptanceCriteria = EVEN,
-    terms: BudgetLimits = FREE,
+    criteria: AcceptanceCriteria = EVEN,
+    limits: BudgetLimits = FREE,
 ) -> tuple[Refusal, ...]:
     """Return the races that were passed over, in the order of the search."""
-    return tuple(_replay(knobs, history, stakes, terms)[0].refused)
+    return tuple(_replay(knobs, history, criteria, limits)[0].refused)
 
 
 def retell(
     knobs: Sequence[Candidate],
     history: Sequence[Comparison],
     *,
-    stakes: AcceptanceCriteria,
-    terms: BudgetLimits | None = None,
+    criteria: AcceptanceCriteria,
+    limits: BudgetLimits | None = None,
 ) -> SearchStrategy:
     """Return the story as far as the history goes, with no further race run."""
-    story, asked = _replay(knobs, history, stakes, terms or _STOPPED)
-    return _replay(knobs, history, stakes, _STOPPED)[0] if asked else story
+    strategy, asked = _replay(knobs, history, criteria, limits or _STOPPED)
+    return _replay(knobs, history, criteria, _STOPPED)[0] if asked else strategy
 
 
 def _replay(
     knobs: Sequence[Candidate],
     history: Sequence[Comparison],
-    stakes: AcceptanceCriteria,
-    terms: BudgetLimits,
+    criteria: AcceptanceCriteria,
+    limits: BudgetLimits,
 ) -> tuple[SearchStrategy, Proposal | None]:
     known = {(seen.baseline, seen.candidate): seen for seen in history}
-    story = SearchStrategy(knobs=knobs, stakes=stakes)
-    steps = story.tell()
+    strategy = SearchStrategy(knobs=knobs, criteria=criteria)
+    steps = strategy.tell()
     try:
         asked = next(steps)
         while True:
             answer = known.get((asked.baseline, asked.candidate))
             if answer is None:
-                refusal = refuse(asked, terms)
+                refusal = refuse(asked, limits)
                 if refusal is None:
-                    return story, asked
-                story.refused.append(refusal)
+                    return strategy, asked
+                strategy.refused.append(refusal)
             asked = steps.send(answer)
     except StopIteration:
-        return story, None
+        return strategy, None

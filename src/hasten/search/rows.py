@@ -25,45 +25,45 @@ def rows(
     knobs: Sequence[Candidate],
     history: Sequence[Comparison],
     *,
-    stakes: AcceptanceCriteria = EVEN,
-    terms: BudgetLimits | None = None,
+    criteria: AcceptanceCriteria = EVEN,
+    limits: BudgetLimits | None = None,
 ) -> tuple[LeverReport, ...]:
     """Return one row per knob: kept, dropped, failed, or skipped where nobody tried it.
 
     Args:
         knobs: what could be turned.
         history: every comparison.
-        stakes: when a lever is taken.
-        terms: those that the search ended under; they say why a lever was not tried. None where
+        criteria: when a lever is taken.
+        limits: those that the search ended under; they say why a lever was not tried. None where
             the search was stopped.
     """
-    story = retell(knobs, history, stakes=stakes, terms=terms)
-    return tuple(_row(knob, story) for knob in knobs)
+    strategy = retell(knobs, history, criteria=criteria, limits=limits)
+    return tuple(_row(knob, strategy) for knob in knobs)
 
 
-def _row(knob: Candidate, story: SearchStrategy) -> LeverReport:
-    setting = dict(story.plan.settings).get(knob.lever)
-    seen = story.deciding.get(knob.lever)
-    if seen is None and knob.lever in story.doubted:
-        seen = story.bundle
-    if knob.lever in story.broken:
-        failed = story.broken[knob.lever]
+def _row(knob: Candidate, strategy: SearchStrategy) -> LeverReport:
+    setting = dict(strategy.plan.settings).get(knob.lever)
+    seen = strategy.deciding.get(knob.lever)
+    if seen is None and knob.lever in strategy.doubted:
+        seen = strategy.bundle
+    if knob.lever in strategy.broken:
+        failed = strategy.broken[knob.lever]
         return _report(knob, dict(failed.candidate.settings)[knob.lever], "failed", _broke(failed))
     if setting is not None and seen is None:
-        return _report(knob, setting, "kept", _kept_unseen(knob, story))
-    if seen is None and knob.lever in story.replaced:
-        return _replaced(knob, story.replaced[knob.lever])
+        return _report(knob, setting, "kept", _kept_unseen(knob, strategy))
+    if seen is None and knob.lever in strategy.replaced:
+        return _replaced(knob, strategy.replaced[knob.lever])
     if seen is None:
-        return _report(knob, None, "skipped", _untried(knob, story))
+        return _report(knob, None, "skipped", _untried(knob, strategy))
     if setting is not None:
         why = f"{_figure_of(seen)}{_unproven(seen)}{_expected(knob, seen)}"
         return _report(knob, setting, "kept", why, seen)
     tried = dict(seen.candidate.settings)[knob.lever]
-    if knob.lever in story.doubted:
-        again = inverse_figure(story.doubted[knob.lever])
+    if knob.lever in strategy.doubted:
+        again = inverse_figure(strategy.doubted[knob.lever])
         why = f"{_figure_of(seen)}, but {again} in a second race: no gain worth a lever here"
         return _report(knob, tried, "dropped", why, seen)
-    why = f"{_figure_of(seen)}: {_dropped(seen, story.stakes)}{_expected(knob, seen)}"
+    why = f"{_figure_of(seen)}: {_dropped(seen, strategy.criteria)}{_expected(knob, seen)}"
     return _report(knob, tried, "dropped", why, seen)
 
 
@@ -73,32 +73,32 @@ def _replaced(knob: Candidate, seen: Comparison) -> LeverReport:
     return _report(knob, before, "dropped", f"{came} in its place: {figure(seen)}")
 
 
-def _kept_unseen(knob: Candidate, story: SearchStrategy) -> str:
-    if knob.lever in story.moved:
-        seen = story.moved[knob.lever]
+def _kept_unseen(knob: Candidate, strategy: SearchStrategy) -> str:
+    if knob.lever in strategy.moved:
+        seen = strategy.moved[knob.lever]
         before = dict(seen.baseline.settings)[knob.lever]
         return f"{figure(seen)} over {before}; not measured alone"
-    together = figure(story.bundle) if story.bundle else "not measured"
-    why = _why_passed_over(knob, story)
-    return f"pulled together with other levers ({together}); not measured alone{why and ': '}{why}"
+    together = figure(strategy.bundle) if strategy.bundle else "not measured"
+    why = _why_passed_over(knob, strategy)
+    return f"part of the winning set ({together}); not measured separately{why and ': '}{why}"
 
 
-def _untried(knob: Candidate, story: SearchStrategy) -> str:
-    why = _why_passed_over(knob, story) or "the search ended before its turn"
+def _untried(knob: Candidate, strategy: SearchStrategy) -> str:
+    why = _why_passed_over(knob, strategy) or "the search ended before its turn"
     limit = times(exp(knob.limit_log()))
-    could = "" if knob.lever in story.bounded else f"; it could give at most {limit}"
-    together = story.together
+    could = "" if knob.lever in strategy.bounded else f"; it could give at most {limit}"
+    together = strategy.together
     if together is None or knob.lever not in dict(together.candidate.settings):
         return f"not tried: {why}{could}"
     return f"not tried alone: {why}{could} ({figure(together)} together with other levers)"
 
 
-def _why_passed_over(knob: Candidate, story: SearchStrategy) -> str:
+def _why_passed_over(knob: Candidate, strategy: SearchStrategy) -> str:
     """Return the reason of the last race about a knob that was not run, empty where none was."""
-    if knob.lever in story.bounded:
-        return story.bounded[knob.lever]
-    about = [refusal for refusal in story.refused if _is_about(refusal, knob)]
-    return about[-1].says if about else ""
+    if knob.lever in strategy.bounded:
+        return strategy.bounded[knob.lever]
+    about = [refusal for refusal in strategy.refused if _is_about(refusal, knob)]
+    return about[-1].message if about else ""
 
 
 def _is_about(refusal: Refusal, knob: Candidate) -> bool:
@@ -131,8 +131,8 @@ def figure(seen: Comparison) -> str:
     speedup = seen.speedup
     if speedup is None:
         return "no pairs"
-    says = speedup.high_ratio / speedup.low_ratio < _SAYS_NOTHING_RATIO
-    ends = f" [{speedup.low_ratio:.2f}, {speedup.high_ratio:.2f}]" if says else ""
+    message = speedup.high_ratio / speedup.low_ratio < _SAYS_NOTHING_RATIO
+    ends = f" [{speedup.low_ratio:.2f}, {speedup.high_ratio:.2f}]" if message else ""
     count = len(seen.pairs)
     return f"{times(speedup.mid_ratio)}{ends} after {count} pair{'s' if count != 1 else ''}"
 
@@ -156,18 +156,18 @@ def _unproven(seen: Comparison) -> str:
     return "" if seen.verdict is Verdict.WIN else ": the best guess, not proven alone"
 
 
-def _dropped(seen: Comparison, stakes: AcceptanceCriteria) -> str:
+def _dropped(seen: Comparison, criteria: AcceptanceCriteria) -> str:
     speedup = seen.speedup
-    if is_faster(seen, stakes) and starts_too_late(seen, stakes) and speedup and seen.later_s:
-        return stakes.too_late(speedup.mid_ratio, seen.later_s)
+    if is_faster(seen, criteria) and starts_too_late(seen, criteria) and speedup and seen.later_s:
+        return criteria.too_late(speedup.mid_ratio, seen.later_s)
     if speedup is not None and speedup.high_ratio < 1.0:
         return "slower here"
     if seen.excludes_gain:
         return "no gain worth a lever here"
-    return "no gain that can be told from noise here"
+    return "no measurable gain"
 
 
 def _broke(failed: Comparison) -> str:
     first = failed.failure.strip().splitlines()[0]
     levers = len(failed.candidate.settings)
-    return first if levers == 1 else f"{first} (with {levers - 1} other levers pulled)"
+    return first if levers == 1 else f"{first} (with {levers - 1} other levers)"

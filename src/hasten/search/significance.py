@@ -17,19 +17,21 @@ if TYPE_CHECKING:
 _DOUBTED_RATIO = 1.06
 
 
-def doubt(story: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
+def doubt(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
     """Race a gain that is small or guessed once more: of many races some win by chance.
 
     A plan that does not win again is left with the knobs that have won alone, then with none.
     """
-    while story.plan.settings:
-        grounds = {name: story.deciding.get(name, story.bundle) for name, _ in story.plan.settings}
+    while strategy.plan.settings:
+        grounds = {
+            name: strategy.deciding.get(name, strategy.bundle) for name, _ in strategy.plan.settings
+        }
         if shown_ratio(grounds.values()) > _DOUBTED_RATIO:
             return
-        seen = yield from story.race(Kind.PRUNE, story.plan, Plan())
-        least = 1.0 + story.stakes.least_ratio / 2
+        seen = yield from strategy.race(Kind.PRUNE, strategy.plan, Plan())
+        least = 1.0 + strategy.criteria.least_ratio / 2
         if seen is None or seen.speedup is None or seen.speedup.mid_ratio <= 1.0 / least:
             return
-        left = without_guesses(story.plan, grounds)
-        story.doubted |= dict.fromkeys(story.plan.differing(left), seen)
-        story.plan = left
+        left = without_guesses(strategy.plan, grounds)
+        strategy.doubted |= dict.fromkeys(strategy.plan.differing(left), seen)
+        strategy.plan = left

@@ -24,7 +24,7 @@ from itertools import islice
 from math import exp, inf
 from typing import TYPE_CHECKING, TypeAlias
 
-from hasten.records import Comparison, Plan, Setting, Switch, Verdict
+from hasten.records import Comparison, Plan, Scope, Setting, Verdict
 from hasten.search.findings_first import lead
 from hasten.search.gain_estimator import GainEstimator, best_guess, is_numeric, number_pairs
 from hasten.search.proposal import (
@@ -60,9 +60,9 @@ class SearchStrategy:
 
     Attributes:
         knobs: most promising first.
-        stakes: when a lever is taken.
+        criteria: when a lever is taken.
         plan: the incumbent.
-        outlook: what may be expected of the knobs around it.
+        estimator: what may be expected of the knobs around it.
         bundle: the comparison by which the incumbent's first knobs came in, None without one.
         together: the last race of a bundle, whatever came of it.
         deciding: for each knob the comparison that decided about it.
@@ -76,7 +76,7 @@ class SearchStrategy:
     """
 
     knobs: Sequence[Candidate]
-    stakes: AcceptanceCriteria
+    criteria: AcceptanceCriteria
     plan: Plan = field(default_factory=Plan)
     bundle: Comparison | None = None
     together: Comparison | None = None
@@ -91,9 +91,9 @@ class SearchStrategy:
 
     def __post_init__(self) -> None:
         # In noise that hides a small gain it takes a larger one to come in, and none to stay.
-        least_ratio = min(self.stakes.least_ratio, LEAST_RATIO)
-        self._to_stay = replace(self.stakes, least_ratio=least_ratio)
-        self.outlook = GainEstimator(least_ratio=least_ratio)
+        least_ratio = min(self.criteria.least_ratio, LEAST_RATIO)
+        self._to_stay = replace(self.criteria, least_ratio=least_ratio)
+        self.estimator = GainEstimator(least_ratio=least_ratio)
 
     def tell(self) -> Steps:
         """Run the whole search, in rounds until a round changes nothing."""
@@ -136,14 +136,14 @@ class SearchStrategy:
             k.lever for knob in self.knobs if knob.lever in came for k in rivals(knob, self.knobs)
         }
         self.plan = seen.candidate
-        self.outlook.look(seen, self.plan)
+        self.estimator.look(seen, self.plan)
 
     def usable(self) -> list[Candidate]:
         """Return the knobs that have broken nothing."""
         return [knob for knob in self.knobs if knob.lever not in self.broken]
 
     def _is_promising(self, knob: Candidate) -> bool:
-        known = self.is_in(knob) or knob.lever in self.deciding or self.outlook.is_bounded(knob)
+        known = self.is_in(knob) or knob.lever in self.deciding or self.estimator.is_bounded(knob)
         return knob.bundled and knob.chance_ratio >= _PROMISING_RATIO and not known
 
     def is_in(self, knob: Candidate) -> bool:
@@ -159,7 +159,7 @@ class SearchStrategy:
                 return
             seen = yield from self.race_bundle(usable)
             if seen is None:
-                usable = [knob for knob in usable if knob.switch is not Switch.LAUNCH]
+                usable = [knob for knob in usable if knob.scope is not Scope.LAUNCH]
                 if len(usable) < 2:
                     return
                 seen = yield from self.race_bundle(usable)
@@ -178,24 +178,24 @@ class SearchStrategy:
         """Race some knobs together, each at its best guess."""
         candidate = self.plan
         for knob in knobs:
-            candidate = candidate.pull(knob.lever, knob.settings[0])
-        expected_log = sum(self.outlook.expected_log(k, k.settings[0]) for k in knobs)
+            candidate = candidate.with_lever(knob.lever, knob.settings[0])
+        expected_log = sum(self.estimator.expected_log(k, k.settings[0]) for k in knobs)
         return (yield from self.race(Kind.BUNDLE, self.plan, candidate, expected_log=expected_log))
 
     def _read_bundle(self, seen: Comparison) -> Steps:
-        if is_taken_whole(seen, self.stakes):
+        if is_taken_whole(seen, self.criteria):
             self.take(seen)
             self.bundle = seen
             return
         names = {name for name, _ in seen.candidate.settings}
-        self.outlook.disappointed |= names
+        self.estimator.disappointed |= names
         knobs = [knob for knob in self.usable() if knob.lever in names]
         hurts = seen.speedup is not None and seen.speedup.mid_ratio < _HURTS_RATIO
         if len(knobs) < _GROUP_COUNT or not hurts:
             return
         for half in (knobs[: len(knobs) // 2], knobs[len(knobs) // 2 :]):
             part = yield from self.race_bundle(half)
-            if part is not None and is_taken_whole(part, self.stakes):
+            if part is not None and is_taken_whole(part, self.criteria):
                 self.take(part)
                 self.bundle = part
 
@@ -220,16 +220,16 @@ class SearchStrategy:
         """Try the knobs that do nothing alone all together: two may each hide the other's gain."""
         candidate, expected_log = self.plan, 0.0
         for knob in self.usable():
-            setting = self.outlook.best_seen(knob)
-            if self.outlook.pointless(knob, setting, self.plan):
+            setting = self.estimator.best_seen(knob)
+            if self.estimator.pointless(knob, setting, self.plan):
                 continue
-            if not self.is_in(knob) and not self.outlook.is_slower(knob, setting):
-                candidate = candidate.pull(knob.lever, setting)
-                expected_log += self.outlook.expected_log(knob, setting)
+            if not self.is_in(knob) and not self.estimator.is_slower(knob, setting):
+                candidate = candidate.with_lever(knob.lever, setting)
+                expected_log += self.estimator.expected_log(knob, setting)
         if len(self.plan.differing(candidate)) < 2:
             return
         seen = yield from self.race(Kind.BUNDLE, self.plan, candidate, expected_log=expected_log)
-        if seen is not None and has_won(seen) and is_better(seen, self.stakes):
+        if seen is not None and has_won(seen) and is_better(seen, self.criteria):
             for lever in self.plan.differing(candidate):
                 self.deciding.pop(lever, None)
                 self.pruned.discard(lever)
@@ -263,11 +263,11 @@ class SearchStrategy:
             setting = knob.settings[min(guess_index, len(knob.settings) - 1)]
             if knob.lever in done or not self._is_open(knob, setting, again=again):
                 continue
-            if why := self.outlook.pointless(knob, setting, self.plan):
+            if why := self.estimator.pointless(knob, setting, self.plan):
                 self.bounded[knob.lever] = why
                 continue
-            expected_log = self.outlook.expected_log(knob, setting)
-            worth = self.outlook.worth(knob, expected_log)
+            expected_log = self.estimator.expected_log(knob, setting)
+            worth = self.estimator.worth(knob, expected_log)
             if worth > most:
                 found, most = (knob, setting, expected_log), worth
         return found
@@ -276,13 +276,15 @@ class SearchStrategy:
         """Return whether a toggle is due; once more `again` for what is known of another plan."""
         if self.is_in(knob):
             return False
-        if again and self.outlook.is_elsewhere(knob, setting, self.plan):
+        if again and self.estimator.is_elsewhere(knob, setting, self.plan):
             return True
-        return not (self.outlook.is_slower(knob, setting) or self.outlook.is_stale(knob, setting))
+        return not (
+            self.estimator.is_slower(knob, setting) or self.estimator.is_stale(knob, setting)
+        )
 
     def attempt(self, knob: Candidate, setting: Setting, expected_log: float) -> Steps:
         """Race one knob more."""
-        candidate = self.plan.pull(knob.lever, setting)
+        candidate = self.plan.with_lever(knob.lever, setting)
         seen = yield from self.race(
             Kind.TOGGLE, self.plan, candidate, lever=knob.lever, expected_log=expected_log
         )
@@ -292,9 +294,9 @@ class SearchStrategy:
             self.broken[knob.lever] = seen
             return
         self.deciding[knob.lever] = seen
-        is_first = not any(self.outlook.seen_ratio(knob, one) for one in knob.settings)
-        self.outlook.toggle(knob, setting, seen)
-        if is_better(seen, self.stakes):
+        is_first = not any(self.estimator.seen_ratio(knob, one) for one in knob.settings)
+        self.estimator.toggle(knob, setting, seen)
+        if is_better(seen, self.criteria):
             self.take(seen)
         elif is_first:
             yield from instead(self, knob, setting)
@@ -325,14 +327,14 @@ class SearchStrategy:
     def _move(
         self, knob: Candidate, setting: Setting
     ) -> Generator[Proposal, Comparison | None, bool]:
-        candidate = self.plan.pull(knob.lever, setting)
+        candidate = self.plan.with_lever(knob.lever, setting)
         if candidate == self.plan:
             return False
-        expected_log = self.outlook.move_log(knob)
+        expected_log = self.estimator.move_log(knob)
         seen = yield from self.race(
             Kind.REFINE, self.plan, candidate, lever=knob.lever, expected_log=expected_log
         )
-        if seen is None or not is_better(seen, self.stakes):
+        if seen is None or not is_better(seen, self.criteria):
             return False
         self.take(seen)
         self.moved[knob.lever] = seen
@@ -347,14 +349,16 @@ class SearchStrategy:
 
         One step of each alone may lose what both together gain.
         """
-        near = number_pairs(self.usable(), self.outlook, self.plan)
+        near = number_pairs(self.usable(), self.estimator, self.plan)
         for one, other, settings in islice(near, _MOST_PAIRS):
-            candidate = self.plan.pull(one.lever, settings[0]).pull(other.lever, settings[1])
+            candidate = self.plan.with_lever(one.lever, settings[0]).with_lever(
+                other.lever, settings[1]
+            )
             if len(self.plan.differing(candidate)) < 2:
                 continue
-            expected_log = max(self.outlook.move_log(one), self.outlook.move_log(other))
+            expected_log = max(self.estimator.move_log(one), self.estimator.move_log(other))
             seen = yield from self.race(Kind.PAIR, self.plan, candidate, expected_log=expected_log)
-            if seen is not None and is_better(seen, self.stakes):
+            if seen is not None and is_better(seen, self.criteria):
                 for lever in (one.lever, other.lever):
                     self.deciding[lever] = seen
                     self.pruned.discard(lever)
@@ -366,7 +370,7 @@ class SearchStrategy:
     def _prune(self, *, cheap: bool = False) -> Steps:
         """Race knobs' absence against their presence; where `cheap`, if no launch is needed."""
         found = [k for k in self.knobs if self.is_in(k) and not self._is_settled(k.lever)]
-        levers = [k.lever for k in reversed(found) if not (cheap and k.switch is Switch.LAUNCH)]
+        levers = [k.lever for k in reversed(found) if not (cheap and k.scope is Scope.LAUNCH)]
         if len(levers) >= _GROUP_COUNT:
             yield from self._leave_out(levers[: len(levers) // 2])
         for lever in levers:
@@ -388,7 +392,7 @@ class SearchStrategy:
             self.pruned.add(name)
         if not needed:
             self.plan = without
-            self.outlook.look(seen, without)
+            self.estimator.look(seen, without)
 
     def _is_settled(self, lever: str) -> bool:
         """True when it was raced against its absence, or around the very same other settings."""

@@ -31,24 +31,28 @@ def rivals(knob: Candidate, knobs: Sequence[Candidate]) -> list[Candidate]:
 
 
 def instead(
-    story: SearchStrategy, knob: Candidate, setting: Setting
+    strategy: SearchStrategy, knob: Candidate, setting: Setting
 ) -> Generator[Proposal, Comparison | None, None]:
     """Race a knob that gave nothing beside the rivals that are in once in their place."""
-    levers = {other.lever for other in rivals(knob, story.knobs) if story.is_in(other)}
-    left_log = knob.limit_log(story.outlook.share_ratio(knob))
-    if not levers or left_log < log1p(story.stakes.least_ratio):
+    levers = {other.lever for other in rivals(knob, strategy.knobs) if strategy.is_in(other)}
+    left_log = knob.limit_log(strategy.estimator.share_ratio(knob))
+    if not levers or left_log < log1p(strategy.criteria.least_ratio):
         return
-    kept = frozenset(name for name, _ in story.plan.settings) - levers
-    candidate = story.plan.only(kept).pull(knob.lever, setting)
-    if knob.idle(setting, candidate):
+    kept = frozenset(name for name, _ in strategy.plan.settings) - levers
+    candidate = strategy.plan.only(kept).with_lever(knob.lever, setting)
+    if knob.redundant_with(setting, candidate):
         return
-    seen = yield from story.race(
-        Kind.TOGGLE, story.plan, candidate, lever=knob.lever, expected_log=_CHANCE_RATIO * left_log
+    seen = yield from strategy.race(
+        Kind.TOGGLE,
+        strategy.plan,
+        candidate,
+        lever=knob.lever,
+        expected_log=_CHANCE_RATIO * left_log,
     )
-    if seen is None or not is_better(seen, story.stakes):
+    if seen is None or not is_better(seen, strategy.criteria):
         return
-    story.take(seen)
-    story.deciding[knob.lever] = seen
+    strategy.take(seen)
+    strategy.deciding[knob.lever] = seen
     for lever in levers:
-        story.deciding.pop(lever, None)
-        story.replaced[lever] = seen
+        strategy.deciding.pop(lever, None)
+        strategy.replaced[lever] = seen

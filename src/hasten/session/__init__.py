@@ -47,11 +47,10 @@ class Options:
     Attributes:
         budget_s: seconds that the whole tuning may take.
         first_s: seconds in which a first answer should be there, where the script permits that.
-        keep: the strongest effect on the arithmetic that needs no further permission.
-        allow: a stronger effect that the user permits, PRECISION or LEARNING.
+        numerics: the strongest effect on the numbers that the user permits.
         only: levers to try, all where it is empty.
         skip: levers not to try.
-        pulled: levers pulled by hand, below everything that is tried.
+        applied: levers set by hand, below everything that is tried.
         patience_s: how long to wait for the first training step.
         training_s: how long the training will run, where the user said so.
         force: go on in spite of differences.
@@ -63,11 +62,10 @@ class Options:
 
     budget_s: float = 300.0
     first_s: float = inf
-    keep: Effect = Effect.REDRAW
-    allow: Effect | None = None
+    numerics: Effect = Effect.DISTRIBUTION
     only: frozenset[str] = frozenset()
     skip: frozenset[str] = frozenset()
-    pulled: Plan = field(default_factory=Plan)
+    applied: Plan = field(default_factory=Plan)
     patience_s: float = 60.0
     training_s: float | None = None
     force: bool = False
@@ -161,18 +159,18 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
     protect(workload, options, view)
     view.stage("profile", "starting the script")
     facts = doctor(workload.python)
-    with open_bench(workload, options, facts) as bench:
-        seen = observe(bench, options.pulled, step_count=options.step_count)
+    with open_runner(workload, options, facts) as runner:
+        seen = observe(runner, options.applied, step_count=options.step_count)
         view.profiled(seen)
         view.stage("profile", "our own cost, and what this machine can do")
-        seen = measure_own_cost(bench, seen, options.pulled)
-        seen = measure_peaks(bench, seen, options.pulled)
+        seen = measure_own_cost(runner, seen, options.applied)
+        seen = measure_peaks(runner, seen, options.applied)
         view.stage("profile", "what a loader that costs nothing would give")
-        seen = measure_ceiling(bench, seen, options.pulled)
+        seen = measure_ceiling(runner, seen, options.applied)
         view.stage("profile", "a closer look at what makes it slow")
-        diagnosis = examine(bench, options.pulled, seen, facts, seconds=_LOOK_S)
+        diagnosis = examine(runner, options.applied, seen, facts, seconds=_LOOK_S)
         view.found(diagnosis)
-        notes = bench.notes
+        notes = runner.notes
     return Profiling(
         machine=_of_what_trained(facts), workload=workload, profile=seen, diagnosis=diagnosis,
         notes=notes, assumed=tuple(sorted(options.assumed)),
@@ -198,21 +196,21 @@ def _of_what_trained(machine: Machine) -> Machine:
 def run(
     workload: Workload,
     plan: Plan,
-    band: LossEnvelope | None = None,
+    envelope: LossEnvelope | None = None,
     assumed: frozenset[str] = frozenset(),
 ) -> NoReturn:
     """Become the script, under `plan`. With an empty plan this is plain python.
 
     Args:
         workload: the user's command.
-        plan: levers to pull.
-        band: what its first steps are held against; None leaves them unwatched.
+        plan: levers to apply.
+        envelope: what its first steps are held against; None leaves them unwatched.
         assumed: what the user granted, by name.
     """
     from hasten.errors import UsageError
     from hasten.trials.child_environment import environment
 
-    guarded = {} if band is None else {"band": asdict(band)}
+    guarded = {} if envelope is None else {"band": asdict(envelope)}
     env = dict(os.environ)
     if plan.settings:
         env = environment(plan, mode="run", assumed=assumed, **guarded)
@@ -229,7 +227,7 @@ def run(
 
 
 @contextmanager
-def open_bench(
+def open_runner(
     workload: Workload, options: Options, facts: Machine, code: CompiledCode | None = None,
     *, deadline: Deadline = NEVER,
 ) -> Iterator[TrialRunner]:  # fmt: skip
@@ -253,6 +251,6 @@ def open_bench(
         isolation=best_isolation(workload.cwd),
         patience_s=options.patience_s,
         available_bytes=facts.memory.available_bytes,
-        make_arm=partial(TrialProcess, code=code, deadline=deadline, assumed=options.assumed),
-    ) as bench:
-        yield bench
+        make_trial=partial(TrialProcess, code=code, deadline=deadline, assumed=options.assumed),
+    ) as runner:
+        yield runner

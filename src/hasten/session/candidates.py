@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def find_knobs(
-    scene: ScriptContext,
+    context: ScriptContext,
     options: Options,
     *,
     least_ratio: float,
@@ -27,7 +27,7 @@ def find_knobs(
     """Return the levers that are worth a trial, most promising first, and the others' rows.
 
     Args:
-        scene: the machine and the script.
+        context: the machine and the script.
         options: what the user permits.
         least_ratio: the least gain that is worth a trial.
         findings: what was seen to cost time, and which lever can take it away.
@@ -37,8 +37,8 @@ def find_knobs(
     named = begun.named if begun.settings else _named(findings)
     for name, lever in discover().items():
         why = _left_out(name, options)
-        settings = () if why else begun.settings.get(name) or lever.settings(scene)
-        why = why or (_forbidden(lever.effect, options) if settings else lever.why_not(scene))
+        settings = () if why else begun.settings.get(name) or lever.settings(context)
+        why = why or (_forbidden(lever.effect, options) if settings else lever.why_not(context))
         if why:
             rows.append(
                 LeverReport(
@@ -52,18 +52,18 @@ def find_knobs(
                 phases=lever.phases,
                 settings=settings,
                 gain_ratio=lever.gain_ratio,
-                switch=lever.switch,
+                scope=lever.scope,
                 effect=lever.effect,
-                bundled=lever.promising(scene),
-                idle=lever.idle,
-                forecasts=_forecasts(lever, scene, settings),
+                bundled=lever.promising(context),
+                redundant_with=lever.redundant_with,
+                forecasts=_forecasts(lever, context, settings),
                 named_ratio=named.get(name, 0.0),
                 prior=priors.get(name),
             )
         )
-    assert scene.baseline is not None  # noqa: S101  # the tuner profiles first
+    assert context.baseline is not None  # noqa: S101  # the tuner profiles first
     kept, skipped = search.bounds(
-        found, scene.baseline, least_ratio=least_ratio, begun=frozenset(begun.settings)
+        found, context.baseline, least_ratio=least_ratio, begun=frozenset(begun.settings)
     )
     return kept, (*rows, *skipped)
 
@@ -80,31 +80,28 @@ def _named(findings: Sequence[Finding]) -> Mapping[str, float]:
     return told
 
 
-def remarks(scene: ScriptContext) -> list[str]:
+def advice(context: ScriptContext) -> list[str]:
     """Return what the levers have to say of a scene, whatever comes of them."""
-    said = (lever.remark(scene) for lever in discover().values())
+    said = (lever.advice(context) for lever in discover().values())
     return [sentence for sentence in said if sentence]
 
 
 def _forecasts(
-    lever: Lever[Any], scene: ScriptContext, settings: tuple[Setting, ...]
+    lever: Lever[Any], context: ScriptContext, settings: tuple[Setting, ...]
 ) -> dict[Setting, float]:
-    said = {setting: lever.forecast(scene, setting) for setting in settings}
+    said = {setting: lever.forecast(context, setting) for setting in settings}
     return {setting: ratio for setting, ratio in said.items() if ratio is not None}
 
 
 def _left_out(name: str, options: Options) -> str:
-    if name in dict(options.pulled.settings):
-        return "it is pulled by hand"
+    if name in dict(options.applied.settings):
+        return "it is set by hand"
     if (options.only and name not in options.only) or name in options.skip:
         return "it was left out on the command line"
     return ""
 
 
 def _forbidden(effect: Effect, options: Options) -> str:
-    permitted = max(options.keep.severity_index, (options.allow or Effect.EXACT).severity_index)
-    if effect.severity_index <= permitted:
+    if effect.severity_index <= options.numerics.severity_index:
         return ""
-    if effect.severity_index > Effect.REDRAW.severity_index:
-        return f"its effect is {effect}, which only --allow {effect} permits"
-    return f"its effect is {effect}, and --keep {options.keep} does not permit it"
+    return f"its effect is {effect}, which needs --numerics {effect}"

@@ -97,7 +97,7 @@ class Costs:
         cycle_count: steps after which the times repeat: loader workers x prefetch.
         busy_ratio: how much longer two runs of a proof take than one, 1 to 2.
         pass_count: steps of a pass over the data, 0 where that is unknown.
-        is_lonely: memory holds one child at a time.
+        is_single_process: memory holds one child at a time.
     """
 
     step_s: float
@@ -107,7 +107,7 @@ class Costs:
     cycle_count: int = 1
     busy_ratio: float = _BUSY_RATIO
     pass_count: int = 0
-    is_lonely: bool = False
+    is_single_process: bool = False
 
     @property
     def noise_s(self) -> float:
@@ -140,7 +140,7 @@ class Costs:
     @property
     def launches_s(self) -> float:
         """Seconds until two children are warm; they start at once where memory holds two."""
-        return both_start_s(self.launch_s, self.launch_s, lonely=self.is_lonely)
+        return both_start_s(self.launch_s, self.launch_s, single_process=self.is_single_process)
 
     def proof_s(self, effects: Collection[Effect]) -> float:
         """Return the seconds of a proof that needs no second attempt.
@@ -155,7 +155,7 @@ class Costs:
         """
         asked = set(effects) - {Effect.EXACT}
         waves = (2 + bool(asked - {Effect.ROUNDING}) if asked else 1) + (Effect.PRECISION in asked)
-        if Effect.REDRAW in asked and asked != {Effect.REDRAW}:
+        if Effect.DISTRIBUTION in asked and asked != {Effect.DISTRIBUTION}:
             waves += 1
         if Effect.LEARNING in asked:
             waves += _SEED_PAIRS_COUNT
@@ -170,14 +170,14 @@ class Costs:
         return _SPARE_RATIO * (self.proof_s(effects) + self.confirm_s)
 
 
-def first_costs(bench: TrialRunner, spent_s: float) -> Costs:
+def first_costs(runner: TrialRunner, spent_s: float) -> Costs:
     """Return the costs by the first start alone, as far as it has come.
 
     Args:
-        bench: where it runs.
+        runner: where it runs.
         spent_s: seconds so far.
     """
-    start_s, step_s = bench.start_s or spent_s, bench.step_s
+    start_s, step_s = runner.start_s or spent_s, runner.step_s
     return Costs(step_s=step_s, start_s=start_s, launch_s=start_s, pair_s=2 * step_s)
 
 
@@ -195,33 +195,33 @@ def refuse_too_short(budget_s: float, spent_s: float, costs: Costs) -> None:
     if spent_s + costs.launch_s + NOISE_LEAST_S < budget_s:
         return
     race_s = costs.noise_s  # a launch and pairs, too
-    answer_s = costs.answer_s({Effect.ROUNDING, Effect.REDRAW})
+    answer_s = costs.answer_s({Effect.ROUNDING, Effect.DISTRIBUTION})
     before_s = spent_s + costs.observe_s + LOOK_S + costs.noise_s + race_s
     raise too_short(budget_s, _ROUGHLY_RATIO * (before_s + answer_s))
 
 
 def costs_of(
-    bench: TrialRunner, seen: Profile, machine: Machine, *, baseline: Plan, candidate: Plan
+    runner: TrialRunner, seen: Profile, machine: Machine, *, baseline: Plan, candidate: Plan
 ) -> Costs:
     """Return the costs of a script as the bench and its profile have measured it so far.
 
     Args:
-        bench: where it runs.
+        runner: where it runs.
         seen: its profile.
         machine: this machine; its cores decide how much two runs are in each other's way.
-        baseline: what the user pulled.
+        baseline: what the user set.
         candidate: the plan that is to be proved.
     """
-    busy_ratio = 2.0 if bench.lonely else _BUSY_RATIO
-    if seen.cores_ratio is not None and not bench.lonely:
+    busy_ratio = 2.0 if runner.single_process else _BUSY_RATIO
+    if seen.cores_ratio is not None and not runner.single_process:
         busy_ratio = min(2.0, max(1.0, 2 * seen.cores_ratio / machine.budget.core_count))
     return Costs(
-        step_s=bench.step_s,
-        start_s=bench.start_s,
-        launch_s=(bench.launch_s(baseline) + bench.launch_s(candidate)) / 2,
-        pair_s=bench.pair_s(baseline, candidate, apart=True),
-        cycle_count=bench.cycle_count,
+        step_s=runner.step_s,
+        start_s=runner.start_s,
+        launch_s=(runner.launch_s(baseline) + runner.launch_s(candidate)) / 2,
+        pair_s=runner.pair_s(baseline, candidate, apart=True),
+        cycle_count=runner.cycle_count,
         busy_ratio=busy_ratio,
-        pass_count=bench.tally.pass_count,
-        is_lonely=bench.lonely,
+        pass_count=runner.tally.pass_count,
+        is_single_process=runner.single_process,
     )

@@ -23,29 +23,29 @@ _THREADS_RATIO = 0.4  # of the time for looking, for steps with another number o
 
 
 def examine(
-    bench: TrialRunner, plan: Plan, seen: Profile, machine: Machine, *, seconds: float
+    runner: TrialRunner, plan: Plan, seen: Profile, machine: Machine, *, seconds: float
 ) -> Diagnosis:
     """Look closely at the script for some steps, and say what makes them slow.
 
     A script that does not bear to be looked at keeps the findings that need no look.
 
     Args:
-        bench: where it runs.
-        plan: what the user pulled.
+        runner: where it runs.
+        plan: what the user set.
         seen: its profile.
         machine: this machine.
         seconds: how long to look, about; at least eight steps.
     """
-    count = max(_LEAST_COUNT, bench.cycle_count, int(seconds / max(1e-6, seen.step_s)))
+    count = max(_LEAST_COUNT, runner.cycle_count, int(seconds / max(1e-6, seen.step_s)))
     try:
-        steps, found = probes.examine(bench, plan, min(count, _MOST_COUNT))
-        traits = bench.facts(plan)["traits"]
+        steps, found = probes.examine(runner, plan, min(count, _MOST_COUNT))
+        traits = runner.facts(plan)["traits"]
     except HastenError:
         return Diagnosis()
     ranks_count = found.get("processors.local_ranks_count") or 1
     if (threads := other_count(machine, traits, ranks_count)) is not None:
         trying_s = _THREADS_RATIO * seconds
-        found |= try_threads(bench, plan, seen, threads, seconds=trying_s)
+        found |= try_threads(runner, plan, seen, threads, seconds=trying_s)
     hot_lines = read_lines(found.pop("stacks.lines", ()))
     case = diagnose.Case(
         machine=machine,

@@ -71,9 +71,9 @@ def _fingerprint(workload: Workload, options: Options, machine: Machine) -> dict
         "levers": list(discover()),
         "permitted": [
             [sorted(options.only), sorted(options.skip)],
-            [str(options.keep), str(options.allow), *sorted(options.assumed)],
+            [str(options.numerics), *sorted(options.assumed)],
         ],
-        "pulled": str(options.pulled),
+        "applied": str(options.applied),
     }
 
 

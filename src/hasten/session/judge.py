@@ -22,14 +22,14 @@ class Judge:
     innocent: they are judged once more, together and then one by one, while there is time.
 
     Args:
-        prove: what the gates say of a plan, with what the user pulled by hand.
+        prove: what the gates say of a plan, with what the user set by hand.
         in_time: whether a plan can still be proved and confirmed.
-        has_pulled: the user pulled something by hand, which may fail alone.
+        has_applied: the user set something by hand, which may fail alone.
 
     Attributes:
         plan: what is left, at any time.
         rejected: for each lever that had to go, why.
-        fails_alone: what the user pulled fails by itself: no other lever is to blame.
+        fails_alone: what the user set fails by itself: no other lever is to blame.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Judge:
         prove: Callable[[Plan], Proof],
         in_time: Callable[[Plan], bool],
         *,
-        has_pulled: bool = False,
+        has_applied: bool = False,
     ) -> None:
         self._prove = prove
         self._in_time = in_time
-        self._has_pulled = has_pulled
+        self._has_applied = has_applied
         self.plan = Plan()
         self.rejected: dict[str, str] = {}
         self.fails_alone = False
@@ -54,7 +54,7 @@ class Judge:
         """
         self.plan = plan
         while not (proof := self._prove(self.plan)).holds and self.plan.settings:
-            if self._has_pulled and not (own := self._prove(Plan())).holds:
+            if self._has_applied and not (own := self._prove(Plan())).holds:
                 self.plan, self.fails_alone = Plan(), True
                 return own
             lever = _gravest(self.plan)
@@ -90,4 +90,4 @@ def _gravest(plan: Plan) -> str:
 
 
 def _why_failed(proof: Proof) -> str:
-    return next(gate.says for gate in proof.gates if gate.passed is False)
+    return next(gate.message for gate in proof.gates if gate.passed is False)

@@ -28,27 +28,27 @@ _CEILING_LEAST_COUNT, _CEILING_MOST_COUNT = 6, 40
 _WAITING_RATIO = 0.02
 
 
-def observe(bench: TrialRunner, plan: Plan, *, step_count: int | None = None) -> Profile:
+def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -> Profile:
     """Profile the script under `plan`.
 
     Args:
-        bench: where it runs.
+        runner: where it runs.
         plan: the empty plan for the script as it is.
         step_count: steps to watch; None watches for some seconds.
     """
-    bench.steps(plan, GLANCE_COUNT)
-    bench.facts(plan)
-    if count := probe_count(bench.step_s, cycle_count=bench.cycle_count):
-        bench.steps(plan, count)
+    runner.steps(plan, GLANCE_COUNT)
+    runner.facts(plan)
+    if count := probe_count(runner.step_s, cycle_count=runner.cycle_count):
+        runner.steps(plan, count)
     if step_count is None:
         step_count = watch_count(
-            bench.step_s, cycle_count=bench.cycle_count, pass_count=bench.tally.pass_count
+            runner.step_s, cycle_count=runner.cycle_count, pass_count=runner.tally.pass_count
         )
-        if bench.life_count is not None:
-            step_count = max(2, min(step_count, bench.life_count // 2))
-    steps, used = bench.steps(plan, step_count)
-    unit = bench.facts(plan)["unit"]
-    bench.check_memory(used["peak_rss_bytes"])
+        if runner.life_count is not None:
+            step_count = max(2, min(step_count, runner.life_count // 2))
+    steps, used = runner.steps(plan, step_count)
+    unit = runner.facts(plan)["unit"]
+    runner.check_memory(used["peak_rss_bytes"])
     return summarise(steps, unit=unit, used=used)
 
 
@@ -115,31 +115,31 @@ def retimed(seen: Profile, tally: PlanStatistics, plan: Plan, costs_s: Sequence[
     )
 
 
-def measure_own_cost(bench: TrialRunner, seen: Profile, plan: Plan) -> Profile:
+def measure_own_cost(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
     """Add what our own seams cost: steps with them against steps without, in pairs."""
     count = min(_OVERHEAD_MOST_COUNT, int(_OVERHEAD_S / (4 * max(1e-6, seen.step_s))))
     if count < _OVERHEAD_LEAST_COUNT:  # some microseconds in steps as long as these
         return seen
-    pairs = overhead(bench, plan, count)
+    pairs = overhead(runner, plan, count)
     if len(pairs) < _OVERHEAD_LEAST_COUNT:  # a short script: no interval, no claim
         return seen
     slower = compare.settle(pairs).speedup
     return replace(seen, own_cost=compare.inverse(slower))
 
 
-def measure_ceiling(bench: TrialRunner, seen: Profile, plan: Plan) -> Profile:
+def measure_ceiling(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
     """Add what a loader would give that costs nothing, where the loop waits for its own.
 
     A script that does not bear to get a batch twice keeps its profile without it.
     """
     if seen.share_ratio(Phase.DATA) < _WAITING_RATIO:
         return seen
-    pair_s = (REPLAY_SETTLE_COUNT + 5 * bench.cycle_count) * max(1e-6, seen.step_s)
+    pair_s = (REPLAY_SETTLE_COUNT + 5 * runner.cycle_count) * max(1e-6, seen.step_s)
     count = min(_CEILING_MOST_COUNT, int(_CEILING_S / pair_s))
     if count < _CEILING_LEAST_COUNT:
         return seen
     try:
-        pairs, waiting_ratio = ceiling(bench, plan, count)
+        pairs, waiting_ratio = ceiling(runner, plan, count)
     except HastenError:
         return seen
     if len(pairs) < _CEILING_LEAST_COUNT or waiting_ratio > _WAITING_RATIO:
@@ -147,16 +147,16 @@ def measure_ceiling(bench: TrialRunner, seen: Profile, plan: Plan) -> Profile:
     return replace(seen, ceiling=compare.settle(pairs).speedup)
 
 
-def measure_peaks(bench: TrialRunner, seen: Profile, plan: Plan) -> Profile:
+def measure_peaks(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
     """Add the operations of a step and what this machine reaches at best, where they are known.
 
     The counter dispatches every operation through Python; a script that does not bear that
     keeps its profile without it.
     """
     try:
-        best = bench.arm(plan).ask({"do": "peaks"}, 60.0)
+        best = runner.trial(plan).ask({"do": "peaks"}, 60.0)
         seen = replace(seen, peak_flops=best["peak_flops"], copy_bytes=best["copy_bytes"])
-        flops = bench.arm(plan).ask({"do": "flops"}, 120.0)["flops"]
+        flops = runner.trial(plan).ask({"do": "flops"}, 120.0)["flops"]
     except HastenError:
         return seen
     return replace(seen, flops=flops or None)

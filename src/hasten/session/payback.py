@@ -61,12 +61,12 @@ class Payback:
         return self.later_s < training_s * (1.0 - 1.0 / self.speedup_ratio)
 
     @property
-    def says(self) -> str:
+    def message(self) -> str:
         """The break-even in one sentence.
 
-        >>> Payback(later_s=30.0, step_s=0.1, speedup_ratio=2.0).says
+        >>> Payback(later_s=30.0, step_s=0.1, speedup_ratio=2.0).message
         'Under the plan the first step comes 30 s later: paid back after 600 steps (30 s).'
-        >>> Payback(later_s=9.0, step_s=0.1, speedup_ratio=2.0, first_pass_s=9.0).says[:67]
+        >>> Payback(later_s=9.0, step_s=0.1, speedup_ratio=2.0, first_pass_s=9.0).message[:67]
         'Under the plan the first pass over the data takes 9 s longer than l'
         """
         start_s, pass_s = self.later_s - self.first_pass_s, self.first_pass_s
@@ -186,9 +186,9 @@ def savings(
     payback: Payback | None, speedup_ratio: float, training_s: float | None, spent_s: float
 ) -> list[str]:
     """Weigh the gain of a plan against its start and the search, in sentences."""
-    said = [payback.says] if payback is not None else []
+    said = [payback.message] if payback is not None else []
     if training_s is None:
         return said
     saved_s = training_s * (1 - 1 / speedup_ratio) - (payback.later_s if payback else 0.0)
-    says = f"Of {duration(training_s)} of training the plan saves about {duration(saved_s)}"
-    return [*said, f"{says}; the search took {duration(spent_s)}."]
+    message = f"Of {duration(training_s)} of training the plan saves about {duration(saved_s)}"
+    return [*said, f"{message}; the search took {duration(spent_s)}."]

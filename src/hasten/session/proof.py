@@ -17,7 +17,7 @@ from hasten.trials.deadline import NEVER
 from hasten.trials.isolation.scratch import make_folder
 from hasten.trials.recording import RecordingSpec, Running, recorded
 from hasten.verify import distribution, gates, learning, precision
-from hasten.verify.loss_envelope import band_of
+from hasten.verify.loss_envelope import envelope_of
 from hasten.verify.recorded_run import RecordedRun, alike, read_evidence
 
 if TYPE_CHECKING:
@@ -116,11 +116,11 @@ class Prover:
         self._first: RecordedRun | None = None
         self._baseline: tuple[RecordedRun, RecordedRun] | None = None
         self._repeats: Gate | None = None
-        self._tutor: RecordedRun | None = None
+        self._reference_run: RecordedRun | None = None
         self._keeps = False
         self._teaching = Lock()
         self._step_s = step_s
-        self._vitals: list[Mapping[str, Any]] = []
+        self._health: list[Mapping[str, Any]] = []
         self._known: dict[tuple[Plan, RecordingSpec], RecordedRun] = {}
         self._running = Running()
 
@@ -134,9 +134,9 @@ class Prover:
         shutil.rmtree(self._taught, ignore_errors=True)
 
     @property
-    def band(self) -> LossEnvelope | None:
+    def envelope(self) -> LossEnvelope | None:
         """What a real run is held against, once a plan has been judged."""
-        return band_of(self._vitals, step_s=self._step_s)
+        return envelope_of(self._health, step_s=self._step_s)
 
     def prove(self, plan: Plan) -> Proof:
         """Return what the gates say of `plan`.
@@ -152,7 +152,7 @@ class Prover:
             judge = self._judge_learning if declared is Effect.LEARNING else self._judge
             return judge(plan)
         except TRIAL_FAILURES as failure:
-            gate = Gate(name="G1 structure", passed=False, says=failure.last_words)
+            gate = Gate(name="G1 structure", passed=False, message=failure.last_words)
             return Proof(effect=declared, gates=(gate,))
 
     # ---- the same training
@@ -193,7 +193,7 @@ class Prover:
         declared, asked = declared_effect(plan), effects(plan)
         repeats = self._repeats or gates.repeatable(first, second)
         varies = first.batches != second.batches
-        redraws = varies or (Effect.REDRAW in asked and candidate.batches != first.batches)
+        redraws = varies or (Effect.DISTRIBUTION in asked and candidate.batches != first.batches)
         shown = [repeats, gates.same_structure(first, candidate, redraws=redraws, again=second)]
         if candidate.equals(first):
             shown.append(gates.same_bits(first, candidate))
@@ -208,12 +208,12 @@ class Prover:
             return gates.prove(declared, shown)
         if Effect.PRECISION in asked:
             shown += self._precision(plan, first, candidate)
-        elif Effect.REDRAW in asked:
+        elif Effect.DISTRIBUTION in asked:
             shown += self._redraw(plan, first, candidate)
         else:
             shown += self._rounding(first, candidate)
         same_draws = not redraws and _draw_alike(first, candidate)
-        effect = Effect.ROUNDING if declared is Effect.REDRAW and same_draws else declared
+        effect = Effect.ROUNDING if declared is Effect.DISTRIBUTION and same_draws else declared
         return gates.prove(effect, shown)
 
     def _structure(
@@ -253,8 +253,8 @@ class Prover:
     def _redraw(self, plan: Plan, first: RecordedRun, candidate: RecordedRun) -> list[Gate]:
         """Compare on the batches of the script as it is; where the model draws, with its seeds."""
         if not candidate.fed_step_count and candidate.batches != first.batches:
-            says = "batches cannot be kept here: training on the new ones was not compared"
-            shown = [Gate(name="G3 draws", passed=None, says=says)]
+            message = "batches cannot be kept here: training on the new ones was not compared"
+            shown = [Gate(name="G3 draws", passed=None, message=message)]
         else:
             own, other = alike(first, candidate)
             if own.model_draws[: len(own.losses)] == other.model_draws[: len(own.losses)]:
@@ -263,7 +263,7 @@ class Prover:
             if not own.step_count:
                 return [gates.by_spread(first, candidate, self._others())]
             shown = [distribution.within_draws(own, other, others), *self._update(own, other)]
-        rest = _without(plan, Effect.REDRAW)
+        rest = _without(plan, Effect.DISTRIBUTION)
         if rest.settings:
             shown += self._rounding(first, self._record(rest, self._take))
         return shown
@@ -275,8 +275,8 @@ class Prover:
         if rest.settings:
             proof = self._judge(rest)
             shown += [gate for gate in proof.gates if _is_news(gate)]
-        if Effect.REDRAW in effects(plan) and first.model_draws != candidate.model_draws:
-            still = _without(plan, Effect.REDRAW)
+        if Effect.DISTRIBUTION in effects(plan) and first.model_draws != candidate.model_draws:
+            still = _without(plan, Effect.DISTRIBUTION)
             candidate = self._record(still, replace(self._take, feeds=True))
         floors = self._floors(epsilon_ratio, 1)
         own, other, *wide = alike(first, candidate, *floors)
@@ -299,7 +299,7 @@ class Prover:
         """Run the script under several seeds as it is and under the plan."""
         take = replace(self._take, forced_count=0, teacher=None)
         takes = [replace(take, shift=shift) for shift in range(learning.LEAST_PAIRS_COUNT)]
-        asked = [(arm, one) for one in takes for arm in (Plan(), plan)]
+        asked = [(trial, one) for one in takes for trial in (Plan(), plan)]
         runs = self._record_all(asked)
         sample_count = learning.common_sample_count(runs)
         ends = [learning.final_loss(run, sample_count) for run in runs]
@@ -314,7 +314,7 @@ class Prover:
     def _runs(self, plan: Plan) -> tuple[RecordedRun, RecordedRun, RecordedRun]:
         """Record the script twice, then the plan and a floor."""
         asked = effects(plan)
-        feeds = bool(asked & {Effect.REDRAW, Effect.PRECISION})
+        feeds = bool(asked & {Effect.DISTRIBUTION, Effect.PRECISION})
         first, second = self._untouched(keeps=feeds)
         wanted = [(plan, replace(self._take, feeds=feeds or self._varies))]
         if Effect.PRECISION in asked:
@@ -342,7 +342,7 @@ class Prover:
                 first, second = self._together([partial(self._run, Plan(), keeping)] * 2)
             else:
                 first, second = self._first, self._run(Plan(), keeping)
-            self._baseline = (second, first) if second is self._tutor else (first, second)
+            self._baseline = (second, first) if second is self._reference_run else (first, second)
             if not self._varies:
                 self._repeats = gates.repeatable(*self._baseline)
             self._take = replace(self._take, feeds=self._varies)
@@ -390,10 +390,10 @@ class Prover:
                 self._workload, plan, take, isolation=self._isolation, code=self._code,
                 assumed=self._assumed, deadline=self._deadline,
                 patience_s=self._patience_s, running=self._running,
-            ) as (message, folder):  # fmt: skip
-                evidence = read_evidence(message, folder)
+            ) as (answer, folder):  # fmt: skip
+                evidence = read_evidence(answer, folder)
                 if take.teacher is None and take.forced_count and not plan.settings:
-                    self._vitals.append(message["vitals"] | {"steps": message["steps"]})
+                    self._health.append(answer["vitals"] | {"steps": answer["steps"]})
                     self._teach(folder, evidence)
                 return evidence
         except TRIAL_FAILURES as failure:
@@ -406,7 +406,7 @@ class Prover:
         with self._teaching:
             if any(self._taught.iterdir()):
                 return
-            self._tutor = evidence
+            self._reference_run = evidence
             for pattern in ("weights*", "batch*", "taught*"):
                 for path in folder.glob(pattern):
                     shutil.move(path, self._taught)

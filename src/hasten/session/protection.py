@@ -26,7 +26,7 @@ def protect(workload: Workload, options: Options, view: Watcher) -> None:
     if not options.unprotected:
         raise IsolationFailed(
             f"{_LACK}: {workload.argv[0]} could change your files in every trial.",
-            remedy="Permit user namespaces, or work on a copy of the folder and add --unprotected.",
+            remedy="Permit user namespaces, or work on a copy of the folder and add --no-sandbox.",
         )
     view.note(
         f"{_LACK}: Python's own writes are redirected, those of native libraries and of other "

@@ -50,12 +50,12 @@ class Races:
 
     Attributes:
         noise: of the A/A run, after `measure_noise`.
-        least_ratio: the gain that is worth a lever here: 2 %, or what can be resolved.
+        least_ratio: the gain that is worth a lever here: 2%, or what can be resolved.
     """
 
     def __init__(
         self,
-        bench: TrialRunner,
+        runner: TrialRunner,
         options: Options,
         view: Watcher,
         *,
@@ -64,7 +64,7 @@ class Races:
         self.noise: Noise | None = None
         self.least_ratio = LEAST_RATIO
         self._seen: dict[Plan, Comparison] = {}
-        self._bench = bench
+        self._runner = runner
         self._options = options
         self._view = view
         self._clock = clock
@@ -76,10 +76,10 @@ class Races:
         share_s = _CONFIRM_SHARE * self._options.aim_s
         return min(max(_CONFIRM_LEAST_S, share_s), _CONFIRM_MOST_S)
 
-    def with_pulled(self, plan: Plan) -> Plan:
-        """Return a plan with what the user pulled by hand."""
-        for name, setting in self._options.pulled.settings:
-            plan = plan.pull(name, setting)
+    def with_applied(self, plan: Plan) -> Plan:
+        """Return a plan with what the user set by hand."""
+        for name, setting in self._options.applied.settings:
+            plan = plan.with_lever(name, setting)
         return plan
 
     def measure_noise(self, *, quickly: bool = False) -> Noise:
@@ -95,26 +95,26 @@ class Races:
         coarse_ratio = max(noise.resolution_ratio, launches_ratio)
         self.least_ratio = max(LEAST_RATIO, min(coarse_ratio, COARSEST_RATIO))
         self._view.known(
-            f"differences under {percent(noise.resolution_ratio)} cannot be seen here in "
-            f"{duration(self.confirm_s)}"
+            f"smallest detectable change in {duration(self.confirm_s)}: "
+            f"{percent(noise.resolution_ratio)}"
         )
         return noise
 
     def _neighbours_noise(self) -> Noise | None:
         """Return the noise of neighbouring steps in one child; None where too few were watched."""
-        own = self._options.pulled
-        pairs = self._bench.tally.neighbours(self._bench.shape(own, own).block_count)
+        own = self._options.applied
+        pairs = self._runner.tally.neighbours(self._runner.shape(own, own).block_count)
         if len(pairs) < _NEIGHBOURS_LEAST_COUNT:
             return None
-        pair_s = max(1e-3, self._bench.pair_s(own, own, apart=True))
+        pair_s = max(1e-3, self._runner.pair_s(own, own, apart=True))
         return compare.measure_noise(pairs, pair_s=pair_s, budget_s=self.confirm_s)
 
     def _launches_noise(self) -> Noise:
         """Race two launches of the script."""
-        plan = self._options.pulled
+        plan = self._options.applied
         measure = self._measure(plan, plan)
         self._view.stage("noise", "the script against itself")
-        self._bench.prepare(self.with_pulled(plan), self.with_pulled(plan))
+        self._runner.prepare(self.with_applied(plan), self.with_applied(plan))
         self._view.race_begins(Plan(), Plan())
         seconds = min(max(NOISE_LEAST_S, _NOISE_SHARE * self._options.aim_s), _NOISE_MOST_S)
         started_s = self._clock()
@@ -139,16 +139,16 @@ class Races:
 
     def least_s(self, proposal: search.Proposal) -> float:
         """Return the seconds of pairs below which a race cannot decide anything."""
-        own, other = (self.with_pulled(p) for p in (proposal.baseline, proposal.candidate))
-        return _RACE_LEAST_COUNT * self._bench.pair_s(own, other)
+        own, other = (self.with_applied(p) for p in (proposal.baseline, proposal.candidate))
+        return _RACE_LEAST_COUNT * self._runner.pair_s(own, other)
 
     def prepare_s(self, proposal: search.Proposal) -> float:
         """Return the seconds that go by before the first pair of a race."""
-        own, other = (self.with_pulled(p) for p in (proposal.baseline, proposal.candidate))
+        own, other = (self.with_applied(p) for p in (proposal.baseline, proposal.candidate))
         compile_s = 0.0
-        if not self._bench.tally.has_compiled(other):
-            compile_s = sum(lever.start_ratio for lever, _ in lookup(other)) * self._bench.start_s
-        return self._bench.prepare_s(own, other) + compile_s
+        if not self._runner.tally.has_compiled(other):
+            compile_s = sum(lever.start_ratio for lever, _ in lookup(other)) * self._runner.start_s
+        return self._runner.prepare_s(own, other) + compile_s
 
     def race(self, proposal: search.Proposal, share_s: float, *, most_s: float) -> Comparison:
         """Race a candidate; a script that breaks under it is a result, too.
@@ -164,7 +164,7 @@ class Races:
         self._view.race_ends(result)
         if result.speedup is not None:
             self._seen[candidate] = result
-            dropped = "no gain" if result.excludes_gain else "no gain that can be told from noise"
+            dropped = "no gain" if result.excludes_gain else "no measurable gain"
             word = {Verdict.WIN: "faster", Verdict.DROP: dropped}.get(result.verdict, "undecided")
             change = candidate.only(baseline.differing(candidate)) or baseline
             self._view.known(f"{change}: {times(result.speedup.mid_ratio)}, {word}")
@@ -172,14 +172,14 @@ class Races:
 
     def _race(self, proposal: search.Proposal, share_s: float, *, most_s: float) -> Comparison:
         baseline, candidate = proposal.baseline, proposal.candidate
-        own, other = self.with_pulled(baseline), self.with_pulled(candidate)
+        own, other = self.with_applied(baseline), self.with_applied(candidate)
         noise = self._noise_between(own, other)
         usual_s = min(_RACE_USUAL_COUNT * noise.pair_s, _RACE_USUAL_S)
         seconds = max(min(max(share_s, usual_s), most_s), self.least_s(proposal))
         rule = rule_of(proposal.kind, noise, budget_s=seconds)
         started_s = self._clock()
         try:
-            self._bench.prepare(own, other)
+            self._runner.prepare(own, other)
             seen = compare.race(
                 self._measure(baseline, candidate),
                 rule=rule,
@@ -188,7 +188,7 @@ class Races:
                 on_pairs=self._shower(rule.bets),
             )
         except TRIAL_FAILURES as failure:
-            self._bench.clear()
+            self._runner.clear()
             return Comparison(
                 baseline=baseline,
                 candidate=candidate,
@@ -198,8 +198,8 @@ class Races:
             )
         return replace(
             compare.compare(baseline, candidate, seen.pairs, rule, seen.wall_s),
-            phase_s=self._bench.tally.phase_s(other),
-            baseline_phase_s=self._bench.tally.phase_s(own),
+            phase_s=self._runner.tally.phase_s(other),
+            baseline_phase_s=self._runner.tally.phase_s(own),
             later_s=self._later_s(own, other),
         )
 
@@ -210,21 +210,21 @@ class Races:
         steps of its own, mostly a single one; how these differ was seen as the script was watched.
         """
         assert self.noise is not None  # noqa: S101  # measured before the search
-        noise = replace(self.noise, pair_s=max(1e-3, self._bench.pair_s(own, other)))
-        shape = self._bench.shape(own, other)
-        pairs = [] if shape.relay else self._bench.tally.neighbours(shape.block_count)
+        noise = replace(self.noise, pair_s=max(1e-3, self._runner.pair_s(own, other)))
+        shape = self._runner.shape(own, other)
+        pairs = [] if shape.relay else self._runner.tally.neighbours(shape.block_count)
         if len(pairs) < _NEIGHBOURS_LEAST_COUNT:
             return noise
         return replace(noise, sd_ratio=max(noise.sd_ratio, compare.spread(pairs)))
 
     def _later_s(self, baseline: Plan, candidate: Plan) -> float | None:
         self._note_costs(baseline, candidate)
-        return self._bench.tally.later_s(baseline, candidate)
+        return self._runner.tally.later_s(baseline, candidate)
 
     def _note_costs(self, *plans: Plan) -> None:
         with suppress(OutOfTime, *TRIAL_FAILURES):  # a script may end just now; the race is over
             for plan in plans:
-                self._bench.note_costs(plan)
+                self._runner.note_costs(plan)
 
     def confirm(self, plan: Plan, *, until_s: float) -> compare.Confirmation:
         """Race a plan against the script on fresh launches, twice; this figure is published.
@@ -233,10 +233,12 @@ class Races:
             plan: what the search chose.
             until_s: when it should be over, by the clock; at least ten pairs are run each time.
         """
-        self._bench.tally.forget_steps()
+        self._runner.tally.forget_steps()
         rounds = []
-        own_s, other_s = map(self._bench.launch_s, (self._options.pulled, self.with_pulled(plan)))
-        launches_s = both_start_s(own_s, other_s, lonely=self._bench.lonely)
+        own_s, other_s = map(
+            self._runner.launch_s, (self._options.applied, self.with_applied(plan))
+        )
+        launches_s = both_start_s(own_s, other_s, single_process=self._runner.single_process)
         for left_count in range(CONFIRM_ROUNDS, 0, -1):
             left_s = (until_s - self._clock()) / left_count - launches_s
             seconds = max(CONFIRM_LEAST_S, min(left_s, _CONFIRM_MOST_S / CONFIRM_ROUNDS))
@@ -245,9 +247,9 @@ class Races:
 
     def _confirm_once(self, plan: Plan, seconds: float) -> compare.Confirmation:
         assert self.noise is not None  # noqa: S101
-        self._bench.clear()
-        own, other = self.with_pulled(Plan()), self.with_pulled(plan)
-        self._bench.prepare(own, other, apart=True)
+        self._runner.clear()
+        own, other = self.with_applied(Plan()), self.with_applied(plan)
+        self._runner.prepare(own, other, apart=True)
         measure = self._measure(Plan(), plan, apart=True)
         started_s = self._clock()
         measure([True, False])
@@ -286,10 +288,10 @@ class Races:
         return max(CONFIRM_LEAST_COUNT, count)
 
     def _measure(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> compare.Measure:
-        own, other = self.with_pulled(baseline), self.with_pulled(candidate)
+        own, other = self.with_applied(baseline), self.with_applied(candidate)
 
         def measure(coins: Sequence[bool]) -> Sequence[Pair]:
-            return self._bench.pairs(own, other, coins, apart=apart)
+            return self._runner.pairs(own, other, coins, apart=apart)
 
         return measure
 

@@ -44,7 +44,7 @@ class SearchDriver:
         knobs: Sequence[search.Candidate],
         journal: search.Journal,
         *,
-        bench: TrialRunner,
+        runner: TrialRunner,
         races: Races,
         options: Options,
         view: Watcher,
@@ -57,7 +57,7 @@ class SearchDriver:
         self._note = note
         self._knobs = knobs
         self._journal = journal
-        self._bench = bench
+        self._runner = runner
         self._races = races
         self._options = options
         self._view = view
@@ -70,7 +70,7 @@ class SearchDriver:
     @property
     def best(self) -> Plan:
         """The best plan so far."""
-        return search.incumbent(self._knobs, self._journal.history, stakes=self._stakes)
+        return search.incumbent(self._knobs, self._journal.history, criteria=self._criteria)
 
     @property
     def history(self) -> tuple[Comparison, ...]:
@@ -83,8 +83,10 @@ class SearchDriver:
         Args:
             stopped: somebody ended the search.
         """
-        terms = None if stopped else self._terms
-        return search.rows(self._knobs, self._journal.history, stakes=self._stakes, terms=terms)
+        limits = None if stopped else self._limits
+        return search.rows(
+            self._knobs, self._journal.history, criteria=self._criteria, limits=limits
+        )
 
     @property
     def is_over(self) -> bool:
@@ -121,14 +123,14 @@ class SearchDriver:
 
         What is found later has to pay for its race, and for one more proof and confirmation.
         """
-        first = answer.speedup is not None and answer.plan == self._races.with_pulled(self.best)
+        first = answer.speedup is not None and answer.plan == self._races.with_applied(self.best)
         if self.end_s >= self._options.budget_s or not first:
             return False
         self.end_s = self._options.budget_s
         asked = self._propose()
         if asked is None:
             return False
-        saved_s = self._terms.weighed_s * (1.0 - 1.0 / asked.expected_ratio)
+        saved_s = self._limits.weighed_s * (1.0 - 1.0 / asked.expected_ratio)
         answer_s = self._costs(asked.candidate).answer_s(effects(asked.candidate))
         return saved_s > self._price(asked).wall_s + answer_s
 
@@ -171,7 +173,7 @@ class SearchDriver:
     # ---- what may be spent
 
     @property
-    def _stakes(self) -> search.AcceptanceCriteria:
+    def _criteria(self) -> search.AcceptanceCriteria:
         training_s = self._options.training_s
         least_ratio = self._races.least_ratio
         if training_s is None:
@@ -179,7 +181,7 @@ class SearchDriver:
         return search.AcceptanceCriteria(least_ratio=least_ratio, training_s=training_s)
 
     @property
-    def _terms(self) -> search.BudgetLimits:
+    def _limits(self) -> search.BudgetLimits:
         best, begun = self.best, bool(self._journal.history)  # the first race is run in any case
         return search.BudgetLimits(
             price=self._price,
@@ -191,7 +193,7 @@ class SearchDriver:
 
     def _propose(self) -> search.Proposal | None:
         return search.propose(
-            self._knobs, self._journal.history, stakes=self._stakes, terms=self._terms
+            self._knobs, self._journal.history, criteria=self._criteria, limits=self._limits
         )
 
     def _propose_late(self) -> search.Proposal | None:
@@ -218,10 +220,10 @@ class SearchDriver:
         return proposal
 
     def _price(self, asked: search.Proposal) -> search.Price:
-        own, other = map(self._races.with_pulled, (asked.baseline, asked.candidate))
+        own, other = map(self._races.with_applied, (asked.baseline, asked.candidate))
         return search.Price(
             wall_s=self._races.prepare_s(asked) + self._races.least_s(asked),
-            launch_count=self._bench.launches(own, other),
+            launch_count=self._runner.launches(own, other),
         )
 
     def _left_s(self, asked: search.Proposal, best: Plan) -> float:
@@ -256,7 +258,7 @@ class SearchDriver:
 
     def _passed_over(self, reason: search.RefusalReason) -> list[search.Proposal]:
         passed = search.refusals(
-            self._knobs, self._journal.history, stakes=self._stakes, terms=self._terms
+            self._knobs, self._journal.history, criteria=self._criteria, limits=self._limits
         )
         return [one.asked for one in passed if one.reason is reason]
 
@@ -269,8 +271,8 @@ class SearchDriver:
                 f"--budget {whole_minutes(needed_s)} or longer may find more."
             )
         elif self._passed_over(search.RefusalReason.WORTH):
-            trained = duration(self._terms.weighed_s)
-            given = "" if self._options.training_s else ", which is assumed (--for says it)"
+            trained = duration(self._limits.weighed_s)
+            given = "" if self._options.training_s else ", which is assumed (--train-time says it)"
             self._note(
                 "The search ended where a trial was expected to cost more than it saves of "
                 f"{trained} of training{given}."

@@ -39,15 +39,15 @@ def other_count(machine: Machine, traits: Mapping[str, Any], ranks_count: int) -
 
 
 def try_threads(
-    bench: TrialRunner, plan: Plan, seen: Profile, count: int, *, seconds: float
+    runner: TrialRunner, plan: Plan, seen: Profile, count: int, *, seconds: float
 ) -> dict[str, Any]:
     """Run pairs of steps as they are and with `count` threads.
 
     The trial is thrown away: that sums are split differently in it has no consequence.
 
     Args:
-        bench: where the script runs.
-        plan: what the user pulled.
+        runner: where the script runs.
+        plan: what the user set.
         seen: its profile.
         count: threads.
         seconds: how long the pairs may take, about.
@@ -56,7 +56,7 @@ def try_threads(
         How many times faster `count` threads are, for `Case.found`; nothing where the time is
         too short to tell, or the CPU does too little of the step.
     """
-    cycle = bench.cycle_count
+    cycle = runner.cycle_count
     turns = ((0, 1, cycle, True), (1, 1, cycle, True))
     pair_s = 2 * (1 + cycle) * max(1e-6, seen.step_s)
     pair_count = min(_MOST_COUNT, int(seconds / pair_s))
@@ -65,7 +65,7 @@ def try_threads(
     if seen.share_ratio(*_COMPUTE) < _LEAST_SHARE_RATIO or seen.share_ratio(Phase.TRANSFER):
         return {}
     try:
-        pairs, _ = bench.within((plan, plan.pull(_LEVER, count)), pair_count, turns)
+        pairs, _ = runner.within((plan, plan.with_lever(_LEVER, count)), pair_count, turns)
     except HastenError:
         return {}
     if len(pairs) < _LEAST_COUNT:

@@ -13,7 +13,7 @@ from hasten import compare, search, session
 from hasten.errors import TRIAL_FAILURES
 from hasten.lever import ScriptContext, discover
 from hasten.records import Cost, Effect, LeverReport, Plan, Profile, Proof, Tuning, Verdict
-from hasten.session.candidates import find_knobs, remarks
+from hasten.session.candidates import advice, find_knobs
 from hasten.session.costs import LOOK_S, Costs, costs_of, first_costs, refuse_too_short
 from hasten.session.examine import examine
 from hasten.session.journals import open_journal
@@ -58,7 +58,7 @@ class TuningSession:
         self._notes: list[str] = []
         self._rows: list[LeverReport] = []
         self._proof_launches_count = 0
-        self._band: LossEnvelope | None = None
+        self._envelope: LossEnvelope | None = None
         self._diagnosis: Diagnosis | None = None
         self._journal: search.Journal | None = None
         self._surviving: Plan | None = None
@@ -76,60 +76,60 @@ class TuningSession:
         self._machine = session.doctor(self._workload.python, patience_s=self._deadline.left_s)
         with (
             CompiledCode() as self._code,
-            session.open_bench(
+            session.open_runner(
                 self._workload, self._options, self._machine, self._code, deadline=self._deadline
-            ) as bench,
+            ) as runner,
         ):
-            self._bench = bench
+            self._runner = runner
             try:
-                journal = self._look(bench)
+                journal = self._look(runner)
             except OutOfTime:
                 budget_s = self._options.budget_s
-                refuse_too_short(budget_s, self._spent_s(), first_costs(bench, self._spent_s()))
+                refuse_too_short(budget_s, self._spent_s(), first_costs(runner, self._spent_s()))
                 raise
             return self._story(journal)
 
-    def _look(self, bench: TrialRunner) -> search.Journal:
+    def _look(self, runner: TrialRunner) -> search.Journal:
         """Watch the script as it is, and find what may be tried on it."""
         self._view.stage("baseline", "starting the script as it is")
-        bench.arm(self._options.pulled)
+        runner.trial(self._options.applied)
         budget_s = self._options.budget_s
-        refuse_too_short(budget_s, self._spent_s(), first_costs(bench, self._spent_s()))
-        self._baseline = observe(bench, self._options.pulled)
+        refuse_too_short(budget_s, self._spent_s(), first_costs(runner, self._spent_s()))
+        self._baseline = observe(runner, self._options.applied)
         self._view.profiled(self._baseline)
         self._view.known(where(self._baseline))
-        for note in bench.notes:
+        for note in runner.notes:
             self._view.note(note)
-        seen, pulled = self._baseline, self._options.pulled
-        costs = costs_of(bench, seen, self._machine, baseline=pulled, candidate=pulled)
+        seen, applied = self._baseline, self._options.applied
+        costs = costs_of(runner, seen, self._machine, baseline=applied, candidate=applied)
         refuse_too_short(budget_s, self._spent_s(), costs)
         self._diagnosis = examine(
-            bench, self._options.pulled, self._baseline, self._machine, seconds=LOOK_S
+            runner, self._options.applied, self._baseline, self._machine, seconds=LOOK_S
         )
         self._view.found(self._diagnosis)
-        traits = bench.facts(self._options.pulled)["traits"]
+        traits = runner.facts(self._options.applied)["traits"]
         refuse_ranks(traits.get("ranks.count", 1))
-        self._scene = ScriptContext(
+        self._context = ScriptContext(
             machine=self._machine, baseline=self._baseline, traits=traits,
             assumed=self._options.assumed,
         )  # fmt: skip
-        self._notes += remarks(self._scene)
-        self._races = Races(bench, self._options, self._view, clock=self._clock)
+        self._notes += advice(self._context)
+        self._races = Races(runner, self._options, self._view, clock=self._clock)
         journal = open_journal(
             self._workload, self._options, self._machine, torch=str(traits.get("torch"))
         )
         self._knobs, rows = find_knobs(
-            self._scene, self._options, least_ratio=LEAST_RATIO,
+            self._context, self._options, least_ratio=LEAST_RATIO,
             begun=journal.begun, findings=self._diagnosis.findings,
         )  # fmt: skip
         self._rows = [*rows]
         self._left_out = rows
         if not self._knobs:
-            self._notes.append("No lever can reach 2 % here: see why each was left out.")
+            self._notes.append("No lever can reach 2% here: see why each was left out.")
         self._journal = journal
         # A closer look leaves marks: a large block that a probe frees makes glibc keep what the
         # script frees, and this child would be faster than any run of the script.
-        bench.clear()
+        runner.clear()
         journal.settle(
             search.RaceStarted(
                 settings={knob.lever: knob.settings for knob in self._knobs},
@@ -139,16 +139,16 @@ class TuningSession:
         return journal
 
     def _story(self, journal: search.Journal) -> Tuning:
-        self._hunt = SearchDriver(
-            self._knobs, journal, bench=self._bench, races=self._races, options=self._options,
+        self._driver = SearchDriver(
+            self._knobs, journal, runner=self._runner, races=self._races, options=self._options,
             view=self._view, costs=self._costs, spent_s=self._spent_s, note=self._notes.append,
         )  # fmt: skip
-        self._hunt.check_the_budget()
+        self._driver.check_the_budget()
         try:
-            if self._hunt.best.settings or not self._hunt.is_over:
-                self._races.measure_noise(quickly=self._hunt.hurried)
+            if self._driver.best.settings or not self._driver.is_over:
+                self._races.measure_noise(quickly=self._driver.hurried)
             result = self._answer()
-            if self._hunt.goes_on(result):
+            if self._driver.goes_on(result):
                 result = self._better(result)
         except KeyboardInterrupt:
             return self._stopped(interrupted=True)
@@ -159,23 +159,25 @@ class TuningSession:
 
     def _answer(self) -> Tuning:
         """Search, then prove and confirm what was found."""
-        self._hunt.run()
-        self._rows = [*self._left_out, *self._hunt.rows()]
-        return self._settle(self._hunt.best)
+        self._driver.run()
+        self._rows = [*self._left_out, *self._driver.rows()]
+        return self._settle(self._driver.best)
 
     def _better(self, first: Tuning) -> Tuning:
         """Go on from a first answer, which is kept unless a better one is confirmed in time."""
         assert first.speedup is not None  # noqa: S101  # the hunt goes on from a confirmed one
-        best, second = self._hunt.best, first
-        says = f"first answer: {times(first.speedup.mid_ratio)} by {first.plan}"
-        self._view.known(f"{says}; the search goes on while that may pay; Ctrl-C keeps this answer")
+        best, second = self._driver.best, first
+        message = f"first answer: {times(first.speedup.mid_ratio)} by {first.plan}"
+        self._view.known(
+            f"{message}; the search goes on while that may pay; Ctrl-C keeps this answer"
+        )
         with suppress(KeyboardInterrupt, OutOfTime):
-            self._hunt.run()
-            if self._hunt.best != best:
+            self._driver.run()
+            if self._driver.best != best:
                 second = self._answer()
         if second.speedup and second.speedup.mid_ratio > first.speedup.mid_ratio:
             return second
-        return replace(first, cost=self._cost, races=self._hunt.history)
+        return replace(first, cost=self._cost, races=self._driver.history)
 
     def _settle(self, plan: Plan) -> Tuning:
         """Prove and confirm a plan; where the gain is not seen again, the part that won alone."""
@@ -200,14 +202,18 @@ class TuningSession:
                 return self._result(plan, proof, tuned=self._after(plan, seen), confirmed=seen)
             self._retell(plan.differing(rest), outcome="dropped", why=why)
             self._surviving, self._proved, plan = rest, None, rest
-        # Nothing helps; what the user pulled by hand is judged nevertheless.
+        # Nothing helps; what the user set by hand is judged nevertheless.
         return self._result(*self._prove(Plan()))
 
     def _after(self, plan: Plan, seen: compare.Confirmation) -> Profile | None:
         """Look at it under its plan, both with the times of the confirmation; None if cut short."""
-        tally, own, other = self._bench.tally, self._options.pulled, self._races.with_pulled(plan)
+        tally, own, other = (
+            self._runner.tally,
+            self._options.applied,
+            self._races.with_applied(plan),
+        )
         try:
-            tuned = observe(self._bench, other)
+            tuned = observe(self._runner, other)
         except (KeyboardInterrupt, OutOfTime, *TRIAL_FAILURES):
             return None
         before_s = [pair.baseline_s for pair in seen.pairs]
@@ -217,8 +223,8 @@ class TuningSession:
     def _stopped(self, *, interrupted: bool = False) -> Tuning:
         """Keep the best so far, and say what it lacks; the journal stays for the next time."""
         told = {row.lever for row in self._rows}
-        self._rows += [row for row in self._hunt.rows(stopped=True) if row.lever not in told]
-        plan = self._hunt.best if self._surviving is None else self._surviving
+        self._rows += [row for row in self._driver.rows(stopped=True) if row.lever not in told]
+        plan = self._driver.best if self._surviving is None else self._surviving
         lacks = "neither proved nor" if self._proved is None else "proved, but not"
         lost = self._journal is not None and self._journal.lost
         on = "" if lost else " The same command goes on from here."
@@ -229,33 +235,33 @@ class TuningSession:
         return replace(seen, interrupted=interrupted, out_of_time=not interrupted)
 
     def _unproved(self, plan: Plan) -> Proof:
-        return Proof(effect=declared_effect(self._races.with_pulled(plan)))
+        return Proof(effect=declared_effect(self._races.with_applied(plan)))
 
     # ---- the parts
 
     def _prove(self, plan: Plan) -> tuple[Plan, Proof]:
         """Return what the gates let through of a plan, and its proof."""
-        if not self._races.with_pulled(plan).settings:
+        if not self._races.with_applied(plan).settings:
             return plan, Proof(effect=Effect.EXACT)
         from hasten.trials.process import best_isolation
 
-        self._bench.clear()
+        self._runner.clear()
         with Prover(
             self._workload,
             isolation=best_isolation(self._workload.cwd),
             step_s=self._baseline.step_s,
-            start_s=self._bench.start_s,
+            start_s=self._runner.start_s,
             patience_s=self._options.patience_s,
-            parameter_count=int(self._scene.traits.get("model.parameter_count", 0)),
+            parameter_count=int(self._context.traits.get("model.parameter_count", 0)),
             code=self._code,
-            at_once_count=1 if self._bench.lonely else 2,
+            at_once_count=1 if self._runner.single_process else 2,
             assumed=self._options.assumed,
             deadline=self._deadline,
         ) as prover:
             judge = Judge(
                 partial(self._ask, prover),
                 self._is_in_time,
-                has_pulled=bool(self._options.pulled.settings),
+                has_applied=bool(self._options.applied.settings),
             )
             try:
                 proof = judge.judge(plan)
@@ -267,17 +273,17 @@ class TuningSession:
         return judge.plan, proof
 
     def _ask(self, prover: Prover, plan: Plan) -> Proof:
-        judged = self._races.with_pulled(plan)
+        judged = self._races.with_applied(plan)
         self._view.stage("proof", f"does the script learn the same under {judged}?")
         proof = prover.prove(judged)
-        self._band = prover.band
+        self._envelope = prover.envelope
         return proof
 
     def _blame(self, plan: Plan, judge: Judge) -> None:
         """Say of each lever that had to go why, also where the user ends it in between."""
         self._surviving = judge.plan
         if judge.fails_alone:
-            why = f"{self._options.pulled} fails alone"
+            why = f"{self._options.applied} fails alone"
             self._retell(plan.differing(Plan()), outcome="dropped", why=why)
             return
         for lever, why in judge.rejected.items():
@@ -294,20 +300,20 @@ class TuningSession:
     def _confirm(self, plan: Plan) -> tuple[compare.Confirmation | None, str]:
         """Race the plan on fresh launches; None, and why, where no gain is seen."""
         self._view.stage("confirmation", f"fresh launches: the script against {plan}")
-        until_s = self._started_s + self._hunt.end_s - self._costs(plan).observe_s
+        until_s = self._started_s + self._driver.end_s - self._costs(plan).observe_s
         try:
             seen = self._races.confirm(plan, until_s=until_s)
         except TRIAL_FAILURES as failure:
-            self._bench.clear()
+            self._runner.clear()
             self._notes.append(f"On fresh launches {plan} was not raced: {failure.last_words}")
             return None, f"not raced on fresh launches: {failure.last_words}"
         if seen.verdict is not Verdict.WIN:
-            found = f"{times(seen.speedup.mid_ratio)}: no gain that can be told from noise"
+            found = f"{times(seen.speedup.mid_ratio)}: no measurable gain"
             self._notes.append(f"On fresh launches {plan} gave {found}.")
             return None, "the gain was not seen on fresh launches"
         if seen.stalls:
             why = (
-                f"most steps are {times(seen.speedup.mid_ratio)} as fast, but some stall: "
+                f"most steps are {times(seen.speedup.mid_ratio)} faster, but some stall: "
                 f"{times(seen.means_ratio)} on average"
             )
             self._notes.append(f"On fresh launches under {plan} {why}.")
@@ -327,15 +333,15 @@ class TuningSession:
 
     def _payback(self, plan: Plan, speedup: Interval) -> Payback | None:
         return payback_of(
-            self._bench.tally, self._options.pulled, self._races.with_pulled(plan),
+            self._runner.tally, self._options.applied, self._races.with_applied(plan),
             step_s=self._baseline.step_s, speedup_ratio=speedup.mid_ratio,
         )  # fmt: skip
 
     def _early_part(self, plan: Plan) -> Plan:
         """Return the levers that do not make the start late."""
-        other = self._races.with_pulled(plan)
-        later_s = self._bench.tally.later_s(self._options.pulled, other) or 0.0
-        late = blamed(plan, self._hunt.history, later_s=later_s)
+        other = self._races.with_applied(plan)
+        later_s = self._runner.tally.later_s(self._options.applied, other) or 0.0
+        late = blamed(plan, self._driver.history, later_s=later_s)
         return plan.only(frozenset(name for name, _ in plan.settings) - late)
 
     def _retell(self, levers: frozenset[str], *, outcome: str, why: str) -> None:
@@ -349,13 +355,13 @@ class TuningSession:
     def _costs(self, plan: Plan) -> Costs:
         """Return what the parts of this tuning take, with `plan` as the one that is proved."""
         return costs_of(
-            self._bench, self._baseline, self._machine, baseline=self._options.pulled,
-            candidate=self._races.with_pulled(plan),
+            self._runner, self._baseline, self._machine, baseline=self._options.applied,
+            candidate=self._races.with_applied(plan),
         )  # fmt: skip
 
     @property
     def _cost(self) -> Cost:
-        launch_count = self._bench.launch_count + self._proof_launches_count
+        launch_count = self._runner.launch_count + self._proof_launches_count
         return Cost(wall_s=self._spent_s(), launch_count=launch_count)
 
     def _spent_s(self) -> float:
@@ -374,7 +380,7 @@ class TuningSession:
             machine=self._machine,
             workload=self._workload,
             baseline=self._baseline,
-            plan=self._races.with_pulled(plan),
+            plan=self._races.with_applied(plan),
             proof=proof,
             cost=self._cost,
             tuned=tuned,
@@ -382,21 +388,21 @@ class TuningSession:
             means_ratio=confirmed.means_ratio if confirmed else None,
             noise=self._races.noise,
             levers=tuple(sorted(self._rows, key=lambda row: order.index(row.lever))),
-            notes=(*self._bench.notes, *self._notes),
-            band=self._band if proof.gates else None,
+            notes=(*self._runner.notes, *self._notes),
+            envelope=self._envelope if proof.gates else None,
             diagnosis=self._diagnosis,
             races=self._journal.history if self._journal else (),
             confirmed=confirmed_race(plan, confirmed) if confirmed else None,
-            traits=self._scene.traits,
+            traits=self._context.traits,
             assumed=tuple(sorted(self._options.assumed)),
             passes=self._passes(plan, confirmed) if confirmed else None,
         )
 
     def _passes(self, plan: Plan, seen: compare.Confirmation) -> Passes | None:
-        own, other = self._options.pulled, self._races.with_pulled(plan)
+        own, other = self._options.applied, self._races.with_applied(plan)
         cost_s = median(pair.baseline_s for pair in seen.pairs)
         return passes_of(
-            self._scene.traits, seen.speedup, step_s=cost_s * self._baseline.sample_count,
-            longer_s=self._bench.tally.first_pass_s(own, other),
-            training_s=self._options.training_s, life_count=self._bench.life_count,
+            self._context.traits, seen.speedup, step_s=cost_s * self._baseline.sample_count,
+            longer_s=self._runner.tally.first_pass_s(own, other),
+            training_s=self._options.training_s, life_count=self._runner.life_count,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import lookup
-from hasten.records import Pair, Phase, Plan, Step, Switch
+from hasten.records import Pair, Phase, Plan, Scope, Step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +53,7 @@ def shape_of(
     period_count: int,
     pass_count: int,
     step_s: float,
-    lonely: bool,
+    single_process: bool,
     left_count: int,
 ) -> BlockShape:
     """Return how pairs are run: inside one child where all that differs switches there.
@@ -71,12 +71,12 @@ def shape_of(
         period_count: steps after which the times of its loop repeat.
         pass_count: steps of a pass over the data where it is short, else 0.
         step_s: seconds of a step; 0 where nobody has seen one.
-        lonely: two children take turns at living, so a turn must be worth a launch.
+        single_process: two children take turns at living, so a turn must be worth a launch.
         left_count: steps that a warm child has before it.
     """
     differing = baseline.differing(candidate)
     levers = [lever for lever, _ in both(baseline, candidate) if lever.name in differing]
-    inside = bool(levers) and not apart and all(lever.switch is Switch.STEP for lever in levers)
+    inside = bool(levers) and not apart and all(lever.scope is Scope.STEP for lever in levers)
     if inside and any(_feeds(lever) for lever in levers):
         cycle_count = ahead_count
     cycle = _longest_cycle(cycle_count, baseline, candidate)
@@ -91,7 +91,7 @@ def shape_of(
         period_count = pass_count
     least_count, warm_count = 1, 0
     if step_s:
-        least_s = _LONE_BLOCK_S if lonely else _LEAST_BLOCK_S
+        least_s = _LONE_BLOCK_S if single_process else _LEAST_BLOCK_S
         least_count, warm_count = 1 + int(least_s / step_s), int(_COLD_S / step_s)
     block = max(1, min(_whole(max(least_count, cycle), period_count), left_count))
     skips = [max(warm_count, _ahead_count(cycle_count, plan)) for plan in (baseline, candidate)]
@@ -131,7 +131,7 @@ def _adds_workers(baseline: Plan, candidate: Plan) -> bool:
 
 def _longest_cycle(cycle_count: int, *plans: Plan) -> int:
     """Return the steps after which the times repeat: of the script's loader, or of a lever."""
-    levers = [pulled for plan in plans for pulled in lookup(plan)]
+    levers = [applied for plan in plans for applied in lookup(plan)]
     return max([cycle_count, *(lever.cycle_count(setting) for lever, setting in levers)])
 
 
@@ -165,7 +165,7 @@ def both(baseline: Plan, candidate: Plan) -> list[tuple[Lever[Any], Setting]]:
 
 def can_take(own: Plan, plan: Plan) -> bool:
     """Return whether a child that was started under `own` can go over to `plan`."""
-    launched = {lever.name for lever, _ in both(own, plan) if lever.switch is Switch.LAUNCH}
+    launched = {lever.name for lever, _ in both(own, plan) if lever.scope is Scope.LAUNCH}
     return not own.differing(plan) & launched
 
 
@@ -190,13 +190,13 @@ def _feeds(lever: Lever[Any]) -> bool:
     return lever.phases == {Phase.DATA}
 
 
-def both_start_s(first_s: float, second_s: float, *, lonely: bool) -> float:
+def both_start_s(first_s: float, second_s: float, *, single_process: bool) -> float:
     """Return how long two launches take: at once, where memory holds both children.
 
-    >>> both_start_s(4.0, 4.0, lonely=True), both_start_s(4.0, 4.0, lonely=False)
+    >>> both_start_s(4.0, 4.0, single_process=True), both_start_s(4.0, 4.0, single_process=False)
     (8.0, 6.0)
     """
-    return (first_s + second_s) * (1.0 if lonely else TOGETHER_RATIO / 2)
+    return (first_s + second_s) * (1.0 if single_process else TOGETHER_RATIO / 2)
 
 
 def compiling(plan: Plan) -> Plan:
@@ -206,13 +206,13 @@ def compiling(plan: Plan) -> Plan:
 
 def filling(plan: Plan) -> Plan:
     """Return the levers of a plan under which a first pass over the data does more."""
-    return plan.only(frozenset(lever.name for lever, _ in lookup(plan) if lever.fills))
+    return plan.only(frozenset(lever.name for lever, _ in lookup(plan) if lever.warms_cache))
 
 
 def patience_s(*plans: Plan) -> float:
     """Return how much longer than steps take the first ones may take under one of these plans."""
-    pulled = [lever for plan in plans for lever, _ in lookup(plan)]
-    return max((lever.patience_s for lever in pulled), default=0.0)
+    applied = [lever for plan in plans for lever, _ in lookup(plan)]
+    return max((lever.patience_s for lever in applied), default=0.0)
 
 
 def cost_s(steps: Sequence[Step]) -> float:

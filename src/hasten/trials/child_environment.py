@@ -50,7 +50,7 @@ def environment(
     """Return the environment of a child that works under `plan`.
 
     Args:
-        plan: levers to pull; those that act before the import of torch edit the environment.
+        plan: levers to apply; those that act before the import of torch edit the environment.
         mode: run, trial or verify.
         assumed: what the user granted, by name.
         env: the user's own environment; it stays as it is.

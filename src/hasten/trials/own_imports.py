@@ -27,14 +27,14 @@ NEEDED = (
     "__future__", "_frozen_importlib", "_frozen_importlib_external", "argparse", "array", "ast",
     "atexit", "base64", "bisect", "builtins", "collections", "collections.abc",
     "concurrent.futures", "contextlib", "copy", "ctypes", "dataclasses", "datetime", "decimal",
-    "dis", "enum", "errno", "faulthandler", "fcntl", "fractions", "functools", "gc", "glob",
-    "hashlib", "heapq", "importlib", "importlib.abc", "importlib.machinery", "importlib.util",
-    "inspect", "io", "itertools", "json", "linecache", "marshal", "math", "mmap",
-    "multiprocessing", "multiprocessing.connection", "multiprocessing.shared_memory",
-    "operator", "os", "pathlib", "pickle", "pkgutil", "platform", "queue", "random", "re",
-    "resource", "select", "selectors", "shlex", "shutil", "signal", "site", "socket", "stat",
-    "statistics", "string", "struct", "subprocess", "sys", "sysconfig", "tempfile", "textwrap",
-    "threading", "time", "traceback", "types", "typing", "uuid", "warnings", "weakref", "zlib",
+    "difflib", "dis", "enum", "errno", "faulthandler", "fcntl", "fractions", "functools", "gc",
+    "glob", "hashlib", "heapq", "importlib", "importlib.abc", "importlib.machinery",
+    "importlib.util", "inspect", "io", "itertools", "json", "linecache", "marshal", "math", "mmap",
+    "multiprocessing", "multiprocessing.connection", "multiprocessing.shared_memory", "operator",
+    "os", "pathlib", "pickle", "pkgutil", "platform", "queue", "random", "re", "resource", "select",
+    "selectors", "shlex", "shutil", "signal", "site", "socket", "stat", "statistics", "string",
+    "struct", "subprocess", "sys", "sysconfig", "tempfile", "textwrap", "threading", "time",
+    "traceback", "types", "typing", "uuid", "warnings", "weakref", "zlib",
 )  # fmt: skip
 """Every module of Python's own that our code in the user's process imports, at the latest later."""
 

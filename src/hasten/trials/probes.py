@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 REPLAY_SETTLE_COUNT = 6  # one step to see who feeds the loop, four to keep what it gives
 
 
-def overhead(bench: TrialRunner, plan: Plan, count: int) -> list[Pair]:
+def overhead(runner: TrialRunner, plan: Plan, count: int) -> list[Pair]:
     """Run pairs of steps with our seams taken out (baseline) and put in (candidate)."""
-    return bench.within((plan,), count, ((0, 1, 1, False), (0, 1, 1, True)))[0]
+    return runner.within((plan,), count, ((0, 1, 1, False), (0, 1, 1, True)))[0]
 
 
-def ceiling(bench: TrialRunner, plan: Plan, count: int) -> tuple[list[Pair], float]:
+def ceiling(runner: TrialRunner, plan: Plan, count: int) -> tuple[list[Pair], float]:
     """Run pairs of blocks with new batches and with old ones; tell DATA's share in these."""
-    cycle = bench.cycle_count
+    cycle = runner.cycle_count
     turns = ((0, cycle, cycle, True), (1, REPLAY_SETTLE_COUNT + 2 * cycle, cycle, True))
-    pairs, steps = bench.within((plan, plan.pull(REPLAY_KEY, True)), count, turns)
+    pairs, steps = runner.within((plan, plan.with_lever(REPLAY_KEY, True)), count, turns)
     data_ns = sum(step.phase_ns.get(Phase.DATA, 0) for step in steps)
     return pairs, data_ns * 1e-9 / sum(step.wall_s for step in steps)
 
 
-def examine(bench: TrialRunner, plan: Plan, count: int) -> tuple[list[Step], dict[str, Any]]:
+def examine(runner: TrialRunner, plan: Plan, count: int) -> tuple[list[Step], dict[str, Any]]:
     """Look closely at some steps, as many as the script has room for; they are not timed ones."""
 
     def look() -> tuple[list[Step], dict[str, Any]]:
-        room = bench.room(count)
-        arm = bench.with_life((plan,), 0, room)
-        return arm.examine(room, timeout_s=bench.timeout_s(room))
+        room = runner.room(count)
+        trial = runner.with_life((plan,), 0, room)
+        return trial.examine(room, timeout_s=runner.timeout_s(room))
 
-    return bench.repeat(look)
+    return runner.repeat(look)

@@ -109,7 +109,7 @@ def recorded(
 
     Args:
         workload: the user's command.
-        plan: levers to pull.
+        plan: levers to apply.
         take: what is special about this run.
         isolation: how its writes are kept away from the user's files.
         patience_s: how long the whole run may take.

@@ -47,7 +47,7 @@ class TrialRunner:
         patience_s: how long to wait for a first step.
         available_bytes: free memory before the first child, None if unknown; two children that
             do not fit take turns at living.
-        make_arm: makes a child; tests give one of arithmetic.
+        make_trial: makes a child; tests give one of arithmetic.
     """
 
     def __init__(
@@ -57,20 +57,20 @@ class TrialRunner:
         isolation: Isolation,
         patience_s: float,
         available_bytes: int | None = None,
-        make_arm: Callable[..., TrialProcess] = TrialProcess,
+        make_trial: Callable[..., TrialProcess] = TrialProcess,
     ) -> None:
         self.launch_count, self.step_s = 0, 0.0
         self.life_count: int | None = None
         self.cycle_count = 1
-        self.lonely = False
+        self.single_process = False
         self._workload = workload
         self._isolation = isolation
         self._patience_s = patience_s
         self._available_bytes = available_bytes
-        self._make_arm = make_arm
+        self._make_trial = make_trial
         self.tally = PlanStatistics()
         self.notes: tuple[str, ...] = ()  # what the isolation could not do in full
-        self._seats: list[TrialProcess | None] = [None, None]
+        self._slots: list[TrialProcess | None] = [None, None]
         self._current: dict[int, tuple[Plan, ...]] = {}
 
     def __enter__(self) -> TrialRunner:
@@ -81,12 +81,12 @@ class TrialRunner:
 
     def clear(self) -> None:
         """End every child."""
-        for seat in (0, 1):
-            self._vacate(seat)
+        for slot in (0, 1):
+            self._vacate(slot)
 
     # ---- children
 
-    def arm(self, *plans: Plan, seat: int = 0, fresh: bool = False) -> TrialProcess:
+    def trial(self, *plans: Plan, slot: int = 0, fresh: bool = False) -> TrialProcess:
         """Return a living, warm child that stands under the first of `plans`.
 
         A child can take any plan that has the same levers of the kind LAUNCH; another one is
@@ -94,68 +94,70 @@ class TrialRunner:
 
         Args:
             plans: one plan, or two that will alternate.
-            seat: which of the two children.
+            slot: which of the two children.
             fresh: start it anew in any case.
         """
-        arm = self._seats[seat]
-        if arm is not None and (fresh or not can_take(arm.plan, plans[0])):
-            self._vacate(seat)
-            arm = None
-        self._set_aside(1 - seat)
-        arm = arm or self._start({seat: plans[0]})[seat]
-        arm.resume()
-        current = self._current[seat]
+        trial = self._slots[slot]
+        if trial is not None and (fresh or not can_take(trial.plan, plans[0])):
+            self._vacate(slot)
+            trial = None
+        self._set_aside(1 - slot)
+        trial = trial or self._start({slot: plans[0]})[slot]
+        trial.resume()
+        current = self._current[slot]
         if current != plans:
-            arm.switch(plans)
-            self._current[seat] = plans
-            self._settle(arm, max(settle_count(old, plans[0], self.cycle_count) for old in current))
-        return arm
+            trial.switch(plans)
+            self._current[slot] = plans
+            self._settle(
+                trial, max(settle_count(old, plans[0], self.cycle_count) for old in current)
+            )
+        return trial
 
     def _start(self, plans: Mapping[int, Plan]) -> Mapping[int, TrialProcess]:
         """Start a child in each seat, all at once: to import takes each of them one core."""
         arms: dict[int, TrialProcess] = {}
         try:
-            for seat, plan in plans.items():
-                self._seats[seat] = arms[seat] = self._make_arm(
+            for slot, plan in plans.items():
+                self._slots[slot] = arms[slot] = self._make_trial(
                     self._workload, plan, isolation=self._isolation, patience_s=self._patience_s
                 )
                 self.launch_count += 1
-            for seat, arm in arms.items():
-                arm.begin()
-                self.notes = tuple(dict.fromkeys((*self.notes, *arm.notes)))
-                self.tally.started(plans[seat], arm.start_s)
-                self.step_s = self.step_s or arm.first_step_s
-            for (seat, plan), arm in zip(plans.items(), arms.values(), strict=True):
-                arm.switch((plan,))
-                self._settle(arm, WARM_COUNT + self.cycle_count + settle_count(Plan(), plan))
-                self._current[seat] = (plan,)
+            for slot, trial in arms.items():
+                trial.begin()
+                self.notes = tuple(dict.fromkeys((*self.notes, *trial.notes)))
+                self.tally.started(plans[slot], trial.start_s)
+                self.step_s = self.step_s or trial.first_step_s
+            for (slot, plan), trial in zip(plans.items(), arms.values(), strict=True):
+                trial.switch((plan,))
+                self._settle(trial, WARM_COUNT + self.cycle_count + settle_count(Plan(), plan))
+                self._current[slot] = (plan,)
         except BaseException:
-            for seat in arms:
-                self._vacate(seat)
+            for slot in arms:
+                self._vacate(slot)
             raise
         return arms
 
-    def _settle(self, arm: TrialProcess, count: int) -> None:
+    def _settle(self, trial: TrialProcess, count: int) -> None:
         if count:
-            arm.turns([(0, count, 0, True)], timeout_s=self.timeout_s(count))
+            trial.turns([(0, count, 0, True)], timeout_s=self.timeout_s(count))
 
-    def _set_aside(self, seat: int) -> None:
+    def _set_aside(self, slot: int) -> None:
         """Stop a child, or end it where memory holds only one."""
-        arm = self._seats[seat]
-        if arm is not None and self.lonely:
-            self._vacate(seat)
-        elif arm is not None:
-            arm.park()
+        trial = self._slots[slot]
+        if trial is not None and self.single_process:
+            self._vacate(slot)
+        elif trial is not None:
+            trial.park()
 
-    def _vacate(self, seat: int) -> None:
-        arm, self._seats[seat] = self._seats[seat], None
-        self._current.pop(seat, None)
-        if arm is not None:
-            arm.close()
+    def _vacate(self, slot: int) -> None:
+        trial, self._slots[slot] = self._slots[slot], None
+        self._current.pop(slot, None)
+        if trial is not None:
+            trial.close()
 
     def facts(self, plan: Plan) -> dict[str, Any]:
         """Return what a child under `plan` says of itself: traits, usage, unit of samples."""
-        found = self.arm(plan).ask({"do": "facts"}, self._patience_s)
+        found = self.trial(plan).ask({"do": "facts"}, self._patience_s)
         self.cycle_count = int(found["traits"]["cycle_count"])
         self.tally.know_passes(found["traits"])
         return found
@@ -163,7 +165,7 @@ class TrialRunner:
     def check_memory(self, resident_bytes: float) -> None:
         """Decide whether two children fit into memory, by the size of the first."""
         if self._available_bytes is not None:
-            self.lonely = 2 * resident_bytes * _MEMORY_MARGIN_RATIO > self._available_bytes
+            self.single_process = 2 * resident_bytes * _MEMORY_MARGIN_RATIO > self._available_bytes
 
     # ---- how long it takes
 
@@ -179,13 +181,13 @@ class TrialRunner:
 
     def prepare_s(self, baseline: Plan, candidate: Plan) -> float:
         """Return about how long `prepare` takes with the children that live now."""
-        seats = self._seating(baseline, candidate)
-        at_once = len(seats) == 2 and self._seats == [None, None] and not self.lonely
+        slots = self._seating(baseline, candidate)
+        at_once = len(slots) == 2 and self._slots == [None, None] and not self.single_process
         return (TOGETHER_RATIO / 2 if at_once else 1.0) * sum(
             self.launch_s(plan)
-            if self._fits(plan, seat) <= 0
+            if self._fits(plan, slot) <= 0
             else settle_count(Plan(), plan, self.cycle_count) * self.step_s
-            for seat, plan in seats.items()
+            for slot, plan in slots.items()
         )
 
     def launches(self, baseline: Plan, candidate: Plan) -> int:
@@ -194,21 +196,21 @@ class TrialRunner:
 
     def _seating(self, baseline: Plan, candidate: Plan) -> dict[int, Plan]:
         if self.shape(baseline, candidate).relay:
-            return self._seats_for(baseline, candidate)
-        return {self._seat_for(baseline): baseline}
+            return self._slots_for(baseline, candidate)
+        return {self._slot_for(baseline): baseline}
 
     def note_costs(self, plan: Plan) -> None:
         """Ask the child that stands under `plan` what it has paid once."""
-        for seat, plans in self._current.items():
-            if plan in plans and (arm := self._seats[seat]) is not None:
-                arm.resume()
-                self.tally.paid_once(plan, arm, arm.ask({"do": "facts"}, self._patience_s))
+        for slot, plans in self._current.items():
+            if plan in plans and (trial := self._slots[slot]) is not None:
+                trial.resume()
+                self.tally.paid_once(plan, trial, trial.ask({"do": "facts"}, self._patience_s))
 
     def pair_s(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> float:
         """Return about how long a pair takes, with the launches that a short life costs."""
         shape = self.shape(baseline, candidate, apart=apart)
         launch_count = shape.step_count / max(1, self._left_count())
-        if shape.relay and self.lonely:
+        if shape.relay and self.single_process:
             launch_count = 2
         return shape.step_count * self.step_s + launch_count * self.launch_s(candidate)
 
@@ -219,9 +221,9 @@ class TrialRunner:
         return self.repeat(lambda: self._steps(plan, self.room(count, spent_count=1)))
 
     def _steps(self, plan: Plan, count: int) -> tuple[list[Step], dict[str, float]]:
-        arm = self.with_life((plan,), 0, count + 1)
-        _, before = arm.turns([(0, 0, 1, True)], timeout_s=self._patience_s)
-        (steps,), after = arm.turns([(0, 0, count, True)], timeout_s=self.timeout_s(count))
+        trial = self.with_life((plan,), 0, count + 1)
+        _, before = trial.turns([(0, 0, 1, True)], timeout_s=self._patience_s)
+        (steps,), after = trial.turns([(0, 0, count, True)], timeout_s=self.timeout_s(count))
         used = {name: after[name] - before[name] for name in ("faults_count", "cpu_s")}
         self.step_s = sum(step.wall_s for step in steps) / len(steps)
         self.tally.watched(plan, steps)
@@ -258,13 +260,13 @@ class TrialRunner:
 
         def sit() -> None:
             if not self.shape(baseline, candidate, apart=apart).relay:
-                self.arm(baseline, candidate, seat=self._seat_for(baseline))
+                self.trial(baseline, candidate, slot=self._slot_for(baseline))
                 return
-            seats = self._seats_for(baseline, candidate)
-            if self._seats == [None, None] and not self.lonely:
-                self._start(seats)
-            for seat, plan in seats.items():
-                self.arm(plan, seat=seat)
+            slots = self._slots_for(baseline, candidate)
+            if self._slots == [None, None] and not self.single_process:
+                self._start(slots)
+            for slot, plan in slots.items():
+                self.trial(plan, slot=slot)
 
         self.repeat(sit)
 
@@ -274,25 +276,25 @@ class TrialRunner:
             baseline, candidate, apart=apart,
             cycle_count=self.tally.cycle_count(self.cycle_count, baseline, candidate),
             ahead_count=self.cycle_count, period_count=self.tally.period_count,
-            pass_count=self.tally.short_pass_count, step_s=self.step_s, lonely=self.lonely,
-            left_count=self._left_count(),
+            pass_count=self.tally.short_pass_count, step_s=self.step_s,
+            single_process=self.single_process, left_count=self._left_count(),
         )  # fmt: skip
 
     def _alternate(
         self, baseline: Plan, candidate: Plan, coins: Sequence[bool], shape: BlockShape
     ) -> list[Pair]:
         """Alternate inside one child."""
-        seat = self._seat_for(baseline)
+        slot = self._slot_for(baseline)
         plans = (baseline, candidate)
         count = shape.step_count * len(coins)
-        arm = self.with_life(plans, seat, count)
+        trial = self.with_life(plans, slot, count)
         turns = [
             (index, shape.skip_counts[index], shape.block_count, True)
             for baseline_first in coins
             for index in ((0, 1) if baseline_first else (1, 0))
         ]
         waiting = CpuCompetition()
-        answer, _ = arm.turns(turns, timeout_s=self.timeout_s(count))
+        answer, _ = trial.turns(turns, timeout_s=self.timeout_s(count))
         pressure = waiting.share_ratio()
         for (index, *_), steps in zip(turns, answer, strict=True):
             self.tally.ran(plans[index], steps)
@@ -306,17 +308,17 @@ class TrialRunner:
         self, baseline: Plan, candidate: Plan, coins: Sequence[bool], shape: BlockShape
     ) -> list[Pair]:
         """Let two children take turns; the one that waits is stopped."""
-        plans = self._seats_for(baseline, candidate)
+        plans = self._slots_for(baseline, candidate)
         turns = tuple(zip(plans.items(), shape.skip_counts, strict=True))
         pairs = []
         for baseline_first in coins:
             waiting = CpuCompetition()
             costs = []
-            for (seat, plan), skip in turns if baseline_first else turns[::-1]:
+            for (slot, plan), skip in turns if baseline_first else turns[::-1]:
                 count = skip + shape.block_count
-                arm = self.with_life((plan,), seat, count)
+                trial = self.with_life((plan,), slot, count)
                 timeout_s = self.timeout_s(count)
-                (steps,), _ = arm.turns([(0, skip, shape.block_count, True)], timeout_s=timeout_s)
+                (steps,), _ = trial.turns([(0, skip, shape.block_count, True)], timeout_s=timeout_s)
                 self.tally.ran(plan, steps)
                 costs.append(cost_s(steps))
             pairs.append(pair(costs, baseline_first, waiting.share_ratio()))
@@ -330,11 +332,11 @@ class TrialRunner:
         def run() -> tuple[list[Pair], list[Step]]:
             size = sum(skipped + counted for _, skipped, counted, _ in turns)
             coins = [random.random() < 0.5 for _ in range(self.room(size * count) // size)]
-            arm = self.with_life(plans[:1], 0, size * count)
-            arm.switch(plans)
+            trial = self.with_life(plans[:1], 0, size * count)
+            trial.switch(plans)
             order = [turn for first in coins for turn in (turns if first else turns[::-1])]
-            answer, _ = arm.turns(order, timeout_s=self.timeout_s(size * count))
-            arm.switch(plans[:1])
+            answer, _ = trial.turns(order, timeout_s=self.timeout_s(size * count))
+            trial.switch(plans[:1])
             walls = [sum(step.wall_s for step in steps) / len(steps) for steps in answer]
             pairs = [pair(walls[2 * i : 2 * i + 2], coin, None) for i, coin in enumerate(coins)]
             return pairs, [step for i, coin in enumerate(coins) for step in answer[2 * i + coin]]
@@ -343,16 +345,16 @@ class TrialRunner:
 
     # ---- lives
 
-    def with_life(self, plans: tuple[Plan, ...], seat: int, count: int) -> TrialProcess:
+    def with_life(self, plans: tuple[Plan, ...], slot: int, count: int) -> TrialProcess:
         """Return a child that still has `count` steps to live, as far as is known."""
-        arm = self._seats[seat]
+        trial = self._slots[slot]
         spent = (
-            arm is not None
+            trial is not None
             and self.life_count is not None
-            and arm.step_count + count >= self.life_count
-            and arm.step_count > 2 * (WARM_COUNT + self.cycle_count)
+            and trial.step_count + count >= self.life_count
+            and trial.step_count > 2 * (WARM_COUNT + self.cycle_count)
         )
-        return self.arm(*plans, seat=seat, fresh=spent)
+        return self.trial(*plans, slot=slot, fresh=spent)
 
     def _left_count(self, spent_count: int = 0) -> int:
         """Return the steps that one life of the script has left once it is warm."""
@@ -376,7 +378,7 @@ class TrialRunner:
             self.clear()
             return run()
 
-    def _seats_for(self, baseline: Plan, candidate: Plan) -> dict[int, Plan]:
+    def _slots_for(self, baseline: Plan, candidate: Plan) -> dict[int, Plan]:
         """Return who sits where, the baseline first, with the fewest new launches."""
         if self._fits(baseline, 0) + self._fits(candidate, 1) >= (
             self._fits(baseline, 1) + self._fits(candidate, 0)
@@ -384,16 +386,16 @@ class TrialRunner:
             return {0: baseline, 1: candidate}
         return {1: baseline, 0: candidate}
 
-    def _seat_for(self, plan: Plan) -> int:
-        return max((0, 1), key=lambda seat: self._fits(plan, seat))
+    def _slot_for(self, plan: Plan) -> int:
+        return max((0, 1), key=lambda slot: self._fits(plan, slot))
 
-    def _fits(self, plan: Plan, seat: int) -> int:
-        arm = self._seats[seat]
-        if arm is None:
+    def _fits(self, plan: Plan, slot: int) -> int:
+        trial = self._slots[slot]
+        if trial is None:
             return 0
-        if not can_take(arm.plan, plan):
+        if not can_take(trial.plan, plan):
             return -1
-        return 2 if self._current.get(seat) == (plan,) else 1
+        return 2 if self._current.get(slot) == (plan,) else 1
 
     def timeout_s(self, count: int) -> float:
         """Return how long to wait for so many steps."""

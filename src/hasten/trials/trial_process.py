@@ -42,7 +42,7 @@ class TrialProcess:
 
     Args:
         workload: the user's command.
-        plan: levers pulled from the start.
+        plan: levers applied from the start.
         isolation: how its writes are kept away from the user's files.
         patience_s: how long to wait for the first training step.
         deadline: when nobody waits for it any more.
@@ -135,7 +135,7 @@ class TrialProcess:
             place = self._place([self._channel.pid] if self._channel.pid else [])
             raise ScriptFailed(
                 f"The script came to a halt {self._when}: no answer in {timeout_s:.0f} s.{place}",
-                remedy="Raise --patience if its steps take that long.",
+                remedy="Raise --startup-timeout if its steps take that long.",
                 output=self._tail(),
             ) from None
         except ChildLost:
@@ -242,7 +242,7 @@ class TrialProcess:
         raise NeverTrains(
             f"There was no optimizer step or backward in {self._patience_s:.0f} s{seen}: "
             f"the script does not train, waits for something, or is slow to start.{place}",
-            remedy="Raise --patience if it needs longer to start.",
+            remedy="Raise --startup-timeout if it needs longer to start.",
             output=tail,
         )
 

@@ -35,18 +35,18 @@ def same_law(baseline: RecordedRun, candidate: RecordedRun) -> Gate:
     left, right = baseline.outlines[:count], candidate.outlines[:count]
     for number, (own, other) in enumerate(zip(left, right, strict=True), start=1):
         if [kind for kind, _, _ in own] != [kind for kind, _, _ in other]:
-            says = f"the plan changes the types or shapes in batch {number}"
-            return Gate(name=name, passed=False, says=says)
+            message = f"the plan changes the types or shapes in batch {number}"
+            return Gate(name=name, passed=False, message=message)
     if len(set(candidate.batches[:count])) < len(set(baseline.batches[:count])):
-        says = "the plan draws the same batch more than once, where the script does not"
-        return Gate(name=name, passed=False, says=says)
+        message = "the plan draws the same batch more than once, where the script does not"
+        return Gate(name=name, passed=False, message=message)
     if count < _LEAST_BATCHES_COUNT:
-        says = f"same types and shapes; {count} batches are too few to compare their values"
-        return Gate(name=name, passed=None, says=says)
+        message = f"same types and shapes; {count} batches are too few to compare their values"
+        return Gate(name=name, passed=None, message=message)
     if shifted := _shifted(left, right):
-        return Gate(name=name, passed=False, says=f"the plan draws otherwise: {shifted}")
-    says = f"same types and shapes, mean and spread as chance allows, in {count} batches"
-    return Gate(name=name, passed=True, says=says)
+        return Gate(name=name, passed=False, message=f"the plan draws otherwise: {shifted}")
+    message = f"same types and shapes, mean and spread as chance allows, in {count} batches"
+    return Gate(name=name, passed=True, message=message)
 
 
 def _shifted(
@@ -93,10 +93,10 @@ def within_draws(
     """
     name = "G3 draws"
     if candidate.sizes != baseline.sizes or len(candidate.losses) != len(baseline.losses):
-        says = "the plan changes the parameters or the number of losses"
-        return Gate(name=name, passed=False, says=says)
+        message = "the plan changes the parameters or the number of losses"
+        return Gate(name=name, passed=False, message=message)
     if not np.isfinite(candidate.losses).all() and np.isfinite(baseline.losses).all():
-        return Gate(name=name, passed=False, says="a loss is not a number")
+        return Gate(name=name, passed=False, message="a loss is not a number")
     own = (baseline, *others)
     kinds: tuple[tuple[str, Callable[[RecordedRun], NDArray[np.float64]]], ...] = (
         ("losses", _losses),
@@ -106,14 +106,16 @@ def within_draws(
     for word, read in kinds:
         shift, spread, resolution = _against(read(candidate), np.stack([read(e) for e in own]))
         if shift > _SHIFT_LIMIT:
-            says = f"the {word} lie {shift:.1f} standard errors from those under other seeds"
-            return Gate(name=name, passed=False, says=says, distance_ratio=shift / _SHIFT_LIMIT)
+            message = f"the {word} lie {shift:.1f} standard errors from those under other seeds"
+            return Gate(
+                name=name, passed=False, message=message, distance_ratio=shift / _SHIFT_LIMIT
+            )
         if not _SPREAD_LOW <= spread <= _SPREAD_HIGH:
-            says = f"the {word} spread {spread:.2g} times as far as under other seeds"
-            return Gate(name=name, passed=False, says=says)
+            message = f"the {word} spread {spread:.2g} times as far as under other seeds"
+            return Gate(name=name, passed=False, message=message)
         seen.append(f"{word} {shift:.1f} standard errors (of {resolution:.2g} of their size)")
-    says = f"other draws of the same law: {', '.join(seen)} from those under other seeds"
-    return Gate(name=name, passed=True, says=says)
+    message = f"other draws of the same law: {', '.join(seen)} from those under other seeds"
+    return Gate(name=name, passed=True, message=message)
 
 
 def _losses(evidence: RecordedRun) -> NDArray[np.float64]:

@@ -57,14 +57,14 @@ _COUNTS = frozenset(
 def repeatable(first: RecordedRun, second: RecordedRun) -> Gate:
     """G0: the untouched script, launched twice with pinned seeds, gives the same bits."""
     if first.equals(second):
-        says = f"two launches of the script agree to the bit over {first.step_count} steps"
-        return Gate(name="G0 repeatable", passed=True, says=says)
+        message = f"two launches of the script are bit-identical over {first.step_count} steps"
+        return Gate(name="G0 repeatable", passed=True, message=message)
     spread = loss_distance(first, second)
-    says = (
+    message = (
         f"two launches of the script itself differ (losses by up to {spread:.2g} of their "
         "value): differences below that cannot be judged"
     )
-    return Gate(name="G0 repeatable", passed=None, says=says, distance_ratio=spread)
+    return Gate(name="G0 repeatable", passed=None, message=message, distance_ratio=spread)
 
 
 def same_structure(
@@ -90,22 +90,22 @@ def same_structure(
     own = _differing(baseline, again, redraws=redraws) if again is not None else []
     bent = {one for run in shaken for one in _differing(baseline, run, redraws=redraws)} & _COUNTS
     if differing := [one for one in changed if one not in own and one not in bent]:
-        says = f"the plan changes the {' and the '.join(differing)}"
-        return Gate(name=name, passed=False, says=says)
+        message = f"the plan changes the {' and the '.join(differing)}"
+        return Gate(name=name, passed=False, message=message)
     if own:
-        says = f"two launches of the script itself differ in the {' and the '.join(own)}"
-        return Gate(name=name, passed=None, says=says)
+        message = f"two launches of the script itself differ in the {' and the '.join(own)}"
+        return Gate(name=name, passed=None, message=message)
     if changed:
         what = " and the ".join(changed)
-        says = f"with one bit of its weights changed, the script itself differs in the {what}"
-        return Gate(name=name, passed=None, says=says)
+        message = f"with one bit of its weights changed, the script itself differs in the {what}"
+        return Gate(name=name, passed=None, message=message)
     count = min(baseline.step_count, candidate.step_count)
     rest = f"same optimizer settings, same layers in training over {count} steps"
     if redraws and not _orders_seen(baseline, candidate):
-        says = f"the order of the samples could not be seen; {rest}"
-        return Gate(name=name, passed=None, says=says)
+        message = f"the order of the samples could not be seen; {rest}"
+        return Gate(name=name, passed=None, message=message)
     what = "same order of samples" if redraws else "same batches in the same order"
-    return Gate(name=name, passed=True, says=f"{what}, {rest}")
+    return Gate(name=name, passed=True, message=f"{what}, {rest}")
 
 
 def only_counts_differ(baseline: RecordedRun, candidate: RecordedRun, *, redraws: bool) -> bool:
@@ -174,10 +174,10 @@ def _common(
 def same_bits(baseline: RecordedRun, candidate: RecordedRun) -> Gate:
     """Equal hashes of all weights after the last step: the plan changed nothing at all."""
     if baseline.equals(candidate):
-        says = f"the weights after {baseline.step_count} steps are equal to the bit"
-        return Gate(name="equal bits", passed=True, says=says)
-    says = f"the weights after {baseline.step_count} steps are not equal to the bit"
-    return Gate(name="equal bits", passed=False, says=says)
+        message = f"the weights after {baseline.step_count} steps are bit-identical"
+        return Gate(name="equal bits", passed=True, message=message)
+    message = f"the weights after {baseline.step_count} steps are not bit-identical"
+    return Gate(name="equal bits", passed=False, message=message)
 
 
 def within_floor(
@@ -195,26 +195,26 @@ def within_floor(
     """
     name = "G3 rounding"
     if candidate.sizes != baseline.sizes or len(candidate.losses) != len(baseline.losses):
-        says = "the plan changes the parameters or the number of losses"
-        return Gate(name=name, passed=False, says=says)
+        message = "the plan changes the parameters or the number of losses"
+        return Gate(name=name, passed=False, message=message)
     gross = gross_step(baseline, candidate, floors) or _gross_tail(baseline, candidate, floors)
     if gross:
-        return Gate(name=name, passed=False, says=gross, distance_ratio=float("inf"))
+        return Gate(name=name, passed=False, message=gross, distance_ratio=float("inf"))
     ratios = part_ratios(baseline, candidate, floors)
     worst = max(ratios, key=lambda part: ratios[part])
     ratio = ratios[worst]
     figures = ", ".join(f"{part} {r:.2g}" for part, r in ratios.items() if "worst" not in part)
     if ratio <= PASS_RATIO:
-        says = f"differs like rounding: {figures} times what one changed bit does"
-        return Gate(name=name, passed=True, says=says, distance_ratio=ratio)
+        message = f"consistent with rounding: {figures} times a one-bit perturbation"
+        return Gate(name=name, passed=True, message=message, distance_ratio=ratio)
     if ratio <= WARN_RATIO:
-        says = (
-            f"differs somewhat more than rounding should: {figures} times what one changed bit "
-            f"does, {worst} {ratio:.2g} times"
+        message = (
+            f"somewhat more than rounding: {figures} times a one-bit perturbation, {worst} "
+            f"{ratio:.2g} times"
         )
-        return Gate(name=name, passed=None, says=says, distance_ratio=ratio)
-    says = f"the {worst} differ by {ratio:.3g} times what one changed bit does: not rounding"
-    return Gate(name=name, passed=False, says=says, distance_ratio=ratio)
+        return Gate(name=name, passed=None, message=message, distance_ratio=ratio)
+    message = f"the {worst} differ by {ratio:.3g} times a one-bit perturbation: not rounding"
+    return Gate(name=name, passed=False, message=message, distance_ratio=ratio)
 
 
 def part_ratios(
@@ -269,9 +269,9 @@ def resolved(gate: Gate, baseline: RecordedRun, floors: Sequence[RecordedRun]) -
         f"{weights:.2g} of a movement of the weights"
     )
     if gate.passed is not True or max(gradients, weights) <= _WIDEST_FLOOR_RATIO:
-        return replace(gate, says=f"{gate.says} ({own})")
-    says = f"{own}: what the plan does to them cannot be judged"
-    return replace(gate, passed=None, says=says)
+        return replace(gate, message=f"{gate.message} ({own})")
+    message = f"{own}: what the plan does to them cannot be judged"
+    return replace(gate, passed=None, message=message)
 
 
 def by_spread(baseline: RecordedRun, candidate: RecordedRun, floors: Sequence[RecordedRun]) -> Gate:
@@ -288,7 +288,7 @@ def by_spread(baseline: RecordedRun, candidate: RecordedRun, floors: Sequence[Re
 
 
 def within_spread(baseline: RecordedRun, candidate: RecordedRun, gate: Gate) -> Gate:
-    """Judge a script by the spread of its losses: three times that, at least 0.1 %.
+    """Judge a script by the spread of its losses: three times that, at least 0.1%.
 
     The rule of Megatron-LM's golden values (functional_tests, compute_golden_statistics.py). Two
     losses of one sign differ by all of their value at most, so that a wide spread allows anything.
@@ -297,14 +297,14 @@ def within_spread(baseline: RecordedRun, candidate: RecordedRun, gate: Gate) -> 
     allowed = max(_SPREAD_FACTOR * own, _LEAST_SPREAD_RATIO)
     distance = loss_distance(baseline, candidate)
     if allowed > _WIDEST_SPREAD_RATIO and np.isfinite(distance):
-        says = (
+        message = (
             f"losses differ by up to {distance:.2g} of their value, those of the script itself by "
             f"{own:.2g}: what the plan does to them cannot be judged"
         )
-        return Gate(name=name, passed=None, says=says)
+        return Gate(name=name, passed=None, message=message)
     passed = distance <= min(allowed, _WIDEST_SPREAD_RATIO)
-    says = f"losses differ by up to {distance:.2g} of their value, {allowed:.2g} is allowed"
-    return Gate(name=name, passed=passed, says=says, distance_ratio=distance / allowed)
+    message = f"losses differ by up to {distance:.2g} of their value, {allowed:.2g} is allowed"
+    return Gate(name=name, passed=passed, message=message, distance_ratio=distance / allowed)
 
 
 def loss_distance(first: RecordedRun, second: RecordedRun) -> float:

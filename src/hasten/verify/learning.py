@@ -22,7 +22,7 @@ LEAST_PAIRS_COUNT = 5
 _MARGIN_SD = 0.5
 _LEAST_MARGIN_RATIO = 0.01
 _END_SHARE = 0.25
-# Student's t for 95 %, one-sided, with 1, 2, ... degrees of freedom.
+# Student's t for 95%, one-sided, with 1, 2, ... degrees of freedom.
 _T95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782)
 _T95_MORE = 1.771
 
@@ -47,7 +47,7 @@ def common_sample_count(runs: Sequence[RecordedRun]) -> int:
 def no_worse(pairs: Sequence[tuple[float, float]]) -> Gate:
     """G5: under the plan the loss at the end is not higher by more than the margin.
 
-    The margin is half of the spread that the script has over its own seeds, at least 1 % of
+    The margin is half of the spread that the script has over its own seeds, at least 1% of
     the loss. Learning that is clearly better is said, too: it is another algorithm all the more.
 
     Args:
@@ -55,14 +55,14 @@ def no_worse(pairs: Sequence[tuple[float, float]]) -> Gate:
     """
     name = "G5 learning"
     if len(pairs) < LEAST_PAIRS_COUNT:
-        says = f"{len(pairs)} pairs of seeds are too few; {LEAST_PAIRS_COUNT} are needed"
-        return Gate(name=name, passed=False, says=says)
+        message = f"{len(pairs)} pairs of seeds are too few; {LEAST_PAIRS_COUNT} are needed"
+        return Gate(name=name, passed=False, message=message)
     baseline, candidate = np.asarray(pairs, dtype=np.float64).T
     if not np.isfinite(baseline).all():
-        says = "the script itself ends with losses that are no numbers"
-        return Gate(name=name, passed=False, says=says)
+        message = "the script itself ends with losses that are no numbers"
+        return Gate(name=name, passed=False, message=message)
     if not np.isfinite(candidate).all():
-        return Gate(name=name, passed=False, says="a loss under the plan is not a number")
+        return Gate(name=name, passed=False, message="a loss under the plan is not a number")
     size = float(np.mean(np.abs(baseline)))
     margin = max(_MARGIN_SD * float(np.std(baseline, ddof=1)), _LEAST_MARGIN_RATIO * size)
     apart = candidate - baseline
@@ -71,13 +71,13 @@ def no_worse(pairs: Sequence[tuple[float, float]]) -> Gate:
     reach = t * float(np.std(apart, ddof=1)) / len(pairs) ** 0.5
     mean = float(np.mean(apart))
     figures = (
-        f"the loss at the end is {mean:+.3g} (at most {mean + reach:+.3g} with 95 %) on "
+        f"the loss at the end is {mean:+.3g} (at most {mean + reach:+.3g} with 95%) on "
         f"{np.mean(baseline):.4g} over {len(pairs)} seeds, a margin of {margin:.2g}"
     )
     ratio = (mean + reach) / margin
     if ratio >= 1:
-        says = f"learning no worse was not shown: {figures}"
-        return Gate(name=name, passed=False, says=says, distance_ratio=ratio)
+        message = f"learning no worse was not shown: {figures}"
+        return Gate(name=name, passed=False, message=message, distance_ratio=ratio)
     better = " and clearly lower than the script's" if mean + reach < -margin else ""
-    says = f"learns no worse: {figures}{better}"
-    return Gate(name=name, passed=True, says=says, distance_ratio=ratio)
+    message = f"learns no worse: {figures}{better}"
+    return Gate(name=name, passed=True, message=message, distance_ratio=ratio)

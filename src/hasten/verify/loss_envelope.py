@@ -21,28 +21,28 @@ WINDOW_COUNT = 8
 _MAD_TO_SD = 1.4826
 
 
-def band_of(
-    vitals: Sequence[Mapping[str, Any]], *, step_s: float | None = None
+def envelope_of(
+    health: Sequence[Mapping[str, Any]], *, step_s: float | None = None
 ) -> LossEnvelope | None:
     """Return what recorded runs of the untouched script show together.
 
     Args:
-        vitals: for each run `losses` (step, value, whether by `torch.autograd.grad`), `moves` and
+        health: for each run `losses` (step, value, whether by `torch.autograd.grad`), `moves` and
             `updates`, as the child reads them, and `steps`, the training steps in it.
         step_s: seconds of a training step, which may hold several steps of optimizers.
 
     Returns:
         None where the script has losses that are no numbers, or less than one window of steps.
     """
-    by_hand = not all(run["updates"] for run in vitals)
-    runs = [_steps(run, by_hand=by_hand) for run in vitals]
+    by_hand = not all(run["updates"] for run in health)
+    runs = [_steps(run, by_hand=by_hand) for run in health]
     if not runs or not all(np.isfinite([value for _, value in run]).all() for run in runs):
         return None
     counts = [
-        len(run) if by_hand else own["updates"] for run, own in zip(runs, vitals, strict=True)
+        len(run) if by_hand else own["updates"] for run, own in zip(runs, health, strict=True)
     ]
     windows = _windows(runs, min(counts) // WINDOW_COUNT)
-    moves = list(zip(*(run["moves"] for run in vitals), strict=False))
+    moves = list(zip(*(run["moves"] for run in health), strict=False))
     if not windows and not moves:
         return None
     everything = np.concatenate(windows) if windows else np.zeros(1)
@@ -52,7 +52,7 @@ def band_of(
         spreads=tuple(map(_spread, windows)),
         losses_range=(float(everything.min()), float(everything.max())),
         moves=tuple(max(several) for several in moves),
-        step_s=None if step_s is None else step_s * vitals[0]["steps"] / max(1, counts[0]),
+        step_s=None if step_s is None else step_s * health[0]["steps"] / max(1, counts[0]),
     )
 
 

@@ -48,10 +48,10 @@ def within_precision(
     """
     name = "G4 precision"
     if candidate.sizes != baseline.sizes or len(candidate.losses) != len(baseline.losses):
-        says = "the plan changes the parameters or the number of losses"
-        return Gate(name=name, passed=False, says=says)
+        message = "the plan changes the parameters or the number of losses"
+        return Gate(name=name, passed=False, message=message)
     if not np.isfinite(candidate.losses).all() and np.isfinite(baseline.losses).all():
-        return Gate(name=name, passed=False, says="a loss is not a number")
+        return Gate(name=name, passed=False, message="a loss is not a number")
     least = epsilon_ratio * _LEAST_SHARE
     ratios = part_ratios(
         baseline, candidate, floors, least=least, lost_distance=_LOST_DISTANCE, varies=varies
@@ -62,16 +62,16 @@ def within_precision(
     figures = ", ".join(f"{p} {r:.2g}" for p, r in ratios.items() if "worst" not in p)
     changed = f"a change of each weight by 1/{1 / epsilon_ratio:.0f}"
     if ratios[worst] > PRECISION_RATIO:
-        says = f"the {worst} differ by {ratios[worst]:.3g} times what {changed} does"
-        return Gate(name=name, passed=False, says=says, distance_ratio=ratios[worst])
+        message = f"the {worst} differ by {ratios[worst]:.3g} times what {changed} does"
+        return Gate(name=name, passed=False, message=message, distance_ratio=ratios[worst])
     if wrong := _askew(baseline, candidate, floors, epsilon_ratio):
-        return Gate(name=name, passed=False, says=wrong, distance_ratio=ratios[worst])
+        return Gate(name=name, passed=False, message=wrong, distance_ratio=ratios[worst])
     cosine = float(np.median(cosines(baseline, candidate)))
-    says = (
+    message = (
         f"differs as fewer bits must: {figures} times what {changed} does, cosine of the "
         f"gradients {cosine:.4f}"
     )
-    return Gate(name=name, passed=True, says=says, distance_ratio=ratios[worst])
+    return Gate(name=name, passed=True, message=message, distance_ratio=ratios[worst])
 
 
 def _askew(
@@ -106,20 +106,20 @@ def same_update(
     """
     name = "G3 update"
     if not candidate.gradients_taught:
-        says = "several optimizers share a step: none could be given the gradients of the script"
-        return Gate(name=name, passed=None, says=says)
+        message = "several optimizers share a step: none could be given the gradients of the script"
+        return Gate(name=name, passed=None, message=message)
     values = move_ratios(baseline, candidate, floors, LEAST_DISTANCE)
     if gross := gross_step(baseline, candidate, floors, parts=("moves",)):
-        return Gate(name=name, passed=False, says=gross, distance_ratio=float("inf"))
+        return Gate(name=name, passed=False, message=gross, distance_ratio=float("inf"))
     ratio = max(float(np.median(values)), float(np.max(values)) / TENSOR_FACTOR)
     if ratio <= PASS_RATIO:
-        says = (
-            f"given the same gradients, the optimizer moves the weights alike: {ratio:.2g} times "
-            "what one changed bit does"
+        message = (
+            f"given the same gradients, the optimizer makes the same update: {ratio:.2g} times a "
+            "one-bit perturbation"
         )
-        return Gate(name=name, passed=True, says=says, distance_ratio=ratio)
-    says = (
-        f"given the same gradients, the optimizer moves the weights otherwise: {ratio:.3g} times "
-        "what one changed bit does"
+        return Gate(name=name, passed=True, message=message, distance_ratio=ratio)
+    message = (
+        f"given the same gradients, the optimizer makes another update: {ratio:.3g} times a "
+        "one-bit perturbation"
     )
-    return Gate(name=name, passed=False, says=says, distance_ratio=ratio)
+    return Gate(name=name, passed=False, message=message, distance_ratio=ratio)

@@ -47,7 +47,7 @@ def _per_parameter_loops(case: Case) -> Finding | None:
     return Finding(
         name="per-parameter-loops",
         share=share,
-        says=(
+        message=(
             f"The update makes {count} operations on small tensors one by one, {tensors_count} of "
             f"them different: {percent(share.mid_ratio)} of a step."
         ),
@@ -108,7 +108,7 @@ def _step_reporting(case: Case) -> Finding | None:
     return Finding(
         name="step-reporting",
         share=share,
-        says=(
+        message=(
             "The script reports (print, progress bars, loggers, .item()) in "
             f"{_calls(count)}, and that takes {percent(share.mid_ratio)} of a step."
         ),
@@ -146,7 +146,7 @@ def _debug_mode(case: Case) -> Finding | None:
     return Finding(
         name="debug-mode",
         share=share,
-        says=f"The script debugs while it trains, {' and '.join(on)}{cost}.",
+        message=f"The script debugs while it trains, {' and '.join(on)}{cost}.",
         remedy="Switch them off: torch.autograd.set_detect_anomaly(False), no profiler.",
         places=places_of(case.found.get("bookkeeping.debug_places", ())),
     )

@@ -29,14 +29,14 @@ def _recompiles(case: Case) -> Finding | None:
     if count < _LEAST_RECOMPILE_COUNT or not (gave_up or goes_on):
         return None
     spent = duration(case.found.get("compiling.recompile_s", 0.0))
-    says = f"torch.compile compiled {count} times again, which took {spent}"
+    message = f"torch.compile compiled {count} times again, which took {spent}"
     if reason := case.found.get("compiling.recompile_reason"):
-        says += f" ({reason})"
-    says += ", then gave up: what it was to compile runs eagerly." if gave_up else "."
+        message += f" ({reason})"
+    message += ", then gave up: what it was to compile runs eagerly." if gave_up else "."
     return Finding(
         name="recompiles",
         share=share if goes_on else None,
-        says=says,
+        message=message,
         remedy=(
             "Keep shapes and numbers the same: pad to few shapes, mark what varies with "
             "torch._dynamo.mark_dynamic, or pass dynamic=True."
@@ -67,7 +67,7 @@ def _graph_breaks(case: Case) -> Finding | None:
     return Finding(
         name="graph-breaks",
         share=share,
-        says=(
+        message=(
             f"Compiled graphs break at {lines}; what comes between a break and the next graph "
             f"takes {percent(share.mid_ratio)} of a step. The commonest reason: {reason}."
         ),
@@ -89,7 +89,7 @@ def _compile_no_gain(case: Case) -> Finding | None:
     return Finding(
         name="compile-no-gain",
         share=share,
-        says=(
+        message=(
             f"Guards and wrappers around the compiled code take {percent(share.mid_ratio)} of a "
             "step, on top of the work itself."
         ),

@@ -39,7 +39,7 @@ def _pinned_memory_missing(case: Case) -> Finding | None:
     return Finding(
         name="pinned-memory-missing",
         share=share,
-        says=f"Copies of {size(int(told['step_bytes']))} a step to the accelerator start in "
+        message=f"Copies of {size(int(told['step_bytes']))} a step to the accelerator start in "
         f"memory that is not pinned: the copies alone take {percent(share.mid_ratio)} of a step.",
         remedy="Give the DataLoader pin_memory=True and copy with non_blocking=True.",
         lever="device_copies",
@@ -56,7 +56,7 @@ def _blocking_copies(case: Case) -> Finding | None:
     return Finding(
         name="blocking-copies",
         share=share,
-        says=f"The loop waits for copies of {size(int(told['step_bytes']))} a step to the "
+        message=f"The loop waits for copies of {size(int(told['step_bytes']))} a step to the "
         f"accelerator, although their memory is pinned: {percent(share.mid_ratio)} of a step.",
         remedy="Copy with non_blocking=True.",
         lever="device_copies",
@@ -71,7 +71,7 @@ def _pinned_memory_useless(case: Case) -> Finding | None:
         return Finding(
             name="pinned-memory-useless",
             share=share,
-            says=f"The loop pins {size(int(told['step_bytes']))} a step by hand, which takes "
+            message=f"The loop pins {size(int(told['step_bytes']))} a step by hand, which takes "
             f"{percent(share.mid_ratio)} of it.",
             remedy="Leave out .pin_memory(), and give the DataLoader pin_memory=True.",
             places=_places(told),
@@ -84,7 +84,7 @@ def _pinned_memory_useless(case: Case) -> Finding | None:
         return None
     return Finding(
         name="pinned-memory-useless",
-        says=f"A thread pins every batch and is busy for {percent(ratio)} of the time, but no "
+        message=f"A thread pins every batch and is busy for {percent(ratio)} of the time, but no "
         "batch is copied to an accelerator.",
         remedy="Leave out pin_memory=True.",
     )

@@ -38,7 +38,7 @@ def _graph_kept_alive(case: Case) -> Finding | None:
     holder = case.found.get("growth.holder")
     return Finding(
         name="graph-kept-alive",
-        says=(
+        message=(
             f"Each step leaves {per_step:.3g} nodes of autograd's graph alive"
             + (f", and {size(grown_bytes)} of memory" if grown_bytes else "")
             + (f"; the variable {holder} holds them." if holder else ".")
@@ -110,7 +110,7 @@ def _growing_steps(case: Case) -> Finding | None:
     return Finding(
         name="growing-steps",
         share=Interval(low_ratio=low, mid_ratio=middle, high_ratio=high),
-        says=(
+        message=(
             f"Over {len(values)} steps of the same work a step grew by {duration(growth_s)}, "
             f"{percent(middle)} of what the last of them took, mostly in "
             f"{_grown_phase(steps).lower()}."
@@ -146,7 +146,7 @@ def _rising_ratio(values: Sequence[float]) -> float:
 
 
 def sen_slope(values: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return the slope of values with its 95 % interval; None unless it surely rises.
+    """Return the slope of values with its 95% interval; None unless it surely rises.
 
     The median of the slopes of all pairs, the interval by the ranks (Sen, Journal of the
     American Statistical Association 63, 1968), and Kendall's test with p < 0.001.

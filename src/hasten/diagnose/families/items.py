@@ -27,7 +27,7 @@ def _kind_s(case: Case, *kinds: str) -> float:
 
 
 def _work(
-    case: Case, name: str, kinds: tuple[str, ...], *, says: str, remedy: str, lever: str | None
+    case: Case, name: str, kinds: tuple[str, ...], *, message: str, remedy: str, lever: str | None
 ) -> Finding | None:
     """Return the finding of some kinds of work, where the loop waits for it."""
     share = part_of(case, *kinds)
@@ -36,7 +36,9 @@ def _work(
     return Finding(
         name=name,
         share=share,
-        says=says.format(each=duration(_kind_s(case, *kinds)), share=percent(share.mid_ratio)),
+        message=message.format(
+            each=duration(_kind_s(case, *kinds)), share=percent(share.mid_ratio)
+        ),
         remedy=remedy,
         lever=lever,
         places=places_in(case, "loading.places", *kinds),
@@ -51,10 +53,10 @@ def _per_sample_transforms(case: Case) -> Finding | None:
         case,
         "per-sample-transforms",
         ("transforms", "own"),
-        says="Transforms take {each} for each sample, and the loop waits {share} of a step for it.",
+        message="Transforms take {each} per sample, and the loop waits {share} of a step for it.",
         remedy=(
-            "Do what draws nothing once, before training, and the rest on whole batches: "
-            "move it from the dataset behind the collate, or to the device."
+            "Apply deterministic transforms once, before training, and the rest to whole batches, "
+            "after the collate function or on the device."
         ),
         lever=None,
     )
@@ -67,7 +69,7 @@ def _slow_decode(case: Case) -> Finding | None:
         case,
         "slow-decode",
         ("decode",),
-        says="Decoding takes {each} for each sample, and the loop waits {share} of a step for it.",
+        message="Decoding takes {each} per sample, and the loop waits {share} of a step for it.",
         remedy=(
             "Store the samples as small as training needs them, decode with a faster library "
             "(simplejpeg, Image.draft), or keep them decoded."
@@ -91,7 +93,7 @@ def _repeated_decode(case: Case) -> Finding | None:
     return Finding(
         name="repeated-decode",
         share=share,
-        says=(
+        message=(
             f"{same_count if same else again_count} of {again_count} samples that were watched "
             f"came again {what}; making one takes {duration(each_s)}."
         ),
@@ -110,7 +112,7 @@ def _random_access_store(case: Case) -> Finding | None:
         case,
         "random-access-store",
         ("store",),
-        says=(
+        message=(
             "Reading single rows from a table or chunked store takes {each} for each sample, "
             "and the loop waits {share} of a step for it."
         ),
@@ -128,7 +130,7 @@ def _slow_storage(case: Case) -> Finding | None:
         case,
         "slow-storage",
         ("storage",),
-        says=(
+        message=(
             "Each sample sleeps {each} in the kernel until its bytes arrive, "
             "and the loop waits {share} of a step for it."
         ),

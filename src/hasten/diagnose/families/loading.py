@@ -98,7 +98,7 @@ def _few_workers(case: Case) -> Finding | None:
     return Finding(
         name="few-workers",
         share=share,
-        says=(
+        message=(
             f"The loop waits for data {percent(waits.mid_ratio)} of the time: a batch takes "
             f"{duration(made_s)} to make in {who}, and the job uses {used:.1f} of {cores} cores."
         ),
@@ -136,7 +136,7 @@ def _idle_workers(case: Case) -> Finding | None:
         return Finding(
             name="idle-workers",
             share=share,
-            says=(
+            message=(
                 f"A batch takes {duration(made_s)} to make, but the loop waits "
                 f"{duration(wait_s)} to get it from {_workers(count)}{spent}."
             ),
@@ -158,7 +158,7 @@ def _surplus(case: Case, count: int, busy: float) -> Finding | None:
         return None
     return Finding(
         name="idle-workers",
-        says=(
+        message=(
             f"{count} workers make batches {percent(busy)} of the time; "
             f"the {count - needed} that are not needed hold {size((count - needed) * each_bytes)}."
         ),
@@ -194,7 +194,7 @@ def _per_sample_fetch(case: Case) -> Finding | None:
     return Finding(
         name="per-sample-fetch",
         share=share,
-        says=(
+        message=(
             f"{dataset} is in memory, and a batch of {item_count:.0f} rows takes "
             f"{duration(batch_s)}: Python reads them one by one and stacks them again."
         ),
@@ -233,7 +233,7 @@ def _worker_respawn(case: Case) -> Finding | None:
     return Finding(
         name="worker-respawn",
         share=share,
-        says=(
+        message=(
             f"Workers were started {len(starts)} times, once for each pass over a loader, "
             f"which costs {duration(mean_s)} each time."
         ),
@@ -260,7 +260,7 @@ def _slow_worker_start(case: Case) -> Finding | None:
     return Finding(
         name="slow-worker-start",
         share=share,
-        says=(
+        message=(
             f"It takes {duration(start_s)} to start {_counted(count)}{by}, "
             f"{duration(begin_s)} of it before they run at all."
         ),

@@ -41,7 +41,7 @@ def _python_loops(case: Case) -> Finding | None:
     return Finding(
         name="python-loops",
         share=share,
-        says=(
+        message=(
             f"{where} up to {max(one['turn_count'] for _, one in loops)} times in one pass with "
             f"about {each} for each call of torch: {percent(share.mid_ratio)} of a step."
         ),

@@ -28,7 +28,7 @@ def _denormals(case: Case) -> Finding | None:
     return Finding(
         name="denormals",
         share=share,
-        says=(
+        message=(
             f"Numbers below 1.2e-38 ({percent(ratio)} of some tensors) take "
             f"{percent(share.mid_ratio)} of a step: with zeros in their place the same operations "
             "are that much faster."
@@ -60,9 +60,9 @@ def _page_faults(case: Case) -> Finding | None:
             mid_ratio=min(1.0, mid_ratio),
             high_ratio=min(1.0, max(mid_ratio, one_by_one.high_ratio)),
         ),
-        says=(
-            f"A step faults in {count:.0f} pages of memory that was given back before, at "
-            f"{duration(fault_s)} each where one thread faults and less where several do."
+        message=(
+            f"{count:,.0f} page faults per step on memory that malloc had returned to the OS, "
+            f"{duration(fault_s)} each for one thread, less where several fault at once."
         ),
         remedy=(
             "Keep freed memory in the process: MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_, "
@@ -85,9 +85,9 @@ def _slow_layout(case: Case) -> Finding | None:
     return Finding(
         name="slow-layout",
         share=share,
-        says=(
+        message=(
             "Convolutions of these shapes, with channels first, would be "
-            f"{times(faster)} as fast with channels last on this machine: that is "
+            f"{times(faster)} faster with channels last on this machine: that is "
             f"{percent(share.mid_ratio)} of a step."
         ),
         remedy=_last_channels(case),
@@ -129,7 +129,7 @@ def _low_precision(case: Case) -> Finding | None:
     return Finding(
         name="low-precision-without-hardware",
         share=share,
-        says=(
+        message=(
             f"Products of {slow[0]} numbers are {times(1 / speeds[slow[0]])} slower than those of "
             f"float32 on this CPU; with the conversions that costs {percent(share.mid_ratio)} of "
             "a step."
@@ -154,8 +154,8 @@ def _tf32_off(case: Case) -> Finding | None:
     return Finding(
         name="tf32-off",
         share=share,
-        says=(
-            f"Matrix products of float32 numbers would be {times(ratio)} as fast with tf32 on "
+        message=(
+            f"Matrix products of float32 numbers would be {times(ratio)} faster with tf32 on "
             f"this card: that is {percent(share.mid_ratio)} of a step."
         ),
         remedy='Call torch.set_float32_matmul_precision("high") if 11 bits of mantissa are enough.',
@@ -181,7 +181,7 @@ def _float64(case: Case) -> Finding | None:
     return Finding(
         name="float64",
         share=share,
-        says=(
+        message=(
             f"Operations on float64 numbers are {times(1 / speed)} slower than on float32 here; "
             f"that costs {percent(share.mid_ratio)} of a step."
         ),

@@ -26,7 +26,7 @@ def _eval_with_grad(case: Case) -> Finding | None:
     return Finding(
         name="eval-with-grad",
         share=share,
-        says=(
+        message=(
             f"{count} forward passes in eval mode recorded a graph through which no gradient "
             f"came; they take {percent(share.mid_ratio)} of the time."
         ),
@@ -54,7 +54,7 @@ def _checkpoint_stall(case: Case) -> Finding | None:
             mid_ratio=ratio,
             high_ratio=min(1.0, ratio + error),
         ),
-        says=(
+        message=(
             f"The loop stands still for {duration(fmean(seconds))} {often} while a checkpoint is "
             f"written: {percent(ratio)} of the wall clock."
         ),

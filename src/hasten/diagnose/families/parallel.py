@@ -24,7 +24,7 @@ def _data_parallel(case: Case) -> Finding | None:
     return Finding(
         name="data-parallel",
         share=share,
-        says=(
+        message=(
             f"DataParallel copies the model to {count} devices and gathers its outputs in every "
             f"step: {percent(share.mid_ratio)} of it, by one Python process for all of them."
         ),
@@ -43,7 +43,7 @@ def _unused_parameters_search(case: Case) -> Finding | None:
     return Finding(
         name="unused-parameters-search",
         share=share,
-        says=(
+        message=(
             f"DistributedDataParallel searches the graph for unused parameters in every step, "
             f"{percent(share.mid_ratio)} of it; in the steps that were watched all were used."
         ),
@@ -67,7 +67,7 @@ def _sync_every_microstep(case: Case) -> Finding | None:
     return Finding(
         name="sync-every-microstep",
         share=share,
-        says=(
+        message=(
             f"The ranks exchange their gradients {fmean(syncs):.3g} times for each step of the "
             f"optimizer: {again} more than once would take, {percent(share.mid_ratio)} of a step."
         ),

@@ -21,7 +21,7 @@ def _gc_pauses(case: Case) -> Finding | None:
     return Finding(
         name="gc-pauses",
         share=share,
-        says=f"Python's garbage collector takes {percent(share.mid_ratio)} of a step.",
+        message=f"Python's garbage collector takes {percent(share.mid_ratio)} of a step.",
         remedy="Call gc.freeze() after the set-up, and raise gc.set_threshold.",
         lever="garbage_collector",
     )

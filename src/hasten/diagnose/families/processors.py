@@ -64,7 +64,7 @@ def _cost_of_threads(
     """
     if (tried := _tried(case)) is not None:
         count, faster, share = tried
-        return share, f"with {count} {steps} {times(faster.mid_ratio)} as fast."
+        return share, f"with {count} {steps} {times(faster.mid_ratio)} faster."
     if not is_worth_telling(waits):
         return None
     return waits, f"{loop} waits for a CPU in {percent(waits.mid_ratio)} of a step."
@@ -84,11 +84,11 @@ def _oversubscribed_threads(case: Case) -> Finding | None:
     cost = _cost_of_threads(case, blamed_share(case, "team"), steps="steps were", loop="the loop")
     if cost is None:
         return None
-    share, says = cost
+    share, message = cost
     return Finding(
         name="oversubscribed-threads",
         share=share,
-        says=f"torch runs {_threads(threads)} on {_cores(budget.core_count)}: {says}",
+        message=f"torch runs {_threads(threads)} on {_cores(budget.core_count)}: {message}",
         remedy=f"Call torch.set_num_threads({budget.core_count}), or set OMP_NUM_THREADS.",
         lever="intra_op_threads",
     )
@@ -112,7 +112,7 @@ def _small_ops_threads(case: Case) -> Finding | None:
     return Finding(
         name="small-ops-threads",
         share=share,
-        says=f"With 1 thread in place of {threads} steps were {times(faster.mid_ratio)} as fast "
+        message=f"With 1 thread in place of {threads} steps were {times(faster.mid_ratio)} faster "
         f"({times(faster.low_ratio)} to {times(faster.high_ratio)}): the operations are too small "
         "to be shared.",
         remedy="Call torch.set_num_threads(1), or give the model larger batches.",
@@ -131,7 +131,7 @@ def _cpu_quota(case: Case) -> Finding | None:
     return Finding(
         name="cpu-quota",
         share=share,
-        says=f"The quota{quota} of the control group holds the loop up for "
+        message=f"The quota{quota} of the control group holds the loop up for "
         f"{percent(share.mid_ratio)} of a step.",
         remedy=f"Run at most {budget.core_count} threads and workers together, or raise the quota.",
         lever="intra_op_threads" if many else None,
@@ -146,7 +146,7 @@ def _contended_machine(case: Case) -> Finding | None:
     return Finding(
         name="contended-machine",
         share=share,
-        says=f"Other processes keep {rivals.others_ratio:.1f} of "
+        message=f"Other processes keep {rivals.others_ratio:.1f} of "
         f"{_cpus(int(case.found['processors.cpus_count']))} busy: the loop waits for one in "
         f"{percent(share.mid_ratio)} of a step.",
         remedy="Stop what else runs here, or give the job cores of its own.",
@@ -164,7 +164,7 @@ def _duplicate_openmp(case: Case) -> Finding | None:
     return Finding(
         name="duplicate-openmp",
         share=share,
-        says=f"{len(used)} OpenMP runtimes run threads of their own ({_name_pools(used)}): the "
+        message=f"{len(used)} OpenMP runtimes run threads of their own ({_name_pools(used)}): the "
         f"loop waits for a CPU in {percent(share.mid_ratio)} of a step.",
         remedy="Install torch, numpy and scikit-learn from one source, all by pip or all by conda.",
     )
@@ -195,7 +195,7 @@ def _cpu_frequency(case: Case) -> Finding | None:
         return None
     return Finding(
         name="cpu-frequency",
-        says=f"The CPU of the loop runs at {percent(rate)} of its highest clock rate: {reason}.",
+        message=f"The CPU of the loop runs at {percent(rate)} of its highest clock rate: {reason}.",
         remedy=remedy,
     )
 
@@ -218,11 +218,11 @@ def _ranks_oversubscribed(case: Case) -> Finding | None:
     cost = _cost_of_threads(case, _rank_waits(case), steps="this one was", loop="this one")
     if cost is None:
         return None
-    share, says = cost
+    share, message = cost
     return Finding(
         name="ranks-oversubscribed",
         share=share,
-        says=f"Each of {ranks} ranks runs {_threads(threads)} and has {_cores(cores)}: {says}",
+        message=f"Each of {ranks} ranks runs {_threads(threads)} on {_cores(cores)}: {message}",
         remedy=f"Start the job with OMP_NUM_THREADS={cores}.",
     )
 
@@ -251,8 +251,8 @@ def _ranks_one_thread(case: Case) -> Finding | None:
     return Finding(
         name="ranks-one-thread",
         share=share,
-        says=f"OMP_NUM_THREADS=1 leaves this rank 1 of its {_cores(cores)}: with {count} threads "
-        f"steps were {times(faster.mid_ratio)} as fast.",
+        message=f"OMP_NUM_THREADS=1 leaves this rank 1 of its {_cores(cores)}: with {count} "
+        f"threads steps were {times(faster.mid_ratio)} faster.",
         remedy=f"Start the job with OMP_NUM_THREADS={cores}: torchrun sets 1 where nobody says.",
     )
 

@@ -41,7 +41,7 @@ def _tiny_batch(case: Case) -> Finding | None:
     return Finding(
         name="tiny-batch",
         share=share,
-        says=(
+        message=(
             f"{percent(share.mid_ratio)} of a step is the fixed cost of {max(counts)} operations, "
             f"whatever the batch: with twice the {unit} it would take at most "
             f"about {longer:.2g} times as long ({quiet_step_s(case) * 1e3:.3g} ms now)."
@@ -70,7 +70,7 @@ def _padding_waste(case: Case) -> Finding | None:
     return Finding(
         name="padding-waste",
         share=share,
-        says=(
+        message=(
             f"{percent(padding_ratio)} of the tokens are padding ({percent(columns_ratio)} in "
             "columns of nothing else); if the model computes them like other tokens, they take "
             f"{percent(share.mid_ratio)} of a step."

@@ -32,7 +32,7 @@ def _nested_thread_pools(case: Case) -> Finding | None:
     return Finding(
         name="nested-thread-pools",
         share=share,
-        says=f"Each of {len(each)} loader workers runs {threads_ratio:.1f} threads at once on "
+        message=f"Each of {len(each)} loader workers runs {threads_ratio:.1f} threads at once on "
         f"{_cpus(case)}: waiting for a CPU takes {percent(share.mid_ratio)} of a step.",
         remedy="Limit the libraries in the workers to one thread: "
         "cv2.setNumThreads(0) or threadpoolctl.threadpool_limits(1) in worker_init_fn.",
@@ -62,7 +62,7 @@ def _worker_affinity(case: Case) -> Finding | None:
     return Finding(
         name="worker-affinity",
         share=share,
-        says=f"{len(each)} loader workers may use {_cpus(case)} of the {given_count} that the "
+        message=f"{len(each)} loader workers may use {_cpus(case)} of the {given_count} that the "
         f"job has: waiting for them takes {percent(share.mid_ratio)} of a step.",
         remedy=f"Unset {' and '.join(bound)}."
         if bound
@@ -86,8 +86,8 @@ def _copy_on_write_growth(case: Case) -> Finding | None:
     count = len(case.found["workers.each"])
     return Finding(
         name="copy-on-write-growth",
-        says=f"{count} loader workers copied {size(copied_bytes)} of the main process' memory in "
-        f"{len(case.steps)} steps; up to {size(most_bytes)} if they go on, and "
+        message=f"{count} loader workers copied {size(copied_bytes)} of the main process' memory "
+        f"in {len(case.steps)} steps; up to {size(most_bytes)} if they go on, and "
         f"{size(available_bytes)} are available.",
         remedy="Keep the samples in arrays or tensors, not in lists and dicts of Python objects.",
     )
@@ -108,7 +108,7 @@ def _shm_too_small(case: Case) -> Finding | None:
     whole = f" of {size(total_bytes)}" if total_bytes else ""
     return Finding(
         name="shm-too-small",
-        says=f"/dev/shm had {size(free_bytes)}{whole} free, and the loader's workers hold up to "
+        message=f"/dev/shm had {size(free_bytes)}{whole} free, and the loader's workers hold up to "
         f"{size(held_bytes)} in it: a second loader like this one dies of a bus error.",
         remedy="Start the container with --shm-size=8g or --ipc=host, or lower prefetch_factor.",
     )

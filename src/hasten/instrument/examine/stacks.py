@@ -110,7 +110,7 @@ class Stacks:
 
 
 def summarised(samples: Counter[Sample]) -> Iterator[dict[str, Any]]:
-    """Yield each line with at least 2 % of the samples, dearest first.
+    """Yield each line with at least 2% of the samples, dearest first.
 
     Args:
         samples: how often each was seen; one without a path counts for the whole alone.

@@ -275,10 +275,10 @@ class Staging:
         import torch
 
         # Of a subclass not even an attribute is read: that could be code of the script's.
-        going = target_of(name, tensor, args, kwargs) if type(tensor) is torch.Tensor else None
-        if going is None:
+        epoch = target_of(name, tensor, args, kwargs) if type(tensor) is torch.Tensor else None
+        if epoch is None:
             return None
-        target, non_blocking = going
+        target, non_blocking = epoch
         if target.type == "cpu":
             # Read without a wait, its values have to come by the script's next blocking copy.
             if non_blocking and not tensor.is_cpu:

@@ -38,61 +38,61 @@ class BatchCheck:
     again: bool = False
 
 
-def believe(going: EpochIterator, task: Task, batch: Any, report: TaskReport) -> BatchCheck:
+def believe(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> BatchCheck:
     """Decide about the answer to a task; set right what was assumed wrongly."""
     if task.draws is Draws.CHAIN:
-        return _of_chain(going, task, batch, report)
-    if not going.loader.num_workers:
+        return _of_chain(epoch, task, batch, report)
+    if not epoch.loader.num_workers:
         of = _of_none if task.draws is Draws.NONE else _of_redraws
-        return of(going, task, batch, report)
-    return _of_workers(going, task, batch, report)
+        return of(epoch, task, batch, report)
+    return _of_workers(epoch, task, batch, report)
 
 
 # ---- the script has workers itself
 
 
-def _of_workers(going: EpochIterator, task: Task, batch: Any, report: TaskReport) -> BatchCheck:
-    desk = going.desk
+def _of_workers(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> BatchCheck:
+    state = epoch.state
     if report.error is not None:
         return BatchCheck(error=_raised(report.error))
     if task.draws is Draws.NONE:
         if not (report.drew or report.changed or report.unequal):
             return BatchCheck(batch=batch)
         # Nothing was drawn before this batch: the script's streams stand at their start.
-        desk.draws = True
+        state.draws = True
         changes = bool(report.changed or report.unequal)
         if changes:
-            desk.changes_itself()
-        going.abandon([task], dismiss=changes)
+            state.changes_itself()
+        epoch.abandon([task], dismiss=changes)
         return BatchCheck(again=True)
     if report.changed:
-        desk.changes_itself()
-        if going.shared:  # each of the script's workers would have a copy of its own
-            going.abandon([task], dismiss=True)
+        state.changes_itself()
+        if epoch.shared:  # each of the script's workers would have a copy of its own
+            epoch.abandon([task], dismiss=True)
             return BatchCheck(again=True)
-    _learn(going, task, batch, report)
+    _learn(epoch, task, batch, report)
     return BatchCheck(batch=batch)
 
 
-def _learn(going: EpochIterator, task: Task, batch: Any, report: TaskReport) -> None:
+def _learn(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> None:
     """Learn from a batch of the script's own workers whether others could make it."""
     if not task.hands_over:
         return
-    curious = going.desk.draws is None and going.desk.keeps and not going.astray
+    curious = epoch.state.draws is None and epoch.state.keeps and not epoch.astray
     if curious and not report.changed:
-        _try_here(going, task, batch, report)
-        going.desk.learn_of_workers(going, drew=report.drew)
-    going.resumes[task.number % going.loader.num_workers] = report.states
+        _try_here(epoch, task, batch, report)
+        epoch.state.learn_of_workers(epoch, drew=report.drew)
+    epoch.resumes[task.number % epoch.loader.num_workers] = report.states
 
 
-def _try_here(going: EpochIterator, task: Task, batch: Any, report: TaskReport) -> None:
+def _try_here(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> None:
     """Make a batch in this process, too, where the script's workers may be done without."""
-    desk, index = going.desk, task.number % going.loader.num_workers
-    if not desk.may_go_without or index not in going.resumes:
+    state, index = epoch.state, task.number % epoch.loader.num_workers
+    if not state.may_go_without or index not in epoch.resumes:
         return
-    loader = going.loader
-    streams = Streams(0, going.stream.seed, loader.num_workers, loader.dataset, quiet=False)
-    streams.starts[index] = going.resumes[index]
+    loader = epoch.loader
+    streams = Streams(0, epoch.stream.seed, loader.num_workers, loader.dataset, quiet=False)
+    streams.starts[index] = epoch.resumes[index]
     fetch = stock_of(loader).fetch
 
     def differs() -> bool:
@@ -103,7 +103,7 @@ def _try_here(going: EpochIterator, task: Task, batch: Any, report: TaskReport) 
         return moved or streams.starts[index] != report.states or bool(difference(found, batch))
 
     if doubtful(differs):
-        desk.refuse_here("items made in the main process differ, or change something there")
+        state.refuse_here("items made in the main process differ, or change something there")
 
 
 def _raised(wrapped: Any) -> Exception:
@@ -117,26 +117,26 @@ def _raised(wrapped: Any) -> Exception:
 # ---- the script has none, and the items draw nothing
 
 
-def _of_none(going: EpochIterator, task: Task, batch: Any, report: TaskReport) -> BatchCheck:
-    number = going.desk.trust.delivered()
+def _of_none(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> BatchCheck:
+    number = epoch.state.trust.delivered()
     doubtful = report.error is not None or report.drew or report.changed or report.unequal
     if not (
         doubtful
         or task.checked
         or _reads_otherwise(report)
-        or spot_check.differs(going.loader, task.indices, batch, number)
+        or spot_check.differs(epoch.loader, task.indices, batch, number)
     ):
-        return _stale(going, task) or BatchCheck(batch=batch)
-    truth, moves = _truth(going, task)
+        return _stale(epoch, task) or BatchCheck(batch=batch)
+    truth, moves = _truth(epoch, task)
     if moves.drew and not isinstance(truth, Exception):
-        going.desk.draws = True
-        going.abandon([])
+        epoch.state.draws = True
+        epoch.abandon([])
     elif why := _why_not_elsewhere(truth, moves, batch, report):
-        going.abandon([])
-        going.desk.trust.tell_broken(why)
-        going.give_up_workers(why)
+        epoch.abandon([])
+        epoch.state.trust.tell_broken(why)
+        epoch.give_up_workers(why)
     else:
-        going.desk.trust.found_equal()
+        epoch.state.trust.found_equal()
     return _here(truth)
 
 
@@ -159,47 +159,47 @@ def _why_not_elsewhere(truth: Any, moves: Moves, batch: Any, report: TaskReport)
 # ---- the script has none, and lets workers draw numbers of their own
 
 
-def _of_redraws(going: EpochIterator, task: Task, batch: Any, report: TaskReport) -> BatchCheck:
+def _of_redraws(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> BatchCheck:
     if report.error is not None:
         return BatchCheck(error=_raised(report.error))
     if report.changed:
-        going.abandon([task], dismiss=True)
-        going.give_up_workers("the dataset changes while it is read")
+        epoch.abandon([task], dismiss=True)
+        epoch.give_up_workers("the dataset changes while it is read")
         return BatchCheck(again=True)
-    return _stale(going, task) or BatchCheck(batch=batch)
+    return _stale(epoch, task) or BatchCheck(batch=batch)
 
 
 # ---- the script has none, and the items draw what the main process would have drawn
 
 
-def _of_chain(going: EpochIterator, task: Task, batch: Any, report: TaskReport) -> BatchCheck:
+def _of_chain(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> BatchCheck:
     now = random_states.read()
-    before = task.states if task.states is not None else going.handed
+    before = task.states if task.states is not None else epoch.handed
     if before != now:
         # Where nobody else has drawn, the number of draws was foretold wrongly.
-        going.desk.missed(LOOP_DRAWS, foretold=going.handed == now)
-        truth, _ = _truth(going, task)
-        going.handed = random_states.read()
-        going.abandon([])
+        epoch.state.missed(LOOP_DRAWS, foretold=epoch.handed == now)
+        truth, _ = _truth(epoch, task)
+        epoch.handed = random_states.read()
+        epoch.abandon([])
         return _here(truth)
     doubtful = report.error is not None or report.changed or report.unequal
     if not (doubtful or task.checked or _reads_otherwise(report)):
-        return _stale(going, task) or _handed_over(going, batch, report)
-    truth, moves = _truth(going, task)
-    going.handed = random_states.read()
+        return _stale(epoch, task) or _handed_over(epoch, batch, report)
+    truth, moves = _truth(epoch, task)
+    epoch.handed = random_states.read()
     why = ""
     if report.error is not None:
-        going.abandon([])
+        epoch.abandon([])
     elif report.changed or moves.changed or moves.seeked:
         why = "the dataset changes while it is read"
     elif not isinstance(truth, Exception):
         found = report.unequal or difference(truth, batch)
-        if not found and report.states != going.handed:
+        if not found and report.states != epoch.handed:
             found = "the generators afterwards"
         why = f"items made in another process differ ({found})" if found else ""
     if why:
-        going.abandon([])
-        going.give_up_workers(why)
+        epoch.abandon([])
+        epoch.give_up_workers(why)
     return _here(truth)
 
 
@@ -208,29 +208,29 @@ def _reads_otherwise(report: TaskReport) -> bool:
     return report.stamps is None or not file_access.unchanged(report.stamps)
 
 
-def _handed_over(going: EpochIterator, batch: Any, report: TaskReport) -> BatchCheck:
+def _handed_over(epoch: EpochIterator, batch: Any, report: TaskReport) -> BatchCheck:
     random_states.restore(report.states)
-    going.handed = report.states
+    epoch.handed = report.states
     return BatchCheck(batch=batch)
 
 
-def _stale(going: EpochIterator, task: Task) -> BatchCheck | None:
+def _stale(epoch: EpochIterator, task: Task) -> BatchCheck | None:
     """Put a batch back that was made with another dataset than the script's is by now."""
-    if not going.is_stale:
+    if not epoch.is_stale:
         return None
     why = "the script changes the dataset between two batches"
-    going.abandon([task], dismiss=True)
-    going.desk.trust.tell_broken(why)
-    going.give_up_workers(why)
+    epoch.abandon([task], dismiss=True)
+    epoch.state.trust.tell_broken(why)
+    epoch.give_up_workers(why)
     return BatchCheck(again=True)
 
 
-def _truth(going: EpochIterator, task: Task) -> tuple[Any, Moves]:
+def _truth(epoch: EpochIterator, task: Task) -> tuple[Any, Moves]:
     """Fetch a batch as torch does, here; return it, or what it raised, and what moved."""
-    fetch, is_stale = Stock(going.loader).fetch, going.is_stale
-    found, moves = observe(going.loader, lambda: fetch(task.indices))
+    fetch, is_stale = Stock(epoch.loader).fetch, epoch.is_stale
+    found, moves = observe(epoch.loader, lambda: fetch(task.indices))
     if not is_stale:
-        going.remember()  # what items write into themselves is not the script's doing
+        epoch.remember()  # what items write into themselves is not the script's doing
     return found, moves
 
 

@@ -134,9 +134,12 @@ class Pool:
             self._holder = None
             self._waiting.end(self._crew)
 
-    def serves(self, staff: WorkerPlan, source: Any, setups: Sequence[Any]) -> bool:
+    def serves(self, worker_plan: WorkerPlan, source: Any, setups: Sequence[Any]) -> bool:
         """Return whether these workers are what is asked for."""
-        same_count = (self.count, self.logical_count) == (staff.count, staff.logical_count)
+        same_count = (self.count, self.logical_count) == (
+            worker_plan.count,
+            worker_plan.logical_count,
+        )
         return same_count and self.setups == tuple(setups) and kind(self.source) == kind(source)
 
     @property

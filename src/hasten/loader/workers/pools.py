@@ -29,7 +29,7 @@ class Pools:
     def lend(
         self,
         loader: Any,
-        staff: WorkerPlan,
+        worker_plan: WorkerPlan,
         source: Any,
         setups: Sequence[Any],
         *,
@@ -41,19 +41,21 @@ class Pools:
 
         Args:
             loader: the script's.
-            staff: how many, and whose random numbers they draw.
+            worker_plan: how many, and whose random numbers they draw.
             source: what makes the batches in them; None is torch's own way.
             setups: what each worker does before its first batch.
             holder: the pass.
             keeps: they may stay.
             patience_s: how long to wait for workers that the script never asked for.
         """
-        key = (staff.count, staff.logical_count)
+        key = (worker_plan.count, worker_plan.logical_count)
         kept = self._kept.get(key)
         own_stay = loader.persistent_workers and loader.num_workers > 0
         seen = looks(loader) if keeps and not own_stay else None
         if kept is not None and kept.free:
-            same = seen is not None and kept.serves(staff, source, setups) and kept.seen == seen
+            same = (
+                seen is not None and kept.serves(worker_plan, source, setups) and kept.seen == seen
+            )
             # The streams of the script's own persistent workers go on in theirs.
             if kept.lives and (own_stay or same):
                 kept.hold(holder, realigned=own_stay)
@@ -65,9 +67,9 @@ class Pools:
         pool = Pool(
             loader,
             source,
-            count=staff.count,
-            ahead_count=_ahead_count(loader, staff.count),
-            logical_count=staff.logical_count,
+            count=worker_plan.count,
+            ahead_count=_ahead_count(loader, worker_plan.count),
+            logical_count=worker_plan.logical_count,
             waiting=WorkerTimeout(
                 added=not loader.num_workers, timeout_s=loader.timeout, patience_s=patience_s
             ),

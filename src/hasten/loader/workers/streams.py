@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader import random_states
-from hasten.loader.workers.worker_info import put_back, say_worker
+from hasten.loader.workers.worker_info import restore, say_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ class Streams:
             if not self._quiet:
                 random_states.restore(own)
             torch.set_num_threads(thread_count)
-            put_back(said)
+            restore(said)
 
     def _drawn(self, index: int, fetch: Callable[[], Any]) -> Any:
         if index in self.starts:

@@ -20,10 +20,10 @@ def say_worker(said: tuple[int, int, int, Any] | None) -> Any:
     if said is not None:
         index, count, seed, dataset = said
         info = worker.WorkerInfo(id=index, num_workers=count, seed=seed, dataset=dataset)
-    return put_back(info)
+    return restore(info)
 
 
-def put_back(info: Any) -> Any:
+def restore(info: Any) -> Any:
     """Let `get_worker_info()` say what an earlier call returned; return what it said."""
     from torch.utils.data._utils import worker
 
@@ -74,7 +74,7 @@ def _collated(samples: Any, *, shared: bool) -> Any:
     try:
         return default_collate(samples)
     finally:
-        put_back(before)
+        restore(before)
 
 
 def _by_rows(batch: Any) -> bool:

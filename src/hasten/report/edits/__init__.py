@@ -70,7 +70,7 @@ def write_edits(
         lever.name: (
             lever,
             Job(
-                project=project, lever=lever.name, setting=setting, lines=lever.lines(setting),
+                project=project, lever=lever.name, setting=setting, lines=lever.snippet(setting),
                 plan=dict(plan.settings), traits=traits, notes=notes,
                 python=python_version or platform.python_version(),
             ),

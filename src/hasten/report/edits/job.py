@@ -45,9 +45,9 @@ class Job:
         """Look at the files as they are now."""
         return Survey(self.project)
 
-    def note(self, says: str) -> None:
+    def note(self, message: str) -> None:
         """Tell the user something about this lever."""
-        self.notes.append(f"{self.lever}: {says}")
+        self.notes.append(f"{self.lever}: {message}")
 
     def keep_running(self, why: str) -> None:
         """Say that no edit gives what the lever gives."""

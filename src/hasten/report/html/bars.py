@@ -20,7 +20,7 @@ class Segment:
     phase: str
     width: float
     share: str
-    says: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Bar:
     """One step; bars with one scale show by their length how much shorter it has become."""
 
     name: str
-    says: str
+    message: str
     segments: tuple[Segment, ...]
 
 
@@ -50,7 +50,7 @@ def bars(before: Profile, after: Profile | None) -> list[Bar]:
     return [
         Bar(
             name=name if after else "step",
-            says=speed(profile),
+            message=speed(profile),
             segments=_segments(profile, full_s=full_s),
         )
         for name, profile in known
@@ -96,7 +96,7 @@ def _segments(profile: Profile, *, full_s: float) -> tuple[Segment, ...]:
                 phase=phase,
                 width=100 * width,
                 share=percent(share),
-                says=f"{phase}: {duration(seconds)}, {percent(share)} of the step",
+                message=f"{phase}: {duration(seconds)}, {percent(share)} of the step",
             )
         )
     return tuple(found)

@@ -27,7 +27,7 @@ class Layer:
 
     phase: str
     path: str
-    says: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class LossCurve:
     slowest: tuple[Column, ...]
     ticks: tuple[shapes.Tick, ...]
     median_at: float
-    says: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Losses:
     y_ticks: tuple[shapes.Tick, ...]
     taught_count: int
     taught_at: float
-    says: str
+    message: str
     table: tuple[tuple[int, str, str], ...]
 
 
@@ -97,7 +97,7 @@ def course(steps: Sequence[Step]) -> LossCurve | None:
         slowest=tuple(shown[i] for i in order[:_LISTED_COUNT]),
         ticks=tuple(ticks),
         median_at=100 * scale.at(middle_s),
-        says=_course_in_words(walls, middle_s, full_s),
+        message=_course_in_words(walls, middle_s, full_s),
     )
 
 
@@ -126,7 +126,7 @@ def losses(proof: Proof) -> Losses | None:
         ),
         taught_count=proof.taught_count,
         taught_at=100 * min(1.0, max(0, proof.taught_count - 1) / last),
-        says=_losses_in_words(own, other),
+        message=_losses_in_words(own, other),
         table=tuple(
             (i + 1, f"{a:.7g}", f"{b:.7g}")
             for i, (a, b) in enumerate(zip(own, other, strict=False))
@@ -148,8 +148,8 @@ def _layers(steps: Sequence[Step], *, full_s: float) -> list[Layer]:
             if top > heights[i]:
                 boxes.append((i * width, (i + _FILLED) * width, 1 - top, 1 - heights[i]))
             heights[i] = top
-        says = f"{phase} {percent(spent_s / whole_s)}"
-        found.append(Layer(phase=phase, path=shapes.columns(boxes), says=says))
+        message = f"{phase} {percent(spent_s / whole_s)}"
+        found.append(Layer(phase=phase, path=shapes.columns(boxes), message=message))
     return found
 
 

@@ -66,7 +66,7 @@ class Strip:
         dots: the path of the dots.
         strays: the path of those that lie outside of the axis, held at its end.
         band: the ends and the middle of the interval, empty where it says nothing.
-        says: all of it in words.
+        message: all of it in words.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Strip:
     dots: str
     strays: str
     band: tuple[float, ...]
-    says: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ def waterfall(tuning: Tuning) -> Waterfall | None:
     if fresh and tuning.confirmed:
         falls.append(_fresh(tuning.confirmed, fresh, scale))
     ticks = [
-        shapes.Tick(at=100 * scale.at(value), label=f"{100 * value:.0f} %")
+        shapes.Tick(at=100 * scale.at(value), label=f"{100 * value:.0f}%")
         for value in scale.round_ticks()
     ]
     return Waterfall(falls=tuple(falls), ticks=tuple(ticks))
@@ -235,7 +235,7 @@ def _strip(seen: Comparison, name: str, spelt: str = "", *, scale: shapes.Scale)
     if seen.speedup is None:
         return Strip(
             name=name, verdict=verdict, figure="", detail=f"{spelt}{seen.failure}", dots="",
-            strays="", band=(), says=f"{name}: {verdict}. {seen.failure}",
+            strays="", band=(), message=f"{name}: {verdict}. {seen.failure}",
         )  # fmt: skip
     places = [(pair.log_ratio, (i + 0.5) / len(seen.pairs)) for i, pair in enumerate(seen.pairs)]
     inside = [(scale.at(x), y) for x, y in places if scale.holds(x)]
@@ -251,7 +251,7 @@ def _strip(seen: Comparison, name: str, spelt: str = "", *, scale: shapes.Scale)
         dots=shapes.dots(inside),
         strays=shapes.dots(strays),
         band=tuple(shapes.ratio_at(scale, end) for end in ends) if _tells(speedup) else (),
-        says=f"{name}: {verdict}, {figure}; {detail}.",
+        message=f"{name}: {verdict}, {figure}; {detail}.",
     )
 
 
@@ -259,7 +259,7 @@ def _detail(seen: Comparison, *, stray_count: int) -> str:
     ahead_count = sum(pair.log_ratio > 0 for pair in seen.pairs)
     parts = [f"{_count(seen.pairs)} in {duration(seen.wall_s)}, faster in {ahead_count}"]
     if seen.means_ratio is not None:
-        parts.append(f"ratio of plain means {times(seen.means_ratio)}")
+        parts.append(f"mean-based speedup {times(seen.means_ratio)}")
     if stray_count:
         parts.append(f"{stray_count} outside of the picture")
     return ", ".join(parts)

@@ -92,7 +92,7 @@ class Card:
     share: str
     ends: str
     width: tuple[float, ...]
-    says: str
+    message: str
     remedy: str
     help: str
     lines: tuple[Line, ...]
@@ -103,7 +103,7 @@ class Card:
 class Maths:
     """What was shown about the arithmetic; each gate is a verdict, a name and a sentence."""
 
-    says: str
+    message: str
     gates: tuple[tuple[str, str, str], ...]
 
 
@@ -124,7 +124,7 @@ def tiles(tuning: Tuning) -> list[Tile]:
         ]
     if tuning.speedup is not None and tuning.plan.settings:
         speedup = tuning.speedup
-        ends = f"95 % interval {times(speedup.low_ratio)} to {times(speedup.high_ratio)}"
+        ends = f"95% interval {times(speedup.low_ratio)} to {times(speedup.high_ratio)}"
         found.append(Tile(name="fresh launches", value=times(speedup.mid_ratio), note=ends))
     if tuning.plan.settings:
         effect = tuning.proof.effect
@@ -140,7 +140,7 @@ def where(before: Profile, after: Profile | None) -> list[str]:
     if after is None:
         return [bottleneck(before)]
     return [
-        f"As it is: {bottleneck(before)}",
+        f"Baseline: {bottleneck(before)}",
         f"Tuned: {bottleneck(after)}",
         "Both were watched in turn on fresh launches, in the blocks of the confirmation.",
     ]
@@ -161,7 +161,7 @@ def findings(diagnosis: Diagnosis | None, workload: Workload, plan: Plan | None)
     Args:
         diagnosis: None where nobody looked.
         workload: what the paths are relative to.
-        plan: what is pulled; None where no search was run.
+        plan: what is applied; None where no search was run.
     """
     return [_card(found, workload, plan) for found in (diagnosis.findings if diagnosis else ())]
 
@@ -189,8 +189,8 @@ def maths(proof: Proof) -> Maths | None:
     counts = Counter(PASSED[gate.passed] for gate in proof.gates)
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     return Maths(
-        says=f"{proof.effect}: {EFFECTS[proof.effect]}. Gates: {verdicts}.",
-        gates=tuple((PASSED[gate.passed], gate.name, gate.says) for gate in proof.gates),
+        message=f"{proof.effect}: {EFFECTS[proof.effect]}. Gates: {verdicts}.",
+        gates=tuple((PASSED[gate.passed], gate.name, gate.message) for gate in proof.gates),
     )
 
 
@@ -240,7 +240,7 @@ def _card(found: Finding, workload: Workload, plan: Plan | None) -> Card:
         share="" if share is None else percent(share.mid_ratio),
         ends="" if share is None else _ends(share),
         width=() if share is None else tuple(100 * min(1.0, max(0.0, r)) for r in _ratios(share)),
-        says=found.says,
+        message=found.message,
         remedy=found.remedy,
         help=_help(found, plan),
         lines=tuple(
@@ -252,7 +252,7 @@ def _card(found: Finding, workload: Workload, plan: Plan | None) -> Card:
 
 def _help(found: Finding, plan: Plan | None) -> str:
     if found.lever is None:
-        return "Only you can do this."
+        return "Needs a code change."
     settings = {} if plan is None else dict(plan.settings)
     if found.lever in settings:
         return f"The plan has {found.lever}={settings[found.lever]}."

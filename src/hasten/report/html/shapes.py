@@ -91,7 +91,7 @@ def ratio_span(logs: Sequence[float], *, always: Iterable[float] = ()) -> Scale:
     """Return a scale of logs that shows the bulk of them; a stray one is held at the end.
 
     Args:
-        logs: of which the middle 96 % are shown.
+        logs: of which the middle 96% are shown.
         always: what is shown in any case.
     """
     ordered = sorted(logs)

@@ -25,16 +25,19 @@ _PYTHON = re.compile(r"python[\d.]*")
 _DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/")
 
 
-def read_workload(words: Sequence[str], *, once: bool = False) -> Workload:
+def read_workload(
+    words: Sequence[str], *, once: bool = False, python: str = sys.executable
+) -> Workload:
     """Return what the user wants to be trained.
 
     Args:
         words: the rest of the command line; it begins with `-m` for a module and with `--`
             for a program.
         once: it is started a single time, so that a pipe can be its script.
+        python: the interpreter of a script; a program brings its own.
 
     Raises:
-        UsageError: there is no such script or program.
+        UsageError: there is no such script, program or interpreter.
         ScriptFailed: the script is not Python.
     """
     cwd = _cwd()
@@ -45,7 +48,7 @@ def read_workload(words: Sequence[str], *, once: bool = False) -> Workload:
         _check_syntax(argv[0])
     if entry in (Entry.SCRIPT, Entry.NOTEBOOK) and not once:
         _check_lasting(argv[0])
-    python = _python(argv[0]) if entry is Entry.COMMAND else sys.executable
+    python = _python(argv[0]) if entry is Entry.COMMAND else interpreter(python)
     return Workload(entry=entry, argv=argv, cwd=cwd, python=python)
 
 
@@ -55,6 +58,19 @@ def _cwd() -> str:
     except FileNotFoundError as error:
         remedy = "Change into a folder that exists."
         raise UsageError("The working folder was removed.", remedy=remedy) from error
+
+
+def interpreter(named: str) -> str:
+    """Return the interpreter that the user named, by a path or by a name on PATH.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found = shutil.which(named)
+    if found is None:
+        remedy = "Write --python /path/to/venv/bin/python."
+        raise UsageError(f"Cannot find the interpreter {named}.", remedy=remedy)
+    return os.path.abspath(found)
 
 
 def _python(program: str) -> str:

@@ -1,0 +1,136 @@
+"""The report that fits a terminal of 25 lines: the answer last, then what to type next."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.text import Text
+
+from hasten.report import findings, text
+from hasten.report.layout import heading, indented, prose, section
+from hasten.report.wording import (
+    EFFECTS,
+    command_line,
+    continued,
+    interval,
+    named_plan,
+    words,
+)
+from hasten.units import duration, percent, times
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from hasten.records import LeverReport, Tuning
+
+_LINE_COUNT, _WIDTH = 25, 80
+_FINDING_COUNT, _LEAST_ROW_COUNT = 3, 2
+_FRAME_COUNT = 7  # the heading, two titles and four blank lines
+_OUTCOMES = ("kept", "rejected", "dropped", "failed")
+
+
+def render_summary(tuning: Tuning, *, plan_path: Path) -> Group:
+    """Draw what a user wants to know first; everything else is in the full report.
+
+    Args:
+        tuning: what was found.
+        plan_path: where the plan file stands.
+    """
+    slow = _slow(tuning)
+    facts = [_cut(f"{name:<8} {value}") for name, value in _facts(tuning)]
+    answer = [prose(text.headline(tuning), "bold"), *map(prose, _beneath(tuning))]
+    use = [indented(prose(command, "bold cyan")) for command in _commands(tuning, plan_path)]
+    fixed_count = _FRAME_COUNT + len([*slow, *facts, *answer, *use])
+    tried = _tried(tuning.levers, max(_LEAST_ROW_COUNT, _LINE_COUNT - fixed_count))
+    return Group(
+        heading(shlex.join(("hasten", "tune", *words(tuning.workload)))),
+        *section("What makes it slow", *slow),
+        *section("What was tried", *tried),
+        Text(),
+        *facts,
+        Text(),
+        *answer,
+        *use,
+    )
+
+
+def _cut(sentence: str, style: str = "") -> Text:
+    return Text(sentence, style, no_wrap=True, overflow="ellipsis")
+
+
+def _slow(tuning: Tuning) -> list[RenderableType]:
+    found = tuning.diagnosis.findings if tuning.diagnosis else ()
+    rows: list[RenderableType] = []
+    for finding in found[:_FINDING_COUNT]:
+        line = _cut(f"{findings.cost(finding):>5}  ", "bold")
+        rows.append(line.append(finding.name).append(f"  {finding.message}", "dim"))
+    return rows
+
+
+def _tried(levers: Sequence[LeverReport], most_count: int) -> list[RenderableType]:
+    """Return a line for each setting that was tried, the kept ones first."""
+    rows = [row for outcome in _OUTCOMES for row in levers if row.outcome == outcome]
+    shown = rows if len(rows) <= most_count else rows[: most_count - 1]
+    names = [text.setting(row) for row in shown]
+    width = max(map(len, names), default=0)
+    lines: list[RenderableType] = []
+    for name, row in zip(names, shown, strict=True):
+        line = _cut(f"{row.outcome:<8}  ", text.STYLES.get(row.outcome, ""))
+        gain = row.why if row.speedup is None else interval(row.speedup)
+        lines.append(line.append(f"{name:<{width}}  {gain}", "default"))
+    if len(shown) < len(rows):
+        lines.append(_cut(f"and {len(rows) - len(shown)} more", "dim"))
+    return lines
+
+
+def _facts(tuning: Tuning) -> list[tuple[str, str]]:
+    """Return the step before and after, what happens to the numbers, and what the search took."""
+    before_s, after = tuning.baseline.mean_step_s, tuning.tuned
+    rows = [("step", duration(before_s))]
+    if after is not None:
+        rows = [("step", f"{duration(before_s)} before, {duration(after.mean_step_s)} after")]
+    if tuning.plan.settings:
+        effect, gates = tuning.proof.effect, tuning.proof.gates
+        passed_count = sum(gate.passed is True for gate in gates)
+        proved = f"; {passed_count} of {len(gates)} gates passed" if gates else "; not proved"
+        rows.append(("numbers", f"{effect}: {EFFECTS[effect]}{proved}"))
+    if tuning.assumed:
+        rows.append(("assumed", ", ".join(tuning.assumed)))
+    seen = ""
+    if tuning.noise is not None:
+        seen = f"; smallest detectable change {percent(tuning.noise.resolution_ratio)}"
+    cost = tuning.cost
+    rows.append(("search", f"{duration(cost.wall_s)}, {cost.launch_count} launches{seen}"))
+    return rows
+
+
+def _beneath(tuning: Tuning) -> list[str]:
+    """Say what stands beneath the headline, in at most three lines."""
+    if not tuning.plan.settings:
+        said = f"{text.reasons(tuning.levers)} The full report has the reason for each."
+        return [*text.ended(tuning), said]
+    rows = text.ended(tuning)
+    if tuning.speedup is not None:
+        ends = f"{times(tuning.speedup.low_ratio)} to {times(tuning.speedup.high_ratio)}"
+        figure = f"In fresh runs, 95% interval {ends}."
+        if tuning.passes is not None:
+            first, later = tuning.passes.first_ratio, tuning.speedup
+            figure = f"The first pass {times(first)}, later ones {interval(later)} in fresh runs."
+        rows.append(figure)
+    return [*rows, f"Plan: {tuning.plan}"]
+
+
+def _commands(tuning: Tuning, plan_path: Path) -> list[str]:
+    """Return what to type next, the full report last."""
+    plan = named_plan(tuning.workload, plan_path)
+    report = shlex.join(("hasten", "report", plan) if plan else ("hasten", "report"))
+    full = f"{report} --full"
+    if not tuning.plan.settings:
+        return [full]
+    run = continued(command_line("run", tuning.workload, plan_path=plan_path), width=_WIDTH - 2)
+    return [run, f"{report} --edits | patch -p1", full]

@@ -1,0 +1,83 @@
+"""The summary fits a terminal of 25 lines, and its last lines are what to type next."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hasten.cli.streams import SPELT_OUT
+from hasten.records import LeverReport, Plan
+from hasten.report import text
+from hasten.report.summary import render_summary
+
+
+@pytest.fixture
+def plan_path(workload):
+    return Path(workload.cwd, "hasten.toml")
+
+
+def rows_of(tuning, plan_path, *, encoding="utf-8"):
+    paper = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors=SPELT_OUT, newline="")
+    page = render_summary(tuning, plan_path=plan_path)
+    Console(file=paper, width=80, no_color=True, force_terminal=False).print(page)
+    paper.flush()
+    return [line.rstrip() for line in paper.buffer.getvalue().decode(encoding).splitlines()]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("kind", ["tuning", "nothing"])
+def test_it_fits_a_small_terminal_in_any_encoding(request, kind, plan_path, encoding) -> None:
+    rows = rows_of(request.getfixturevalue(kind), plan_path, encoding=encoding)
+    assert len(rows) <= 25
+    assert max(map(len, rows)) <= 80
+
+
+def test_the_answer_stands_last_with_what_to_type_next(tuning, diagnosis, plan_path) -> None:
+    tuning = replace(tuning, diagnosis=diagnosis)
+    rows = rows_of(tuning, plan_path)
+    at = rows.index(text.headline(tuning))
+    assert rows[at + 1] == "In fresh runs, 95% interval 1.38x to 1.49x."
+    assert rows[at + 2] == f"Plan: {tuning.plan}"
+    assert rows[-3:] == [
+        "  hasten run train.py --epochs 3 --name 'my run [a]'",
+        "  hasten report --edits | patch -p1",
+        "  hasten report --full",
+    ]
+    assert any(row.startswith("  kept      gather_batches=True") for row in rows)
+    assert any("  43%  few-workers  The loop waits" in row for row in rows)
+
+
+def test_a_long_search_is_cut_to_its_first_rows(tuning, plan_path) -> None:
+    more = tuple(
+        LeverReport(
+            lever=f"lever_{i}", setting=i, outcome="dropped", why="slower here", effect="exact"
+        )
+        for i in range(40)
+    )
+    rows = rows_of(replace(tuning, levers=(*more, *tuning.levers)), plan_path)
+    assert len(rows) <= 25
+    kept = [row for row in rows if row.startswith("  kept")]
+    assert len(kept) == sum(row.outcome == "kept" for row in tuning.levers)
+    assert any(row.strip().startswith("and ") and row.endswith(" more") for row in rows)
+
+
+def test_where_nothing_helps_the_full_report_has_the_reasons(nothing, plan_path) -> None:
+    rows = rows_of(nothing, plan_path)
+    assert "Nothing here makes this script faster." in rows
+    assert rows[-1] == "  hasten report --full"
+    assert not any("hasten run" in row for row in rows)
+
+
+def test_a_plan_of_another_name_is_named(tuning, plan_path) -> None:
+    rows = rows_of(tuning, plan_path.with_name("night.toml"))
+    assert rows[-1] == "  hasten report night.toml --full"
+
+
+def test_what_ended_an_unconfirmed_search_is_said(tuning, plan_path) -> None:
+    cut = replace(tuning, speedup=None, tuned=None, out_of_time=True)
+    rows = rows_of(cut, plan_path)
+    assert "The budget was spent; this is what was known by then." in rows
+    assert f"Plan: {cut.plan}" in rows
+    assert Plan() != cut.plan
