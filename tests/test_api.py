@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import hasten
+from hasten.api import options
 from hasten.errors import PlanError, ScriptFailed, UsageError
 from hasten.records import Effect, Plan
 from hasten.testing import RecordingWatcher
@@ -76,6 +77,16 @@ def test_a_plan_file_is_a_record(project) -> None:
 def test_what_cannot_be_is_told_before_anything_starts(project, asked, problem) -> None:
     with pytest.raises(UsageError, match=problem):
         hasten.tune("train.py", **asked)
+
+
+def test_names_may_come_from_anything_that_is_walked_through_once(project) -> None:
+    found = options(
+        only=(name for name in ["sdpa"]),
+        skip=iter(["autocast"]),
+        assume=iter(["dataset-unchanged"]),
+    )
+    assert (found.only, found.skip) == ({"sdpa"}, {"autocast"})
+    assert found.assumed == {"dataset-unchanged"}
 
 
 def test_a_scale_of_numerics_is_given_by_its_word(project) -> None:

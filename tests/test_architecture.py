@@ -18,7 +18,17 @@ STAGES = {
     "diagnose", "report",
 }  # fmt: skip
 SHARED = {"records", "lever", "units", "errors"}
-WIRING = {"session", "child", "cli", "testing", "notebook", "api", "__main__", "__init__"}
+WIRING = {
+    "session",
+    "child",
+    "cli",
+    "testing",
+    "notebook",
+    "api",
+    "workload",
+    "__main__",
+    "__init__",
+}
 CHILD_SIDE = {"instrument", "loader", "compile", "levers"}
 FOR_LEVERS = {"loader", "compile"}
 LONGEST_FILE, LONGEST_FUNCTION = 800, 60

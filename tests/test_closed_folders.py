@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from hasten.cli import app
 from hasten.errors import UsageError
 from hasten.report import archive, files, plan_file
-from hasten.session.workload import read_workload
+from hasten.workload import read_workload
 
 
 @pytest.fixture

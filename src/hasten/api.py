@@ -153,19 +153,20 @@ def options(
     """
     from hasten import session
 
+    only, skip, assume = frozenset(only), frozenset(skip), frozenset(assume)
     settings = settings or {}
-    check_names([*only, *skip, *settings])
+    check_names([*sorted(only), *sorted(skip), *settings])
     applied = Plan()
     for name, setting in settings.items():
         applied = applied.with_lever(name, setting)
     check_plan(applied)
-    check_assumptions(assume)
+    check_assumptions(sorted(assume))
     return session.Options(
         budget_s=budget_s,
         first_s=first_s,
         numerics=numerics,
-        only=frozenset(only),
-        skip=frozenset(skip),
+        only=only,
+        skip=skip,
         applied=applied,
         patience_s=startup_timeout_s,
         training_s=train_time_s,
@@ -173,12 +174,12 @@ def options(
         step_count=step_count,
         plan_path=plan_path,
         unprotected=not sandbox,
-        assumed=frozenset(assume),
+        assumed=assume,
     )
 
 
 def _workload(command: str | Sequence[str], python: str) -> Workload:
-    from hasten.session.workload import read_workload
+    from hasten.workload import read_workload
 
     words = shlex.split(command) if isinstance(command, str) else list(command)
     return read_workload(words, python=python)

@@ -57,8 +57,8 @@ from hasten.cli.reports import (
 from hasten.cli.watching import telling, view
 from hasten.errors import PlanError, UsageError
 from hasten.records import Effect, Plan, Workload
-from hasten.session.workload import interpreter, read_workload
 from hasten.units import parse_duration
+from hasten.workload import interpreter, read_workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -351,7 +351,7 @@ def _setting(pair: str) -> tuple[str, Setting]:
 def _chosen_plan(
     workload: Workload, options: Options, *, needed: bool, quiet: bool
 ) -> tuple[SavedPlan, LossEnvelope | None]:
-    """Return the plan of the file and its band, once it is clear that it was made for this."""
+    """Return the plan of the file and its envelope, once it is clear that it was made for this."""
     from hasten import session
     from hasten.report import plan_file
 

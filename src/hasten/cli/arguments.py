@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from hasten.cli import faults
 from hasten.errors import HastenError
 from hasten.records import Effect
-from hasten.session.workload import MODULE_FLAG
+from hasten.workload import MODULE_FLAG
 
 INTERRUPTED = 130
 

@@ -25,28 +25,21 @@ def read_defaults(group: click.Group, folder: Path) -> dict[str, dict[str, Any]]
     Raises:
         UsageError: the table names no option of hasten.
     """
-    path = next(
-        (at / PROJECT for at in (folder, *folder.parents) if (at / PROJECT).is_file()), None
-    )
-    table = _table(path) if path is not None else {}
-    known = {
-        option.removeprefix("--"): (verb, parameter.name)
-        for verb, command in group.commands.items()
-        for parameter in command.params
-        for option in parameter.opts
-        if option.startswith("--")
-    }
-    defaults: dict[str, dict[str, Any]] = {}
-    for key, value in table.items():
-        if key not in known:
-            raise UsageError(
-                f"[tool.hasten] in {path} has {shown(key)}, which is no option.",
-                remedy=choice(key, known),
-            )
-        for verb, command in group.commands.items():
-            for parameter in command.params:
-                if f"--{key}" in parameter.opts and parameter.name is not None:
-                    defaults.setdefault(verb, {})[parameter.name] = value
+    places = (at / PROJECT for at in (folder, *folder.parents))
+    path = next((place for place in places if place.is_file()), None)
+    table = {} if path is None else _table(path)
+    known: set[str] = set()
+    defaults: dict[str, dict[str, Any]] = {verb: {} for verb in group.commands}
+    for verb, command in group.commands.items():
+        for parameter in command.params:
+            named = {one.removeprefix("--") for one in parameter.opts if one.startswith("--")}
+            known |= named
+            defaults[verb] |= {str(parameter.name): table[key] for key in named & table.keys()}
+    if unknown := [key for key in table if key not in known]:
+        raise UsageError(
+            f"[tool.hasten] in {path} has {shown(unknown[0])}, which is no option.",
+            remedy=choice(unknown[0], sorted(known)),
+        )
     return defaults
 
 

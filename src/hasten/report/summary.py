@@ -16,7 +16,6 @@ from hasten.report.wording import (
     continued,
     interval,
     named_plan,
-    words,
 )
 from hasten.units import duration, percent, times
 
@@ -48,7 +47,7 @@ def render_summary(tuning: Tuning, *, plan_path: Path) -> Group:
     fixed_count = _FRAME_COUNT + len([*slow, *facts, *answer, *use])
     tried = _tried(tuning.levers, max(_LEAST_ROW_COUNT, _LINE_COUNT - fixed_count))
     return Group(
-        heading(shlex.join(("hasten", "tune", *words(tuning.workload)))),
+        heading(command_line("tune", tuning.workload)),
         *section("What makes it slow", *slow),
         *section("What was tried", *tried),
         Text(),
@@ -91,9 +90,8 @@ def _tried(levers: Sequence[LeverReport], most_count: int) -> list[RenderableTyp
 def _facts(tuning: Tuning) -> list[tuple[str, str]]:
     """Return the step before and after, what happens to the numbers, and what the search took."""
     before_s, after = tuning.baseline.mean_step_s, tuning.tuned
-    rows = [("step", duration(before_s))]
-    if after is not None:
-        rows = [("step", f"{duration(before_s)} before, {duration(after.mean_step_s)} after")]
+    then = "" if after is None else f" before, {duration(after.mean_step_s)} after"
+    rows = [("step", f"{duration(before_s)}{then}")]
     if tuning.plan.settings:
         effect, gates = tuning.proof.effect, tuning.proof.gates
         passed_count = sum(gate.passed is True for gate in gates)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from rich.text import Text
 
 from hasten.report import findings, steps
 from hasten.report.layout import WIDTH, bullets, facts, heading, indented, prose, section
-from hasten.report.wording import EFFECTS, command_line, continued, granted, interval, words
+from hasten.report.wording import EFFECTS, command_line, continued, granted, interval
 from hasten.units import duration, percent, times
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def render_tuning(tuning: Tuning, *, plan_path: Path, lines: Mapping[str, str]) 
     tried = [row for row in tuning.levers if row.outcome != "skipped"]
     skipped = [row for row in tuning.levers if row.outcome == "skipped"]
     return Group(
-        heading(shlex.join(("hasten", "tune", *words(tuning.workload)))),
+        heading(command_line("tune", tuning.workload)),
         Text(),
         prose(headline(tuning), "bold"),
         *(prose(sentence) for sentence in beneath(tuning)),

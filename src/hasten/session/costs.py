@@ -154,7 +154,9 @@ class Costs:
             effects: those of the levers in the plan.
         """
         asked = set(effects) - {Effect.EXACT}
-        waves = (2 + bool(asked - {Effect.ROUNDING}) if asked else 1) + (Effect.PRECISION in asked)
+        waves = (
+            1 if not asked else 2 + bool(asked - {Effect.ROUNDING}) + (Effect.PRECISION in asked)
+        )
         if Effect.DISTRIBUTION in asked and asked != {Effect.DISTRIBUTION}:
             waves += 1
         if Effect.LEARNING in asked:

@@ -103,11 +103,16 @@ class Races:
     def _neighbours_noise(self) -> Noise | None:
         """Return the noise of neighbouring steps in one child; None where too few were watched."""
         own = self._options.applied
-        pairs = self._runner.tally.neighbours(self._runner.shape(own, own).block_count)
-        if len(pairs) < _NEIGHBOURS_LEAST_COUNT:
+        pairs = self._neighbours(self._runner.shape(own, own).block_count)
+        if not pairs:
             return None
         pair_s = max(1e-3, self._runner.pair_s(own, own, apart=True))
         return compare.measure_noise(pairs, pair_s=pair_s, budget_s=self.confirm_s)
+
+    def _neighbours(self, block_count: int) -> Sequence[Pair]:
+        """Return pairs of neighbouring blocks of the profile; none where there are too few."""
+        pairs = self._runner.tally.neighbours(block_count)
+        return pairs if len(pairs) >= _NEIGHBOURS_LEAST_COUNT else ()
 
     def _launches_noise(self) -> Noise:
         """Race two launches of the script."""
@@ -212,8 +217,8 @@ class Races:
         assert self.noise is not None  # noqa: S101  # measured before the search
         noise = replace(self.noise, pair_s=max(1e-3, self._runner.pair_s(own, other)))
         shape = self._runner.shape(own, other)
-        pairs = [] if shape.relay else self._runner.tally.neighbours(shape.block_count)
-        if len(pairs) < _NEIGHBOURS_LEAST_COUNT:
+        pairs = [] if shape.relay else self._neighbours(shape.block_count)
+        if not pairs:
             return noise
         return replace(noise, sd_ratio=max(noise.sd_ratio, compare.spread(pairs)))
 

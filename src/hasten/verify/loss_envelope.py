@@ -1,4 +1,4 @@
-"""The band: how the script trains without levers, as the guard of a real run needs it.
+"""The loss envelope: how the script trains without levers, as the guard of a real run needs it.
 
 The runs of the proof have pinned seeds, so they show one course of the loss and not how courses
 differ. What another seed changes is left to the width that the guard gives the band.
