@@ -31,6 +31,12 @@ WIRING = {
 }
 CHILD_SIDE = {"instrument", "loader", "compile", "levers"}
 FOR_LEVERS = {"loader", "compile"}
+OTHERS_OF_THE_NAME = {
+    "diagnose/families/numbers.py": {"channels_last"},  # torch's memory format
+    "report/edits/kinds/models.py": {"channels_last"},
+    "instrument/item_profile.py": {"turbojpeg"},  # the library
+    "loader/cache/purity.py": {"turbojpeg"},
+}
 LONGEST_FILE, LONGEST_FUNCTION = 800, 60
 UNITS = (
     "_s",
@@ -97,6 +103,18 @@ def test_levers_never_import_another_lever() -> None:
     for path, tree in modules():
         if home(path) == "levers":
             assert not [n for n in imports(tree) if n.startswith("hasten.levers")], path
+
+
+def test_a_lever_is_named_in_its_own_file_alone() -> None:
+    levers = {path.stem for path in (SRC / "levers").glob("[a-z]*.py")}
+    for path, tree in modules():
+        own = path.stem if home(path) == "levers" else ""
+        named = {
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and node.value in levers - {own}
+        }
+        assert not named - OTHERS_OF_THE_NAME.get(str(path), set()), f"{path} names {named}"
 
 
 def test_importing_the_package_never_imports_torch() -> None:

@@ -257,9 +257,8 @@ def _tell_of_lost_workers(training: Any, own_pid: int) -> None:
         return
     from hasten.loader import board_of
 
-    for note in board_of(training).notes:
-        if "a worker was lost" in note or "could not be started" in note:
-            sys.stderr.write(f"hasten: {note}; the main process went on by itself\n")
+    for note in board_of(training).lost_workers:
+        sys.stderr.write(f"hasten: {note}; the main process went on by itself\n")
 
 
 def _trial(order: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from hasten.records import Assumption, Phase, Plan, Profile, Scope, Setting
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from hasten.records import Effect, Machine
+    from hasten.records import Effect, Finding, Machine
 
     Undo = Callable[[], None]
 
@@ -207,8 +207,12 @@ def _no_advice(context: ScriptContext) -> str:
     return ""
 
 
-def _never_idle(setting: object, plan: Plan) -> str:
+def _never_redundant(setting: object, traits: Mapping[str, Setting]) -> str:
     return ""
+
+
+def _no_traits(setting: object) -> Mapping[str, Setting]:
+    return {}
 
 
 def _bfloat16(setting: object) -> float:
@@ -221,6 +225,21 @@ def _leave_env(env: Mapping[str, str], setting: object) -> Mapping[str, str]:
 
 def _leave_training(training: Training, setting: object) -> Callable[[], None]:
     return lambda: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairProbe:
+    """A setting that the closer look runs beside the script for some pairs of steps.
+
+    What it does to the arithmetic is no matter there: the process is thrown away.
+
+    Attributes:
+        fact: the name under which findings read what came of it, such as `threads`.
+        setting: the one to try in a scene, None where none is worth it.
+    """
+
+    fact: str
+    setting: Callable[[ScriptContext], Setting | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,8 +266,10 @@ class Lever(Generic[S]):
             alone, None where nothing says; the report puts it beside what was measured.
         advice: one sentence that the user should hear of a scene, whatever comes of the lever; the
             report prints it among its notes. Empty for none.
-        redundant_with: why a setting would do nothing beside the others of a plan; empty where
-            it would do something.
+        provides: the traits that a script has under a setting, such as `threads`.
+        redundant_with: why a setting would do nothing beside the traits that the others of a plan
+            provide; empty where it would do something.
+        probe: what the closer look tries of it by pairs of steps, None for nothing.
         epsilon_ratio: for a PRECISION lever the distance of neighbouring numbers over their size:
             2^-8 in bfloat16, 2^-11 in float16 and TF32.
         settle_count: steps after a switch that are not counted.
@@ -256,13 +277,16 @@ class Lever(Generic[S]):
             called a hang.
         start_ratio: about how many times as long as a start of the script it compiles, for whoever
             plans the time of a first trial.
-        cures: findings whose share of a step it may take away, beside those that name it.
+        cures: findings whose share of a step it may take away.
         warms_cache: a first pass over the data does more under it than later ones.
         cycle_count: steps after which the times under a setting repeat, so that a block of
             them is typical: batches of n workers come in bursts of n.
         env: edits the child's environment, before there is a child.
         apply: acts inside the child; returns the function that undoes it.
         snippet: what a user would write by hand for a setting.
+        edit: the edit of the report that writes it into a script; empty for none.
+        run_only: why no edit gives what it gives; empty where the snippet does.
+        edited_calls: functions of torch whose calls the snippet takes the place of.
     """
 
     name: str
@@ -278,7 +302,9 @@ class Lever(Generic[S]):
     promising: Callable[[ScriptContext], bool] = _promising
     forecast: Callable[[ScriptContext, S], float | None] = _no_forecast
     advice: Callable[[ScriptContext], str] = _no_advice
-    redundant_with: Callable[[S, Plan], str] = _never_idle
+    provides: Callable[[S], Mapping[str, Setting]] = _no_traits
+    redundant_with: Callable[[S, Mapping[str, Setting]], str] = _never_redundant
+    probe: PairProbe | None = None
     epsilon_ratio: Callable[[S], float] = _bfloat16
     settle_count: int = 0
     patience_s: float = 0.0
@@ -288,6 +314,9 @@ class Lever(Generic[S]):
     cycle_count: Callable[[S], int] = _one_step
     env: Callable[[Mapping[str, str], S], Mapping[str, str]] = _leave_env
     apply: Callable[[Training, S], Callable[[], None]] = _leave_training
+    edit: str = ""
+    run_only: str = ""
+    edited_calls: tuple[str, ...] = ()
 
     @property
     def card(self) -> str:
@@ -383,6 +412,28 @@ def lookup(plan: Plan) -> tuple[tuple[Lever[Any], Setting], ...]:
     """
     check_names(name for name, _ in plan.settings)
     return tuple((load(name), setting) for name, setting in plan.settings)
+
+
+def provided(plan: Plan) -> Mapping[str, Setting]:
+    """Return the traits that a script has by a plan."""
+    return {
+        name: value
+        for lever, setting in lookup(plan)
+        for name, value in lever.provides(setting).items()
+    }
+
+
+def cure_of(finding: Finding, context: ScriptContext) -> str | None:
+    """Return the lever that takes a finding away in a scene: the most exact, then the strongest."""
+    found = [
+        lever
+        for lever in discover().values()
+        if finding.name in lever.cures
+        and (finding.phase is None or finding.phase in lever.phases)
+        and lever.settings(context)
+    ]
+    best = min(found, key=lambda it: (it.effect.severity_index, -it.gain_ratio), default=None)
+    return best.name if best else None
 
 
 def check_plan(plan: Plan) -> None:

@@ -35,17 +35,16 @@ def copies(step_s):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "lever"),
+    ("name", "kind"),
     [
-        ("pinned-memory-missing", "pageable", "device_copies"),
-        ("blocking-copies", "blocking", "device_copies"),
-        ("pinned-memory-useless", "pinning", None),
+        ("pinned-memory-missing", "pageable"),
+        ("blocking-copies", "blocking"),
+        ("pinned-memory-useless", "pinning"),
     ],
 )
-def test_copies_are_told_by_what_they_take(told, name, kind, lever) -> None:
+def test_copies_are_told_by_what_they_take(told, name, kind) -> None:
     found = told(name, **{kind: copies(0.02)})
     assert found.share.mid_ratio == pytest.approx(0.2)
-    assert found.lever == lever
     assert "10.0 MiB" in found.message
     assert found.places[0].line == 9
     assert told(name, **{kind: copies(0.001)}) is None

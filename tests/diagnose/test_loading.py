@@ -282,11 +282,6 @@ def test_the_gain_of_workers_is_bounded_by_the_cores(machine_of) -> None:
     assert narrow.share.mid_ratio == pytest.approx(0.2)
 
 
-def test_items_that_draw_in_turn_with_the_loop_name_the_lever_that_redraws(machine_of) -> None:
-    draws = MAIN | {"loader.draws": True, "loop.draws": True}
-    assert findings(machine_of(8), traits=draws)["few-workers"].lever == "redrawing_workers"
-
-
 def test_surplus_workers_are_told_by_the_memory_that_they_hold(machine_of) -> None:
     traits = {"loader.workers": 8, "loader.map_style": True, "loader.fetch_s": 0.01}
     held = {"loading.worker_bytes": 1e9}

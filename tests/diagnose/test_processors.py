@@ -108,7 +108,7 @@ def waiting(wait_s, *, own=4.0, busy=4.0, ranks=None, held_s=None):
 
 def faster(ratio, count):
     return {
-        "threads__count": count,
+        "threads__setting": count,
         "threads__low_ratio": ratio - 0.05,
         "threads__mid_ratio": ratio,
         "threads__high_ratio": ratio + 0.05,
@@ -216,7 +216,6 @@ def test_a_quota_is_found_by_the_steps_that_it_held_up(told) -> None:
     quota = {"quota_cores_ratio": 2.5, "core_count": 2}
     found = told("cpu-quota", budget=quota, **held)
     assert found.share.mid_ratio == pytest.approx(0.4)
-    assert found.lever == "intra_op_threads"
     # What a quota took is not blamed on others, and a group that is throttled costs nothing
     # where the loop does not wait.
     assert told("contended-machine", **held).share.mid_ratio == pytest.approx(0.1)

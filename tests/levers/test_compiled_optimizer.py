@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from hasten.lever import ScriptContext
+from hasten.lever import ScriptContext, provided
 from hasten.levers.compiled_optimizer import LEVER
 from hasten.records import Plan
 from hasten.testing import LAPTOP
@@ -31,9 +31,9 @@ def test_is_offered_where_torch_has_no_fused_kernel_and_promised_for_large_weigh
 
 
 def test_does_nothing_where_all_tensors_are_taken_at_once() -> None:
-    taken = Plan().with_lever("foreach_optimizer", True)
-    assert LEVER.redundant_with(True, taken) == "it does nothing beside foreach_optimizer"
-    assert LEVER.redundant_with(True, Plan()) == ""
+    taken = provided(Plan().with_lever("foreach_optimizer", True))
+    assert LEVER.redundant_with(True, taken) == "under this plan torch takes all tensors at once"
+    assert LEVER.redundant_with(True, {}) == ""
 
 
 @pytest.mark.parametrize(

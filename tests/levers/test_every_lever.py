@@ -1,15 +1,17 @@
 """The public contract: what holds for every lever, found by itself."""
 
 import ast
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 
+import hasten.diagnose.discover as diagnose
 from hasten.errors import PlanError
-from hasten.lever import check_plan, discover
-from hasten.records import Effect, Plan, Scope
+from hasten.lever import check_plan, cure_of, discover
+from hasten.records import Effect, Finding, Phase, Plan, Scope
 
 NAMES = sorted(discover())
 PULLABLE = [name for name in NAMES if discover()[name].scope is not Scope.LAUNCH]
@@ -209,3 +211,36 @@ def test_the_effect_is_not_worse_than_claimed(name, applied) -> None:
         assert applied[f"{name} exact"]
     if lever.effect in (Effect.EXACT, Effect.ROUNDING):
         assert applied[f"{name} near"]
+
+
+def test_cures_are_findings_that_there_are(lever) -> None:
+    assert lever.cures <= diagnose.discover().keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "scene", "traits", "cure"),
+    [
+        ("few-workers", "images", {}, "loader_workers"),
+        ("few-workers", "dropout", {}, "redrawing_workers"),
+        ("few-workers", "text", {}, None),
+        ("per-sample-fetch", "images", {"loader.dataset": "MNIST"}, "batched_fetch"),
+        ("per-parameter-loops", "images", {}, "fused_optimizer"),
+        ("per-parameter-loops", "kept", {}, "foreach_optimizer"),
+        ("per-parameter-loops", "images", {"optimizer.name": "Lion"}, None),
+        ("slow-layout", "images", {}, "channels_last"),
+        ("oversubscribed-threads", "images", {}, "intra_op_threads"),
+        ("tiny-batch", "images", {}, None),
+    ],
+)
+def test_a_finding_is_cured_by_what_can_act_in_its_scene(scenes, name, scene, traits, cure) -> None:
+    context = replace(scenes[scene], traits={**scenes[scene].traits, **traits})
+    assert cure_of(Finding(name=name, message="It is slow.", remedy="Mend it."), context) == cure
+
+
+def test_a_loop_outside_of_the_optimizer_is_not_cured_by_its_options(scenes) -> None:
+    averaged = replace(
+        scenes["images"], traits={**scenes["images"].traits, "average.loop": True}
+    )
+    loops = Finding(name="per-parameter-loops", message="It loops.", remedy="Do not.")
+    assert cure_of(replace(loops, phase=Phase.OTHER), averaged) == "foreach_ema"
+    assert cure_of(replace(loops, phase=Phase.OPTIMIZER), averaged) == "fused_optimizer"

@@ -10,7 +10,7 @@ import pytest
 
 import hasten
 from hasten.lever import ScriptContext
-from hasten.levers.intra_op_threads import LEVER
+from hasten.levers.intra_op_threads import LEVER, other_count
 from hasten.records import Phase
 from hasten.testing import LAPTOP, SERVER, sample_profile
 
@@ -18,6 +18,33 @@ from hasten.testing import LAPTOP, SERVER, sample_profile
 def test_proposes_the_budget_first_and_never_what_is_set_already() -> None:
     assert LEVER.settings(ScriptContext(machine=SERVER, traits={"threads": 64})) == (16, 8, 4, 1)
     assert LEVER.settings(ScriptContext(machine=LAPTOP, traits={"threads": 4})) == (2, 1)
+
+
+@pytest.fixture
+def four_cores():
+    budget = replace(SERVER.budget, core_count=4, limited_by="cores", slurm_count=None)
+    return replace(SERVER, budget=budget)
+
+
+@pytest.mark.parametrize(
+    ("threads", "ranks_count", "count"),
+    [(4, 1, 1), (2, 1, 1), (8, 1, 4), (1, 1, None), (1, 2, 2), (4, 2, 2), (1, 8, None)],
+)
+def test_the_other_count_is_what_may_be_faster(four_cores, threads, ranks_count, count) -> None:
+    traits = {"threads": threads, "local_ranks": ranks_count}
+    assert other_count(ScriptContext(machine=four_cores, traits=traits)) == count
+
+
+def test_nothing_is_tried_where_the_cores_are_unknown_or_a_graph_was_compiled(four_cores) -> None:
+    def other(machine, **traits):
+        return other_count(ScriptContext(machine=machine, traits=traits))
+
+    assert other(four_cores, threads=4, compiled=True) is None
+    assert other(four_cores) is None
+    lost = replace(four_cores, budget=replace(four_cores.budget, limited_by="unknown"))
+    assert other(lost, threads=4) is None
+    slurm = replace(four_cores, budget=replace(four_cores.budget, slurm_count=4))
+    assert other(slurm, threads=4, local_ranks=2) == 1  # the cores are this task's alone
 
 
 def test_is_promising_only_where_threads_exceed_the_cores() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from hasten.errors import PlanError
-from hasten.lever import ScriptContext
+from hasten.lever import ScriptContext, provided
 from hasten.levers.phase_threads import LEVER
 from hasten.records import Phase, Plan
 from hasten.testing import LAPTOP, SERVER, sample_profile
@@ -30,11 +30,11 @@ def test_gives_the_passes_all_cores_where_the_script_takes_few_threads() -> None
 
 
 def test_does_nothing_where_the_whole_step_has_that_count() -> None:
-    one = Plan().with_lever("intra_op_threads", 1)
-    assert LEVER.redundant_with("backward=1", one) == "it does nothing beside intra_op_threads=1"
+    one = provided(Plan().with_lever("intra_op_threads", 1))
+    assert LEVER.redundant_with("backward=1", one) == "all phases have threads=1 already"
     assert LEVER.redundant_with("backward=2", one) == ""
     assert LEVER.redundant_with("backward=1,forward=2", one) == ""
-    assert LEVER.redundant_with("backward=1", Plan()) == ""
+    assert LEVER.redundant_with("backward=1", provided(Plan())) == ""
 
 
 def test_says_the_shares_where_no_phase_is_large() -> None:

@@ -22,6 +22,7 @@ from hasten.records import (
     LeverReport,
     Machine,
     Noise,
+    Outcome,
     Pair,
     Phase,
     Place,
@@ -131,7 +132,12 @@ def tuned(profile):
 def rows():
     def row(lever, setting, outcome, why, effect, *, speedup=None):
         return LeverReport(
-            lever=lever, setting=setting, outcome=outcome, why=why, effect=effect, speedup=speedup
+            lever=lever,
+            setting=setting,
+            outcome=Outcome(outcome),
+            why=why,
+            effect=effect,
+            speedup=speedup,
         )
 
     return (
@@ -189,7 +195,7 @@ def tuning(machine, workload, profile, tuned, rows):
 
 @pytest.fixture
 def nothing(tuning):
-    rows = tuple(r for r in tuning.levers if r.outcome != "kept")
+    rows = tuple(r for r in tuning.levers if r.outcome is not Outcome.KEPT)
     return replace(
         tuning, plan=Plan(), tuned=None, speedup=None, means_ratio=None, levers=rows,
         proof=Proof(effect=Effect.EXACT),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.records import Effect, Finding, Gate, HotLine, Phase, Place, Plan, Proof, Verdict
+from hasten.records import Effect, Finding, Gate, HotLine, Outcome, Phase, Place, Plan, Proof, Verdict
 from hasten.report import html
 
 _spec = importlib.util.spec_from_file_location("browser", Path(__file__).with_name("browser.py"))
@@ -200,7 +200,7 @@ def test_the_waterfall_goes_on_from_the_races_that_were_taken(raced):
 def test_what_the_proof_took_out_of_the_plan_is_on_the_waterfall(raced, rows):
     kept = Plan().with_lever("gather_batches", True)
     taken = tuple(
-        replace(row, outcome="rejected", why="faster, but wrong")
+        replace(row, outcome=Outcome.REJECTED, why="faster, but wrong")
         if row.lever == "intra_op_threads" else row
         for row in rows
     )  # fmt: skip
@@ -236,7 +236,7 @@ def test_a_bundle_has_a_short_name_and_is_spelt_out(raced):
 
 
 def test_levers_that_went_for_one_reason_stand_in_one_row(raced, rows):
-    gone = tuple(replace(row, outcome="dropped", why="not seen again") for row in rows)
+    gone = tuple(replace(row, outcome=Outcome.DROPPED, why="not seen again") for row in rows)
     chart = html.races.waterfall(replace(raced, plan=Plan(), levers=gone, confirmed=None))
     assert [(fall.name, fall.detail) for fall in chart.falls if fall.kind == "lost"] == [
         ("taken out: gather_batches, intra_op_threads", "dropped: not seen again")

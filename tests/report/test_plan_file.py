@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hasten import lever
 from hasten.errors import PlanError, UsageError
-from hasten.records import Budget, Entry, LossEnvelope, Plan, Torch
+from hasten.records import Budget, Entry, LossEnvelope, Plan, Reason, Torch
 from hasten.report import plan_file, toml_file
 
 TODAY = datetime.date(2026, 1, 2)
@@ -209,7 +209,8 @@ def test_an_empty_plan_is_written_honestly(path, nothing):
 
 
 def test_an_empty_plan_claims_nothing_about_levers_that_were_not_tried(path, nothing):
-    left = (*nothing.levers, replace(nothing.levers[-1], why="not tried: you interrupted it"))
+    untried = replace(nothing.levers[-1], reason=Reason.UNTRIED)
+    left = (*nothing.levers, untried)
     plan_file.write_plan(path, replace(nothing, levers=left), lines={}, today=TODAY)
     assert "# Empty. Nothing was proved to make this script faster" in path.read_text()
 

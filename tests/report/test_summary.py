@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from hasten.cli.streams import SPELT_OUT
-from hasten.records import LeverReport, Plan
+from hasten.records import Effect, LeverReport, Outcome, Plan
 from hasten.report import text
 from hasten.report.summary import render_summary
 
@@ -52,14 +52,18 @@ def test_the_answer_stands_last_with_what_to_type_next(tuning, diagnosis, plan_p
 def test_a_long_search_is_cut_to_its_first_rows(tuning, plan_path) -> None:
     more = tuple(
         LeverReport(
-            lever=f"lever_{i}", setting=i, outcome="dropped", why="slower here", effect="exact"
+            lever=f"lever_{i}",
+            setting=i,
+            outcome=Outcome.DROPPED,
+            why="slower here",
+            effect=Effect.EXACT,
         )
         for i in range(40)
     )
     rows = rows_of(replace(tuning, levers=(*more, *tuning.levers)), plan_path)
     assert len(rows) <= 25
     kept = [row for row in rows if row.startswith("  kept")]
-    assert len(kept) == sum(row.outcome == "kept" for row in tuning.levers)
+    assert len(kept) == sum(row.outcome is Outcome.KEPT for row in tuning.levers)
     assert any(row.strip().startswith("and ") and row.endswith(" more") for row in rows)
 
 

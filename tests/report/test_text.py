@@ -14,9 +14,11 @@ from hasten.records import (
     Entry,
     Gate,
     Interval,
+    Outcome,
     Passes,
     Phase,
     Proof,
+    Reason,
     Workload,
 )  # fmt: skip
 from hasten.report import text
@@ -128,34 +130,35 @@ def test_nothing_faster_is_said_plainly_with_reasons(nothing, plan_path):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "why", "message"),
+    ("outcome", "reason", "message"),
     [
-        ("rejected", "faster, but G1 batches: 3 differ", "did not pass a gate of the maths"),
-        ("dropped", "faster, but not proved", "could not be proved"),
-        ("dropped", "the gain was not seen on fresh launches", "not again on fresh launches"),
-        ("dropped", "not raced on fresh launches: Killed", "could not be raced"),
-        ("dropped", "most steps are 1.3x faster, but some stall: 0.9x on average", "stalled"),
-        ("dropped", "starts 30 s later and saves 20 s of 1m 00s of training", "too late"),
+        (Outcome.REJECTED, Reason.FAILED_GATE, "did not pass a gate of the maths"),
+        (Outcome.DROPPED, Reason.UNPROVED, "could not be proved"),
+        (Outcome.DROPPED, Reason.NOT_SEEN_AGAIN, "not again on fresh launches"),
+        (Outcome.DROPPED, Reason.NOT_RACED_AGAIN, "could not be raced"),
+        (Outcome.DROPPED, Reason.STALLS, "stalled"),
+        (Outcome.DROPPED, Reason.STARTS_LATE, "too late"),
+        (Outcome.DROPPED, Reason.FIRST_PASS, "make up for its first pass"),
     ],
 )
 def test_a_gain_that_was_seen_and_is_not_in_the_plan_is_told(
-    nothing, applied, outcome, why, message
+    nothing, applied, outcome, reason, message
 ) -> None:
     for tuning, lead in ((nothing, "Nothing was"), (applied, "Nothing beside what you set (")):
-        row = replace(tuning.levers[0], outcome=outcome, why=why)
+        row = replace(tuning.levers[0], outcome=outcome, reason=reason)
         said = text.headline(replace(tuning, levers=(row, *tuning.levers[1:])))
         assert said.startswith(lead)
         assert "proved to make this script faster: " in said
         assert said.endswith(f"{message}.") or message in said
-        skipped = replace(row, outcome="skipped")
+        skipped = replace(row, outcome=Outcome.SKIPPED)
         assert message not in text.headline(replace(tuning, levers=(skipped, *tuning.levers[1:])))
 
 
 def test_several_gains_that_were_lost_are_told_once_each(nothing) -> None:
-    whys = ("faster, but G1", "the gain was not seen on fresh launches", "faster, but G2")
+    reasons = (Reason.FAILED_GATE, Reason.NOT_SEEN_AGAIN, Reason.FAILED_GATE)
     rows = tuple(
-        replace(row, outcome="dropped", why=why)
-        for row, why in zip(nothing.levers, whys, strict=False)
+        replace(row, outcome=Outcome.DROPPED, reason=reason)
+        for row, reason in zip(nothing.levers, reasons, strict=False)
     )
     assert text.headline(replace(nothing, levers=rows)) == (
         "Nothing was proved to make this script faster: what was faster did not pass a gate of "
@@ -166,7 +169,10 @@ def test_several_gains_that_were_lost_are_told_once_each(nothing) -> None:
 def test_settings_that_were_tried_together_only_are_counted(nothing, plan_path):
     why = "not tried alone: the time was up (1.02x after 8 pairs together with other levers)"
     levers = tuple(
-        replace(row, why=why) if row.outcome == "skipped" else row for row in nothing.levers
+        replace(row, why=why, reason=Reason.UNTRIED_ALONE)
+        if row.outcome is Outcome.SKIPPED
+        else row
+        for row in nothing.levers
     )
     page = shown(text.render_tuning(replace(nothing, levers=levers), plan_path=plan_path, lines={}))
     assert "(2 of them tried together, not alone)" in " ".join(page.split())
@@ -186,7 +192,7 @@ def test_no_claim_without_proof(tuning):
 @pytest.fixture
 def applied(tuning):
     """A whole search that found nothing to add to what the user set by hand."""
-    rows = tuple(row for row in tuning.levers if row.outcome != "kept")
+    rows = tuple(row for row in tuning.levers if row.outcome is not Outcome.KEPT)
     return replace(tuning, tuned=None, speedup=None, means_ratio=None, levers=rows)
 
 
@@ -203,7 +209,7 @@ def test_what_was_applied_alone_is_not_told_as_a_search_without_an_end(applied, 
 
 def test_nothing_beside_what_was_applied_is_said_with_what_was_not_tried(applied):
     why = "not tried: its race needs about 9.04 s, and 1.58 s were left of the budget"
-    levers = (*applied.levers[:-1], replace(applied.levers[-1], why=why))
+    levers = (*applied.levers[:-1], replace(applied.levers[-1], why=why, reason=Reason.UNTRIED))
     said = text.headline(replace(applied, levers=levers))
     assert said.startswith("Nothing beside what you set (gather_batches=True")
     assert said.endswith("was proved to make this script faster in this time.")

@@ -54,7 +54,7 @@ def lever(name, switch, effect=Effect.EXACT, **details):
         name=name, phases=frozenset({Phase.FORWARD}), effect=effect, scope=switch,
         settings=lambda context: (True,), gain_ratio=2.0, snippet=lambda setting: name,
         why_not=lambda context: "it cannot help", promising=lambda context: BUNDLED["first"],
-        **details,
+        cures=frozenset({f"{name}-cost"}), **details,
     )  # fmt: skip
 
 
@@ -478,10 +478,10 @@ def test_who_looks_on_hears_the_whole_story_in_order(tuned) -> None:
     assert names.index("profile") < names.index("race_begins")
 
 
-def names(lever, ratio, name="a-cost") -> Finding:
+def names(lever, ratio) -> Finding:
     """Return a finding that says what share of a step a lever can take away."""
     share = Interval(low_ratio=ratio, mid_ratio=ratio, high_ratio=ratio)
-    return Finding(name=name, message="It costs time.", remedy="Mend it.", share=share, lever=lever)
+    return Finding(name=f"{lever}-cost", message="It costs time.", remedy="Mend it.", share=share)
 
 
 def order(seen) -> list[str]:

@@ -33,9 +33,9 @@ def test_a_redraw_is_refused_by_the_word_that_forbids_it() -> None:
     assert why["sdpa"] == "its effect is distribution, which needs --numerics distribution"
 
 
-def finding(name, ratio, lever=None):
+def finding(name, ratio):
     share = Interval(low_ratio=ratio, mid_ratio=ratio, high_ratio=ratio)
-    return Finding(name=name, message="It waits.", remedy="Mend it.", share=share, lever=lever)
+    return Finding(name=name, message="It waits.", remedy="Mend it.", share=share)
 
 
 def shares(findings, begun=None):
@@ -47,18 +47,11 @@ def shares(findings, begun=None):
     return {knob.lever: knob.named_ratio for knob in knobs if knob.named_ratio}
 
 
-def test_a_knob_knows_the_largest_share_that_a_finding_names_for_it() -> None:
-    findings = (
-        finding("per-parameter-loops", 0.43, "fused_optimizer"),
-        finding("tiny-tensors", 0.1, "fused_optimizer"),
-    )
-    assert shares(findings)["fused_optimizer"] == 0.43
-
-
-def test_a_finding_that_names_no_lever_is_for_those_that_cure_it() -> None:
-    assert shares((finding("per-sample-transforms", 0.6),))["batched_fetch"] == 0.6
+def test_a_knob_knows_the_largest_share_of_the_findings_that_it_cures() -> None:
+    findings = (finding("per-sample-transforms", 0.6), finding("per-sample-fetch", 0.1))
+    assert shares(findings)["batched_fetch"] == 0.6
 
 
 def test_a_search_that_goes_on_keeps_the_shares_that_it_began_with() -> None:
     begun = RaceStarted(settings={"fused_optimizer": (True,)}, named={"fused_optimizer": 0.2})
-    assert shares((finding("a-cost", 0.5, "fused_optimizer"),), begun) == {"fused_optimizer": 0.2}
+    assert shares((finding("per-parameter-loops", 0.5),), begun) == {"fused_optimizer": 0.2}

@@ -75,8 +75,3 @@ def part_of(case: Case, *kinds: str) -> Interval | None:
         mid_ratio=waits.mid_ratio * ratio,
         high_ratio=waits.high_ratio * min(1.0, ratio + error),
     )
-
-
-def workers_lever(case: Case) -> str | None:
-    """Return the lever for another number of workers; an iterable dataset cannot be divided."""
-    return "loader_workers" if case.traits.get("loader.map_style") else None

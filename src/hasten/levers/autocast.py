@@ -188,4 +188,5 @@ LEVER = Lever(
     promising=promising,
     settle_count=1,
     apply=apply,
+    edit="autocast.autocast",
 )

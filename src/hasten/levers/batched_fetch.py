@@ -70,4 +70,5 @@ LEVER = Lever(
     ),
     settle_count=1,
     apply=apply,
+    run_only="each batch read at once is held against the script's own while it runs",
 )

@@ -174,4 +174,6 @@ LEVER = Lever(
     ),
     settle_count=1,
     apply=apply,
+    edit="models.channels_last",
+    cures=frozenset({"slow-layout"}),
 )

@@ -21,10 +21,10 @@ from hasten.lever import Lever, undo_all
 from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from hasten.lever import ScriptContext, Training
-    from hasten.records import Plan
+    from hasten.records import Setting
 
 _NAMES = ("RMSprop", "Adadelta", "RAdam", "NAdam", "Adamax", "ASGD")
 _LIKELY_RATIO = 4
@@ -62,10 +62,10 @@ def promising(context: ScriptContext) -> bool:
     return int(context.traits.get("model.parameter_count", 0)) >= _LIKELY_RATIO * LARGE_COUNT
 
 
-def redundant_with(setting: bool, plan: Plan) -> str:
+def redundant_with(setting: bool, traits: Mapping[str, Setting]) -> str:
     """Say that torch takes all tensors at once under a plan, so that none is left to this."""
-    taken = dict(plan.settings).get("foreach_optimizer")
-    return "it does nothing beside foreach_optimizer" if taken else ""
+    taken = traits.get("optimizer.foreach")
+    return "under this plan torch takes all tensors at once" if taken else ""
 
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:

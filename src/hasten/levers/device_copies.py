@@ -105,4 +105,6 @@ LEVER = Lever(
     snippet=snippet,
     settle_count=4,
     apply=apply,
+    run_only="a copy that starts early is used only where nobody wrote to it since",
+    cures=frozenset({"blocking-copies", "pinned-memory-missing"}),
 )

@@ -100,4 +100,6 @@ LEVER = Lever(
     why_not=why_not,
     snippet=lambda _: "torch.set_flush_denormal(True)  # before the first operation on tensors",
     apply=apply,
+    edit="process.flush_denormals",
+    cures=frozenset({"denormals"}),
 )

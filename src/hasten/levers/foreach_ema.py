@@ -98,4 +98,6 @@ LEVER = Lever(
         "averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))"
     ),
     apply=apply,
+    edit="loops.foreach_ema",
+    cures=frozenset({"per-parameter-loops"}),
 )

@@ -124,5 +124,7 @@ LEVER = Lever(
         "optimizer = torch.optim.RMSprop(..., foreach=True)  # the script's own class"
     ),
     promising=promising,
+    provides=lambda _: {"optimizer.foreach": True},
     apply=apply,
+    edit="optimizers.foreach_optimizer",
 )

@@ -165,4 +165,6 @@ LEVER = Lever(
     promising=promising,
     settle_count=1,
     apply=apply,
+    edit="process.fp32_precision",
+    cures=frozenset({"tf32-off"}),
 )

@@ -126,4 +126,6 @@ LEVER = Lever(
     why_not=why_not,
     snippet=lambda _: "optimizer = torch.optim.AdamW(..., fused=True)  # the script's own class",
     apply=apply,
+    edit="optimizers.fused_optimizer",
+    cures=frozenset({"per-parameter-loops"}),
 )

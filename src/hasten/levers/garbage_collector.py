@@ -182,4 +182,6 @@ LEVER = Lever(
     snippet=_snippet,
     forecast=forecast,
     apply=apply,
+    edit="loops.garbage_collector",
+    cures=frozenset({"gc-pauses"}),
 )

@@ -106,4 +106,8 @@ LEVER = Lever(
         "    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)"
     ),
     apply=apply,
+    edited_calls=(
+        "torch.nn.utils.clip_grad_norm_",
+        "torch.nn.utils.clip_grad.clip_grad_norm_",
+    ),
 )

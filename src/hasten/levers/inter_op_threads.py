@@ -94,4 +94,5 @@ LEVER = Lever(
     snippet=lambda count: f"torch.set_num_interop_threads({count})",
     promising=lambda context: False,
     apply=apply,
+    edit="process.inter_op_threads",
 )

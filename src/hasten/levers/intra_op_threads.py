@@ -14,7 +14,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hasten.lever import COMPUTE_AND_DATA, Lever, at_least, is_asked_by_script
+from hasten.lever import COMPUTE_AND_DATA, Lever, PairProbe, at_least, is_asked_by_script
 from hasten.loader.worker_counts import threads_beside
 from hasten.records import Effect, Scope
 
@@ -47,6 +47,24 @@ def promising(context: ScriptContext) -> bool:
     Elsewhere a number of threads is a gamble.
     """
     return _exceeds(context) or threads_beside(context) is not None
+
+
+def other_count(context: ScriptContext) -> int | None:
+    """Return the number of threads that the closer look tries; None where none is worth it.
+
+    That is as many as there are cores where there are more threads, all cores of a rank that
+    has one thread, and else a single one: operations may be too small to be shared.
+    """
+    threads, budget = context.traits.get("threads"), context.machine.budget
+    if threads is None or budget.limited_by == "unknown" or context.traits.get("compiled"):
+        return None
+    ranks_count = int(context.traits.get("local_ranks", 1))
+    cores = max(1, budget.core_count // (1 if budget.slurm_count is not None else ranks_count))
+    if int(threads) > cores:
+        return cores
+    if threads == 1:
+        return cores if ranks_count > 1 and cores > 1 else None
+    return 1
 
 
 def _exceeds(context: ScriptContext) -> bool:
@@ -140,5 +158,9 @@ LEVER = Lever(
     promising=promising,
     advice=advice,
     settle_count=1,
+    cures=frozenset({"oversubscribed-threads", "small-ops-threads"}),
+    provides=lambda count: {"threads": count},
+    probe=PairProbe(fact="threads", setting=other_count),
     apply=apply,
+    edit="process.intra_op_threads",
 )

@@ -59,4 +59,6 @@ LEVER = Lever(
     settle_count=10,  # the first batches are proved
     cycle_count=lambda count: max(1, 2 * count),
     apply=apply,
+    edit="loaders.loader_workers",
+    cures=frozenset({"few-workers", "idle-workers", "slow-storage", "worker-respawn"}),
 )

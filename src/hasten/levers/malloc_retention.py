@@ -69,4 +69,6 @@ LEVER = Lever(
         "  # in the shell; older glibc: 33554432 at most for the first"
     ),
     apply=apply,
+    edit="process.malloc_retention",
+    cures=frozenset({"page-faults"}),
 )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hasten.lever import ScriptContext, Training
-    from hasten.records import Plan
+    from hasten.records import Setting
 
 _PHASES = (Phase.OPTIMIZER, Phase.BACKWARD, Phase.FORWARD)
 _FORM = "backward=4,optimizer=1"
@@ -83,11 +83,11 @@ def validate(setting: str) -> str:
     return ""
 
 
-def redundant_with(setting: str, plan: Plan) -> str:
+def redundant_with(setting: str, traits: Mapping[str, Setting]) -> str:
     """Say that a phase would have the threads that it has under a plan anyhow."""
-    around = dict(plan.settings).get("intra_op_threads")
+    around = traits.get("threads")
     same = all(count == around for count in _parse(setting).values())
-    return f"it does nothing beside intra_op_threads={around}" if same else ""
+    return f"all phases have threads={around} already" if same else ""
 
 
 def _has_compiled() -> bool:

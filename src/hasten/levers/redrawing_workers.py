@@ -66,4 +66,6 @@ LEVER = Lever(
     settle_count=4,
     cycle_count=lambda count: max(1, 2 * count),
     apply=apply,
+    edit="loaders.redrawing_workers",
+    cures=frozenset({"few-workers"}),
 )

@@ -117,7 +117,13 @@ LEVER = Lever(
     settings=settings,
     gain_ratio=50.0,
     cures=frozenset(
-        {"per-sample-transforms", "random-access-store", "slow-decode", "slow-storage"}
+        {
+            "per-sample-transforms",
+            "random-access-store",
+            "repeated-decode",
+            "slow-decode",
+            "slow-storage",
+        }
     ),
     why_not=why_not,
     snippet=lambda setting: (
@@ -128,4 +134,5 @@ LEVER = Lever(
     settle_count=4,
     warms_cache=True,
     apply=apply,
+    run_only="the cache is shared by all workers, and drops what changes on disk",
 )

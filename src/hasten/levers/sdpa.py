@@ -144,4 +144,5 @@ LEVER = Lever(
     snippet=lambda _: 'model.set_attn_implementation("sdpa")',
     settle_count=1,
     apply=apply,
+    edit="models.sdpa",
 )

@@ -195,4 +195,7 @@ LEVER = Lever(
     promising=lambda context: False,
     settle_count=3,
     apply=apply,
+    run_only=(
+        "OMP_PROC_BIND would bind the main thread, too, and every loader worker with it to one core"
+    ),
 )

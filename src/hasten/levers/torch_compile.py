@@ -82,4 +82,5 @@ LEVER = Lever(
     patience_s=600.0,
     start_ratio=5.0,
     apply=apply,
+    edit="models.torch_compile",
 )

@@ -75,4 +75,6 @@ LEVER = Lever(
     promising=promising,
     settle_count=4,
     apply=apply,
+    run_only="each kind of file is decoded both ways and compared while it runs",
+    cures=frozenset({"slow-decode"}),
 )

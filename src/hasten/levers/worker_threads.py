@@ -62,4 +62,6 @@ LEVER = Lever(
     ),
     settle_count=4,
     apply=apply,
+    run_only="each worker compares its first batch with and without the limit",
+    cures=frozenset({"nested-thread-pools", "worker-affinity"}),
 )

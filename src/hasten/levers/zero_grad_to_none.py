@@ -253,4 +253,5 @@ LEVER = Lever(
     snippet=lambda _: "optimizer.zero_grad()  # set_to_none=True is torch's own default",
     promising=promising,
     apply=apply,
+    edit="loops.zero_grad_to_none",
 )

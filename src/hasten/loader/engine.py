@@ -92,6 +92,7 @@ class LoaderEngine:
         self.setups: list[Any] = []
         self.version = 0
         self.notes: list[str] = []
+        self.lost_workers: list[str] = []
         self._after: list[Callable[[Any, Any], Any]] = []
         self._states_by_loader: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
         self._fronts: WeakKeyDictionary[Any, Callable[[], Any]] = WeakKeyDictionary()
@@ -161,8 +162,14 @@ class LoaderEngine:
     def _state(self, loader: Any) -> LoaderState:
         state = self._states_by_loader.get(loader)
         if state is None:
-            state = self._states_by_loader[loader] = LoaderState(self._note, self._clock, self._say)
+            state = self._states_by_loader[loader] = LoaderState(
+                self._note, self._clock, self._say, self._lose
+            )
         return state
+
+    def _lose(self, why: str) -> None:
+        if why not in self.lost_workers:
+            self.lost_workers.append(why)
 
     def _say(self, why: str) -> None:
         self.tell(why)

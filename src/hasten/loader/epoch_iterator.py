@@ -209,11 +209,12 @@ class EpochIterator:
         except Exception as error:
             why = f"workers could not be started ({said(error)})"
             if not self.loader.num_workers:
-                self.give_up_workers(why)
+                self.give_up_workers(why, lost=True)
             elif source is None and not self._setups:
                 raise
             else:  # what a lever adds to them may not pickle
                 self.state.note(why)
+                self.state.lose(why)
                 self._pool = self.state.pool(self.loader, worker_plan, None, (), self)
         self.remember()
 
@@ -226,9 +227,14 @@ class EpochIterator:
         """The workers saw another dataset, or collate function, than there is now."""
         return bool(self._look != glance(self.loader))
 
-    def give_up_workers(self, why: str) -> None:
-        """Fetch in the main process from now on."""
-        self.state.refuse_workers(why)
+    def give_up_workers(self, why: str, *, lost: bool = False) -> None:
+        """Fetch in the main process from now on.
+
+        Args:
+            why: the reason.
+            lost: it is a fault of the workers, which the user should hear of.
+        """
+        self.state.refuse_workers(why, lost=lost)
         self.look_again()
 
     def look_again(self) -> None:
@@ -362,7 +368,7 @@ class EpochIterator:
         self._pool = None
         pool.close(lost=True)
         self.abandon(given)
-        self.give_up_workers(f"a worker was lost ({error})")
+        self.give_up_workers(f"a worker was lost ({error})", lost=True)
 
     def _fetch_here(self) -> Any:
         indices = self._take(now=True)

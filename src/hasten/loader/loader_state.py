@@ -63,8 +63,10 @@ class LoaderState:
         note: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
         tell: Callable[[str], object] = str,
+        lose: Callable[[str], object] = str,
     ) -> None:
         self.note = note
+        self.lose = lose
         self.trust = SpotCheck(tell)
         self.pace = WorkerAdvantage(clock)
         self.draws: bool | None = None
@@ -105,10 +107,12 @@ class LoaderState:
 
     # ---- what turns out
 
-    def refuse_workers(self, why: str) -> None:
+    def refuse_workers(self, why: str, *, lost: bool = False) -> None:
         """Add no processes from now on."""
         self._workers_off = why
-        self.note(f"no worker processes: {why}")
+        self.note(note := f"no worker processes: {why}")
+        if lost:
+            self.lose(note)
         self.drop_pools()
 
     def missed(self, why: str, *, foretold: bool) -> None:

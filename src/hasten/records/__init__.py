@@ -5,7 +5,17 @@ their own invariants. Durations are seconds (`_s`) or nanoseconds (`_ns`), sizes
 (`_bytes`), ratios above 1 mean better. Unknown is None.
 """
 
-from hasten.records.enums import Assumption, Effect, Entry, Phase, Scope, Setting, Verdict
+from hasten.records.enums import (
+    Assumption,
+    Effect,
+    Entry,
+    Outcome,
+    Phase,
+    Reason,
+    Scope,
+    Setting,
+    Verdict,
+)
 from hasten.records.finding import Diagnosis, Finding, HotLine, Place
 from hasten.records.loss_envelope import LossEnvelope
 from hasten.records.machine import Budget, Caveat, Cpu, Machine, Memory, Pressure, Runtime, Torch

@@ -84,6 +84,36 @@ class Verdict(StrEnum):
     FAIL = "fail"
 
 
+class Outcome(StrEnum):
+    """What came of a lever in a search."""
+
+    KEPT = "kept"
+    DROPPED = "dropped"
+    REJECTED = "rejected"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+class Reason(StrEnum):
+    """Why a lever that was faster is not in the plan, or why one was not tried.
+
+    FAILED_GATE, UNPROVED: the maths differ, or nothing could be proved of them.
+    NOT_SEEN_AGAIN, NOT_RACED_AGAIN, STALLS: fresh launches were no faster, failed, or stalled.
+    STARTS_LATE, FIRST_PASS: its start or its first pass costs more than the training gains.
+    UNTRIED, UNTRIED_ALONE: it was not tried, or only together with others.
+    """
+
+    FAILED_GATE = "failed-gate"
+    UNPROVED = "unproved"
+    NOT_SEEN_AGAIN = "not-seen-again"
+    NOT_RACED_AGAIN = "not-raced-again"
+    STALLS = "stalls"
+    STARTS_LATE = "starts-late"
+    FIRST_PASS = "first-pass"
+    UNTRIED = "untried"
+    UNTRIED_ALONE = "untried-alone"
+
+
 class Entry(StrEnum):
     """How the user's program is started."""
 

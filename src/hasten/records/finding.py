@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hasten.records.measurements import Interval, Step  # noqa: TC001  msgspec reads the fields
+from hasten.records.enums import Phase  # noqa: TC001  msgspec reads the fields
+from hasten.records.measurements import Interval, Step  # noqa: TC001  the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ class Finding:
             costs something that no share can tell, such as memory or trust.
         message: what was measured, in one sentence with its figures.
         remedy: what to do, in one imperative sentence.
+        phase: the phase that it is about, where its cure depends on that.
         lever: the lever that does it without an edit, None where only the user can.
         places: the lines in question, most important first.
     """
@@ -58,6 +60,7 @@ class Finding:
     message: str
     remedy: str
     share: Interval | None = None
+    phase: Phase | None = None
     lever: str | None = None
     places: tuple[Place, ...] = ()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hasten.records.enums import Effect, Setting
+    from hasten.records.enums import Effect, Outcome, Reason, Setting
     from hasten.records.finding import Diagnosis
     from hasten.records.loss_envelope import LossEnvelope
     from hasten.records.machine import Machine
@@ -54,16 +54,17 @@ class LeverReport:
     """One row of the report: a lever, what was tried, and what came of it.
 
     Attributes:
-        outcome: kept, dropped, rejected, skipped or failed.
         why: one sentence with the figure.
+        reason: the kind of that sentence, where something depends on it.
     """
 
     lever: str
     setting: Setting | None
-    outcome: str
+    outcome: Outcome
     why: str
     effect: Effect
     speedup: Interval | None = None
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,9 +84,6 @@ def evidence_table(tuning: Tuning) -> Table:
 
 def read_state(table: Mapping[str, Any]) -> State | None:
     """Return the state that a table tells, None where it tells none, as one written by hand."""
-    gates = table.get("gates")
-    if isinstance(gates, list) and any(str(gate).startswith("failed") for gate in gates):
-        return State.FAILED
     told = table.get("state")
     return State(told) if told in list(State) else None
 

@@ -10,7 +10,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from hasten.records import Phase
+from hasten.records import Outcome, Phase
 from hasten.report import findings, text
 from hasten.report.wording import EFFECTS, command_line, granted, interval
 from hasten.units import duration, percent
@@ -112,7 +112,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int =
 
 
 def _plan(tuning: Tuning) -> list[str]:
-    known = {row.lever: row for row in tuning.levers if row.outcome == "kept"}
+    known = {row.lever: row for row in tuning.levers if row.outcome is Outcome.KEPT}
     rows = []
     for name, setting in tuning.plan.settings:
         row = known.get(name)
@@ -207,6 +207,6 @@ def _others(tuning: Tuning) -> list[str]:
             interval(row.speedup) if row.speedup else "", escaped(row.why),
         )
         for row in tuning.levers
-        if row.outcome != "kept"
+        if row.outcome is not Outcome.KEPT
     )  # fmt: skip
     return _table(("lever", "outcome", "speed-up", "why"), rows)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten import lever
 from hasten.errors import PlanError, UsageError, shown
-from hasten.records import Entry, Plan
+from hasten.records import Entry, Outcome, Plan
 from hasten.report import toml_file
 from hasten.report.document import utf8
 from hasten.report.evidence_table import State, doubt, evidence_table, read_state, state_of
@@ -379,7 +379,7 @@ def _plan_table(tuning: Tuning, lines: Mapping[str, str]) -> Table:
         _say(table, f"Empty. {headline(tuning)}")
         return table
     _say(table, "One lever per line. Delete a line to leave that lever alone.")
-    rows = {row.lever: row for row in tuning.levers if row.outcome == "kept"}
+    rows = {row.lever: row for row in tuning.levers if row.outcome is Outcome.KEPT}
     for name, setting in tuning.plan.settings:
         for code in lines.get(name, "").strip("\n").splitlines():
             _say(table, f"  by hand: {code}")

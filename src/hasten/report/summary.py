@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
+from hasten.records import Outcome
 from hasten.report import findings, text
 from hasten.report.layout import heading, indented, prose, section
 from hasten.report.wording import (
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _LINE_COUNT, _WIDTH = 25, 80
 _FINDING_COUNT, _LEAST_ROW_COUNT = 3, 2
 _FRAME_COUNT = 7  # the heading, two titles and four blank lines
-_OUTCOMES = ("kept", "rejected", "dropped", "failed")
+_OUTCOMES = (Outcome.KEPT, Outcome.REJECTED, Outcome.DROPPED, Outcome.FAILED)
 
 
 def render_summary(tuning: Tuning, *, plan_path: Path) -> Group:
@@ -73,7 +74,7 @@ def _slow(tuning: Tuning) -> list[RenderableType]:
 
 def _tried(levers: Sequence[LeverReport], most_count: int) -> list[RenderableType]:
     """Return a line for each setting that was tried, the kept ones first."""
-    rows = [row for outcome in _OUTCOMES for row in levers if row.outcome == outcome]
+    rows = [row for outcome in _OUTCOMES for row in levers if row.outcome is outcome]
     shown = rows if len(rows) <= most_count else rows[: most_count - 1]
     names = [text.setting(row) for row in shown]
     width = max(map(len, names), default=0)

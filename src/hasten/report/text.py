@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
+from hasten.records import Outcome, Reason
 from hasten.report import findings, steps
 from hasten.report.layout import WIDTH, bullets, facts, heading, indented, prose, section
 from hasten.report.wording import EFFECTS, command_line, continued, granted, interval
@@ -21,16 +22,22 @@ if TYPE_CHECKING:
 
     from hasten.records import Interval, LeverReport, Machine, Passes, Profiling, Tuning
 
-STYLES = {"kept": "bold green", "rejected": "red", "failed": "red", "dropped": "dim"}
+STYLES = {
+    Outcome.KEPT: "bold green",
+    Outcome.REJECTED: "red",
+    Outcome.FAILED: "red",
+    Outcome.DROPPED: "dim",
+}
 PASSED = {True: "passed", False: "failed", None: "open"}
-# How the reasons begin for which something that was faster is not in the plan.
+# Why something that was faster is not in the plan.
 _LOST = {
-    "faster, but not proved": "what was faster could not be proved",
-    "faster, but": "what was faster did not pass a gate of the maths",
-    "the gain was not seen": "a gain was seen, but not again on fresh launches",
-    "not raced on fresh": "a gain was seen, but fresh launches could not be raced",
-    "most steps are": "most steps were faster, but some stalled",
-    "starts ": "what was faster starts too late for this training",
+    Reason.UNPROVED: "what was faster could not be proved",
+    Reason.FAILED_GATE: "what was faster did not pass a gate of the maths",
+    Reason.NOT_SEEN_AGAIN: "a gain was seen, but not again on fresh launches",
+    Reason.NOT_RACED_AGAIN: "a gain was seen, but fresh launches could not be raced",
+    Reason.STALLS: "most steps were faster, but some stalled",
+    Reason.STARTS_LATE: "what was faster starts too late for this training",
+    Reason.FIRST_PASS: "what was faster does not make up for its first pass",
 }
 
 
@@ -60,8 +67,8 @@ def render_tuning(tuning: Tuning, *, plan_path: Path, lines: Mapping[str, str]) 
         plan_path: where the plan file stands.
         lines: what a user would write by hand, by lever.
     """
-    tried = [row for row in tuning.levers if row.outcome != "skipped"]
-    skipped = [row for row in tuning.levers if row.outcome == "skipped"]
+    tried = [row for row in tuning.levers if row.outcome is not Outcome.SKIPPED]
+    skipped = [row for row in tuning.levers if row.outcome is Outcome.SKIPPED]
     return Group(
         heading(command_line("tune", tuning.workload)),
         Text(),
@@ -100,14 +107,12 @@ def headline(tuning: Tuning) -> str:
 
 def _nothing(so_far: str, at_all: str, rows: Sequence[LeverReport]) -> str:
     """Say that nothing was found, and what became of that which was faster for a while."""
-    told = [row.why for row in rows if row.outcome in ("dropped", "rejected")]
-    lost = [
-        next((message for lead, message in _LOST.items() if w.startswith(lead)), "") for w in told
-    ]
+    gone = [row for row in rows if row.outcome in (Outcome.DROPPED, Outcome.REJECTED)]
+    lost = [_LOST[row.reason] for row in gone if row.reason in _LOST]
     proved = f"{so_far} was proved to make this script faster"
-    if reasons := "; ".join(dict.fromkeys(filter(None, lost))):
+    if reasons := "; ".join(dict.fromkeys(lost)):
         return f"{proved}: {reasons}."
-    if any(row.why.startswith("not tried") for row in rows):
+    if any(row.reason in (Reason.UNTRIED, Reason.UNTRIED_ALONE) for row in rows):
         return f"{proved} in this time."
     return f"{at_all} makes this script faster."
 
@@ -165,7 +170,7 @@ def reasons(rows: Sequence[LeverReport]) -> str:
         return "There was no lever to try."
     counts = Counter(row.outcome for row in rows)
     counted = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
-    joined = sum(row.why.startswith("not tried alone") for row in rows)
+    joined = sum(row.reason is Reason.UNTRIED_ALONE for row in rows)
     together = f" ({joined} of them tried together, not alone)" if joined else ""
     return f"Of {len(rows)} settings: {counted}{together}."
 

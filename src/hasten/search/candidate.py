@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from math import exp, inf, log
 from typing import TYPE_CHECKING
 
-from hasten.records import Effect, LeverReport, Phase, Scope, Setting
+from hasten.records import Effect, LeverReport, Outcome, Phase, Scope, Setting
 from hasten.units import percent, times
 
 if TYPE_CHECKING:
@@ -158,5 +158,5 @@ def at_most(knob: Candidate, share_ratio: float | None = None) -> str:
 
 def _skip(knob: Candidate) -> LeverReport:
     return LeverReport(
-        lever=knob.lever, setting=None, outcome="skipped", why=at_most(knob), effect=knob.effect
+        lever=knob.lever, setting=None, outcome=Outcome.SKIPPED, why=at_most(knob), effect=knob.effect
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import exp
 from typing import TYPE_CHECKING
 
-from hasten.records import Comparison, LeverReport, Setting, Verdict
+from hasten.records import Comparison, LeverReport, Outcome, Reason, Setting, Verdict
 from hasten.search.proposal import is_faster, starts_too_late
 from hasten.search.propose import EVEN, retell
 from hasten.units import times
@@ -48,29 +48,31 @@ def _row(knob: Candidate, strategy: SearchStrategy) -> LeverReport:
         seen = strategy.bundle
     if knob.lever in strategy.broken:
         failed = strategy.broken[knob.lever]
-        return _report(knob, dict(failed.candidate.settings)[knob.lever], "failed", _broke(failed))
+        return _report(knob, dict(failed.candidate.settings)[knob.lever], Outcome.FAILED, _broke(failed))
     if setting is not None and seen is None:
-        return _report(knob, setting, "kept", _kept_unseen(knob, strategy))
+        return _report(knob, setting, Outcome.KEPT, _kept_unseen(knob, strategy))
     if seen is None and knob.lever in strategy.replaced:
         return _replaced(knob, strategy.replaced[knob.lever])
     if seen is None:
-        return _report(knob, None, "skipped", _untried(knob, strategy))
+        why, reason = _untried(knob, strategy)
+        return _report(knob, None, Outcome.SKIPPED, why, reason=reason)
     if setting is not None:
         why = f"{_figure_of(seen)}{_unproven(seen)}{_expected(knob, seen)}"
-        return _report(knob, setting, "kept", why, seen)
+        return _report(knob, setting, Outcome.KEPT, why, seen)
     tried = dict(seen.candidate.settings)[knob.lever]
     if knob.lever in strategy.doubted:
         again = inverse_figure(strategy.doubted[knob.lever])
         why = f"{_figure_of(seen)}, but {again} in a second race: no gain worth a lever here"
-        return _report(knob, tried, "dropped", why, seen)
-    why = f"{_figure_of(seen)}: {_dropped(seen, strategy.criteria)}{_expected(knob, seen)}"
-    return _report(knob, tried, "dropped", why, seen)
+        return _report(knob, tried, Outcome.DROPPED, why, seen)
+    lost, reason = _dropped(seen, strategy.criteria)
+    why = f"{_figure_of(seen)}: {lost}{_expected(knob, seen)}"
+    return _report(knob, tried, Outcome.DROPPED, why, seen, reason=reason)
 
 
 def _replaced(knob: Candidate, seen: Comparison) -> LeverReport:
     came = seen.candidate.only(seen.baseline.differing(seen.candidate))
     before = dict(seen.baseline.settings)[knob.lever]
-    return _report(knob, before, "dropped", f"{came} in its place: {figure(seen)}")
+    return _report(knob, before, Outcome.DROPPED, f"{came} in its place: {figure(seen)}")
 
 
 def _kept_unseen(knob: Candidate, strategy: SearchStrategy) -> str:
@@ -83,14 +85,15 @@ def _kept_unseen(knob: Candidate, strategy: SearchStrategy) -> str:
     return f"part of the winning set ({together}); not measured separately{why and ': '}{why}"
 
 
-def _untried(knob: Candidate, strategy: SearchStrategy) -> str:
+def _untried(knob: Candidate, strategy: SearchStrategy) -> tuple[str, Reason]:
     why = _why_passed_over(knob, strategy) or "the search ended before its turn"
     limit = times(exp(knob.limit_log()))
     could = "" if knob.lever in strategy.bounded else f"; it could give at most {limit}"
     together = strategy.together
     if together is None or knob.lever not in dict(together.candidate.settings):
-        return f"not tried: {why}{could}"
-    return f"not tried alone: {why}{could} ({figure(together)} together with other levers)"
+        return f"not tried: {why}{could}", Reason.UNTRIED
+    together_with = f"({figure(together)} together with other levers)"
+    return f"not tried alone: {why}{could} {together_with}", Reason.UNTRIED_ALONE
 
 
 def _why_passed_over(knob: Candidate, strategy: SearchStrategy) -> str:
@@ -106,7 +109,13 @@ def _is_about(refusal: Refusal, knob: Candidate) -> bool:
 
 
 def _report(
-    knob: Candidate, setting: Setting | None, outcome: str, why: str, seen: Comparison | None = None
+    knob: Candidate,
+    setting: Setting | None,
+    outcome: Outcome,
+    why: str,
+    seen: Comparison | None = None,
+    *,
+    reason: Reason | None = None,
 ) -> LeverReport:
     return LeverReport(
         lever=knob.lever,
@@ -115,6 +124,7 @@ def _report(
         why=why,
         effect=knob.effect,
         speedup=seen.speedup if seen else None,
+        reason=reason,
     )
 
 
@@ -156,15 +166,15 @@ def _unproven(seen: Comparison) -> str:
     return "" if seen.verdict is Verdict.WIN else ": the best guess, not proven alone"
 
 
-def _dropped(seen: Comparison, criteria: AcceptanceCriteria) -> str:
+def _dropped(seen: Comparison, criteria: AcceptanceCriteria) -> tuple[str, Reason | None]:
     speedup = seen.speedup
     if is_faster(seen, criteria) and starts_too_late(seen, criteria) and speedup and seen.later_s:
-        return criteria.too_late(speedup.mid_ratio, seen.later_s)
+        return criteria.too_late(speedup.mid_ratio, seen.later_s), Reason.STARTS_LATE
     if speedup is not None and speedup.high_ratio < 1.0:
-        return "slower here"
+        return "slower here", None
     if seen.excludes_gain:
-        return "no gain worth a lever here"
-    return "no measurable gain"
+        return "no gain worth a lever here", None
+    return "no measurable gain", None
 
 
 def _broke(failed: Comparison) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten import search
-from hasten.lever import discover
-from hasten.records import Effect, LeverReport
+from hasten.lever import discover, provided
+from hasten.records import Effect, LeverReport, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hasten.lever import Lever, ScriptContext
-    from hasten.records import Finding, Setting
+    from hasten.records import Finding, Plan, Setting
     from hasten.session import Options
 
 
@@ -42,7 +42,11 @@ def find_knobs(
         if why:
             rows.append(
                 LeverReport(
-                    lever=name, setting=None, outcome="skipped", why=why, effect=lever.effect
+                    lever=name,
+                    setting=None,
+                    outcome=Outcome.SKIPPED,
+                    why=why,
+                    effect=lever.effect,
                 )
             )
             continue
@@ -55,7 +59,7 @@ def find_knobs(
                 scope=lever.scope,
                 effect=lever.effect,
                 bundled=lever.promising(context),
-                redundant_with=lever.redundant_with,
+                redundant_with=_redundant(lever),
                 forecasts=_forecasts(lever, context, settings),
                 named_ratio=named.get(name, 0.0),
                 prior=priors.get(name),
@@ -75,9 +79,14 @@ def _named(findings: Sequence[Finding]) -> Mapping[str, float]:
         if finding.share is None:
             continue
         for name, lever in discover().items():
-            if name == finding.lever or finding.name in lever.cures:
+            if finding.name in lever.cures:
                 told[name] = max(told.get(name, 0.0), finding.share.mid_ratio)
     return told
+
+
+def _redundant(lever: Lever[Any]) -> Callable[[Setting, Plan], str]:
+    """Say why a setting does nothing beside the levers of a plan."""
+    return lambda setting, plan: lever.redundant_with(setting, provided(plan))
 
 
 def advice(context: ScriptContext) -> list[str]:

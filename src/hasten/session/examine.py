@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from hasten import diagnose
 from hasten.errors import HastenError
+from hasten.lever import ScriptContext, cure_of
 from hasten.records import Diagnosis, HotLine, Place
-from hasten.session.threads import other_count, try_threads
+from hasten.session.pair_probes import probe_levers
 from hasten.trials import probes
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from hasten.trials.runner import TrialRunner
 
 _LEAST_COUNT, _MOST_COUNT = 8, 200
-_THREADS_RATIO = 0.4  # of the time for looking, for steps with another number of threads
+_PROBES_RATIO = 0.4  # of the time for looking, for pairs of steps under levers
 
 
 def examine(
@@ -42,10 +43,9 @@ def examine(
         traits = runner.facts(plan)["traits"]
     except HastenError:
         return Diagnosis()
-    ranks_count = found.get("processors.local_ranks_count") or 1
-    if (threads := other_count(machine, traits, ranks_count)) is not None:
-        trying_s = _THREADS_RATIO * seconds
-        found |= try_threads(runner, plan, seen, threads, seconds=trying_s)
+    ranks = {"local_ranks": found.get("processors.local_ranks_count") or 1}
+    context = ScriptContext(machine=machine, baseline=seen, traits=traits | ranks)
+    found |= probe_levers(runner, plan, context, seconds=_PROBES_RATIO * seconds)
     hot_lines = read_lines(found.pop("stacks.lines", ()))
     case = diagnose.Case(
         machine=machine,
@@ -55,7 +55,10 @@ def examine(
         steps=tuple(steps),
         hot_lines=hot_lines,
     )
-    findings = tuple(map(with_sources, diagnose.diagnose(case)))
+    findings = tuple(
+        replace(with_sources(finding), lever=cure_of(finding, context))
+        for finding in diagnose.diagnose(case)
+    )
     return Diagnosis(findings=findings, hot_lines=hot_lines, steps=tuple(steps))
 
 

@@ -152,7 +152,7 @@ class Prover:
             judge = self._judge_learning if declared is Effect.LEARNING else self._judge
             return judge(plan)
         except TRIAL_FAILURES as failure:
-            gate = Gate(name="G1 structure", passed=False, message=failure.last_words)
+            gate = Gate(name=gates.STRUCTURE, passed=False, message=failure.last_words)
             return Proof(effect=declared, gates=(gate,))
 
     # ---- the same training
@@ -420,7 +420,7 @@ class Prover:
 
 def _is_news(gate: Gate) -> bool:
     """Return whether a gate of a part of a plan says more than the same gate of the whole."""
-    return gate.passed is False or not gate.name.startswith(("G0", "G1 structure"))
+    return gate.passed is False or gate.name not in (gates.REPEATABLE, gates.STRUCTURE)
 
 
 def _draw_alike(first: RecordedRun, candidate: RecordedRun) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING
 from hasten import compare, search, session
 from hasten.errors import TRIAL_FAILURES
 from hasten.lever import ScriptContext, discover
-from hasten.records import Cost, Effect, LeverReport, Plan, Profile, Proof, Tuning, Verdict
+from hasten.records import (
+    Cost,
+    Effect,
+    LeverReport,
+    Outcome,
+    Plan,
+    Profile,
+    Proof,
+    Reason,
+    Tuning,
+    Verdict,
+)
 from hasten.session.candidates import advice, find_knobs
 from hasten.session.costs import LOOK_S, Costs, costs_of, first_costs, refuse_too_short
 from hasten.session.examine import examine
@@ -36,6 +47,14 @@ if TYPE_CHECKING:
     from hasten.session import Options, Watcher
     from hasten.session.payback import Payback
     from hasten.trials.runner import TrialRunner
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """Why levers that were faster are not in the plan."""
+
+    reason: Reason | None
+    why: str
 
 
 class TuningSession:
@@ -187,20 +206,21 @@ class TuningSession:
             if not plan.settings:
                 return self._result(plan, proof)
             self._proved = proof
-            seen, why = self._confirm(plan)
-            payback = self._payback(plan, seen.speedup) if seen is not None else None
-            if seen is None:
-                rest = self._proven_part(plan)
+            seen = self._confirm(plan)
+            payback = None if isinstance(seen, _Lost) else self._payback(plan, seen.speedup)
+            if isinstance(seen, _Lost):
+                rest, lost = self._proven_part(plan), seen
             elif why := too_late(payback, self._options.training_s):
-                rest = self._early_part(plan)
+                rest, lost = self._early_part(plan), _Lost(Reason.STARTS_LATE, why)
             elif why := unpaid(self._passes(plan, seen)):
                 rest = plan.only(plan.differing(filling(plan)))
+                lost = _Lost(Reason.FIRST_PASS, why)
             else:
                 self._notes += savings(
                     payback, seen.speedup.mid_ratio, self._options.training_s, self._spent_s()
                 )
                 return self._result(plan, proof, tuned=self._after(plan, seen), confirmed=seen)
-            self._retell(plan.differing(rest), outcome="dropped", why=why)
+            self._retell(plan.differing(rest), Outcome.DROPPED, lost)
             self._surviving, self._proved, plan = rest, None, rest
         # Nothing helps; what the user set by hand is judged nevertheless.
         return self._result(*self._prove(Plan()))
@@ -283,22 +303,24 @@ class TuningSession:
         """Say of each lever that had to go why, also where the user ends it in between."""
         self._surviving = judge.plan
         if judge.fails_alone:
-            why = f"{self._options.applied} fails alone"
-            self._retell(plan.differing(Plan()), outcome="dropped", why=why)
+            lost = _Lost(None, f"{self._options.applied} fails alone")
+            self._retell(plan.differing(Plan()), Outcome.DROPPED, lost)
             return
         for lever, why in judge.rejected.items():
-            self._retell(frozenset({lever}), outcome="rejected", why=f"faster, but {why}")
+            lost = _Lost(Reason.FAILED_GATE, f"faster, but {why}")
+            self._retell(frozenset({lever}), Outcome.REJECTED, lost)
             self._view.known(f"rejected {lever}: {why}")
 
     def _give_up(self, plan: Plan, failure: Unprovable) -> Plan:
         """Leave every lever out where it is the script itself that cannot be recorded."""
-        self._retell(plan.differing(Plan()), outcome="dropped", why="faster, but not proved")
+        lost = _Lost(Reason.UNPROVED, "faster, but not proved")
+        self._retell(plan.differing(Plan()), Outcome.DROPPED, lost)
         faster = f"{plan} is faster, but nothing" if plan.settings else "Nothing"
         self._notes.append(f"{faster} can be proved here: {failure}")
         return Plan()
 
-    def _confirm(self, plan: Plan) -> tuple[compare.Confirmation | None, str]:
-        """Race the plan on fresh launches; None, and why, where no gain is seen."""
+    def _confirm(self, plan: Plan) -> compare.Confirmation | _Lost:
+        """Race the plan on fresh launches, and see its gain once more or lose it."""
         self._view.stage("confirmation", f"fresh launches: the script against {plan}")
         until_s = self._started_s + self._driver.end_s - self._costs(plan).observe_s
         try:
@@ -306,23 +328,24 @@ class TuningSession:
         except TRIAL_FAILURES as failure:
             self._runner.clear()
             self._notes.append(f"On fresh launches {plan} was not raced: {failure.last_words}")
-            return None, f"not raced on fresh launches: {failure.last_words}"
+            why = f"not raced on fresh launches: {failure.last_words}"
+            return _Lost(Reason.NOT_RACED_AGAIN, why)
         if seen.verdict is not Verdict.WIN:
             found = f"{times(seen.speedup.mid_ratio)}: no measurable gain"
             self._notes.append(f"On fresh launches {plan} gave {found}.")
-            return None, "the gain was not seen on fresh launches"
+            return _Lost(Reason.NOT_SEEN_AGAIN, "the gain was not seen on fresh launches")
         if seen.stalls:
             why = (
                 f"most steps are {times(seen.speedup.mid_ratio)} faster, but some stall: "
                 f"{times(seen.means_ratio)} on average"
             )
             self._notes.append(f"On fresh launches under {plan} {why}.")
-            return None, why
-        return seen, ""
+            return _Lost(Reason.STALLS, why)
+        return seen
 
     def _proven_part(self, plan: Plan) -> Plan:
         """Return the levers that won a race of their own; none if all did, or if it is late."""
-        kept = [row for row in self._rows if row.outcome == "kept"]
+        kept = [row for row in self._rows if row.outcome is Outcome.KEPT]
         won = frozenset(row.lever for row in kept if row.speedup and row.speedup.is_gain)
         rest = plan.only(won)
         return rest if rest != plan and self._is_in_time(rest) else Plan()
@@ -344,9 +367,11 @@ class TuningSession:
         late = blamed(plan, self._driver.history, later_s=later_s)
         return plan.only(frozenset(name for name, _ in plan.settings) - late)
 
-    def _retell(self, levers: frozenset[str], *, outcome: str, why: str) -> None:
+    def _retell(self, levers: frozenset[str], outcome: Outcome, lost: _Lost) -> None:
         self._rows = [
-            replace(row, outcome=outcome, why=why) if row.lever in levers else row
+            replace(row, outcome=outcome, why=lost.why, reason=lost.reason)
+            if row.lever in levers
+            else row
             for row in self._rows
         ]
 

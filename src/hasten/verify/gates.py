@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from hasten.verify.recorded_run import RecordedRun
 
+REPEATABLE, STRUCTURE = "G0 repeatable", "G1 structure"
+"""The names of the gates that every proof has."""
 PASS_RATIO, WARN_RATIO = 10.0, 100.0
 TENSOR_FACTOR = 10.0
 _GROSS_DISTANCE = 0.2
@@ -58,13 +60,13 @@ def repeatable(first: RecordedRun, second: RecordedRun) -> Gate:
     """G0: the untouched script, launched twice with pinned seeds, gives the same bits."""
     if first.equals(second):
         message = f"two launches of the script are bit-identical over {first.step_count} steps"
-        return Gate(name="G0 repeatable", passed=True, message=message)
+        return Gate(name=REPEATABLE, passed=True, message=message)
     spread = loss_distance(first, second)
     message = (
         f"two launches of the script itself differ (losses by up to {spread:.2g} of their "
         "value): differences below that cannot be judged"
     )
-    return Gate(name="G0 repeatable", passed=None, message=message, distance_ratio=spread)
+    return Gate(name=REPEATABLE, passed=None, message=message, distance_ratio=spread)
 
 
 def same_structure(
@@ -85,7 +87,7 @@ def same_structure(
         again: a second launch of the untouched script; what differs there is not the plan's work.
         shaken: the untouched script with one bit changed; nor are counts that differ there.
     """
-    name = "G1 structure"
+    name = STRUCTURE
     changed = _differing(baseline, candidate, redraws=redraws)
     own = _differing(baseline, again, redraws=redraws) if again is not None else []
     bent = {one for run in shaken for one in _differing(baseline, run, redraws=redraws)} & _COUNTS

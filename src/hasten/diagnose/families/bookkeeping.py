@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 _LEAST_TENSORS_COUNT = 20
 _LEAST_LOOP_COUNT = 50
-_FUSED = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
-_LISTED = frozenset({"RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD", "Rprop"})
 _LEFT_ON_RATIO = 0.9
 _SELDOM_RATIO, _WHOLE_COUNT = 0.5, 10
 
@@ -43,10 +41,10 @@ def _per_parameter_loops(case: Case) -> Finding | None:
     count = sum(loop["count"] for loop in loops)
     tensors_count = max(loop["tensors_count"] for loop in loops)
     is_optimizer = fmean(in_optimizer_s or [0.0]) >= fmean(by_hand_s or [0.0])
-    lever = _lever_of(case, is_optimizer=is_optimizer)
     return Finding(
         name="per-parameter-loops",
         share=share,
+        phase=Phase.OPTIMIZER if is_optimizer else Phase.OTHER,
         message=(
             f"The update makes {count} operations on small tensors one by one, {tensors_count} of "
             f"them different: {percent(share.mid_ratio)} of a step."
@@ -56,7 +54,6 @@ def _per_parameter_loops(case: Case) -> Finding | None:
             if is_optimizer
             else "Go over all tensors at once: torch._foreach_mul_, _foreach_lerp_ and the like."
         ),
-        lever=lever,
         places=places_of((loop["path"], loop["line"]) for loop in dearest),
     )
 
@@ -71,15 +68,6 @@ def _by_hand_s(case: Case, loops: Sequence[Any]) -> Sequence[float]:
     """Return what loops outside an optimizer take, as long as without our timing."""
     ratio = case.found.get("operations.price_ratio", 1.0)
     return [ratio * sum(each) for each in zip(*(loop["seconds"] for loop in loops), strict=True)]
-
-
-def _lever_of(case: Case, *, is_optimizer: bool) -> str | None:
-    if not is_optimizer:
-        return "foreach_ema" if case.traits.get("average.loop") else None
-    forms, name = _forms(case), case.traits.get("optimizer.name")
-    if "fused" in forms and name in _FUSED:
-        return "fused_optimizer"
-    return "foreach_optimizer" if "foreach" in forms and name in _LISTED else None
 
 
 def _forms(case: Case) -> Sequence[str]:

@@ -42,7 +42,6 @@ def _pinned_memory_missing(case: Case) -> Finding | None:
         message=f"Copies of {size(int(told['step_bytes']))} a step to the accelerator start in "
         f"memory that is not pinned: the copies alone take {percent(share.mid_ratio)} of a step.",
         remedy="Give the DataLoader pin_memory=True and copy with non_blocking=True.",
-        lever="device_copies",
         places=_places(told),
     )
 
@@ -59,7 +58,6 @@ def _blocking_copies(case: Case) -> Finding | None:
         message=f"The loop waits for copies of {size(int(told['step_bytes']))} a step to the "
         f"accelerator, although their memory is pinned: {percent(share.mid_ratio)} of a step.",
         remedy="Copy with non_blocking=True.",
-        lever="device_copies",
         places=_places(told),
     )
 

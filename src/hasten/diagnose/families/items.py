@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hasten.diagnose.costs import places_in
-from hasten.diagnose.data_wait import fetch_s, part_of, workers_lever
+from hasten.diagnose.data_wait import fetch_s, part_of
 from hasten.diagnose.shares import is_worth_telling
 from hasten.diagnose.symptom import Symptom
 from hasten.records import Finding
@@ -27,7 +27,7 @@ def _kind_s(case: Case, *kinds: str) -> float:
 
 
 def _work(
-    case: Case, name: str, kinds: tuple[str, ...], *, message: str, remedy: str, lever: str | None
+    case: Case, name: str, kinds: tuple[str, ...], *, message: str, remedy: str
 ) -> Finding | None:
     """Return the finding of some kinds of work, where the loop waits for it."""
     share = part_of(case, *kinds)
@@ -40,7 +40,6 @@ def _work(
             each=duration(_kind_s(case, *kinds)), share=percent(share.mid_ratio)
         ),
         remedy=remedy,
-        lever=lever,
         places=places_in(case, "loading.places", *kinds),
     )
 
@@ -58,13 +57,11 @@ def _per_sample_transforms(case: Case) -> Finding | None:
             "Apply deterministic transforms once, before training, and the rest to whole batches, "
             "after the collate function or on the device."
         ),
-        lever=None,
     )
 
 
 def _slow_decode(case: Case) -> Finding | None:
     """Find decoding of images and other compressed bytes, by the time that it takes."""
-    jpeg = case.traits.get("loader.opens_images")
     return _work(
         case,
         "slow-decode",
@@ -74,7 +71,6 @@ def _slow_decode(case: Case) -> Finding | None:
             "Store the samples as small as training needs them, decode with a faster library "
             "(simplejpeg, Image.draft), or keep them decoded."
         ),
-        lever="turbojpeg" if jpeg else None,
     )
 
 
@@ -98,7 +94,6 @@ def _repeated_decode(case: Case) -> Finding | None:
             f"came again {what}; making one takes {duration(each_s)}."
         ),
         remedy="Make each sample once and keep it: in memory, or as an array on a local disk.",
-        lever="sample_cache",
         places=(
             places_in(case, "loading.places", *kinds[:1])
             or places_in(case, "loading.places", *kinds)
@@ -120,7 +115,6 @@ def _random_access_store(case: Case) -> Finding | None:
             "Turn the columns into arrays once, or read a whole sorted batch at a time "
             "in __getitems__, from a file that each worker opens once."
         ),
-        lever=None,
     )
 
 
@@ -138,7 +132,6 @@ def _slow_storage(case: Case) -> Finding | None:
             "Copy the data to a local disk or to memory, pack many small files into few, "
             "or read ahead with more workers than cores."
         ),
-        lever=workers_lever(case),
     )
 
 

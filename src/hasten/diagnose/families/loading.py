@@ -15,7 +15,6 @@ from hasten.diagnose.data_wait import (
     scaled,
     waiting,
     waits_s,
-    workers_lever,
 )
 from hasten.diagnose.shares import LEAST_RATIO, is_worth_telling, ratio_of
 from hasten.diagnose.symptom import Symptom
@@ -43,11 +42,6 @@ _NO_FORK_PYTHON = [3, 14]
 _GUARD = (
     " Python 3.14 runs the script anew for each worker: what trains belongs below "
     "`if __name__ == '__main__'`."
-)
-_TABLES = frozenset(
-    {"Tensor", "TensorDataset", "StackDataset"}
-    | {"CIFAR10", "CIFAR100", "EMNIST", "FashionMNIST", "KMNIST", "MNIST", "QMNIST", "SEMEION"}
-    | {"STL10", "SVHN", "USPS"}
 )
 
 
@@ -94,7 +88,6 @@ def _few_workers(case: Case) -> Finding | None:
         return None
     need = max(count + 1, ceil(made_s / max(batch_s - wait_s, made_s / cores)))
     who = f"{count} busy workers" if count > 1 else "one busy worker" if count else "the loop"
-    draws = case.traits.get("loader.draws") and (count or case.traits.get("loop.draws"))
     return Finding(
         name="few-workers",
         share=share,
@@ -106,7 +99,6 @@ def _few_workers(case: Case) -> Finding | None:
             f"Set num_workers={need} and persistent_workers=True in the DataLoader."
             f"{_GUARD if not count and _starts_anew(case) else ''}"
         ),
-        lever="redrawing_workers" if draws else "loader_workers",
         places=_made_at(case),
     )
 
@@ -144,7 +136,6 @@ def _idle_workers(case: Case) -> Finding | None:
                 "Set num_workers=0, without persistent_workers, prefetch_factor, timeout and "
                 "multiprocessing_context: the main process makes such batches faster."
             ),
-            lever=workers_lever(case),
             places=_made_at(case),
         )
     return _surplus(case, int(count), busy)
@@ -202,7 +193,6 @@ def _per_sample_fetch(case: Case) -> Finding | None:
             "Index the whole tensors once per batch, x[rows], or give the dataset "
             "__getitems__ and the loader a collate_fn that leaves its result alone."
         ),
-        lever="batched_fetch" if dataset in _TABLES else None,
         places=places_in(case, "loading.places", "lookup"),
     )
 
@@ -238,7 +228,6 @@ def _worker_respawn(case: Case) -> Finding | None:
             f"which costs {duration(mean_s)} each time."
         ),
         remedy="Set persistent_workers=True in each DataLoader that is read more than once.",
-        lever=workers_lever(case),
         places=_made_at(case),
     )
 

@@ -34,7 +34,6 @@ def _denormals(case: Case) -> Finding | None:
             "are that much faster."
         ),
         remedy="Call torch.set_flush_denormal(True) before the first operation on tensors.",
-        lever="flush_denormals",
         places=places_in(case, "operations.places", "denormals"),
     )
 
@@ -68,7 +67,6 @@ def _page_faults(case: Case) -> Finding | None:
             "Keep freed memory in the process: MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_, "
             "or another allocator."
         ),
-        lever="malloc_retention",
         places=places_in(case, "operations.places", "faults"),
     )
 
@@ -91,7 +89,6 @@ def _slow_layout(case: Case) -> Finding | None:
             f"{percent(share.mid_ratio)} of a step."
         ),
         remedy=_last_channels(case),
-        lever="channels_last",
         places=places_in(case, "operations.places", *kinds),
     )
 
@@ -159,7 +156,6 @@ def _tf32_off(case: Case) -> Finding | None:
             f"this card: that is {percent(share.mid_ratio)} of a step."
         ),
         remedy='Call torch.set_float32_matmul_precision("high") if 11 bits of mantissa are enough.',
-        lever="fp32_precision",
         places=places_in(case, "operations.places", "product.float32"),
     )
 

@@ -23,7 +23,6 @@ def _gc_pauses(case: Case) -> Finding | None:
         share=share,
         message=f"Python's garbage collector takes {percent(share.mid_ratio)} of a step.",
         remedy="Call gc.freeze() after the set-up, and raise gc.set_threshold.",
-        lever="garbage_collector",
     )
 
 

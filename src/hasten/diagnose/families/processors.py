@@ -37,7 +37,7 @@ def _threads(count: int) -> str:
 
 def _tried(case: Case) -> tuple[int, Interval, Interval] | None:
     """Return another thread count, how much faster steps were under it, and their share."""
-    count = case.found.get("threads.count")
+    count = case.found.get("threads.setting")
     if count is None:
         return None
     ratios = (case.found[f"threads.{end}_ratio"] for end in ("low", "mid", "high"))
@@ -90,7 +90,6 @@ def _oversubscribed_threads(case: Case) -> Finding | None:
         share=share,
         message=f"torch runs {_threads(threads)} on {_cores(budget.core_count)}: {message}",
         remedy=f"Call torch.set_num_threads({budget.core_count}), or set OMP_NUM_THREADS.",
-        lever="intra_op_threads",
     )
 
 
@@ -116,7 +115,6 @@ def _small_ops_threads(case: Case) -> Finding | None:
         f"({times(faster.low_ratio)} to {times(faster.high_ratio)}): the operations are too small "
         "to be shared.",
         remedy="Call torch.set_num_threads(1), or give the model larger batches.",
-        lever="intra_op_threads",
     )
 
 
@@ -125,16 +123,14 @@ def _cpu_quota(case: Case) -> Finding | None:
     share = quota_share(case)
     if not is_worth_telling(share):
         return None
-    budget, threads = case.machine.budget, case.traits.get("threads")
+    budget = case.machine.budget
     quota = f" of {budget.quota_cores_ratio:g} cores" if budget.quota_cores_ratio else ""
-    many = threads is not None and threads > budget.core_count
     return Finding(
         name="cpu-quota",
         share=share,
         message=f"The quota{quota} of the control group holds the loop up for "
         f"{percent(share.mid_ratio)} of a step.",
         remedy=f"Run at most {budget.core_count} threads and workers together, or raise the quota.",
-        lever="intra_op_threads" if many else None,
     )
 
 

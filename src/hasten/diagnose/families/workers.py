@@ -36,7 +36,6 @@ def _nested_thread_pools(case: Case) -> Finding | None:
         f"{_cpus(case)}: waiting for a CPU takes {percent(share.mid_ratio)} of a step.",
         remedy="Limit the libraries in the workers to one thread: "
         "cv2.setNumThreads(0) or threadpoolctl.threadpool_limits(1) in worker_init_fn.",
-        lever="worker_threads",
     )
 
 
@@ -67,7 +66,6 @@ def _worker_affinity(case: Case) -> Finding | None:
         remedy=f"Unset {' and '.join(bound)}."
         if bound
         else "Call os.sched_setaffinity(0, ...) with the mask of the job in worker_init_fn.",
-        lever="worker_threads" if bound else None,
     )
 
 

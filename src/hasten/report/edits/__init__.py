@@ -15,7 +15,7 @@ from hasten.lever import lookup
 from hasten.records import Entry
 from hasten.report.edits.job import Job
 from hasten.report.edits.project import read_project, too_deep
-from hasten.report.edits.table import EDITS, LAST, NO_EDIT, PLACES
+from hasten.report.edits.table import EDITS, LAST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,15 +95,20 @@ def write_edits(
 def _edit_all(jobs: Mapping[str, tuple[Lever[Any], Job]], env: Mapping[str, str]) -> dict[str, str]:
     """Write every lever, and return the variables of those that are the environment's."""
     variables: dict[str, str] = {}
-    for name in sorted(jobs, key=lambda name: (name in LAST and LAST.index(name) + 1, name)):
-        lever, job = jobs[name]
-        if name in EDITS:
-            _edit(EDITS[name], job)
+    for lever, job in sorted(jobs.values(), key=_turn):
+        if lever.edit:
+            _edit(EDITS[lever.edit], job)
         elif added := _variables(lever, job.setting, env):
             variables |= added
         else:
-            _explain(job)
+            _explain(lever, job)
     return variables
+
+
+def _turn(one: tuple[Lever[Any], Job]) -> tuple[int, str]:
+    """Return the place of an edit among all: some move lines that others look for."""
+    lever, edit = one[0], EDITS.get(one[0].edit)
+    return (LAST.index(edit) + 1 if edit in LAST else 0, lever.name)
 
 
 def _edit(edit: Edit, job: Job) -> None:
@@ -126,12 +131,12 @@ def _variables(lever: Lever[Any], setting: Setting, env: Mapping[str, str]) -> d
     return {key: v for key, v in lever.env(env, setting).items() if env.get(key) != v}
 
 
-def _explain(job: Job) -> None:
-    if job.lever in NO_EDIT:
-        job.keep_running(NO_EDIT[job.lever])
+def _explain(lever: Lever[Any], job: Job) -> None:
+    if lever.run_only:
+        job.keep_running(lever.run_only)
         return
     survey = job.survey()
-    sites = survey.called(*PLACES.get(job.lever, ()))
+    sites = survey.called(*lever.edited_calls)
     job.paste("no edit is made for this lever", at=survey.places(sites))
 
 

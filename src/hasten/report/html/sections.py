@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
+from hasten.records import Outcome
 from hasten.report import doctor, pages
 from hasten.report.bars import COLOURS
 from hasten.report.steps import bottleneck
@@ -150,8 +151,8 @@ def levers(tuning: Tuning) -> Levers:
     """Return the levers, tried ones first."""
     known = [(row, _lever(row)) for row in tuning.levers]
     return Levers(
-        tried=tuple(told for row, told in known if row.outcome != "skipped"),
-        skipped=tuple(told for row, told in known if row.outcome == "skipped"),
+        tried=tuple(told for row, told in known if row.outcome is not Outcome.SKIPPED),
+        skipped=tuple(told for row, told in known if row.outcome is Outcome.SKIPPED),
     )
 
 

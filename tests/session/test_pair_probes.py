@@ -1,12 +1,12 @@
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from hasten import machine
 from hasten.errors import ScriptFailed
+from hasten.lever import ScriptContext
 from hasten.records import Pair, Phase, Plan, Profile
-from hasten.session.threads import other_count, try_threads
+from hasten.session.pair_probes import probe_levers
+from hasten.testing import SERVER
 
 
 def profile(step_s=0.01, **phase_s):
@@ -42,35 +42,16 @@ class MadeBench:
         return pairs, []
 
 
-@pytest.fixture
-def four_cores():
-    facts = machine.read(probe=lambda: None)
-    budget = replace(facts.budget, core_count=4, limited_by="cores", slurm_count=None)
-    return replace(facts, budget=budget)
-
-
-@pytest.mark.parametrize(
-    ("threads", "ranks_count", "count"),
-    [(4, 1, 1), (2, 1, 1), (8, 1, 4), (1, 1, None), (1, 2, 2), (4, 2, 2), (1, 8, None)],
-)
-def test_the_other_count_is_what_may_be_faster(four_cores, threads, ranks_count, count) -> None:
-    assert other_count(four_cores, {"threads": threads}, ranks_count) == count
-
-
-def test_nothing_is_tried_where_the_cores_are_unknown_or_a_graph_was_compiled(four_cores) -> None:
-    assert other_count(four_cores, {"threads": 4, "compiled": True}, 1) is None
-    assert other_count(four_cores, {}, 1) is None
-    lost = replace(four_cores, budget=replace(four_cores.budget, limited_by="unknown"))
-    assert other_count(lost, {"threads": 4}, 1) is None
-    slurm = replace(four_cores, budget=replace(four_cores.budget, slurm_count=4))
-    assert other_count(slurm, {"threads": 4}, 2) == 1  # the cores are this task's alone
+def probe(runner, plan, seen):
+    context = ScriptContext(machine=SERVER, baseline=seen, traits={"threads": 4})
+    return probe_levers(runner, plan, context, seconds=1.0)
 
 
 def test_pairs_of_steps_tell_how_much_faster_it_is() -> None:
     runner = MadeBench()
-    found = try_threads(runner, Plan(), profile(), 1, seconds=1.0)
+    found = probe(runner, Plan(), profile())
     assert runner.plans == (Plan(), Plan().with_lever("intra_op_threads", 1))
-    assert found["threads.count"] == 1
+    assert found["threads.setting"] == 1
     assert found["threads.low_ratio"] <= found["threads.mid_ratio"] == pytest.approx(2.01, abs=0.02)
 
 
@@ -89,4 +70,4 @@ def test_pairs_of_steps_tell_how_much_faster_it_is() -> None:
 def test_nothing_is_told_where_it_cannot_be_tried(case) -> None:
     details = SimpleNamespace(**{"seen": profile(), "plan": Plan(), "most": 1000, **case})
     runner = MadeBench(most=details.most)
-    assert try_threads(runner, details.plan, details.seen, 1, seconds=1.0) == {}
+    assert probe(runner, details.plan, details.seen) == {}
