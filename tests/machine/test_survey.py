@@ -7,8 +7,8 @@ import pytest
 
 import hasten
 from hasten.machine import probe_torch, read
-from hasten.machine.elsewhere import read_cpu_elsewhere, read_memory_elsewhere
 from hasten.machine.probe import MARK, parse
+from hasten.machine.survey import read_cpu_elsewhere, read_memory_elsewhere
 from hasten.machine.torch_facts import runtimes
 from hasten.records import Torch
 

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from hasten.records import Effect, Finding, Gate, HotLine, Outcome, Phase, Place, Plan, Proof, Verdict
+from hasten.records import (
+    Effect,
+    Finding,
+    Gate,
+    HotLine,
+    Outcome,
+    Phase,
+    Place,
+    Plan,
+    Proof,
+    Verdict,
+)
 from hasten.report import html
 
 _spec = importlib.util.spec_from_file_location("browser", Path(__file__).with_name("browser.py"))

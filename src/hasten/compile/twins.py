@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import importlib
+import os
+import random
+import sys
 import time
+from contextlib import contextmanager
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from hasten.compile.calls import loosen, signature
-from hasten.compile.derivatives import second_derivatives
 from hasten.compile.fit import plain_surroundings, unfit, uninitialized
 from hasten.compile.graph import Graph
-from hasten.compile.own_code import mention
+from hasten.compile.own_code import mention, own_code
 from hasten.compile.random_state_use import other_draws, states, went_on
 from hasten.compile.root import Root
-from hasten.compile.snapshot import Snapshot, unmarked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hasten.compile.graph import Compiler
     from hasten.compile.root import Asked
     from hasten.lever import Training
+
 
 PATIENCE_COUNT = 12
 _ASKS = ("is_compiling", "is_dynamo_compiling", "next_functions")
@@ -187,3 +191,84 @@ def _autocast() -> tuple[Any, ...]:
         torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         for device in ("cpu", "cuda")
     )
+
+
+# ---- what a failed attempt to compile may have changed, so that plain torch can start afresh
+
+_MARKS = ("_dynamo", "_torchdynamo")
+
+
+class Snapshot:
+    """The buffers of a module and the states of the random generators at this moment."""
+
+    def __init__(self, module: Any) -> None:
+        import torch
+
+        self._buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+        self._python = random.getstate()
+        self._torch = torch.get_rng_state()
+        cuda: Any = torch.cuda
+        self._cuda = cuda.get_rng_state_all() if cuda.is_initialized() else []
+        numpy = sys.modules.get("numpy")
+        self._numpy = numpy.random.get_state() if numpy is not None else None
+
+    def restore(self) -> None:
+        """Put everything back."""
+        import torch
+
+        with torch.no_grad():
+            for buffer, value in self._buffers:
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
+        random.setstate(self._python)
+        torch.set_rng_state(self._torch)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+
+
+@contextmanager
+def unmarked(module: Any) -> Iterator[None]:
+    """Take away what the compiler notes on parameters and modules: it would be saved with them."""
+    holders = [*module.modules(), *module.parameters(), *module.buffers()]
+    before = [set(vars(holder)) for holder in holders]
+    try:
+        yield
+    finally:
+        for holder, names in zip(holders, before, strict=True):
+            for name in set(vars(holder)) - names:
+                if name.startswith(_MARKS):
+                    del vars(holder)[name]
+
+
+# ---- whether the script's own code differentiates twice, now or in a later epoch
+
+_KEYWORD = "create_graph"
+_FUNCTIONS = frozenset({"hessian", "hvp", "vhp", "jvp"})
+
+
+def second_derivatives() -> str:
+    """Say where the script's code asks for gradients of gradients; empty where it does not.
+
+    Compiled code has none, and fails where a loss asks for them: a penalty may come in late. So
+    the code is read, whether it has run or not; libraries are not.
+    """
+    for code in own_code():
+        if word := _asks(code):
+            return f"{os.path.basename(code.co_filename)} has {word} in {code.co_name}"
+    return ""
+
+
+def _asks(code: CodeType) -> str:
+    """Return the word by which code, or a function in it, differentiates twice."""
+    for name in code.co_names:
+        if name in _FUNCTIONS:
+            return name
+    for constant in code.co_consts:
+        if constant == _KEYWORD or (isinstance(constant, tuple) and _KEYWORD in constant):
+            return _KEYWORD
+        if isinstance(constant, CodeType) and (word := _asks(constant)):
+            return word
+    by_place = {"autograd", "grad"} <= set(code.co_names) and True in code.co_consts
+    return "autograd.grad(..., True)" if by_place else ""

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import os
+import random
+import shlex
+import shutil
 import sys
+import sysconfig
 import time
+from collections import deque
 from contextlib import ExitStack
+from functools import wraps
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
-from hasten.instrument.checkpoints import CheckpointClock
-from hasten.instrument.compilers import read_compilers
+from hasten.instrument.accelerators import is_capturing
+from hasten.instrument.ledger import INDEX
 from hasten.instrument.model import ModelFacts
-from hasten.instrument.random_draws import DrawWatch
 from hasten.instrument.samples import quietly
 from hasten.instrument.setting_signs import SettingSigns
 from hasten.instrument.threads import read_threads
-from hasten.instrument.update_code import UpdateWatch
+from hasten.records import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.instrument.fetches import FetchClock
+
 
 _MATRIX_SIDE = 1024
 _COPY_BYTES = 1 << 26
@@ -249,3 +258,211 @@ class FlopProbe:
         """Stop counting and return the operations since the probe was made."""
         self._scope.close()
         return float(self._mode.get_total_flops())
+
+
+# ---- how often and how long the loop stands still to write a checkpoint
+
+_CHECKPOINT = INDEX[Phase.CHECKPOINT]
+_KEPT_COUNT = 64
+
+
+class CheckpointClock:
+    """Note the steps in which a checkpoint was written, from the first step on.
+
+    A closer look is too short for that: checkpoints are often minutes apart.
+    """
+
+    def __init__(self) -> None:
+        self._step_count = self._wall_ns = 0
+        # The step, the wall clock at its end, and the time of its checkpoints.
+        self._seen: deque[tuple[int, int, int]] = deque(maxlen=_KEPT_COUNT)
+
+    def stepped(self, phases_ns: tuple[int, ...]) -> None:
+        """Take in a step, with all that came between it and the one before."""
+        self._step_count += 1
+        self._wall_ns += sum(phases_ns)
+        if phases_ns[_CHECKPOINT]:
+            self._seen.append((self._step_count, self._wall_ns, phases_ns[_CHECKPOINT]))
+
+    def read(self) -> dict[str, Any]:
+        """Return the seconds of each checkpoint and their mean distance; nothing below two."""
+        if len(self._seen) < 2:
+            return {}
+        (first_step, first_ns, _), (last_step, last_ns, _) = self._seen[0], self._seen[-1]
+        between_count = len(self._seen) - 1
+        return {
+            "checkpoint.seconds": [spent_ns * 1e-9 for _, _, spent_ns in self._seen],
+            "checkpoint.period_s": (last_ns - first_ns) * 1e-9 / between_count,
+            "checkpoint.period_step_count": (last_step - first_step) / between_count,
+        }
+
+
+# ---- whether torch.compile can work in this process, as traits for the levers
+
+_OFF = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
+# The newest Python that each torch can compile under, as its release notes say.
+_NEWEST_PYTHON = (((2, 10), (3, 14)), ((2, 6), (3, 13)), ((0, 0), (3, 12)))
+
+
+def read_compilers(torch_version: str) -> dict[str, str | bool]:
+    """Return the C++ compiler that is found, whether there is Triton, and what stands against."""
+    return {
+        "compile.cxx": _cxx(),
+        "compile.triton": find_spec("triton") is not None,
+        "compile.refused": _refused(torch_version),
+    }
+
+
+def _cxx() -> str:
+    asked = shlex.split(os.environ.get("CXX", ""))[:1]
+    return next((name for name in asked or ("g++", "clang++") if shutil.which(name)), "")
+
+
+def _refused(torch_version: str) -> str:
+    """Say why nothing can be compiled; empty where it can."""
+    for name in _OFF:
+        if os.environ.get(name) == "1":
+            return f"{name} switches torch.compile off"
+    version = tuple(int(part) for part in torch_version.split(".")[:2])
+    newest = next(python for oldest, python in _NEWEST_PYTHON if version >= oldest)
+    own = sys.version_info[:2]
+    if own > newest or (sysconfig.get_config_var("Py_GIL_DISABLED") == 1 and own < (3, 14)):
+        return f"torch {torch_version} cannot compile under Python {own[0]}.{own[1]}"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        return "the headers of Python are not installed (Python.h)"
+    return ""
+
+
+# ---- who draws random numbers: the items of the loader, the rest of the loop, or both in turn
+
+_WATCHED_COUNT = 8
+
+
+class DrawWatch:
+    """Compare the global generators before and after the first batches are fetched.
+
+    Attributes:
+        items: the items of the loader draw in this process; None while nobody knows.
+        loop: the rest of the loop draws; None while nobody knows.
+    """
+
+    def __init__(self) -> None:
+        self.items: bool | None = None
+        self.loop: bool | None = None
+        self._left_count = _WATCHED_COUNT
+        self._before: Any = None
+        self._after: Any = None
+
+    def loading(self) -> None:
+        """Look before a batch is fetched."""
+        if self._left_count <= 0:
+            return
+        self._before = _states()
+        if self._after is not None:
+            self.loop = bool(self.loop or self._before != self._after)
+
+    def loaded(self) -> None:
+        """Look after it. The first one does not count: a sampler draws with it."""
+        if self._left_count <= 0 or self._before is None:
+            return
+        first, self._after = self._after is None, _states()
+        if not first:
+            self.items = bool(self.items or self._before != self._after)
+        self._left_count -= 1
+
+
+def _states() -> Any:
+    import torch
+
+    numpy = sys.modules.get("numpy.random")
+    own = None
+    if numpy is not None:
+        name, keys, *rest = numpy.get_state()
+        own = name, keys.tobytes(), *rest
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), own
+
+
+# ---- what a script does around its update: how it zeroes, clips and averages; for the levers
+
+_LOOKED_AT_COUNT = 8
+
+
+class UpdateWatch:
+    """Notice zeroed gradients, clippings and averaged models until the traits are read."""
+
+    def __init__(self) -> None:
+        from torch.nn.utils import clip_grad
+        from torch.optim import swa_utils
+
+        self._found: dict[str, Any] = {}
+        self._clip_count = self._idle_count = 0
+        self._optimizer: Any = lambda: None
+        self._step_begins = False
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._replace(clip_grad, "_clip_grads_with_norm_", self._clipping)
+        self._replace(swa_utils.AveragedModel, "__init__", self._averaging)
+
+    def _replace(self, owner: Any, name: str, make: Any) -> None:
+        original = vars(owner).get(name)
+        if original is not None:
+            noting = make(original)
+            setattr(owner, name, noting)
+            self._replaced.append((owner, name, original, noting))
+
+    def _clipping(self, original: Any) -> Any:
+        @wraps(original)
+        def clip(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kw: Any) -> Any:
+            if self._replaced and total_norm.is_cpu:
+                self._clip_count += 1
+                self._idle_count += bool(max_norm / (total_norm + 1e-6) >= 1)
+            return original(parameters, max_norm, total_norm, *args, **kw)
+
+        return clip
+
+    def _averaging(self, original: Any) -> Any:
+        from torch.optim import swa_utils
+
+        make: Any = swa_utils.get_ema_avg_fn
+        own = getattr(make(), "__wrapped__", None)
+
+        @wraps(original)
+        def construct(averaged: Any, *args: Any, **kwargs: Any) -> None:
+            original(averaged, *args, **kwargs)
+            average = getattr(averaged.__dict__.get("avg_fn"), "__wrapped__", None)
+            if own is not None and getattr(average, "__code__", None) is own.__code__:
+                self._found["average.loop"] = True
+
+        return construct
+
+    def steps(self, optimizer: Any) -> None:
+        """Note the first optimizer."""
+        if self._optimizer() is None:
+            self._optimizer = ref(optimizer)
+
+    def ended(self) -> None:
+        """A step has ended: the next backward pass is the first of a step."""
+        self._step_begins = True
+
+    def backward(self) -> None:
+        """Look once whether gradients lie there as zeros, before the pass that adds to them."""
+        optimizer = self._optimizer()
+        if optimizer is None or not self._step_begins or "optimizer.zero_filled" in self._found:
+            return
+        if is_capturing():
+            return
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        there = [g for g in gradients if g is not None and not g.is_sparse]
+        self._found["optimizer.zero_filled"] = bool(there) and not any(
+            bool(gradient.any()) for gradient in there[:_LOOKED_AT_COUNT]
+        )
+
+    def read(self) -> dict[str, Any]:
+        """Return what was found, and look no longer."""
+        for owner, name, original, noting in self._replaced:
+            if vars(owner).get(name) is noting:
+                setattr(owner, name, original)
+        if self._replaced:
+            self._replaced = []
+            if self._clip_count:
+                self._found["clip.idle_ratio"] = self._idle_count / self._clip_count
+        return dict(self._found)

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hasten.machine import caveats
 from hasten.machine.budget import read_budget
-from hasten.machine.cgroup import ends_as_one, quota_cores_ratio
+from hasten.machine.cgroup import (
+    ends_as_one,
+    memory_left_bytes,
+    memory_limit_bytes,
+    quota_cores_ratio,
+    throttled_ratio,
+)
 from hasten.machine.cpu import read_cpu, sibling_sets
-from hasten.machine.elsewhere import read_cpu_elsewhere, read_memory_elsewhere
-from hasten.machine.kernel_files import text
-from hasten.machine.memory import measure_shm, read_memory
-from hasten.machine.pressure import read_pressure
-from hasten.records import Machine
+from hasten.machine.kernel_files import fields, text
+from hasten.records import Cpu, Machine, Memory, Pressure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hasten.records import Torch
+
 
 _REAL = Path("/")
 
@@ -83,3 +89,98 @@ def _system(root: Path, *, real: bool) -> str:
     kernel = [text(root / "proc/sys/kernel" / name) for name in ("ostype", "osrelease")]
     told = " ".join(word for word in kernel if word)
     return told or (f"{platform.system()} {platform.release()}" if real else "")
+
+
+# ---- memory: what there is, what is left, and the shared memory that loader workers need
+
+
+def read_memory(root: Path, *, shm: tuple[int, int] | None) -> Memory:
+    """Read the memory beneath `root`.
+
+    `available_bytes` is what this job can still take: the kernel's own estimate or what the
+    tightest group leaves, whichever is less.
+
+    Args:
+        root: where /proc and /sys are.
+        shm: total and free bytes of /dev/shm, None where unknown.
+    """
+    meminfo = fields(root / "proc/meminfo")
+    total_kib, available_kib = meminfo.get("MemTotal"), meminfo.get("MemAvailable")
+    left = (None if available_kib is None else available_kib * 1024, memory_left_bytes(root))
+    shm_bytes, shm_free_bytes = shm or (None, None)
+    return Memory(
+        total_bytes=None if total_kib is None else total_kib * 1024,
+        available_bytes=min((count for count in left if count is not None), default=None),
+        limit_bytes=memory_limit_bytes(root),
+        shm_bytes=shm_bytes,
+        shm_free_bytes=shm_free_bytes,
+    )
+
+
+def measure_shm(folder: str = "/dev/shm") -> tuple[int, int] | None:
+    """Return total and free bytes of the shared memory file system, None where there is none."""
+    if not os.path.ismount(folder):
+        return None
+    try:
+        found = os.statvfs(folder)
+    except (AttributeError, OSError):  # Windows has no statvfs
+        return None
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+# ---- how contended the machine is right now
+
+_SOME = re.compile(r"^some avg10=(\d+(?:\.\d+)?)", re.MULTILINE)
+# user nice system idle iowait irq softirq steal; the guest columns after them are in user already.
+_STEAL, _COLUMNS = 7, 8
+
+
+def read_pressure(root: Path, *, thread_count: int | None) -> Pressure:
+    """Read pressure, throttling, steal and load beneath `root`."""
+    return Pressure(
+        cpu_some_ratio=_waiting(root),
+        throttled_ratio=throttled_ratio(root),
+        steal_ratio=_steal(root),
+        load_ratio=_load(root, thread_count),
+    )
+
+
+def _waiting(root: Path) -> float | None:
+    """Return the share of the last 10 s in which some task waited (docs.kernel.org: PSI)."""
+    some = _SOME.search(text(root / "proc/pressure/cpu") or "")
+    return float(some[1]) / 100 if some else None
+
+
+def _steal(root: Path) -> float | None:
+    words = (text(root / "proc/stat") or "").partition("\n")[0].split()
+    ticks = [int(word) for word in words[1 : 1 + _COLUMNS] if word.isdigit()]
+    if words[:1] != ["cpu"] or len(ticks) < _COLUMNS or not sum(ticks):
+        return None
+    return ticks[_STEAL] / sum(ticks)
+
+
+def _load(root: Path, thread_count: int | None) -> float | None:
+    words = (text(root / "proc/loadavg") or "").split()
+    try:
+        return float(words[0]) / thread_count if words and thread_count else None
+    except ValueError:
+        return None
+
+
+# ---- facts where there is no /proc: macOS and Windows, by psutil's system calls
+
+
+def read_cpu_elsewhere() -> Cpu:
+    """Ask the system for its cores; what it does not tell stays None."""
+    return Cpu(core_count=_psutil().cpu_count(logical=False), thread_count=os.cpu_count())
+
+
+def read_memory_elsewhere() -> Memory:
+    """Ask the system for its memory."""
+    found = _psutil().virtual_memory()
+    return Memory(total_bytes=found.total, available_bytes=found.available)
+
+
+def _psutil() -> Any:
+    # By name: psutil ships no types, and Linux, where most jobs run, never needs it here.
+    return import_module("psutil")

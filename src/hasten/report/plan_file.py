@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from hasten import lever
 from hasten.errors import PlanError, UsageError, shown
-from hasten.records import Entry, Outcome, Plan
+from hasten.records import Entry, LossEnvelope, Outcome, Plan
 from hasten.report import toml_file
 from hasten.report.document import utf8
 from hasten.report.evidence_table import State, doubt, evidence_table, read_state, state_of
 from hasten.report.files import write_atomically
-from hasten.report.guard_table import guard_table, read_envelope
-from hasten.report.machine_table import alike, fingerprint, machine_table
 from hasten.report.wording import EFFECTS, PLAN_NAME, command_line, granted, interval, words
 
 if TYPE_CHECKING:
@@ -34,7 +32,8 @@ if TYPE_CHECKING:
     from tomlkit import TOMLDocument
     from tomlkit.items import Table
 
-    from hasten.records import LossEnvelope, Machine, Tuning, Workload
+    from hasten.records import Machine, Tuning, Workload
+
 
 SCHEMA = 1
 REDO = "Run `hasten tune` again to write a new one."
@@ -388,4 +387,125 @@ def _plan_table(tuning: Tuning, lines: Mapping[str, str]) -> Table:
             gain = f"{interval(row.speedup)}; " if row.speedup else ""
             item.comment(_printable(f"{gain}{row.effect}: {EFFECTS[row.effect]}"))
         table.add(name, item)
+    return table
+
+
+# ---- the [guard] of a plan file: what the first steps of a real run are held against
+
+_DIGITS = 4
+
+
+def guard_table(envelope: LossEnvelope) -> Table:
+    """Return the table of a band; figures are rounded to four digits."""
+    import tomlkit
+
+    table = tomlkit.table()
+    for comment in (
+        "How the script begins without levers, in windows of 8 steps. `hasten run` watches its",
+        "first 50 steps, and disables the levers if the loss diverges. Delete this table to run",
+        "unwatched.",
+    ):
+        table.add(tomlkit.comment(comment))
+    table.add("step", "backward" if envelope.by_hand else "optimizer")
+    if envelope.losses:
+        table.add("losses", _rounded(envelope.losses))
+        table.add("spreads", _rounded(envelope.spreads))
+        table.add("range", _rounded(envelope.losses_range))
+    if envelope.moves:
+        table.add("moves", _rounded(envelope.moves))
+    if envelope.step_s is not None:
+        table.add("step_s", _rounded((envelope.step_s,))[0])
+    return table
+
+
+def read_envelope(path: Path, table: Mapping[str, Any]) -> LossEnvelope | None:
+    """Return the band of a table, None where there is none.
+
+    Raises:
+        PlanError: a figure is missing or no figure.
+    """
+    if not table:
+        return None
+    try:
+        return _envelope(table)
+    except (TypeError, ValueError) as error:
+        raise PlanError(
+            f"The [guard] of {path} cannot be read: {error}.",
+            remedy="Delete that table to run unwatched, or run `hasten tune` again.",
+        ) from error
+
+
+def _envelope(table: Mapping[str, Any]) -> LossEnvelope:
+    figures = {name: _figures(name, table.get(name, [])) for name in ("losses", "spreads", "moves")}
+    if len(figures["losses"]) != len(figures["spreads"]):
+        raise ValueError("losses and spreads differ in length")
+    low, high = _figures("range", table.get("range", [0.0, 0.0]))
+    step_s = table.get("step_s")
+    return LossEnvelope(
+        by_hand=table.get("step") == "backward",
+        losses_range=(low, high),
+        step_s=None if step_s is None else _figures("step_s", [step_s])[0],
+        **figures,
+    )
+
+
+def _figures(name: str, value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list) or any(
+        isinstance(item, bool) or not isinstance(item, int | float) for item in value
+    ):
+        raise TypeError(f"{name} = {reprlib.repr(value)} is no list of numbers")
+    return tuple(map(float, value))
+
+
+def _rounded(values: tuple[float, ...]) -> list[float]:
+    return [float(f"{value:.{_DIGITS}g}") for value in values]
+
+
+# ---- the [machine] of a plan file: what a plan was measured on, and what it is compared with
+
+
+def fingerprint(machine: Machine) -> dict[str, Any]:
+    """Return what a plan depends on, as far as it is known."""
+    known = {
+        "cpu": machine.cpu.model,
+        "cores": machine.budget.core_count,
+        "torch": machine.torch.version if machine.torch else None,
+        "python": machine.python_version or None,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def alike(key: str, then: object, now: object) -> bool:
+    """Return whether two values of a key mean the same."""
+    if key != "torch":
+        return then == now
+    # The wheels of PyPI call themselves 2.13.0+cu130 inside and 2.13.0 outside.
+    saved, here = str(then).partition("+"), str(now).partition("+")
+    return saved[0] == here[0] and (saved[2] == here[2] or not (saved[2] and here[2]))
+
+
+def machine_table(tuning: Tuning) -> Table:
+    """Return the table of a tuning.
+
+    Its torch is that of the process that trained. Where a program has started another one than
+    that of the Python in front, which a run looks at, there is nothing to compare it with.
+    """
+    import tomlkit
+
+    table = tomlkit.table()
+    comments = [
+        "What it was measured on. `hasten run` refuses the plan on another number of",
+        "cores, another torch release or another script, unless you say --force.",
+    ]
+    known, torch = fingerprint(tuning.machine), tuning.traits.get("torch")
+    if tuning.workload.entry is Entry.COMMAND:
+        known.pop("python", None)  # that of hasten
+        if torch and not alike("torch", known.get("torch", torch), torch):
+            comments.append(f"It trained with torch {torch}; a run is not asked which it has.")
+            del known["torch"]
+            torch = None
+    for comment in comments:
+        table.add(tomlkit.comment(comment))
+    for name, value in (known | ({"torch": torch} if torch else {})).items():
+        table.add(name, value)
     return table

@@ -158,5 +158,9 @@ def at_most(knob: Candidate, share_ratio: float | None = None) -> str:
 
 def _skip(knob: Candidate) -> LeverReport:
     return LeverReport(
-        lever=knob.lever, setting=None, outcome=Outcome.SKIPPED, why=at_most(knob), effect=knob.effect
+        lever=knob.lever,
+        setting=None,
+        outcome=Outcome.SKIPPED,
+        why=at_most(knob),
+        effect=knob.effect,
     )

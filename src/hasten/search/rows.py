@@ -48,7 +48,9 @@ def _row(knob: Candidate, strategy: SearchStrategy) -> LeverReport:
         seen = strategy.bundle
     if knob.lever in strategy.broken:
         failed = strategy.broken[knob.lever]
-        return _report(knob, dict(failed.candidate.settings)[knob.lever], Outcome.FAILED, _broke(failed))
+        return _report(
+            knob, dict(failed.candidate.settings)[knob.lever], Outcome.FAILED, _broke(failed)
+        )
     if setting is not None and seen is None:
         return _report(knob, setting, Outcome.KEPT, _kept_unseen(knob, strategy))
     if seen is None and knob.lever in strategy.replaced:

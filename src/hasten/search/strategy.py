@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from math import exp, inf
+from math import exp, inf, log1p
 from typing import TYPE_CHECKING, TypeAlias
 
 from hasten.records import Comparison, Plan, Scope, Setting, Verdict
-from hasten.search.findings_first import lead
+from hasten.search.candidate import SCOPES
 from hasten.search.gain_estimator import GainEstimator, best_guess, is_numeric, number_pairs
 from hasten.search.proposal import (
     LEAST_RATIO,
@@ -35,16 +35,18 @@ from hasten.search.proposal import (
     is_better,
     is_taken_whole,
     propose_race,
+    shown_ratio,
+    without_guesses,
 )
-from hasten.search.significance import doubt
-from hasten.search.substitutes import instead, rivals
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
+    from hasten.records import Comparison, Setting
     from hasten.search.budget_limits import Refusal
     from hasten.search.candidate import Candidate
-    from hasten.search.proposal import AcceptanceCriteria
+    from hasten.search.proposal import AcceptanceCriteria, Proposal
+
 
 # Yields a race, receives its comparison, or None where it may not be run.
 Steps: TypeAlias = "Generator[Proposal, Comparison | None, None]"
@@ -398,3 +400,111 @@ class SearchStrategy:
         """True when it was raced against its absence, or around the very same other settings."""
         seen = self.deciding.get(lever)
         return lever in self.pruned or bool(seen and seen.baseline == self.plan.without(lever))
+
+
+# ---- what findings name is raced first, the largest share before smaller ones
+
+
+def lead(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
+    """Race what findings name: together where the phases differ, then what is not in yet."""
+    together = _apart(_named(strategy.usable()))
+    if len(together) > 1:
+        seen = yield from strategy.race_bundle(together)
+        if seen is not None and is_taken_whole(seen, strategy.criteria):
+            strategy.take(seen)
+            strategy.deciding |= dict.fromkeys((knob.lever for knob in together), seen)
+    for knob in _named(strategy.usable()):
+        setting = knob.settings[0]
+        is_due = strategy.estimator.named_ratio(knob) >= strategy.criteria.least_ratio
+        if is_due and not strategy.is_in(knob) and not knob.redundant_with(setting, strategy.plan):
+            yield from strategy.attempt(
+                knob, setting, strategy.estimator.expected_log(knob, setting)
+            )
+
+
+def _named(knobs: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return the knobs that findings name, largest share first.
+
+    Of those of one share the one that promises most comes first, then the one that is switched
+    most cheaply.
+    """
+
+    def order(knob: Candidate) -> tuple[float, float, int]:
+        promise = knob.expected_log(knob.settings[0])
+        return -knob.named_ratio, -promise, SCOPES.index(knob.scope)
+
+    return sorted((knob for knob in knobs if knob.named_ratio), key=order)
+
+
+def _apart(knobs: Sequence[Candidate]) -> list[Candidate]:
+    """Return the knobs, in order, whose phases none before has: two cures of one ill conflict."""
+    found: list[Candidate] = []
+    for knob in knobs:
+        if not any(knob.phases <= other.phases for other in found):
+            found.append(knob)
+    return found
+
+
+# ---- whether what a search ends with is a gain at all
+
+_DOUBTED_RATIO = 1.06
+
+
+def doubt(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
+    """Race a gain that is small or guessed once more: of many races some win by chance.
+
+    A plan that does not win again is left with the knobs that have won alone, then with none.
+    """
+    while strategy.plan.settings:
+        grounds = {
+            name: strategy.deciding.get(name, strategy.bundle) for name, _ in strategy.plan.settings
+        }
+        if shown_ratio(grounds.values()) > _DOUBTED_RATIO:
+            return
+        seen = yield from strategy.race(Kind.PRUNE, strategy.plan, Plan())
+        least = 1.0 + strategy.criteria.least_ratio / 2
+        if seen is None or seen.speedup is None or seen.speedup.mid_ratio <= 1.0 / least:
+            return
+        left = without_guesses(strategy.plan, grounds)
+        strategy.doubted |= dict.fromkeys(strategy.plan.differing(left), seen)
+        strategy.plan = left
+
+
+# ---- what may do better in the place of levers that are in than beside them
+
+_CHANCE_RATIO = 0.2
+
+
+def rivals(knob: Candidate, knobs: Sequence[Candidate]) -> list[Candidate]:
+    """Return the other knobs that act on the one phase that a knob acts on."""
+    if len(knob.phases) != 1:
+        return []
+    return [other for other in knobs if other.phases == knob.phases and other is not knob]
+
+
+def instead(
+    strategy: SearchStrategy, knob: Candidate, setting: Setting
+) -> Generator[Proposal, Comparison | None, None]:
+    """Race a knob that gave nothing beside the rivals that are in once in their place."""
+    levers = {other.lever for other in rivals(knob, strategy.knobs) if strategy.is_in(other)}
+    left_log = knob.limit_log(strategy.estimator.share_ratio(knob))
+    if not levers or left_log < log1p(strategy.criteria.least_ratio):
+        return
+    kept = frozenset(name for name, _ in strategy.plan.settings) - levers
+    candidate = strategy.plan.only(kept).with_lever(knob.lever, setting)
+    if knob.redundant_with(setting, candidate):
+        return
+    seen = yield from strategy.race(
+        Kind.TOGGLE,
+        strategy.plan,
+        candidate,
+        lever=knob.lever,
+        expected_log=_CHANCE_RATIO * left_log,
+    )
+    if seen is None or not is_better(seen, strategy.criteria):
+        return
+    strategy.take(seen)
+    strategy.deciding[knob.lever] = seen
+    for lever in levers:
+        strategy.deciding.pop(lever, None)
+        strategy.replaced[lever] = seen

@@ -17,22 +17,21 @@ import sys
 import time
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import IsolationFailed
 from hasten.trials import process_ancestry, process_tree
-from hasten.trials.guard_start import start_guard
 from hasten.trials.isolation import refused_writes
 from hasten.trials.isolation.mounts import wake
 from hasten.trials.isolation.namespaces import lacks
 from hasten.trials.isolation.removal import wipe
 from hasten.trials.isolation.scratch import make_layers, make_scratch
+from hasten.trials.output import Output
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
-    from hasten.trials.output import Output
 
 _START_PATIENCE_S = 60.0
 _END_PATIENCE_S = 40.0
@@ -396,3 +395,34 @@ def _environment(env: Mapping[str, str], scratch: Path, isolation: Isolation) ->
 def _plain(word: str) -> str:
     """Return a word as the guard, which always speaks UTF-8, will turn it back into bytes."""
     return os.fsencode(word).decode("utf-8", "surrogateescape")
+
+
+# ---- start a guard in a Python of its own, which needs nothing but the standard library and us
+
+_ROOT = str(Path(__file__).parents[2])
+_GUARD = (
+    "import sys; sys.path.append(sys.argv[1]); from hasten.trials.process_guard import main; main()"
+)
+
+
+def start_guard() -> tuple[subprocess.Popen[bytes], Output, int]:
+    """Start a guard; return it, what its trial prints, and the trial's descriptor for that."""
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    try:
+        guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD, _ROOT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=err_write,
+            pass_fds=(out_write,),
+            start_new_session=True,  # Ctrl-C in the terminal is for the parent to judge
+        )
+    except BaseException:
+        os.close(out_read)
+        os.close(err_read)
+        raise
+    finally:
+        os.close(out_write)
+        os.close(err_write)
+    return guard, Output(out_read, err_read), out_write

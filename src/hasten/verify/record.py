@@ -8,17 +8,21 @@ weights, the batches and gradients that it is taught.
 from __future__ import annotations
 
 import atexit
+import gc
 import hashlib
 import pickle
+import random
+import sys
+import weakref
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hasten.verify.averaged_state import AveragedState
-from hasten.verify.batch_replay import BatchRecorder, BatchReplayer, generators, reseed
 from hasten.verify.contents import content_hash, outline, perturb, tensor_bytes, thinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
 
 _PLAIN = (int, float, bool, type(None))
 
@@ -342,3 +346,187 @@ def _short_hash(value: Any) -> str:
 def _generator_hash() -> str:
     drawn = generators()
     return hashlib.sha256(b"".join(map(tensor_bytes, drawn["torch"]))).hexdigest()[:12]
+
+
+# ---- what follows the training without gradients: averages of the weights, statistics of a norm
+
+_MOST_COUNT = 2000
+
+
+class AveragedState:
+    """The tensors that follow one training.
+
+    Args:
+        parameters: returns what trains.
+        buffers: returns what the models learn without gradients.
+        states: returns the tensors that the optimizers keep; they are their own matter.
+    """
+
+    def __init__(
+        self,
+        parameters: Callable[[], list[Any]],
+        buffers: Callable[[], list[Any]],
+        states: Callable[[], list[Any]],
+    ) -> None:
+        self._parameters, self._buffers, self._states = parameters, buffers, states
+        self._old: list[tuple[weakref.ref[Any], int]] = []
+        self._new: list[weakref.ref[Any]] = []
+
+    def note(self) -> None:
+        """Note what is there after the first step."""
+        self._old = [(weakref.ref(t), _checksum(t)) for t in self._living()]
+
+    def note_new(self) -> None:
+        """Note before the last step what has come since."""
+        old = {id(ref()) for ref, _ in self._old}
+        self._new = [weakref.ref(t) for t in self._living() if id(t) not in old]
+
+    def moved(self) -> list[Any]:
+        """Return the statistics of norms, and what has changed or outlived the last step."""
+        old = [(ref(), checksum) for ref, checksum in self._old]
+        found = [t for t in self._buffers() if t.is_floating_point() and t.numel()]
+        found += [t for t, checksum in old if t is not None and _checksum(t) != checksum]
+        found += [t for t in (ref() for ref in self._new) if t is not None]
+        return list({id(t): t for t in found}.values())[:_MOST_COUNT]
+
+    def _living(self) -> list[Any]:
+        """Return every dense tensor of a parameter's shape that has no history of its own.
+
+        Nothing is asked of objects that are no tensors: some of a script's do much when asked.
+        """
+        import torch
+
+        parameters = self._parameters()
+        known = {id(t) for t in (*parameters, *self._states(), *self._buffers())}
+        known |= {id(p.grad) for p in parameters if p.grad is not None}
+        shapes = {(p.shape, p.dtype) for p in parameters if p.numel() > 1}
+        kinds = (torch.Tensor, torch.nn.Parameter)
+        gc.collect()  # what only waits for it would be found in one run and not in another
+        tensors = [t for t in gc.get_objects() if type(t) in kinds and id(t) not in known]
+        tensors = [t for t in tensors if t.layout == torch.strided and not t.is_meta]
+        dense = [t for t in tensors if t.grad_fn is None]
+        return [t for t in dense if (t.shape, t.dtype) in shapes][:_MOST_COUNT]
+
+
+def _checksum(tensor: Any) -> int:
+    return zlib.crc32(tensor_bytes(tensor))
+
+
+# ---- batches and generators of the script as it is, kept and given to another run of it
+
+_MOST_BYTES = 1 << 28
+
+
+def generators() -> dict[str, Any]:
+    """Return the states of the generators that a script draws from without naming one."""
+    import torch
+
+    states: dict[str, Any] = {"torch": [torch.get_rng_state()], "python": random.getstate()}
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states["torch"] += torch.cuda.get_rng_state_all()
+    if (numpy := sys.modules.get("numpy")) is not None:
+        states["numpy"] = numpy.random.get_state()
+    return states
+
+
+def set_generators(states: dict[str, Any]) -> None:
+    """Put the generators where `generators` found them."""
+    import torch
+
+    torch.set_rng_state(states["torch"][0])
+    if len(states["torch"]) > 1:
+        torch.cuda.set_rng_state_all(states["torch"][1:])
+    random.setstate(states["python"])
+    if "numpy" in states and (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.set_state(states["numpy"])
+
+
+class BatchRecorder:
+    """Keep the first batches in a folder, as many as fit; one that cannot be pickled ends it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._left_bytes = _MOST_BYTES
+        self._count = 0
+
+    def keep(self, batch: Any) -> None:
+        """Keep a batch that was just made."""
+        if self._left_bytes <= 0:
+            return
+        try:
+            content = pickle.dumps((batch, generators()))
+        except Exception:  # whatever a class of the script's raises: it is not kept, no more
+            self._left_bytes = 0
+            return
+        self._left_bytes -= len(content)
+        if self._left_bytes > 0:
+            (self._folder / f"batch{self._count}").write_bytes(content)
+            self._count += 1
+
+
+class BatchReplayer:
+    """Give the loop the kept batches in place of its own.
+
+    Args:
+        folder: where they are.
+        advancers: what is asked for the next batch of an iterator, the first one only; it
+            comes before the levers'.
+        reseed: draw other numbers after each batch, by this seed, than the script as it is.
+
+    Attributes:
+        own: the batch that was really made.
+        lacks: there was none left for a batch of the loop.
+        count: batches so far.
+    """
+
+    def __init__(self, folder: Path, advancers: list[Any], *, reseed: int | None) -> None:
+        self.own: Any = None
+        self.lacks = False
+        self.count = 0
+        self._folder = folder
+        self._advancers = advancers
+        self._reseed = reseed
+        self._armed = False
+        self._states: dict[str, Any] = {}
+        advancers.insert(0, self._advance)
+
+    def arm(self) -> None:
+        """Feed the next batch that is asked for; those that it is made of stay as they are."""
+        self._armed = True
+
+    def close(self) -> None:
+        """Feed no more."""
+        if self._advance in self._advancers:
+            self._advancers.remove(self._advance)
+
+    def _advance(self, original: Callable[[Any], Any], iterator: Any) -> Any:
+        armed, self._armed = self._armed, False
+        later = self._advancers[1:2]
+        own = later[0](original, iterator) if later else original(iterator)
+        if not armed:
+            return own
+        self.own = own
+        path = self._folder / f"batch{self.count}"
+        self.count += 1
+        if self.lacks or not path.exists():
+            self.lacks = True
+            return own
+        # Written by the run before, in a folder of our own.
+        batch, states = pickle.loads(path.read_bytes())
+        self._states = states
+        return batch
+
+    def settle(self) -> None:
+        """Put the generators where they stood when the batch was made, or aside by `reseed`."""
+        if self.lacks or not self._states:
+            return
+        set_generators(self._states)
+        if self._reseed is not None:
+            reseed(self._reseed, self.count)
+
+
+def reseed(seed: int, index: int) -> None:
+    """Seed torch's generator with a number that belongs to `seed` and `index`."""
+    import torch
+
+    torch.manual_seed(seed * 1_000_003 + index)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hasten.loader.proof.bindings import bindings, imported, puts, stored
-from hasten.loader.proof.reach import FAR, HOLDS, NEAR, SENT, Known, called, level
+from hasten.loader.proof import library
 from hasten.loader.proof.script import Unreadable, applied
+from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from hasten.loader.proof.holders import ReachableNames
     from hasten.loader.proof.script import ScriptCode, Unit
+
 
 _BUILDING = {"__init__", "__new__", "__post_init__"}
 _ANY_CLASS = {"cls", "__class__"}
@@ -396,3 +398,257 @@ def _parameters(unit: Unit) -> list[str]:
     listed = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
     many = (one for one in (arguments.vararg, arguments.kwarg) if one)
     return [one.arg for one in (*listed, *many)]
+
+
+# ---- what a piece of code binds to variables, and puts into objects
+
+_PUTTING_INTO_FIRST = {
+    "setattr",
+    "heappush",
+    "heappushpop",
+    "heapreplace",
+    "insort",
+    "insort_left",
+    "insort_right",
+    "setitem",
+    "iadd",
+    "__setattr__",
+}
+
+
+def puts(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
+    """Return into what a call puts its arguments."""
+    if not isinstance(node, ast.Call):
+        return []
+    if called(node) in _PUTTING_INTO_FIRST and len(node.args) > 1:
+        found: list[tuple[ast.AST, ast.AST]] = [(node.args[0], one) for one in node.args[1:]]
+        named = node.args[1]
+        if isinstance(named, ast.Constant) and isinstance(named.value, str):
+            target = ast.Attribute(value=node.args[0], attr=named.value, ctx=ast.Store())
+            found += [(target, one) for one in node.args[2:]]
+        return found
+    if not isinstance(node.func, ast.Attribute) or node.func.attr not in PUTTING:
+        return []
+    targets = [node.func.value, *([ast.Yield()] if "send" in node.func.attr else [])]
+    return [(target, one) for target in targets for one in (*node.args, *node.keywords)]
+
+
+def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST, bool]]:
+    """Return which targets a node binds to which expressions, and whether to their members."""
+    if isinstance(node, ast.Assign):
+        passes = isinstance(node.value, ast.Call) and called(node.value) == "next"
+        return [(target, node.value, passes) for target in node.targets]
+    if isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+        return [(node.target, node.value, False)]
+    if isinstance(node, (ast.For, ast.comprehension)):
+        return [(node.target, node.iter, True)]
+    if isinstance(node, ast.Match):
+        names = [
+            name
+            for one in node.cases
+            for part in ast.walk(one.pattern)
+            for name in (getattr(part, "name", None), getattr(part, "rest", None))
+            if name
+        ]
+        return [(ast.Name(id=name, ctx=ast.Store()), node.subject, False) for name in names]
+    if isinstance(node, ast.withitem) and node.optional_vars is not None:
+        return [(node.optional_vars, node.context_expr, False)]
+    return []
+
+
+def imported(nodes: Iterable[ast.AST]) -> dict[str, str]:
+    """Return the variables that are bound by imports, with the names that these have there."""
+    return {
+        (one.asname or one.name.partition(".")[0]): one.name.rpartition(".")[2]
+        for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom)) for one in node.names
+    }  # fmt: skip
+
+
+def stored(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the variables that are stored into."""
+    return {
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+
+
+# ---- how near an expression of the script's code is to what the items read
+
+FAR, HOLDS, NEAR = 0, 1, 2
+"""It cannot lead there; it holds something that can; it may be what is read, or a part of it."""
+
+SENT = "yield"
+"""Stands for what generators are sent."""
+
+FIGURES = {"shape", "dtype", "ndim", "size", "nbytes", "device", "columns", "itemsize"}
+_COUNTS = words(
+    "len print isinstance type str repr bool int float unique bincount mean std id hash any all "
+    "Counter range item tolist shape format callable hasattr round abs numel"
+)
+_OF_TEXTS = words(
+    "join splitext basename dirname abspath realpath normpath listdir glob exists isfile isdir "
+    "imread"
+)
+"""Functions of modules that make texts, or new pictures, of texts."""
+_COLLECTING = words("list tuple set dict sorted frozenset zip enumerate reversed deque chain iter")
+_OF_CONTAINERS = words(
+    "get pop popleft items values keys copy setdefault popitem append apply parameters buffers "
+    "modules children named_parameters named_buffers named_modules named_children"
+)
+PUTTING = words(
+    "append add insert extend update put appendleft setdefault push put_nowait send asend"
+)
+
+
+@dataclass
+class Known:
+    """What is known of all code of the script together.
+
+    Attributes:
+        functions: names of its functions and classes.
+        methods: of those in classes.
+        stored: attributes that it sets.
+        classes: names of its classes.
+        given: functions that return something near, or hold it, by their names.
+        finding: special methods that return something near, whatever they are called of.
+        reached: variables of modules that lead there since the code ran, and how near they are.
+        attributes: the same of attributes.
+    """
+
+    functions: set[str]
+    methods: set[str]
+    stored: set[str]
+    classes: set[str]
+    given: dict[str, int] = field(default_factory=dict)
+    finding: set[str] = field(default_factory=set)
+    reached: dict[str, int] = field(default_factory=dict)
+    attributes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """How much is known; it only grows."""
+        levels = (self.given, self.reached, self.attributes)
+        return len(self.finding) + sum(sum(one.values()) for one in levels)
+
+
+def level(scope: VariableScope, node: ast.AST | None) -> int:
+    """Return how near an expression is."""
+    if isinstance(node, ast.Name):
+        return scope.level_of(node.id)
+    if scope.known.finding and scope.known.finding & _FINDING.get(type(node), set()):
+        return NEAR
+    follow = _FOLLOWED.get(type(node))
+    if follow is not None:
+        return follow(scope, node)
+    if isinstance(node, _FIGURING) or node is None:
+        return FAR
+    if isinstance(node, ast.BinOp) and not isinstance(node.op, (ast.Add, ast.Mult, ast.BitOr)):
+        return FAR
+    return HOLDS if any(level(scope, one) for one in _children(node)) else FAR
+
+
+def _children(node: ast.AST) -> list[ast.AST]:
+    if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
+        return [node.elt]
+    if isinstance(node, ast.DictComp):
+        return [node.key, node.value]
+    if isinstance(node, ast.Lambda):
+        return [one for one in ast.walk(node.body) if isinstance(one, ast.Name)]
+    return list(ast.iter_child_nodes(node))
+
+
+def _of_attribute(scope: VariableScope, node: ast.Attribute) -> int:
+    known, names = scope.known, scope.names
+    given = known.given.get(node.attr, FAR)  # a property, say
+    put = known.attributes.get(node.attr, FAR)  # since the code ran, into whatever object
+    if given or node.attr in FIGURES or not level(scope, node.value):
+        return max(given, put)
+    if node.attr in names.direct:
+        return NEAR
+    if node.attr in known.attributes:
+        return known.attributes[node.attr]
+    if node.attr in names.leading:
+        return HOLDS
+    return FAR if node.attr in known.stored else NEAR
+
+
+def _of_call(scope: VariableScope, node: ast.Call) -> int:
+    known, name = scope.known, called(node)
+    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+    given = [*node.args, *node.keywords]
+    is_module = owner is not None and scope.is_module(owner)
+    if _is_made_of_texts(scope, node, is_module=is_module):
+        return FAR
+    copies = library.COPYING_METHODS - {"copy"} - known.methods
+    if owner is not None and not is_module and name in copies:
+        return FAR
+    if name == "copy" and owner is not None and _is_plain_content(scope, owner):
+        return FAR
+    if name == "super" and owner is None:
+        given = [*given, *(ast.Name(one) for one in scope.parameters[:1])]
+    if name in known.functions and not (owner is not None and name in _OF_CONTAINERS):
+        own = scope.level_of(name) if owner is None else FAR
+        builds = name[:1].isupper() or name in known.classes
+        built = HOLDS if builds and any(level(scope, one) for one in given) else FAR
+        return max(known.given.get(name, FAR), built, own and NEAR)
+    if name in _COUNTS:
+        return FAR
+    found = max((level(scope, one) for one in given), default=FAR)
+    if not is_module:
+        found = max(found, level(scope, node.func if owner is None else owner))
+    collects = name in _COLLECTING or (is_module and library.copies("torch", name))
+    return min(found, HOLDS) if collects else NEAR * bool(found)
+
+
+def _is_made_of_texts(scope: VariableScope, node: ast.Call, *, is_module: bool) -> bool:
+    """Return whether a call gives a batch of a loader, or what is made of texts alone."""
+    name, owner = called(node), getattr(node.func, "value", None)
+    if name == "next" and node.args and scope.is_loader(node.args[0]):
+        return True
+    if owner is not None and not is_module:
+        return _is_text(scope, owner)
+    return name in _OF_TEXTS and name not in scope.known.functions
+
+
+def _is_text(scope: VariableScope, node: ast.AST) -> bool:
+    """Return whether an expression is a text, whose methods make nothing but texts of it."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id in ("str", "repr") and node.func.id not in scope.known.functions
+    return isinstance(node, (ast.Constant, ast.JoinedStr))
+
+
+def _is_plain_content(scope: VariableScope, node: ast.AST) -> bool:
+    """Return whether an expression is an array, or a container of nothing that can be written."""
+    name, names = getattr(node, "attr", getattr(node, "id", "")), scope.names
+    return name in (names.attributes | names.variables) - names.collecting
+
+
+def called(node: ast.Call) -> str:
+    """Return the last name of what is called; empty where it has none."""
+    if isinstance(node.func, ast.Name):
+        return node.func.id
+    return node.func.attr if isinstance(node.func, ast.Attribute) else ""
+
+
+def _of_value(scope: VariableScope, node: Any) -> int:
+    return level(scope, node.value)
+
+
+def _sent(scope: VariableScope, node: ast.Yield) -> int:
+    del node
+    return scope.known.reached.get(SENT, FAR)
+
+
+_FINDING: dict[type, set[str]] = {
+    ast.Attribute: {"__getattr__", "__getattribute__"}, ast.Subscript: {"__getitem__"},
+    ast.Call: {"__call__", "__iter__", "__next__", "__enter__"},
+}  # fmt: skip
+_FIGURING = (ast.JoinedStr, ast.Compare, ast.Constant, ast.UnaryOp)
+_FOLLOWED: dict[type, Callable[[VariableScope, Any], int]] = {
+    ast.Attribute: _of_attribute, ast.Call: _of_call,
+    ast.Subscript: lambda scope, node: NEAR if level(scope, node.value) else FAR,
+    ast.IfExp: lambda scope, node: max(level(scope, node.body), level(scope, node.orelse)),
+    ast.BoolOp: lambda scope, node: max(level(scope, one) for one in node.values),
+    ast.NamedExpr: _of_value, ast.Starred: _of_value, ast.Await: _of_value,
+    ast.YieldFrom: _of_value, ast.keyword: _of_value,
+    ast.Yield: _sent,
+}  # fmt: skip

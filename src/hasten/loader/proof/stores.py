@@ -6,8 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from hasten.loader.proof import ambient, library
-from hasten.loader.proof.reach import FIGURES, called
-from hasten.loader.proof.scopes import scopes_of
+from hasten.loader.proof.scopes import FIGURES, called, scopes_of
 from hasten.loader.proof.source import is_user_file
 from hasten.loader.proof.stored_names import stored_by
 from hasten.loader.proof.verdict import MissingReason, ProofReason
