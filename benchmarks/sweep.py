@@ -71,7 +71,7 @@ def sweep(
 ) -> Any:
     """Race every combination; return the best plan, their number, seconds, and both confirmed."""
     facts = session.doctor(workload.python)
-    with session.open_runner(workload, options, facts) as bench:
+    with session.setup.open_runner(workload, options, facts) as bench:
         baseline = observe(bench, Plan())
         traits = bench.facts(Plan())["traits"]
         context = ScriptContext(machine=facts, baseline=baseline, traits=traits)

@@ -7,6 +7,7 @@ import pytest
 
 from hasten import machine, session
 from hasten.records import Entry, Plan, Workload
+from hasten.session import setup
 from hasten.session.examine import examine
 from hasten.session.observe import observe
 
@@ -20,7 +21,7 @@ def look(folder, source, *args, seconds=LOOK_S, step_count=12):
         entry=Entry.SCRIPT, argv=("train.py", *args), cwd=str(folder), python=sys.executable
     )
     facts = machine.read(probe=lambda: None)
-    with session.open_runner(workload, session.Options(), facts) as bench:
+    with setup.open_runner(workload, session.Options(), facts) as bench:
         seen = observe(bench, Plan(), step_count=step_count)
         diagnosis = examine(bench, Plan(), seen, facts, seconds=seconds)
     return {"": diagnosis, **{finding.name: finding for finding in diagnosis.findings}}

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from hasten import session
 from hasten.lever import Lever
 from hasten.records import Effect, Entry, Phase, Plan, Proof, Scope, Workload
-from hasten.session import Options, open_runner, run, tuning_session
+from hasten.session import Options, run, setup, tuning_session
 from hasten.session.proof import Prover
+from hasten.session.setup import open_runner
 from hasten.testing import LAPTOP, FakeScript, RecordingWatcher, plant, steady
 from hasten.trials import recording, trial_process
 from hasten.trials.compiled_code import CompiledCode
@@ -101,8 +101,8 @@ def test_a_tuning_offers_it_to_levers_and_to_the_proof(workload, monkeypatch, tm
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("hasten.trials.process.best_isolation", lambda cwd: Isolation.NONE)
-    monkeypatch.setattr(session, "doctor", lambda python, patience_s: LAPTOP)
-    monkeypatch.setattr(session, "open_runner", opened)
+    monkeypatch.setattr(setup, "doctor", lambda python, patience_s: LAPTOP)
+    monkeypatch.setattr(setup, "open_runner", opened)
     monkeypatch.setattr(tuning_session, "Prover", Prover)
     options = Options(budget_s=300.0, assumed=granted)
     tuning = tuning_session.TuningSession(

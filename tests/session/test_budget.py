@@ -11,7 +11,6 @@ from math import inf
 import pytest
 
 import hasten.lever
-from hasten import session
 from hasten.cli.arguments import FIRST_ANSWER_S
 from hasten.errors import ChildLost, UsageError
 from hasten.lever import Lever
@@ -31,7 +30,7 @@ from hasten.records import (
 )
 from hasten.report.events import Events
 from hasten.report.evidence_table import State, state_of
-from hasten.session import Options, tuning_session
+from hasten.session import Options, setup, tuning_session
 from hasten.session.costs import recorded_count
 from hasten.session.proof import Unprovable
 from hasten.session.races import Races
@@ -157,8 +156,8 @@ def tuned(monkeypatch, tmp_path):
 
         if findings:
             monkeypatch.setattr(tuning_session, "examine", found)
-        monkeypatch.setattr(session, "doctor", doctor)
-        monkeypatch.setattr(session, "open_runner", open_runner)
+        monkeypatch.setattr(setup, "doctor", doctor)
+        monkeypatch.setattr(setup, "open_runner", open_runner)
         prover = make_prover(script, slower_ratio=slower_ratio, rejected=rejected)
         monkeypatch.setattr(tuning_session, "Prover", prover)
         view = RecordingWatcher()

@@ -7,6 +7,7 @@ import pytest
 from hasten import session
 from hasten.errors import IsolationFailed
 from hasten.records import Entry, Workload
+from hasten.session import setup
 from hasten.session.protection import protect
 from hasten.trials import process
 from hasten.trials.process import Isolation
@@ -52,7 +53,7 @@ def test_it_is_asked_before_anything_is_started(said, monkeypatch, verb):
     def start(*args, **details):
         raise AssertionError("started")
 
-    monkeypatch.setattr(session, "doctor", start)
-    monkeypatch.setattr(session, "open_runner", start)
+    monkeypatch.setattr(setup, "doctor", start)
+    monkeypatch.setattr(setup, "open_runner", start)
     with pytest.raises(IsolationFailed):
         verb(workload(Entry.COMMAND, "bash"), session.Options(), SimpleNamespace(note=said.append))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from hasten.lever import Lever, ScriptContext
     from hasten.records import Finding, Plan, Setting
-    from hasten.session import Options
+    from hasten.session.options import Options
 
 
 def find_knobs(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from hasten.records import Machine, Workload
-    from hasten.session import Options
+    from hasten.session.options import Options
 
 _PRODUCT = Path(__file__).parents[1]
 # What is larger is data and no text: its size and its time of change tell it apart.

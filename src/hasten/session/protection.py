@@ -8,7 +8,7 @@ from hasten.errors import IsolationFailed, UsageError
 
 if TYPE_CHECKING:
     from hasten.records import Workload
-    from hasten.session import Options, Watcher
+    from hasten.session.options import Options, Watcher
 
 _LACK = "Neither the overlay nor Landlock works here"
 

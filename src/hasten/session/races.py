@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from hasten import search
     from hasten.records import Interval, Pair
-    from hasten.session import Options, Watcher
+    from hasten.session.options import Options, Watcher
     from hasten.trials.runner import TrialRunner
 
 LEAST_RATIO, COARSEST_RATIO = 0.02, 0.05

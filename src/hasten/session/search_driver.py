@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hasten.records import Comparison, LeverReport, Plan, Tuning
-    from hasten.session import Options, Watcher
     from hasten.session.costs import Costs
+    from hasten.session.options import Options, Watcher
     from hasten.session.races import Races
     from hasten.trials.runner import TrialRunner
 

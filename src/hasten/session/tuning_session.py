@@ -9,7 +9,7 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
-from hasten import compare, search, session
+from hasten import compare, search
 from hasten.errors import TRIAL_FAILURES
 from hasten.lever import ScriptContext, discover
 from hasten.records import (
@@ -24,6 +24,7 @@ from hasten.records import (
     Tuning,
     Verdict,
 )
+from hasten.session import setup
 from hasten.session.candidates import advice, find_knobs
 from hasten.session.costs import LOOK_S, Costs, costs_of, first_costs, refuse_too_short
 from hasten.session.examine import examine
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.records import Diagnosis, Interval, LossEnvelope, Passes, Workload
-    from hasten.session import Options, Watcher
+    from hasten.session.options import Options, Watcher
     from hasten.session.payback import Payback
     from hasten.trials.runner import TrialRunner
 
@@ -92,10 +93,10 @@ class TuningSession:
             KeyboardInterrupt: before there was anything to keep.
         """
         self._view.stage("machine", "reading what this job may use")
-        self._machine = session.doctor(self._workload.python, patience_s=self._deadline.left_s)
+        self._machine = setup.doctor(self._workload.python, patience_s=self._deadline.left_s)
         with (
             CompiledCode() as self._code,
-            session.open_runner(
+            setup.open_runner(
                 self._workload, self._options, self._machine, self._code, deadline=self._deadline
             ) as runner,
         ):

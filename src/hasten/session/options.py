@@ -1,0 +1,86 @@
+"""What the user asked for, and who looks on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from hasten.records import Effect, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hasten.records import Comparison, Diagnosis, Interval, Pair, Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the user asked for.
+
+    Attributes:
+        budget_s: seconds that the whole tuning may take.
+        first_s: seconds in which a first answer should be there, where the script permits that.
+        numerics: the strongest effect on the numbers that the user permits.
+        only: levers to try, all where it is empty.
+        skip: levers not to try.
+        applied: levers set by hand, below everything that is tried.
+        patience_s: how long to wait for the first training step.
+        training_s: how long the training will run, where the user said so.
+        force: go on in spite of differences.
+        step_count: steps to profile, None to let the time decide.
+        plan_path: the plan file.
+        unprotected: start trials even where the kernel cannot keep them from the files.
+        assumed: what the user grants, by name.
+    """
+
+    budget_s: float = 300.0
+    first_s: float = inf
+    numerics: Effect = Effect.DISTRIBUTION
+    only: frozenset[str] = frozenset()
+    skip: frozenset[str] = frozenset()
+    applied: Plan = field(default_factory=Plan)
+    patience_s: float = 60.0
+    training_s: float | None = None
+    force: bool = False
+    step_count: int | None = None
+    plan_path: Path = Path("hasten.toml")
+    unprotected: bool = False
+    assumed: frozenset[str] = frozenset()
+
+    @property
+    def aim_s(self) -> float:
+        """Seconds that are shared out at first."""
+        return min(self.budget_s, self.first_s)
+
+
+class Watcher(Protocol):
+    """Whoever looks on: the terminal, a log, or nobody."""
+
+    def stage(self, name: str, detail: str = "") -> None:
+        """Begin a part of the work."""
+
+    def profiled(self, profile: Profile) -> None:
+        """Take where the steps of the script go, as it is."""
+
+    def found(self, diagnosis: Diagnosis) -> None:
+        """Take what makes it slow."""
+
+    def race_begins(self, baseline: Plan, candidate: Plan) -> None:
+        """Begin a race; it ends before the next one begins."""
+
+    def race_grows(self, pairs: Sequence[Pair], speedup: Interval) -> None:
+        """Take some more pairs of the race, and what all of them show so far."""
+
+    def race_ends(self, seen: Comparison) -> None:
+        """End the race."""
+
+    def leads(self, plan: Plan) -> None:
+        """Take a new best plan."""
+
+    def known(self, text: str) -> None:
+        """Keep a fact on the screen."""
+
+    def note(self, text: str) -> None:
+        """Say something once."""
