@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import graphlib
 import importlib
 import subprocess
 import sys
@@ -51,6 +52,7 @@ UNITS = (
     "line",
     "seed",
 )
+SENTENCES = {"why", "reason", "note", "message", "remedy", "sentence", "failure", "doubt"}
 HEAVY = {"torch", "numpy", "rich", "typer", "msgspec", "tomlkit", "psutil", "IPython"}
 
 
@@ -90,6 +92,40 @@ def test_stages_never_import_one_another() -> None:
                 assert path.parts[:2] == ("trials", "site") or parts[1] in allowed, (
                     f"{path} imports {name}: pass a record instead"
                 )
+
+
+def test_no_module_needs_itself_by_way_of_others() -> None:
+    """Imports for the type checker alone count, too: they are what a reader has to know."""
+    own = {".".join(("hasten", *path.with_suffix("").parts)): tree for path, tree in modules()}
+    own = {name.removesuffix(".__init__"): tree for name, tree in own.items()}
+    needs = {
+        name: {
+            full if (full := f"{node.module}.{alias.name}") in own else node.module
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("hasten")
+            for alias in node.names
+        }
+        - {name}
+        for name, tree in own.items()
+    }
+    try:
+        graphlib.TopologicalSorter(needs).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(f"a cycle: {' <- '.join(error.args[1])}")
+
+
+def test_no_meaning_is_read_out_of_a_sentence() -> None:
+    """A sentence is made at the very end; an enum or a field carries what it says."""
+    for path, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                asked = getattr(node.func.value, "attr", getattr(node.func.value, "id", ""))
+                is_test = node.func.attr in {"startswith", "endswith"}
+                assert not (is_test and asked in SENTENCES), f"{path}:{node.lineno}"
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In):
+                asked = getattr(node.comparators[0], "attr", getattr(node.comparators[0], "id", ""))
+                wanted = str(getattr(node.left, "value", ""))
+                assert not (asked in SENTENCES and " " in wanted), f"{path}:{node.lineno}"
 
 
 def test_shared_modules_know_no_stage() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from hasten.records import Effect
 from hasten.verify import gates
-from hasten.verify.recorded_run import RecordedRun, alike
+from hasten.verify.distances import alike
+from hasten.verify.recorded_run import RecordedRun
 
 STEPS, SIZES = 8, (160, 32, 8)
 SIZE = sum(SIZES)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import wraps
 from threading import get_ident
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hasten.instrument.ledger import INDEX
 from hasten.instrument.source_lines import own_place
@@ -22,9 +22,38 @@ from hasten.records import Phase
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.instrument.watch import Watch
+    from hasten.instrument.ledger import Ledger
 
 _OPTIMIZER, _CHECKPOINT = INDEX[Phase.OPTIMIZER], INDEX[Phase.CHECKPOINT]
+
+
+class SeamObserver(Protocol):
+    """Who is told of what happens at the seams: `watch.Watch`."""
+
+    thread: int
+    inside: list[bool]
+    ledger: Ledger
+    fetches: Any
+    loader_lines: Any
+    debug_lines: list[tuple[str, int]]
+
+    def root_call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        """Make a root call."""
+
+    def backward(self, original: Any, args: Any, kwargs: Any) -> Any:
+        """Compute gradients."""
+
+    def loader_iter(self, original: Any, loader: Any) -> Any:
+        """Begin a pass over a loader."""
+
+    def loader_next(self, original: Any, iterator: Any) -> Any:
+        """Fetch a batch."""
+
+    def transfer(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
+        """Move or cast a tensor."""
+
+    def constructed(self, optimizer: Any) -> None:
+        """Take a new optimizer."""
 
 
 @dataclass(slots=True)
@@ -60,7 +89,7 @@ class Seam:
             self._placed = self._original = None
 
 
-def _root_call(watch: Watch) -> Callable[[Any, Seam], Any]:
+def _root_call(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
     """Call of a module from the script: nested calls take the shortest way through."""
     import torch
     from torch.compiler import is_compiling
@@ -90,7 +119,7 @@ def _root_call(watch: Watch) -> Callable[[Any, Seam], Any]:
     return make
 
 
-def _timed(watch: Watch, phase_index: int) -> Any:
+def _timed(watch: SeamObserver, phase_index: int) -> Any:
     """Charge a function to a phase."""
     from torch.compiler import is_compiling
 
@@ -112,7 +141,7 @@ def _timed(watch: Watch, phase_index: int) -> Any:
     return make
 
 
-def _differentiate(watch: Watch) -> Callable[[Any, Seam], Any]:
+def _differentiate(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
     from torch.compiler import is_compiling
 
     def make(original: Any, seam: Seam) -> Any:
@@ -127,7 +156,7 @@ def _differentiate(watch: Watch) -> Callable[[Any, Seam], Any]:
     return make
 
 
-def _loader_iter(watch: Watch) -> Callable[[Any, Seam], Any]:
+def _loader_iter(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
     def make(original: Any, seam: Seam) -> Any:
         @wraps(original)
         def iterate(self: Any) -> Any:
@@ -140,7 +169,7 @@ def _loader_iter(watch: Watch) -> Callable[[Any, Seam], Any]:
     return make
 
 
-def _loader_next(watch: Watch) -> Callable[[Any, Seam], Any]:
+def _loader_next(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
     def make(original: Any, seam: Seam) -> Any:
         @wraps(original)
         def advance(self: Any) -> Any:
@@ -183,7 +212,7 @@ class _Guise:
         return self._original if instance is None else MethodType(self._replacement, instance)
 
 
-def _transfer(watch: Watch) -> Callable[[Any, Seam], Any]:
+def _transfer(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
     from torch.compiler import is_compiling
 
     def make(original: Any, seam: Seam) -> Any:
@@ -198,7 +227,7 @@ def _transfer(watch: Watch) -> Callable[[Any, Seam], Any]:
     return make
 
 
-def steering(watch: Watch) -> tuple[Seam, ...]:
+def steering(watch: SeamObserver) -> tuple[Seam, ...]:
     """Return the seams through which levers act: root calls and loaders."""
     import torch
     from torch.utils.data import dataloader
@@ -226,7 +255,7 @@ def _switched_on(lines: list[tuple[str, int]]) -> Callable[[Any, Seam], Any]:
     return make
 
 
-def watching(watch: Watch) -> tuple[Seam, ...]:
+def watching(watch: SeamObserver) -> tuple[Seam, ...]:
     """Return the further seams that only measuring needs."""
     import torch
     from torch.utils.data import dataloader
@@ -242,7 +271,7 @@ def watching(watch: Watch) -> tuple[Seam, ...]:
     )
 
 
-def differentiating(watch: Watch) -> tuple[Seam, ...]:
+def differentiating(watch: SeamObserver) -> tuple[Seam, ...]:
     """Return the seams at which gradients are computed; `Tensor.backward` comes by here."""
     import torch
 
@@ -259,7 +288,7 @@ def differentiated(args: Any, kwargs: Any) -> tuple[Any, ...]:
     return tuple(root for root in roots if isinstance(root, torch.Tensor))
 
 
-def fetching(watch: Watch) -> tuple[Seam, ...]:
+def fetching(watch: SeamObserver) -> tuple[Seam, ...]:
     """Return the seams at which a batch is made; they stay in forked loader workers."""
     from torch.utils.data._utils import fetch
 
@@ -267,7 +296,7 @@ def fetching(watch: Watch) -> tuple[Seam, ...]:
     return tuple(Seam(kind, "fetch", watch.fetches.timed) for kind in kinds)
 
 
-def moving(watch: Watch) -> tuple[Seam, ...]:
+def moving(watch: SeamObserver) -> tuple[Seam, ...]:
     """Return the seams at which a tensor goes from one device to another."""
     import torch
 

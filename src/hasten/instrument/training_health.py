@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.instrument.accelerators import is_capturing
 from hasten.instrument.seams import differentiated
 from hasten.instrument.steps_in_progress import steps_around
+from hasten.instrument.weight_samples import read_some, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 WINDOW_COUNT = 8
 """Steps over which losses are summed up; the movement of the weights is read after each."""
 
-_TENSOR_COUNT, _SLICE_COUNT, _VALUE_COUNT = 4, 4096, 256
 _MOST_LOSSES_COUNT = 4096
 
 
@@ -209,23 +209,3 @@ class TrainingHealthMonitor:
         for module in list(self._watch.live.roots.known):
             found.update((id(p), p) for p in module.parameters())
         return spread(list(found.values()))
-
-
-def spread(parameters: Sequence[Any]) -> list[Any]:
-    """Return a few of the tensors that are trained, of one device and from all over."""
-    import torch
-
-    trained = [
-        p for p in parameters
-        if p.requires_grad and p.is_floating_point() and p.layout == torch.strided
-    ]  # fmt: skip
-    trained = [p for p in trained if p.device == trained[0].device]
-    return trained[:: max(1, -(-len(trained) // _TENSOR_COUNT))]
-
-
-def read_some(parameter: Any) -> Any:
-    """Return a copy of some values of a tensor, the same ones in any memory layout."""
-    part = parameter.detach()
-    while part.dim() > 1 and part.numel() > _SLICE_COUNT:
-        part = part[len(part) // 2]
-    return part.reshape(-1)[:_VALUE_COUNT].clone()

@@ -18,7 +18,7 @@ from hasten.instrument.samples import SampleCounter, quietly
 from hasten.instrument.starts import StartClock
 from hasten.instrument.step_cycle import Cycle
 from hasten.instrument.steps_in_progress import asks_backward_id, steps_around
-from hasten.instrument.training_health import read_some, spread
+from hasten.instrument.weight_samples import read_some, spread
 from hasten.records import Phase
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hasten.loader.indices import foreseen
 from hasten.loader.proofs import Permit
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hasten.loader.cache_warmup import CacheWarmup
-    from hasten.loader.epoch_iterator import EpochIterator
+    from hasten.loader.indices import Stream
     from hasten.loader.workers.pool import Pool
 
 LOOP_DRAWS = "the training loop draws random numbers between two batches"
@@ -38,6 +38,18 @@ _PATIENCE_S = 10.0
 _PATIENCE_RATIO = 20.0
 _MOST_MISSES = 3
 _MOST_VAIN = 2
+
+
+class Epoch(Protocol):
+    """A pass over a loader, as far as its state asks for it: `epoch_iterator.EpochIterator`."""
+
+    loader: Any
+    stream: Stream
+    key: int
+    chain: tuple[States, int] | None
+
+    def look_again(self) -> None:
+        """Decide anew who fetches, before the next batch."""
 
 
 class LoaderState:
@@ -148,7 +160,7 @@ class LoaderState:
         """The main process should make the items of a loader that has workers, if it can."""
         return self._wants_none and not self._here_off
 
-    def learn_of_workers(self, epoch: EpochIterator, *, drew: bool) -> None:
+    def learn_of_workers(self, epoch: Epoch, *, drew: bool) -> None:
         """Note a batch of the script's own workers that left the dataset alone."""
         self._drew = self._drew or drew
         self._proof_count += 1
@@ -165,7 +177,7 @@ class LoaderState:
         """The next batches should be observed, to know whether other processes may make them."""
         return self._wants_workers and not self._settled and not self._workers_off
 
-    def observe(self, epoch: EpochIterator, fetch: Callable[[], Any], count: int) -> Any:
+    def observe(self, epoch: Epoch, fetch: Callable[[], Any], count: int) -> Any:
         """Fetch a batch here and learn from it.
 
         Args:
@@ -183,7 +195,7 @@ class LoaderState:
             raise found
         return found
 
-    def _learn(self, epoch: EpochIterator) -> None:
+    def _learn(self, epoch: Epoch) -> None:
         (old_key, old, _), (key, new, _) = self._observations[-2:]
         drew = [(m.before, m.after, count) for _, m, count in self._observations if m.drew]
         self.draws = bool(drew)
@@ -205,7 +217,7 @@ class LoaderState:
         if not self.curious:
             epoch.look_again()
 
-    def foresee(self, epoch: EpochIterator, count: int) -> States | None:
+    def foresee(self, epoch: Epoch, count: int) -> States | None:
         """Return the states before the next batch, None where the one helper goes on itself.
 
         Args:
@@ -394,9 +406,7 @@ class LoaderState:
             patience_s=_PATIENCE_S + _PATIENCE_RATIO * self._slowest_s,
         )  # fmt: skip
 
-    def streams_here(
-        self, epoch: EpochIterator, logical_count: int, starts: dict[int, States]
-    ) -> Streams:
+    def streams_here(self, epoch: Epoch, logical_count: int, starts: dict[int, States]) -> Streams:
         """Return the random streams of the script's workers, for a pass in this process."""
         if self._streams is None or self._streams.key != epoch.key or epoch.key:
             self._streams = Streams(

@@ -17,8 +17,9 @@ from hasten.trials.deadline import NEVER
 from hasten.trials.isolation.scratch import make_folder
 from hasten.trials.recording import RecordingSpec, Running, recorded
 from hasten.verify import distribution, gates, learning, precision
+from hasten.verify.distances import alike
 from hasten.verify.loss_envelope import envelope_of
-from hasten.verify.recorded_run import RecordedRun, alike, read_evidence
+from hasten.verify.recorded_run import RecordedRun, read_evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hasten.verify.distances import distance
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from numpy.typing import ArrayLike, NDArray
 
-_DRIFTED_DISTANCE = 1e-4
 NOTHING: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
 
 
@@ -110,38 +107,6 @@ class RecordedRun:
             tail=NOTHING,
             averages=self.averages if step_count >= len(self.gradients) else (),
         )
-
-
-def alike(first: RecordedRun, *others: RecordedRun) -> tuple[RecordedRun, ...]:
-    """Return runs as far as all of them take the same way, `first` in front.
-
-    A line search takes another number of losses where one bit differs: what comes after that is
-    no longer the same computation. Such an optimizer remembers more than weights, which nobody
-    teaches, so that the runs part long before it shows in a number. Nor is it the same after the
-    batches of `first`, where a run was fed with them and there were no more.
-    """
-    count = min(run.step_count for run in (first, *others))
-    for run in others:
-        fed = run.fed_step_count if first.batches else None
-        count = min(count, _parted(first, run), fed or count)
-    if any(run.losses_at != first.losses_at for run in others):
-        count = min(count, *(_drifted(first, run) for run in others))
-    return tuple(run.until(count) for run in (first, *others))
-
-
-def _parted(first: RecordedRun, other: RecordedRun) -> int:
-    """Return the steps before the first one with another number of losses."""
-    pairs = enumerate(zip(first.losses_at, other.losses_at, strict=False))
-    return next((step for step, (own, its) in pairs if own != its), first.step_count)
-
-
-def _drifted(first: RecordedRun, other: RecordedRun) -> int:
-    """Return the steps before the first one whose gradients differ by more than rounding."""
-    if other.gradients_taught:
-        return first.step_count
-    pairs = enumerate(zip(other.gradients, first.gradients, strict=False))
-    apart = (step for step, (its, own) in pairs if distance(its, own) > _DRIFTED_DISTANCE)
-    return next(apart, first.step_count)
 
 
 def _same(left: ArrayLike, right: ArrayLike) -> bool:

@@ -15,7 +15,7 @@ from hasten.loader.proof.word_list import words
 if TYPE_CHECKING:
     import ast
 
-    from hasten.loader.proof.body import Body
+    from hasten.loader.proof.frame import Frame
 
 _CODE = (FunctionType, MethodType, BuiltinFunctionType)
 _FLAT = words(
@@ -28,12 +28,12 @@ _FLAT = words(
 _OF_FUNCTIONS = ("__name__", "__qualname__", "__doc__", "__module__")
 
 
-def read(body: Body, node: Any) -> Value:
+def read(body: Frame, node: Any) -> Value:
     """Follow `owner.name`."""
     return attribute(body, body.value(node.value), node.attr, node)
 
 
-def attribute(body: Body, owner: Value, name: str, node: ast.AST) -> Value:
+def attribute(body: Frame, owner: Value, name: str, node: ast.AST) -> Value:
     """Return what `owner.name` may be, where it is not called at once."""
     if owner.objects is not None:
         return either(*(of_object(body, one, name, node) for one in few(owner.objects)))
@@ -56,7 +56,7 @@ def few(objects: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple({(type(one) if is_atomic(one) else id(one)): one for one in objects}.values())
 
 
-def _of_made(body: Body, owner: Value, name: str, node: ast.AST) -> Value:
+def _of_made(body: Frame, owner: Value, name: str, node: ast.AST) -> Value:
     """Return an attribute of an object of the script's that was made for the batch."""
     assert owner.kind is not None  # noqa: S101
     found = attribute_of(owner.kind, name)
@@ -73,7 +73,7 @@ def _of_made(body: Body, owner: Value, name: str, node: ast.AST) -> Value:
     return either(mine, body.reads.load(found))
 
 
-def of_module(body: Body, module: Any, name: str, node: ast.AST) -> Value | None:
+def of_module(body: Frame, module: Any, name: str, node: ast.AST) -> Value | None:
     """Return a variable of a module; None where it has none of that name."""
     if not isinstance(module, ModuleType):
         return of_object(body, module, name, node)
@@ -87,7 +87,7 @@ def of_module(body: Body, module: Any, name: str, node: ast.AST) -> Value | None
         return None
 
 
-def of_object(body: Body, one: Any, name: str, node: ast.AST) -> Value:
+def of_object(body: Frame, one: Any, name: str, node: ast.AST) -> Value:
     """Return what an attribute of a live object is."""
     if isinstance(one, ModuleType):
         found = of_module(body, one, name, node)
@@ -102,7 +102,7 @@ def of_object(body: Body, one: Any, name: str, node: ast.AST) -> Value:
     return _of_users(body, one, name, node)
 
 
-def _of_users(body: Body, one: Any, name: str, node: ast.AST) -> Value:
+def _of_users(body: Frame, one: Any, name: str, node: ast.AST) -> Value:
     """Return an attribute of an object of the script's, or of a class."""
     if name == "__class__" and not isinstance(one, type):
         return live(type(one))
@@ -129,7 +129,7 @@ def _is_cached(one: Any, name: str) -> bool:
     return any(isinstance(vars(kind).get(name), cached_property) for kind in type(one).__mro__)
 
 
-def _of_library(body: Body, one: Any, name: str, node: ast.AST) -> Value:
+def _of_library(body: Frame, one: Any, name: str, node: ast.AST) -> Value:
     """Return an attribute of an object of a library: its data where it has any, else a figure."""
     if is_atomic(one):
         return new(flat=True)

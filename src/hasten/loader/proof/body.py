@@ -13,7 +13,7 @@ from hasten.loader.proof.values import Value, either, live, new, sign, unknown
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hasten.loader.proof.follower import Follower
+    from hasten.loader.proof.frame import CallFollower
 
 Environment = dict[str, Value]
 _MOST_ROUNDS = 12
@@ -33,7 +33,7 @@ class Body:
 
     def __init__(  # noqa: PLR0917
         self,
-        follower: Follower,
+        follower: CallFollower,
         path: str,
         space: dict[str, Any],
         enclosed: Mapping[str, Value],

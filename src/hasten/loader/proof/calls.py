@@ -20,15 +20,13 @@ from hasten.loader.proof import (
     transforms,
 )
 from hasten.loader.proof.source import is_user_class, is_user_file, is_user_function
-from hasten.loader.proof.values import Value, either, live, unknown
+from hasten.loader.proof.values import MANY, Value, either, live, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hasten.loader.proof.body import Body
+    from hasten.loader.proof.frame import Frame
 
-MANY = unknown()
-"""Stands for any number of further arguments."""
 
 _ROUTINES = {
     "ufunc", "method_descriptor", "builtin_function_or_method", "method-wrapper",
@@ -37,7 +35,7 @@ _ROUTINES = {
 }  # fmt: skip
 
 
-def call(body: Body, node: Any) -> Value:
+def call(body: Frame, node: Any) -> Value:
     """Follow a call; return what it may return."""
     if isinstance(node.func, ast.Attribute) and _is_super(node.func.value):
         return _super_call(body, node)
@@ -56,7 +54,7 @@ def call(body: Body, node: Any) -> Value:
     return call_value(body, body.value(node.func), args, named, node)
 
 
-def arguments(body: Body, node: Any) -> list[Value]:
+def arguments(body: Frame, node: Any) -> list[Value]:
     """Return the positional arguments of a call; what follows a star may be any of the rest."""
     found: list[Value] = []
     for position, one in enumerate(node.args):
@@ -75,7 +73,7 @@ def _is_super(node: ast.expr) -> bool:
     )
 
 
-def _super_call(body: Body, node: Any) -> Value:
+def _super_call(body: Frame, node: Any) -> Value:
     """Follow `super().method(...)`."""
     given = [body.value(one) for one in node.func.value.args]
     owner = given[0].only if given else body.owner
@@ -98,7 +96,7 @@ def _super_call(body: Body, node: Any) -> Value:
 
 
 def _of_parent(  # noqa: PLR0917
-    body: Body, bound: Any, name: str, args: list[Value], named: Mapping[str, Value], node: ast.AST
+    body: Frame, bound: Any, name: str, args: list[Value], named: Mapping[str, Value], node: ast.AST
 ) -> Value:
     target = attributes.after(bound, name)
     if target is None or target is object.__init__:
@@ -111,7 +109,7 @@ def _of_parent(  # noqa: PLR0917
 
 
 def _of_rest(  # noqa: PLR0917
-    body: Body, first: Value, rest: tuple[type, ...], name: str, args: list[Value],
+    body: Frame, first: Value, rest: tuple[type, ...], name: str, args: list[Value],
     named: Mapping[str, Value], node: ast.AST,
 ) -> Value:  # fmt: skip
     """Follow a method of the parents of a class of which items make an object."""
@@ -127,7 +125,7 @@ def _of_rest(  # noqa: PLR0917
 
 
 def call_method(  # noqa: PLR0917
-    body: Body, owner: Value, name: str, args: list[Value], named: Mapping[str, Value], node: Any
+    body: Frame, owner: Value, name: str, args: list[Value], named: Mapping[str, Value], node: Any
 ) -> Value:
     """Follow `owner.name(...)`."""
     if owner.objects is None:
@@ -139,7 +137,7 @@ def call_method(  # noqa: PLR0917
 
 
 def _of_made(  # noqa: PLR0917
-    body: Body, owner: Value, name: str, args: list[Value], named: Mapping[str, Value], node: Any
+    body: Frame, owner: Value, name: str, args: list[Value], named: Mapping[str, Value], node: Any
 ) -> Value:
     """Follow a method of an object of the script's that was made for the batch."""
     assert owner.kind is not None  # noqa: S101
@@ -158,7 +156,7 @@ def _of_made(  # noqa: PLR0917
 
 
 def _call_of(  # noqa: PLR0917
-    body: Body, one: Any, name: str, args: list[Value], named: Mapping[str, Value], node: Any
+    body: Frame, one: Any, name: str, args: list[Value], named: Mapping[str, Value], node: Any
 ) -> Value:
     if isinstance(one, ModuleType):
         found = attributes.of_module(body, one, name, node)
@@ -183,7 +181,7 @@ def _call_of(  # noqa: PLR0917
 
 
 def call_value(
-    body: Body, callee: Value, args: list[Value], named: Mapping[str, Value], node: Any
+    body: Frame, callee: Value, args: list[Value], named: Mapping[str, Value], node: Any
 ) -> Value:
     """Follow a call of whatever a value may be."""
     if callee.made is not None:
@@ -193,7 +191,7 @@ def call_value(
         function = objects.attribute_of(kind, "__call__") if kind is not None else None
         if kind is not None and is_user_class(kind) and isinstance(function, FunctionType):
             return body.follower.call(function, [callee, *args], named, body, node)
-        if kind is not None and callee.fresh and transforms.is_transform(kind):
+        if kind is not None and callee.fresh and library.is_transform(kind):
             return transforms.call_made(body, callee, args, node)
         shown = ast.unparse(node)[:40] if isinstance(node, ast.expr) else "?"
         return body.gap(f"it calls what nobody can know: `{shown}`", node)
@@ -202,7 +200,7 @@ def call_value(
 
 
 def call_object(
-    body: Body, one: Any, args: list[Value], named: Mapping[str, Value], node: Any,
+    body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any,
     *, module: str | None,
 ) -> Value:  # fmt: skip
     """Follow a call of a live object.
@@ -227,7 +225,7 @@ def call_object(
 
 
 def _routine(  # noqa: PLR0917
-    body: Body, one: Any, args: list[Value], named: Mapping[str, Value], node: Any,
+    body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any,
     module: str | None,
 ) -> Value:  # fmt: skip
     """Follow a call of a function that is written in C."""
@@ -241,7 +239,7 @@ def _routine(  # noqa: PLR0917
 
 
 def _wrapped(
-    body: Body, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
+    body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
 ) -> Value:
     """Follow a call of a `partial`, or of what remembers its results."""
     if isinstance(one, memoised):
@@ -256,7 +254,7 @@ def _wrapped(
 
 
 def _python(  # noqa: PLR0917
-    body: Body, one: Any, args: list[Value], named: Mapping[str, Value], node: Any,
+    body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any,
     module: str | None,
 ) -> Value:  # fmt: skip
     """Follow a call of a function or of a bound method that is written in Python."""

@@ -14,7 +14,7 @@ from hasten.loader.proof.values import Value, either, elements, live, new, unkno
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hasten.loader.proof.body import Body
+    from hasten.loader.proof.frame import Frame
 
 _MOST_MEMBERS = 1 << 24
 _SCALARS = {int, float, str, bytes, bool, type(None)}
@@ -24,7 +24,7 @@ _CONSUMING = {
 }  # fmt: skip
 
 
-def subscript(body: Body, node: Any) -> Value:
+def subscript(body: Frame, node: Any) -> Value:
     """Follow `owner[key]`."""
     owner, key = body.value(node.value), body.value(node.slice)
     operators.implied(
@@ -47,7 +47,7 @@ def _has_slice(key: ast.expr) -> bool:
     return any(isinstance(part, ast.Slice) for part in parts)
 
 
-def _is_sliced(body: Body, owner: Value, key: Value) -> bool:
+def _is_sliced(body: Frame, owner: Value, key: Value) -> bool:
     """Return whether indexing may give a list of members, not one of them."""
     if key.flat or owner.flat or not _may_be_slice(body, key):
         return False
@@ -56,7 +56,7 @@ def _is_sliced(body: Body, owner: Value, key: Value) -> bool:
     return owner.fresh and owner.kind in (list, tuple)
 
 
-def _may_be_slice(body: Body, key: Value) -> bool:
+def _may_be_slice(body: Frame, key: Value) -> bool:
     if key.objects is not None:
         return any(type(one) is slice for one in key.objects)
     if key.kind is not None:
@@ -71,7 +71,7 @@ def has_positions(value: Value) -> bool:
     return all(type(one) in (tuple, list) or isinstance(one, tuple) for one in value.objects)
 
 
-def member(body: Body, owner: Value, key: Any, node: ast.AST | None) -> Value:
+def member(body: Frame, owner: Value, key: Any, node: ast.AST | None) -> Value:
     """Return what `owner[key]` may be; an ellipsis stands for any key."""
     if owner.objects is None:
         if owner.kind is not None and is_user_class(owner.kind):
@@ -106,7 +106,7 @@ def _quick(objects: tuple[Any, ...], key: Any) -> Sequence[Any] | None:
         return None
 
 
-def _each(body: Body, objects: tuple[Any, ...], key: Any, node: ast.AST | None) -> Value:
+def _each(body: Frame, objects: tuple[Any, ...], key: Any, node: ast.AST | None) -> Value:
     found: list[Value] = []
     loose: list[Any] = []
     for one in objects:
@@ -122,13 +122,13 @@ def _each(body: Body, objects: tuple[Any, ...], key: Any, node: ast.AST | None) 
     return either(*found)
 
 
-def _summed(body: Body, parts: Sequence[Any]) -> Value:
+def _summed(body: Frame, parts: Sequence[Any]) -> Value:
     if len(parts) > 1 and set(map(type, parts)) <= _SCALARS:
         return new(flat=True)
     return body.reads.load(*parts) if parts else unknown()
 
 
-def _member_of(body: Body, one: Any, key: Any, node: ast.AST | None) -> Value | tuple[Any, ...]:
+def _member_of(body: Frame, one: Any, key: Any, node: ast.AST | None) -> Value | tuple[Any, ...]:
     """Return the members of a live object that a key may name, or what they may be."""
     kind = type(one)
     if kind.__name__ == "defaultdict":
@@ -146,7 +146,7 @@ def _member_of(body: Body, one: Any, key: Any, node: ast.AST | None) -> Value | 
         return held
 
 
-def _part_of_array(body: Body, one: Any, node: ast.AST | None) -> Value:
+def _part_of_array(body: Frame, one: Any, node: ast.AST | None) -> Value:
     whole = live(one)
     if whole.flat and not isinstance(one, type):
         return Value(None, fresh=whole.fresh, shares=whole.shares, flat=True)
@@ -162,7 +162,7 @@ def _has_stock_items(kind: type) -> bool:
     return found in (list.__getitem__, dict.__getitem__, tuple.__getitem__)
 
 
-def iterated(body: Body, owner: Value, node: ast.AST | None) -> Value:
+def iterated(body: Frame, owner: Value, node: ast.AST | None) -> Value:
     """Return what the members of an iterated value may be."""
     if owner.objects is None:
         operators.implied(body, owner, node)
@@ -194,7 +194,7 @@ def _iterates_itself(one: Any) -> bool:
 # ---- displays and comprehensions
 
 
-def sequence(body: Body, node: Any) -> Value:
+def sequence(body: Frame, node: Any) -> Value:
     """Follow `[...]`, `(...)` and `{...}`."""
     parts = [
         iterated(body, body.value(one.value), one) if isinstance(one, ast.Starred)
@@ -207,7 +207,7 @@ def sequence(body: Body, node: Any) -> Value:
     return _container(body, parts, kind=tuple if isinstance(node, ast.Tuple) else list)
 
 
-def _container(body: Body, parts: Sequence[Value], kind: type | None) -> Value:
+def _container(body: Frame, parts: Sequence[Value], kind: type | None) -> Value:
     holds = any(not (part.flat and part.fresh) and body.reads.holds(part) for part in parts)
     onlies = [part.only for part in parts]
     if kind is tuple and not holds and all(part.flat for part in parts) and ... not in onlies:
@@ -215,7 +215,7 @@ def _container(body: Body, parts: Sequence[Value], kind: type | None) -> Value:
     return new(shares=holds, kind=kind)
 
 
-def dictionary(body: Body, node: Any) -> Value:
+def dictionary(body: Frame, node: Any) -> Value:
     """Follow `{key: value}`."""
     keys = [body.value(one) for one in node.keys if one is not None]
     for key in keys:
@@ -223,7 +223,7 @@ def dictionary(body: Body, node: Any) -> Value:
     return _container(body, [*keys, *(body.value(one) for one in node.values)], kind=dict)
 
 
-def comprehension(body: Body, node: Any) -> Value:
+def comprehension(body: Frame, node: Any) -> Value:
     """Follow a comprehension or a generator expression."""
     inner = list(ast.walk(node))
     walrus = any(isinstance(one, ast.NamedExpr) for one in inner)
@@ -249,7 +249,7 @@ def comprehension(body: Body, node: Any) -> Value:
     return either(*found)
 
 
-def _made(body: Body, node: Any, first: Value) -> Value:
+def _made(body: Frame, node: Any, first: Value) -> Value:
     for position, generator in enumerate(node.generators):
         if position > 0:
             first = iterated(body, body.value(generator.iter), generator.iter)

@@ -14,14 +14,14 @@ from hasten.loader.proof.values import Value, either, live, new, unknown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hasten.loader.proof.body import Body
+    from hasten.loader.proof.frame import Frame
 
 member, iterated, has_positions = (
     containers.member, containers.iterated, containers.has_positions,
 )  # fmt: skip
 
 
-def value(body: Body, node: ast.expr) -> Value:
+def value(body: Frame, node: ast.expr) -> Value:
     """Return what an expression may be."""
     follow = _EXPRESSIONS.get(type(node))
     if follow is None:
@@ -29,13 +29,13 @@ def value(body: Body, node: ast.expr) -> Value:
     return follow(body, node)
 
 
-def tested(body: Body, node: ast.expr) -> bool | None:
+def tested(body: Frame, node: ast.expr) -> bool | None:
     """Follow a test; return its outcome, None where nobody knows."""
     found = body.value(node)
     return operators.tested(body, found, node)
 
 
-def enter(body: Body, value: Value, node: ast.AST) -> Value:
+def enter(body: Frame, value: Value, node: ast.AST) -> Value:
     """Follow the beginning and the end of a `with` block; return what it is entered with."""
     if value.fresh and value.kind is not None and is_user_class(value.kind):
         found = body.follower.method(value, "__enter__", [], {}, body, node)
@@ -48,7 +48,7 @@ def enter(body: Body, value: Value, node: ast.AST) -> Value:
     return value
 
 
-def matched(body: Body, subject: Value, pattern: ast.pattern) -> None:
+def matched(body: Frame, subject: Value, pattern: ast.pattern) -> None:
     """Follow a pattern of a `match` statement: what it captures may be any part."""
     body.ask(subject, "*", pattern)
     for node in ast.walk(pattern):
@@ -64,7 +64,7 @@ def matched(body: Body, subject: Value, pattern: ast.pattern) -> None:
             body.bind(name, found)
 
 
-def imported(body: Body, node: Any) -> Iterator[tuple[str, Value]]:
+def imported(body: Frame, node: Any) -> Iterator[tuple[str, Value]]:
     """Follow an import: nothing runs where the module is loaded."""
     for alias in node.names:
         bound = alias.asname or alias.name.partition(".")[0]
@@ -85,24 +85,24 @@ def imported(body: Body, node: Any) -> Iterator[tuple[str, Value]]:
             yield bound, live(whole if alias.asname else sys.modules[bound])
 
 
-def _constant(body: Body, node: Any) -> Value:
+def _constant(body: Frame, node: Any) -> Value:
     del body
     return live(node.value)
 
 
-def _name(body: Body, node: Any) -> Value:
+def _name(body: Frame, node: Any) -> Value:
     found: Value = body.name(node.id)
     return found
 
 
-def _choice(body: Body, node: Any) -> Value:
+def _choice(body: Frame, node: Any) -> Value:
     known = tested(body, node.test)
     if known is not None:
         return body.value(node.body if known else node.orelse)
     return either(body.value(node.body), body.value(node.orelse))
 
 
-def _text(body: Body, node: Any) -> Value:
+def _text(body: Frame, node: Any) -> Value:
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
             shown = body.value(part.value)
@@ -112,30 +112,30 @@ def _text(body: Body, node: Any) -> Value:
     return new(flat=True)
 
 
-def _lambda(body: Body, node: Any) -> Value:
+def _lambda(body: Frame, node: Any) -> Value:
     return Value(None, fresh=True, shares=False, made=(node, body))
 
 
-def _slice(body: Body, node: Any) -> Value:
+def _slice(body: Frame, node: Any) -> Value:
     parts = [body.value(one) for one in (node.lower, node.upper, node.step) if one is not None]
     shares = any(body.reads.holds(part) and not part.flat for part in parts)
     return new(shares=shares, kind=slice)
 
 
-def _walrus(body: Body, node: Any) -> Value:
+def _walrus(body: Frame, node: Any) -> Value:
     found = body.value(node.value)
     body.assign(node.target, found)
     return found
 
 
-def _yield(body: Body, node: Any) -> Value:
+def _yield(body: Frame, node: Any) -> Value:
     given = live(None) if node.value is None else body.value(node.value)
     holds = body.reads.holds(given) and not (given.flat and given.fresh)
     body.returned.append(new(shares=holds, kind=list))
     return unknown()
 
 
-_EXPRESSIONS: dict[type, Callable[[Body, Any], Value]] = {
+_EXPRESSIONS: dict[type, Callable[[Frame, Any], Value]] = {
     ast.Constant: _constant, ast.Name: _name, ast.Attribute: attributes.read,
     ast.Subscript: containers.subscript, ast.BinOp: operators.binary,
     ast.Compare: operators.compare, ast.BoolOp: operators.boolean,

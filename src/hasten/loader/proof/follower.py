@@ -7,15 +7,15 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof import body as bodies
-from hasten.loader.proof import calls
+from hasten.loader.proof import calls, transforms
 from hasten.loader.proof.objects import attribute_of
 from hasten.loader.proof.source import function_of
-from hasten.loader.proof.values import Value, either, new, sign, unknown
+from hasten.loader.proof.values import MANY, Value, either, new, sign, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hasten.loader.proof.body import Body
+    from hasten.loader.proof.frame import Frame
     from hasten.loader.proof.reads import Reads
 
 _DEEPEST = 24
@@ -41,7 +41,7 @@ class Follower:
         self._depth = self._count = 0
 
     def method(  # noqa: PLR0917
-        self, owner: Value, name: str, args: list[Value], named: Mapping[str, Value], body: Body,
+        self, owner: Value, name: str, args: list[Value], named: Mapping[str, Value], body: Frame,
         node: ast.AST | None,
     ) -> Value:  # fmt: skip
         """Follow a method of an object of the script's, by the objects or the class it has."""
@@ -59,7 +59,7 @@ class Follower:
         return either(*found)
 
     def call(
-        self, function: Any, args: list[Value], named: Mapping[str, Value], body: Body,
+        self, function: Any, args: list[Value], named: Mapping[str, Value], body: Frame,
         node: ast.AST | None,
     ) -> Value:  # fmt: skip
         """Follow a function that is written in Python; return what it may return."""
@@ -89,7 +89,7 @@ class Follower:
     def inner(self, callee: Value, args: list[Value], named: Mapping[str, Value]) -> Value:
         """Follow a function or lambda that is defined in the code itself."""
         node: Any = callee.made[0]
-        around: Body = callee.made[1]
+        around: Frame = callee.made[1]
         if self._is_too_large():
             return around.gap("its code is too large to be followed", node)
         positions = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
@@ -103,7 +103,7 @@ class Follower:
             self, around.path, around.space, around.enclosing(), around.owner, variables
         ), node)  # fmt: skip
 
-    def apart(self, one: Any, args: list[Value], named: Mapping[str, Value], body: Body,
+    def apart(self, one: Any, args: list[Value], named: Mapping[str, Value], body: Frame,
               node: ast.AST | None) -> str:  # fmt: skip
         """Follow a call as if nothing were known; return what of it differs from time to time."""
         known, self._known = self._known, {}
@@ -118,7 +118,25 @@ class Follower:
         self._known = known
         return found
 
-    def _run(self, body: Body, tree: Any) -> Value:
+    def live(
+        self, body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
+    ) -> Value:
+        """Follow a call of a live object."""
+        return calls.call_object(body, one, args, named, node, module=None)
+
+    def value(
+        self, body: Frame, callee: Value, args: list[Value], named: Mapping[str, Value], node: Any
+    ) -> Value:
+        """Follow a call of whatever a value may be."""
+        return calls.call_value(body, callee, args, named, node)
+
+    def transform(
+        self, body: Frame, kind: type, args: list[Value], named: Mapping[str, Value], node: Any
+    ) -> Value:
+        """Follow the making of a transform of a library's class."""
+        return transforms.make(body, kind, args, named, node)
+
+    def _run(self, body: Frame, tree: Any) -> Value:
         self._depth += 1
         try:
             return body.run(_statements(tree))
@@ -156,12 +174,12 @@ class Follower:
         count = code.co_argcount
         names = code.co_varnames[: count + code.co_kwonlyargcount]
         found = dict(zip(names[:count], args, strict=False))
-        found = {name: value for name, value in found.items() if value is not calls.MANY}
+        found = {name: value for name, value in found.items() if value is not MANY}
         found |= {name: value for name, value in named.items() if name in names}
         defaults = function.__defaults__ or ()
         given = dict(zip(names[count - len(defaults) : count], defaults, strict=True))
         given |= function.__kwdefaults__ or {}
-        open_ended = "**" in named or any(one is calls.MANY for one in args)
+        open_ended = "**" in named or any(one is MANY for one in args)
         for name in names:
             if name not in found:
                 known = name in given and not open_ended

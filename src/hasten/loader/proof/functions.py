@@ -9,21 +9,18 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof import (
-    calls,
     introspection,
     library,
-    methods,
     objects,
     operators,
-    transforms,
 )
 from hasten.loader.proof.source import is_generated, is_user_class, is_user_file
-from hasten.loader.proof.values import Value, new, unknown
+from hasten.loader.proof.values import MANY, Value, is_numeric, new, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hasten.loader.proof.body import Body
+    from hasten.loader.proof.frame import Frame
 
 GENERATORS = {"Generator", "RandomState", "Random"}
 _UNBOUND = ("method_descriptor", "wrapper_descriptor")
@@ -49,7 +46,7 @@ _CV2_TARGETS = {  # where OpenCV takes an array that it writes into
 
 
 def construct(
-    body: Body, kind: type, args: list[Value], named: Mapping[str, Value], node: Any
+    body: Frame, kind: type, args: list[Value], named: Mapping[str, Value], node: Any
 ) -> Value:
     """Follow the making of an object."""
     values = [*args, *named.values()]
@@ -71,7 +68,7 @@ def construct(
 
 
 def _of_library(
-    body: Body,
+    body: Frame,
     kind: type,
     args: list[Value],
     named: Mapping[str, Value],
@@ -84,8 +81,8 @@ def _of_library(
         body.reads.facts.made.add(kind)
     if issubclass(kind, BaseException):
         return new(shares=shares)
-    if transforms.is_transform(kind):
-        return transforms.make(body, kind, args, named, node)
+    if library.is_transform(kind):
+        return body.follower.transform(body, kind, args, named, node)
     return library_call(body, kind, args, named, node, None, made=kind)
 
 
@@ -104,13 +101,13 @@ def _is_of_namedtuple(function: FunctionType) -> bool:
     return (name == "<string>" and is_generated(function)) or name.startswith("<namedtuple")
 
 
-def _data_class(body: Body, kind: Any, made: Value, node: Any) -> None:
+def _data_class(body: Frame, kind: Any, made: Value, node: Any) -> None:
     fields = kind.__dataclass_fields__.values()
     for one in fields:
         factory = one.default_factory
         users = isinstance(factory, type) and is_user_class(factory)
         if isinstance(factory, FunctionType) or users:
-            found = calls.call_object(body, factory, [], {}, node, module=None)
+            found = body.follower.live(body, factory, [], {}, node)
             made.shares = made.shares or body.reads.holds(found)
     after = objects.attribute_of(kind, "__post_init__")
     if isinstance(after, FunctionType):
@@ -137,13 +134,13 @@ def _homes(one: Any, module: str | None) -> set[str]:
 
 
 def library_call(  # noqa: PLR0917
-    body: Body, one: Any, args: list[Value], named: Mapping[str, Value], node: Any,
+    body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any,
     module: str | None, *, made: type | None = None,
 ) -> Value:  # fmt: skip
     """Follow a call of a library's function, by its name."""
     name = getattr(one, "__name__", "")
     homes = _homes(one, module)
-    args = [value for value in args if value is not calls.MANY]
+    args = [value for value in args if value is not MANY]
     special = _special(body, one, name, homes, args, named, node)
     if special is not None:
         return special
@@ -165,7 +162,7 @@ def library_call(  # noqa: PLR0917
         operators.implied(body, value, node, but=_spared(name), deep=not _spared(name))
     if "copy" in named and named["copy"].only is not True:
         name = "asarray"
-    typed = methods.is_numeric(named.get("dtype"))
+    typed = is_numeric(named.get("dtype"))
     return _result(body, name, homes, [*values, *given], made, typed=typed)
 
 
@@ -189,7 +186,7 @@ def _spared(name: str) -> str:
 
 
 def _special(  # noqa: PLR0917
-    body: Body, one: Any, name: str, homes: set[str], args: list[Value],
+    body: Frame, one: Any, name: str, homes: set[str], args: list[Value],
     named: Mapping[str, Value], node: Any,
 ) -> Value | None:  # fmt: skip
     """Follow functions whose effects are in what they are given."""
@@ -214,7 +211,7 @@ def _special(  # noqa: PLR0917
 
 
 def _generator(
-    body: Body, kind: Any, args: list[Value], named: Mapping[str, Value], node: Any
+    body: Frame, kind: Any, args: list[Value], named: Mapping[str, Value], node: Any
 ) -> Value:
     """Follow the making of a random generator: what it is seeded with must be told."""
     values = [*args, *named.values()]
@@ -226,7 +223,7 @@ def _generator(
     return new(kind=kind)
 
 
-def _copied(body: Body, name: str, args: list[Value], node: Any) -> Value:
+def _copied(body: Frame, name: str, args: list[Value], node: Any) -> Value:
     """Follow `copy.copy` and `copy.deepcopy`."""
     value = args[0] if args else unknown()
     if value.flat:
@@ -243,7 +240,7 @@ def _copied(body: Body, name: str, args: list[Value], node: Any) -> Value:
 
 
 def _result(
-    body: Body, name: str, homes: set[str], values: Sequence[Value], made: type | None,
+    body: Frame, name: str, homes: set[str], values: Sequence[Value], made: type | None,
     *, typed: bool,
 ) -> Value:  # fmt: skip
     holds = any(body.reads.holds(one) and not (one.flat and one.fresh) for one in values)
@@ -322,7 +319,9 @@ def _is_processor(device: Value) -> bool:
     )
 
 
-def drawn(body: Body, name: str, args: list[Value], named: Mapping[str, Value], node: Any) -> Value:
+def drawn(
+    body: Frame, name: str, args: list[Value], named: Mapping[str, Value], node: Any
+) -> Value:
     """Follow a draw from a global generator."""
     if not any(library.draws(home, name) for home in _DRAWING):
         return body.gap(f"it calls {name} of the global random generator", node)
@@ -344,7 +343,7 @@ def drawn(body: Body, name: str, args: list[Value], named: Mapping[str, Value], 
 
 
 def follow_functions(
-    body: Body, name: str, args: Sequence[Value], named: Mapping[str, Value], node: Any
+    body: Frame, name: str, args: Sequence[Value], named: Mapping[str, Value], node: Any
 ) -> list[Value]:
     """Follow functions that a library is given to call; return what they may return."""
     found: list[Value] = []
@@ -356,7 +355,7 @@ def follow_functions(
     return found
 
 
-def _followed(body: Body, value: Value, node: Any, *, called: bool) -> list[Value]:
+def _followed(body: Frame, value: Value, node: Any, *, called: bool) -> list[Value]:
     if value.made is not None:
         count = len(value.made[0].args.args)
         return [body.follower.inner(value, [unknown()] * count, {})]
@@ -369,9 +368,9 @@ def _followed(body: Body, value: Value, node: Any, *, called: bool) -> list[Valu
         if isinstance(one, (FunctionType, MethodType)):
             code = getattr(getattr(one, "__func__", one), "__code__", None)
             count = code.co_argcount - isinstance(one, MethodType) if code else 1
-            found.append(calls.call_object(body, one, [unknown()] * count, {}, node, module=None))
+            found.append(body.follower.live(body, one, [unknown()] * count, {}, node))
         elif isinstance(one, BuiltinFunctionType) or (called and _is_callable_instance(one)):
-            found.append(calls.call_object(body, one, [unknown()], {}, node, module=None))
+            found.append(body.follower.live(body, one, [unknown()], {}, node))
         elif called and isinstance(one, type) and is_user_class(one):
             found.append(construct(body, one, [unknown()], {}, node))
     return found
@@ -381,7 +380,9 @@ def _is_callable_instance(one: Any) -> bool:
     return not isinstance(one, type) and callable(one)
 
 
-def _open(body: Body, name: str, args: list[Value], named: Mapping[str, Value], node: Any) -> Value:
+def _open(
+    body: Frame, name: str, args: list[Value], named: Mapping[str, Value], node: Any
+) -> Value:
     body.reads.asks_files(name)
     mode = args[1] if len(args) > 1 else named.get("mode")
     if name == "memmap":

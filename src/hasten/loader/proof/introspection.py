@@ -9,10 +9,10 @@ from hasten.loader.proof.source import is_user_class
 from hasten.loader.proof.values import Value, either, live, new, unknown
 
 if TYPE_CHECKING:
-    from hasten.loader.proof.body import Body
+    from hasten.loader.proof.frame import Frame
 
 
-def asked(body: Body, name: str, args: list[Value], node: Any) -> Value | None:
+def asked(body: Frame, name: str, args: list[Value], node: Any) -> Value | None:
     """Answer `getattr`, `hasattr`, `isinstance`, `callable` and `type` of live objects."""
     owners = args[0].objects if args else None
     if name == "callable" and owners:
@@ -25,7 +25,7 @@ def asked(body: Body, name: str, args: list[Value], node: Any) -> Value | None:
     return _attribute(body, name, args, node) if name in ("getattr", "hasattr") else None
 
 
-def _attribute(body: Body, name: str, args: list[Value], node: Any) -> Value | None:
+def _attribute(body: Frame, name: str, args: list[Value], node: Any) -> Value | None:
     """Answer `getattr` and `hasattr`."""
     if len(args) < 2:
         return None

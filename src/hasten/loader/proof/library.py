@@ -308,6 +308,7 @@ _DRAWN_IN_PLACE = {
     "normal_", "uniform_", "bernoulli_", "exponential_", "cauchy_", "geometric_", "log_normal_",
     "random_", "bernoulli", "multinomial",
 }  # fmt: skip
+_CONTAINERS = ("torch.nn.modules.container", "torch.nn.modules.linear")
 TRANSFORMS = ("torchvision.transforms", "torchaudio.transforms")
 ANALYSED = (
     "torchvision.datasets", "torch.utils.data.dataset", "torch.utils.data._utils.collate",
@@ -393,3 +394,10 @@ def writes_itself(name: str) -> bool:
 def draws_itself(name: str) -> bool:
     """Return whether a method draws from a global random generator."""
     return name in _DRAWN_IN_PLACE
+
+
+def is_transform(kind: type) -> bool:
+    """Return whether a class is a transform of torchvision, or a chain of torch's."""
+    if kind.__module__.startswith(_CONTAINERS):
+        return kind.__name__ in ("Sequential", "Identity")
+    return kind.__module__.startswith((*TRANSFORMS, "torchvision.datasets.vision"))

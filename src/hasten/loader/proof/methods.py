@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.proof import calls, functions, kinds, library, operators
+from hasten.loader.proof import functions, kinds, library, operators
 from hasten.loader.proof.source import is_user_class
-from hasten.loader.proof.values import Value, derived, either, live, new
+from hasten.loader.proof.values import MANY, Value, derived, either, is_numeric, live, new
 from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
     import ast
     from collections.abc import Mapping, Sequence
 
-    from hasten.loader.proof.body import Body
+    from hasten.loader.proof.frame import Frame
 
 _READING = {"read", "readline", "readlines", "readinto", "tell", "seek"}
 _DRAWS_OF_ITS_OWN = words(
@@ -26,7 +26,6 @@ _WITH_OUT = words(
     "round max min all any diagonal trace"
 )
 _VIEWS = ("keys", "values", "items")
-_NUMERIC = ("float", "int", "uint", "bool", "complex", "double", "f", "i", "u", "torch.")
 _OF_ARRAYS = words(
     "reshape transpose permute squeeze unsqueeze ravel swapaxes movedim flatten unflatten view "
     "expand view_as expand_as reshape_as contiguous"
@@ -37,10 +36,10 @@ _FRESH = {"clone", "tolist", "to_list", "to_dict"}
 
 
 def by_name(  # noqa: PLR0917
-    body: Body, owner: Value, name: str, args: list[Value], named: Mapping[str, Value], node: Any
+    body: Frame, owner: Value, name: str, args: list[Value], named: Mapping[str, Value], node: Any
 ) -> Value:
     """Follow a method of an object of a library, or of one that was made for the batch."""
-    args = [value for value in args if value is not calls.MANY]
+    args = [value for value in args if value is not MANY]
     values = [*args, *named.values()]
     body.reads.asks_files(name)
     if why := _refused(body, owner, name, args):
@@ -77,7 +76,7 @@ def _of_texts(owner: Value, name: str, values: Sequence[Value]) -> Value | None:
 
 
 def _of_dictionaries(
-    body: Body, objects: Sequence[Any], name: str, args: Sequence[Value]
+    body: Frame, objects: Sequence[Any], name: str, args: Sequence[Value]
 ) -> Value | None:
     """Return what is got from live dictionaries, where that is known."""
     if not objects or any(type(one) is not dict for one in objects):
@@ -93,7 +92,7 @@ def _values(objects: Sequence[Any]) -> list[Any]:
     return [value for one in objects for value in one.values()]
 
 
-def _refused(body: Body, owner: Value, name: str, args: Sequence[Value]) -> str:
+def _refused(body: Frame, owner: Value, name: str, args: Sequence[Value]) -> str:
     for one in owner.objects or ():
         if type(one).__name__ in functions.GENERATORS:
             return "it draws from a generator of its own"
@@ -138,7 +137,7 @@ def _stays(value: Value) -> bool:
 
 
 def _drawn(  # noqa: PLR0917
-    body: Body, owner: Value, name: str, args: Sequence[Value], named: Mapping[str, Value],
+    body: Frame, owner: Value, name: str, args: Sequence[Value], named: Mapping[str, Value],
     node: ast.AST,
 ) -> Value:  # fmt: skip
     """Follow a method of a generator that was made for the batch."""
@@ -158,7 +157,7 @@ def _drawn(  # noqa: PLR0917
 
 
 def _result(
-    body: Body, owner: Value, name: str, args: Sequence[Value], values: Sequence[Value]
+    body: Frame, owner: Value, name: str, args: Sequence[Value], values: Sequence[Value]
 ) -> Value:
     parts = [owner, *values]
     holds = any(body.reads.holds(one) and not (one.flat and one.fresh) for one in parts)
@@ -181,24 +180,14 @@ def _result(
     return Value(None, fresh=not holds, shares=holds)
 
 
-def is_of_library(body: Body, owner: Value, name: str) -> bool:
+def is_of_library(body: Frame, owner: Value, name: str) -> bool:
     """Return whether a method of what was made for the batch is none of the script's own."""
     facts = body.reads.facts
     users = (kind for kind in facts.made if is_user_class(kind))
     return owner.kind is None and not facts.copies and not any(hasattr(one, name) for one in users)
 
 
-def is_numeric(dtype: Value | None) -> bool:
-    """Return whether what says the type of an array's members says a number."""
-    if dtype is None or not dtype.objects:
-        return False
-    return all(
-        str(getattr(one, "__name__", one)).strip("<>|=").startswith(_NUMERIC)
-        for one in dtype.objects
-    )
-
-
-def _write(body: Body, owner: Value, name: str, values: Sequence[Value], node: ast.AST) -> Value:
+def _write(body: Frame, owner: Value, name: str, values: Sequence[Value], node: ast.AST) -> Value:
     if not owner.fresh:
         return body.gap(f"it writes into what outlives the batch: .{name}()", node)
     if name in ("sort", "reverse", "clear"):

@@ -22,7 +22,7 @@ from hasten.loader.proof.values import (
 from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
-    from hasten.loader.proof.body import Body
+    from hasten.loader.proof.frame import Frame
 
 _FEW = 64
 _COMPARISONS: dict[type, Any] = {
@@ -56,7 +56,7 @@ def special_methods(kind: type) -> list[str]:
 
 
 def implied(
-    body: Body, value: Value, node: ast.AST | None, *, but: str = "", deep: bool = True
+    body: Frame, value: Value, node: ast.AST | None, *, but: str = "", deep: bool = True
 ) -> None:
     """Follow what Python may call of a value without being told: `__str__`, `__eq__`, `__len__`.
 
@@ -78,7 +78,7 @@ def implied(
             _special(body, value, kind, name, node)
 
 
-def _special(body: Body, value: Value, kind: type, name: str, node: ast.AST | None) -> None:
+def _special(body: Frame, value: Value, kind: type, name: str, node: ast.AST | None) -> None:
     owner = value
     if value.objects is not None:
         owner = body.reads.load(*(one for one in value.objects if type(one) is kind))
@@ -90,7 +90,7 @@ def _special(body: Body, value: Value, kind: type, name: str, node: ast.AST | No
         body.gap(f"{kind.__name__}.{name} cannot be followed", node)
 
 
-def binary(body: Body, node: Any) -> Value:
+def binary(body: Frame, node: Any) -> Value:
     """Follow `left + right` and its like."""
     left, right = body.value(node.left), body.value(node.right)
     for operand in (left, right):
@@ -133,7 +133,7 @@ def _truth_of(one: Any) -> bool | None:
     return None if hasattr(kind, "__bool__") or hasattr(kind, "__len__") else True
 
 
-def tested(body: Body, value: Value, node: ast.AST) -> bool | None:
+def tested(body: Frame, value: Value, node: ast.AST) -> bool | None:
     """Follow the test of a value; return its outcome, None where nobody knows."""
     known = truth(value)
     if known is None:
@@ -166,7 +166,7 @@ def _known_comparison(sign: ast.cmpop, operands: list[Value]) -> bool | None:
     return found.pop() if len(found) == 1 else None
 
 
-def compare(body: Body, node: Any) -> Value:
+def compare(body: Frame, node: Any) -> Value:
     """Follow a comparison."""
     operands = [body.value(one) for one in (node.left, *node.comparators)]
     if len(node.ops) == 1:
@@ -180,7 +180,7 @@ def compare(body: Body, node: Any) -> Value:
     return new(flat=True)
 
 
-def boolean(body: Body, node: Any) -> Value:
+def boolean(body: Frame, node: Any) -> Value:
     """Follow `one and another`."""
     stops = isinstance(node.op, ast.Or)
     found: list[Value] = []
@@ -195,7 +195,7 @@ def boolean(body: Body, node: Any) -> Value:
     return either(*found)
 
 
-def unary(body: Body, node: Any) -> Value:
+def unary(body: Frame, node: Any) -> Value:
     """Follow `not value`, `-value` and `~value`."""
     operand = body.value(node.operand)
     if isinstance(node.op, ast.Not):

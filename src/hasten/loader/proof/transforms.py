@@ -6,15 +6,15 @@ import ast
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.proof import calls, functions, kinds, library, operators
+from hasten.loader.proof import functions, kinds, library, operators
 from hasten.loader.proof.objects import attribute_of
 from hasten.loader.proof.source import is_user_class, is_user_function
-from hasten.loader.proof.values import Value, either, elements, new, unknown
+from hasten.loader.proof.values import MANY, Value, either, elements, new, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hasten.loader.proof.body import Body
+    from hasten.loader.proof.frame import Frame
 
 _DRAW_NOTHING = {
     "ToTensor", "PILToTensor", "ConvertImageDtype", "ToPILImage", "Normalize", "Resize",
@@ -23,17 +23,16 @@ _DRAW_NOTHING = {
     "ClampBoundingBoxes", "MelSpectrogram", "Spectrogram", "MFCC", "AmplitudeToDB", "Resample",
     "MelScale", "Sequential", "StandardTransform",
 }  # fmt: skip
-_CONTAINERS = ("torch.nn.modules.container", "torch.nn.modules.linear")
 _PRIVATE = {"_forward_hooks", "_forward_pre_hooks", "_modules"}
 
 
 def call_instance(
-    body: Body, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
+    body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
 ) -> Value:
     """Follow a call of an object that is neither a function nor a class."""
     kind = type(one)
     if not is_user_class(kind):
-        if is_transform(kind):
+        if library.is_transform(kind):
             return _transform(body, one, args, node)
         if kind.__module__ == "operator":
             holds = any(body.reads.holds(value) for value in args)
@@ -49,7 +48,7 @@ def call_instance(
     if not isinstance(target, MethodType):
         return body.gap(f"a call of {kind.__name__} cannot be followed", node)
     body.reads.attributes.add("__call__")
-    return calls.call_object(body, target, args, named, node, module=None)
+    return body.follower.live(body, target, args, named, node)
 
 
 def _held(one: Any) -> dict[str, Any]:
@@ -66,7 +65,7 @@ def _is_of_torch(call: Any) -> bool:
 
 
 def _module(
-    body: Body, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
+    body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
 ) -> Value:
     """Follow a call of a module of the script's: torch calls `forward`, where it has no hooks."""
     if any(value for name, value in _held(one).items() if name.endswith("_hooks")):
@@ -75,19 +74,12 @@ def _module(
     body.reads.attributes.add("forward")
     if not isinstance(target, (FunctionType, MethodType)):
         return body.gap(f"a call of {type(one).__name__} cannot be followed", node)
-    return calls.call_object(body, target, args, named, node, module=None)
+    return body.follower.live(body, target, args, named, node)
 
 
-def is_transform(kind: type) -> bool:
-    """Return whether a class is a transform of torchvision, or a chain of torch's."""
-    if kind.__module__.startswith(_CONTAINERS):
-        return kind.__name__ in ("Sequential", "Identity")
-    return kind.__module__.startswith((*library.TRANSFORMS, "torchvision.datasets.vision"))
-
-
-def _transform(body: Body, one: Any, args: list[Value], node: Any) -> Value:
+def _transform(body: Frame, one: Any, args: list[Value], node: Any) -> Value:
     """Follow a transform of torchvision: it reads its attributes, and calls those it was given."""
-    reads, given = body.reads, [value for value in args if value is not calls.MANY]
+    reads, given = body.reads, [value for value in args if value is not MANY]
     holds = any(reads.holds(value) and not (value.flat and value.fresh) for value in given)
     flat = bool(given) and all(value.flat for value in given)
     whole = Value(None, fresh=not holds, shares=holds, flat=flat and _is_flat(one))
@@ -105,7 +97,7 @@ def _transform(body: Body, one: Any, args: list[Value], node: Any) -> Value:
     return either(whole, *found) if not _replaces(one) else [whole, *found][-1]
 
 
-def _stages(body: Body, one: Any, passed: list[Value], node: Any) -> list[Value]:
+def _stages(body: Frame, one: Any, passed: list[Value], node: Any) -> list[Value]:
     """Follow what a transform calls: each part of it on what the one before returned."""
     found: list[Value] = []
     body.reads.look_into(one)
@@ -116,14 +108,16 @@ def _stages(body: Body, one: Any, passed: list[Value], node: Any) -> list[Value]
         body.reads.load(value)
         for part in _parts(value):
             given = passed if _is_stage(part) else [unknown()] * _count(part)
-            result = calls.call_object(body, part, given, {}, node, module=None)
+            result = body.follower.live(body, part, given, {}, node)
             found.append(result)
             if _is_stage(part):
                 passed = [either(passed[0], result), *passed[1:]]
     return found
 
 
-def make(body: Body, kind: type, args: list[Value], named: Mapping[str, Value], node: Any) -> Value:
+def make(
+    body: Frame, kind: type, args: list[Value], named: Mapping[str, Value], node: Any
+) -> Value:
     """Follow the making of a transform: what it may call is followed here."""
     functions.follow_functions(body, "", args, named, node)
     told = {**functions.by_signature(kind, args), **named}
@@ -146,7 +140,7 @@ def make(body: Body, kind: type, args: list[Value], named: Mapping[str, Value], 
     return new(kind=kind, shares=shares)
 
 
-def _displayed(body: Body, kind: type, node: Any) -> tuple[Value, ...] | None:
+def _displayed(body: Frame, kind: type, node: Any) -> tuple[Value, ...] | None:
     """Return the stages of a chain that are written out where it is made: `Compose([a, b])`."""
     if kind.__name__ != "Compose" or not isinstance(node, ast.Call):
         return None
@@ -158,14 +152,14 @@ def _displayed(body: Body, kind: type, node: Any) -> tuple[Value, ...] | None:
     return tuple(body.value(one) for one in given[0].elts)
 
 
-def call_made(body: Body, made: Value, args: list[Value], node: Any) -> Value:
+def call_made(body: Frame, made: Value, args: list[Value], node: Any) -> Value:
     """Follow a call of a transform that was made for the batch."""
     if made.stages is not None:
         if len(args) != 1:
             return body.gap("a chain of transforms is given more than a picture", node)
         passed = args[0]
         for stage in made.stages:
-            passed = calls.call_value(body, stage, [passed], {}, node)
+            passed = body.follower.value(body, stage, [passed], {}, node)
         return passed
     for value in args:
         operators.implied(body, value, node)
@@ -209,4 +203,4 @@ def _is_called(part: Any) -> bool:
         return True
     if isinstance(part, type):
         return False
-    return is_transform(kind) or (is_user_class(kind) and callable(part))
+    return library.is_transform(kind) or (is_user_class(kind) and callable(part))

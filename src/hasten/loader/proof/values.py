@@ -20,6 +20,7 @@ from hasten.loader.proof.source import is_user_class
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_NUMERIC = ("float", "int", "uint", "bool", "complex", "double", "f", "i", "u", "torch.")
 _MOST_ATOMS = 64
 _ATOMIC: set[type] = {
     int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented), range,
@@ -216,3 +217,17 @@ def elements(container: Any) -> tuple[Any, ...] | None:
         if isinstance(container, stock):
             return tuple(stock.__iter__(container))
     return None
+
+
+def is_numeric(dtype: Value | None) -> bool:
+    """Return whether what says the type of an array's members says a number."""
+    if dtype is None or not dtype.objects:
+        return False
+    return all(
+        str(getattr(one, "__name__", one)).strip("<>|=").startswith(_NUMERIC)
+        for one in dtype.objects
+    )
+
+
+MANY = unknown()
+"""Stands for any number of further arguments."""

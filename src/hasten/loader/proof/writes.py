@@ -11,13 +11,13 @@ from hasten.loader.proof.source import is_user_class
 from hasten.loader.proof.values import Value, is_atomic, new
 
 if TYPE_CHECKING:
-    from hasten.loader.proof.body import Body
+    from hasten.loader.proof.frame import Frame
 
 _MEMORY = ("data", "grad", "__class__", "__dict__", "base", "strides", "dtype", "shape")
 _NUMBERS = (int, float, complex, str, bytes, bool, type(None))
 
 
-def attribute(body: Body, owner: Value, name: str, value: Value, node: ast.AST) -> None:
+def attribute(body: Frame, owner: Value, name: str, value: Value, node: ast.AST) -> None:
     """Follow `owner.name = value`."""
     if name.startswith("__") or (name in _MEMORY and body.reads.holds(value)):
         body.gap(f"it sets {name}", node)
@@ -33,7 +33,7 @@ def attribute(body: Body, owner: Value, name: str, value: Value, node: ast.AST) 
     into(body, owner, value, node)
 
 
-def member(body: Body, owner: Value, value: Value, node: ast.AST) -> None:
+def member(body: Frame, owner: Value, value: Value, node: ast.AST) -> None:
     """Follow `owner[...] = value`."""
     kind = owner.kind if owner.fresh else None
     if kind is not None and is_user_class(kind):
@@ -44,7 +44,7 @@ def member(body: Body, owner: Value, value: Value, node: ast.AST) -> None:
     into(body, owner, value, node)
 
 
-def into(body: Body, owner: Value, value: Value, node: ast.AST) -> None:
+def into(body: Frame, owner: Value, value: Value, node: ast.AST) -> None:
     """Follow a write into an object."""
     if not owner.fresh:
         body.gap(f"it writes into what outlives the batch: `{short(node)}`", node)
@@ -59,7 +59,7 @@ def short(node: ast.AST) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def augmented(body: Body, node: Any) -> None:
+def augmented(body: Frame, node: Any) -> None:
     """Follow `target += value`: a number is replaced, anything else is written into."""
     before, added = body.value(_loaded(node.target)), body.value(node.value)
     body.ask(before, "*", node)

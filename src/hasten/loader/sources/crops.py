@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.loader.sources.bulk_draws import Kinds
-    from hasten.loader.sources.pixel_lut import TransformCompiler
+    from hasten.loader.sources.pixel_lut import PixelMove, TransformCompiler
 
 _PAD_MODES = ("constant", "edge", "reflect", "symmetric")
 
@@ -127,10 +127,7 @@ class RandomFlip:
         return planes.transpose(0, 2, 3, 1)
 
 
-Step = Pad | Crop | RandomCrop | RandomFlip
-
-
-def apply(steps: tuple[Step, ...], images: Any, drawn: list[Any]) -> Any:
+def apply(steps: tuple[PixelMove, ...], images: Any, drawn: list[Any]) -> Any:
     """Return the images after all steps.
 
     Args:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from hasten.loader.sources.crops import Step
+    from hasten.loader.sources.bulk_draws import Kinds
 
 Arithmetic = tuple[tuple[str, Any], ...]
 """In-place methods of a tensor with their operands: numbers, or one for each channel."""
@@ -22,6 +22,17 @@ VALUE_COUNT = 256
 
 class Refused(Exception):
     """A chain that is not known to the last detail."""
+
+
+class PixelMove(Protocol):
+    """What moves the pixels of a whole batch of images: a pad, a crop, a flip."""
+
+    @property
+    def draws(self) -> Kinds:
+        """The random numbers that it takes for each image."""
+
+    def apply(self, images: Any, drawn: list[Any]) -> Any:
+        """Return the images after it, given these numbers."""
 
 
 @dataclass(slots=True)
@@ -39,7 +50,7 @@ class TransformCompiler:
     palette: Any
     height: int
     width: int
-    steps: list[Step] = field(default_factory=list)
+    steps: list[PixelMove] = field(default_factory=list)
     arithmetic: list[tuple[str, Any]] = field(default_factory=list)
 
     @property

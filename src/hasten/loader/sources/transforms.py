@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.loader.sources.bulk_draws import Kinds
-    from hasten.loader.sources.pixel_lut import Arithmetic
+    from hasten.loader.sources.pixel_lut import Arithmetic, PixelMove
 
 _METHODS = (
     "__call__", "forward", "transform", "check_inputs", "make_params", "get_params",
@@ -49,7 +49,7 @@ class Chain:
         width: likewise.
     """
 
-    steps: tuple[crops.Step, ...]
+    steps: tuple[PixelMove, ...]
     table: Any
     arithmetic: Arithmetic
     height: int

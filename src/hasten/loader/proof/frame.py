@@ -1,0 +1,98 @@
+"""What the followers of single kinds of code see of the call that they stand in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Callable, Mapping, Sequence
+
+    from hasten.loader.proof.reads import Reads
+    from hasten.loader.proof.values import Value
+
+
+class CallFollower(Protocol):
+    """Follows calls: `follower.Follower`."""
+
+    reads: Reads
+    in_worker: bool
+    following: list[Any]
+
+    def call(
+        self, function: Any, args: list[Value], named: Mapping[str, Value], body: Frame,
+        node: ast.AST | None,
+    ) -> Value:  # fmt: skip
+        """Follow a function that is written in Python."""
+
+    def method(  # noqa: PLR0917
+        self, owner: Value, name: str, args: list[Value], named: Mapping[str, Value], body: Frame,
+        node: ast.AST | None,
+    ) -> Value:  # fmt: skip
+        """Follow a method of an object of the script's."""
+
+    def inner(self, callee: Value, args: list[Value], named: Mapping[str, Value]) -> Value:
+        """Follow a function or lambda that is defined in the code itself."""
+
+    def apart(
+        self, one: Any, args: list[Value], named: Mapping[str, Value], body: Frame,
+        node: ast.AST | None,
+    ) -> str:  # fmt: skip
+        """Follow a call as if nothing were known; return what of it differs from time to time."""
+
+    def live(
+        self, body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
+    ) -> Value:
+        """Follow a call of a live object."""
+
+    def value(
+        self, body: Frame, callee: Value, args: list[Value], named: Mapping[str, Value], node: Any
+    ) -> Value:
+        """Follow a call of whatever a value may be."""
+
+    def transform(
+        self, body: Frame, kind: type, args: list[Value], named: Mapping[str, Value], node: Any
+    ) -> Value:
+        """Follow the making of a transform of a library's class."""
+
+
+class Frame(Protocol):
+    """One call of a function that is followed without being made: `body.Body`."""
+
+    follower: CallFollower
+    reads: Reads
+    path: str
+    space: dict[str, Any]
+    owner: type | None
+    variables: dict[str, Value]
+    returned: list[Value]
+    first: str
+    scoped: set[str]
+    consumed: set[ast.expr]
+
+    def name(self, name: str) -> Value:
+        """Return what a variable may be."""
+
+    def enclosing(self) -> dict[str, Value]:
+        """Return what functions that are defined in this one find in it."""
+
+    def gap(self, what: str, node: ast.AST | None) -> Value:
+        """Note what stands against purity here."""
+
+    def ask(self, value: Value, name: str, node: ast.AST | None) -> None:
+        """Follow what an attribute or operator of a value runs."""
+
+    def value(self, node: ast.expr) -> Value:
+        """Follow an expression."""
+
+    def bind(self, name: str, value: Value, node: ast.AST | None = None) -> None:
+        """Follow the setting of a variable."""
+
+    def assign(self, target: ast.expr, value: Value) -> None:
+        """Follow the setting of whatever stands left of an assignment."""
+
+    def run(self, statements: Sequence[ast.stmt]) -> Value:
+        """Follow statements; return what they may return."""
+
+    def repeated(self, follow: Callable[[], None]) -> None:
+        """Follow what runs any number of times."""
