@@ -35,8 +35,8 @@ BOARDS = """
 import gc
 import torch
 from hasten.loader import LoaderEngine
-boards = [board for board in gc.get_objects() if type(board) is LoaderEngine]
-print([(board.request.count, len(board.setups), len(board.offers)) for board in boards])
+engines = [engine for engine in gc.get_objects() if type(engine) is LoaderEngine]
+print([(engine.request.count, len(engine.setups), len(engine.offers)) for engine in engines])
 """
 
 

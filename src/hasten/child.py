@@ -200,7 +200,7 @@ def _pin(seed: int, shift: int) -> None:
 
 
 def _run(order: dict[str, Any]) -> None:
-    """Pull the levers of a plan for a real run; a lever that breaks is left out, and said."""
+    """Apply the levers of a plan in a real run; a lever that breaks is left out, and said."""
     from hasten.instrument import Watch
     from hasten.trials.child_environment import place
 
@@ -227,13 +227,13 @@ def _run(order: dict[str, Any]) -> None:
         except Exception as error:
             leave_out(name, setting, error)
     if "hasten.loader" in sys.modules:
-        from hasten.loader import board_of
+        from hasten.loader import engine_for
 
-        board_of(watch.live).tell = lambda why: sys.stderr.write(f"hasten: {why}\n")
+        engine_for(watch.live).tell = lambda why: sys.stderr.write(f"hasten: {why}\n")
     atexit.register(_tell_of_lost_workers, watch.live, os.getpid())
     watch.install()
-    if "band" in order:
-        _guard(watch, applied, order["band"])
+    if "envelope" in order:
+        _guard(watch, applied, order["envelope"])
 
 
 def _guard(watch: Any, applied: AppliedLevers, envelope: dict[str, Any]) -> None:
@@ -255,9 +255,9 @@ def _tell_of_lost_workers(training: Any, own_pid: int) -> None:
     """Say at the end of a real run why it was slower than promised."""
     if os.getpid() != own_pid or "hasten.loader" not in sys.modules:
         return
-    from hasten.loader import board_of
+    from hasten.loader import engine_for
 
-    for note in board_of(training).lost_workers:
+    for note in engine_for(training).lost_workers:
         sys.stderr.write(f"hasten: {note}; the main process went on by itself\n")
 
 
@@ -265,7 +265,7 @@ def _trial(order: dict[str, Any]) -> None:
     """Attach to a trial: steps are timed, and the parent holds the baton."""
     from hasten.instrument import Watch
     from hasten.instrument.step_scheduler import StepScheduler
-    from hasten.loader import board_of
+    from hasten.loader import engine_for
     from hasten.loader.replay import Replay
     from hasten.trials.channel import Channel
     from hasten.trials.child_environment import REPLAY_KEY
@@ -286,7 +286,7 @@ def _trial(order: dict[str, Any]) -> None:
     watch = Watch(measuring=True)
     watch.live.trial = True
     watch.live.assumed = frozenset(order.get("assumed", ()))
-    board = board_of(watch.live)  # it must have seen a pass begin to take it over in the middle
+    engine = engine_for(watch.live)  # it must have seen a pass begin to take it over in the middle
     discover()  # a lever may come at any step; whatever its file touches must be there before
     applied, replay = AppliedLevers(watch.live), Replay(watch.live.advancers)
 
@@ -295,7 +295,7 @@ def _trial(order: dict[str, Any]) -> None:
         applied.switch({name: s for name, s in settings.items() if name != REPLAY_KEY})
 
     turns = StepScheduler(watch, switch, talk)
-    turns.traits.about_data = board.proofs.traits
+    turns.traits.about_data = engine.proofs.traits
 
     def stepped(phases_ns: tuple[int, ...], sample_count: int) -> None:
         replay.stepped()
@@ -340,7 +340,7 @@ def _verify(order: dict[str, Any]) -> None:
 
     def done(found: dict[str, Any]) -> None:
         if os.getpid() == own_pid:  # not in a fork that runs the exit routines
-            _talk(channel, {"kind": "verified", **found, "vitals": health.message})
+            _talk(channel, {"kind": "verified", **found, "health": health.message})
 
     watch = Watch(measuring=True)
     watch.live.at_once = True

@@ -57,12 +57,12 @@ class LiveScreen:
 
 
 def test_offers_its_sources_until_it_is_undone(monkeypatch) -> None:
-    board = LiveScreen()
-    monkeypatch.setattr("hasten.levers.batched_fetch.board_of", lambda training: board)
-    undo = apply(board, True)
-    assert board.offers == list(OFFERS)
+    engine = LiveScreen()
+    monkeypatch.setattr("hasten.levers.batched_fetch.engine_for", lambda training: engine)
+    undo = apply(engine, True)
+    assert engine.offers == list(OFFERS)
     undo()
-    assert board.offers == []
+    assert engine.offers == []
 
 
 PROGRAM = r"""

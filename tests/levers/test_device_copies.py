@@ -76,9 +76,9 @@ class Played:  # its copies are made at once
 
 
 def run(ahead):
-    run, board, device = Run(), LiveScreen(), Played()
+    run, engine, device = Run(), LiveScreen(), Played()
     staging = Staging(lambda target: device, ahead=ahead)
-    undo = device_copies.attach(run.watch.live, board, staging)
+    undo = device_copies.attach(run.watch.live, engine, staging)
     place = torch.device("cuda:0")  # where nothing but the lever can move a tensor to
 
     def step(x, y):
@@ -90,14 +90,14 @@ def run(ahead):
     first = True
     for _ in range(2):
         for batch in run.loader:
-            for after in board.after:
+            for after in engine.after:
                 batch = after(run.loader, batch)
             if first:
                 staging.begin()
                 first = False
             step(*batch)
     undo()
-    gone = not board.after and not run.watch.live.movers
+    gone = not engine.after and not run.watch.live.movers
     run.close()
     return run.bits(), device.count, gone, "to" in vars(torch.Tensor)
 

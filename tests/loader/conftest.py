@@ -10,9 +10,9 @@ from hasten.instrument import Watch
 from hasten.loader import LoaderEngine
 
 torch.set_num_threads(1)
-watch, board = Watch(measuring=False), LoaderEngine(granted=True)
-watch.live.on_loader(board.make)
-watch.live.on_next(board.advance)
+watch, engine = Watch(measuring=False), LoaderEngine(granted=True)
+watch.live.on_loader(engine.make)
+watch.live.on_next(engine.advance)
 watch.install()
 facts = {}
 
@@ -53,7 +53,7 @@ def epochs(loader, count=3, at=None):
         order = []
         for number, batch in enumerate(loader):
             if at and (epoch, number) in at:
-                board.want(at[epoch, number])
+                engine.want(at[epoch, number])
             order.append(plain(batch))
         seen.append([order, rng()])
     return seen
@@ -70,11 +70,11 @@ def stock(run):
 
 def ours(run, wanted):
     torch.manual_seed(7)
-    board.want(wanted)
+    engine.want(wanted)
     try:
         return run()
     finally:
-        board.want(None)
+        engine.want(None)
 
 
 def same(run, wanted):

@@ -322,7 +322,7 @@ fetch = arrays.Arrays.fetch
 arrays.Arrays.fetch = lambda self, indices: fetched.append(1) or fetch(self, indices)
 for workers in (0, 2):
     before = stock(lambda: run(workers))
-    undo = board.add(arrays.offer)
+    undo = engine.add(arrays.offer)
     facts[f"same with {workers} workers"] = freely(lambda: run(workers)) == before
     undo()
 facts["used"] = len(fetched) >= 20

@@ -22,12 +22,12 @@ class Pairs(Numbers):
 
 def seen(rehearses, workers=0):
     torch.manual_seed(7)
-    board.warmups = CacheWarmups() if rehearses else None
-    undo = board.add(Cache(1 << 24).offer)
+    engine.warmups = CacheWarmups() if rehearses else None
+    undo = engine.add(Cache(1 << 24).offer)
     loader = DataLoader(Pairs(1202), batch_size=4, shuffle=True)
     batches = [batch[:, 0].tolist() for batch in loader]
     undo()
-    board.warmups = None
+    engine.warmups = None
     return batches
 
 real, trial = seen(False), seen(True)
@@ -35,7 +35,7 @@ facts["real"] = sorted(sum(real, [])) == list(range(1202))
 facts["lengths"] = [len(batch) for batch in trial] == [len(batch) for batch in real]
 facts["begins alike"] = trial[:4] == real[:4]
 facts["comes again"] = len({str(batch) for batch in trial}) < len(trial) // 2
-facts["notes"] = board.notes
+facts["notes"] = engine.notes
 """
 )
 
@@ -53,9 +53,9 @@ class Large(Numbers):
     def __getitem__(self, i):
         return torch.full((4096,), i)  # 32 KiB
 
-board.warmups = CacheWarmups()
+engine.warmups = CacheWarmups()
 cache = Cache(16 << 20)  # holds about 500 of 2000
-undo = board.add(cache.offer)
+undo = engine.add(cache.offer)
 loader = DataLoader(Large(2000), batch_size=10, shuffle=True)
 passes = []
 for _ in range(2):
@@ -67,12 +67,12 @@ for _ in range(2):
     after = cache.counts()
     passes.append([after[name] - before[name] for name in ("hits", "misses")])
 undo()
-(rehearsal,) = board.warmups._done
+(rehearsal,) = engine.warmups._done
 facts["ratio"] = rehearsal._kept_ratio
 facts["hits"] = passes[0][0] / sum(passes[0])
 facts["length"] = len(list(loader)) == len(loader)
-facts["held once"] = len(board.warmups._done)
-facts["notes"] = board.notes
+facts["held once"] = len(engine.warmups._done)
+facts["notes"] = engine.notes
 """
 )
 
@@ -104,14 +104,14 @@ def longest(passes=3):
             begun_s = time.perf_counter()
     return found
 
-board.warmups = CacheWarmups()
-undo = board.add(Cache(1 << 24).offer)
+engine.warmups = CacheWarmups()
+undo = engine.add(Cache(1 << 24).offer)
 loader = DataLoader(Slow(1000), batch_size=10, shuffle=True)
 found = longest()
 facts["first"] = found[0]
 facts["later"] = sorted(found[1:])[-5]
-facts["notes"] = board.notes
-facts["first pass"] = board.warmups.cost_s()[0]
+facts["notes"] = engine.notes
+facts["first pass"] = engine.warmups.cost_s()[0]
 undo()
 """
 )
@@ -138,11 +138,11 @@ class Keeps(Numbers):
             self.kept[i] = torch.tensor([i, i * i])
         return self.kept[i]
 
-board.warmups = CacheWarmups()
-undo = board.add(Cache(1 << 24).offer)
+engine.warmups = CacheWarmups()
+undo = engine.add(Cache(1 << 24).offer)
 loader = DataLoader(Keeps(200), batch_size=4)
 facts["own order"] = [i for batch in loader for i in batch[:, 0].tolist()] == list(range(200))
-facts["cost"] = board.warmups.cost_s()[0]
+facts["cost"] = engine.warmups.cost_s()[0]
 undo()
 """
 )
@@ -160,9 +160,9 @@ class Threads(Numbers):
         return torch.tensor([i, torch.get_num_threads()])
 
 torch.set_num_threads(2)
-board.warmups = CacheWarmups()
+engine.warmups = CacheWarmups()
 cache = Cache(1 << 24)
-undo = board.add(cache.offer)
+undo = engine.add(cache.offer)
 loader = DataLoader(Threads(400), batch_size=4, num_workers=2)
 batches = list(loader)
 facts["threads"] = sorted({n for batch in batches for n in batch[:, 1].tolist()})

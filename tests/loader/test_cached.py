@@ -830,7 +830,7 @@ expected = [stock(lambda: run(kind, **settings)) for kind, settings in CASES]
 for (kind, settings), before in zip(CASES, expected):
     for count in (None, 1) if settings else (None,):
         cache = Cache(1 << 26)
-        take_back = board.add(cache.offer)
+        take_back = engine.add(cache.offer)
         after = ours(lambda: run(kind, **settings), count)
         take_back()
         name = f"{kind.__name__} {settings} {count}"
@@ -867,14 +867,14 @@ torch.set_num_threads(2)
 loader = DataLoader(Costly(48), batch_size=4)
 plain = passes()
 cache = Cache(1 << 26)
-undos = [board.add(cache.offer), board.want(2)]
+undos = [engine.add(cache.offer), engine.want(2)]
 facts["same"] = passes() == plain
 before = cache.counts()
 passes()
 after = cache.counts()
 facts["entries"] = after["entries"]
 facts["hits"] = after["hits"] - before["hits"]
-facts["home"] = board._states_by_loader[loader].pace.is_home
+facts["home"] = engine._states_by_loader[loader].pace.is_home
 facts["children"] = len(multiprocessing.active_children())
 for undo in undos:
     undo()

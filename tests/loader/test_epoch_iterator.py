@@ -54,7 +54,7 @@ def temporary_switched():
     seen = []
     for number, batch in enumerate(shuffled()):
         if number == 1:
-            board.want(1 if board.request.count == 2 else None)
+            engine.want(1 if engine.request.count == 2 else None)
         seen.append(plain(batch))
     return seen, rng()
 facts["temporary switched"] = [same(temporary_switched, wanted) for wanted in (1, 2)]
@@ -100,9 +100,9 @@ def workers():
     loader = DataLoader(Who(12), batch_size=3)
     return [sorted({pid for b in loader for pid in plain(b)}) for _ in range(3)]
 def with_workers(count):
-    board.want(count, redraws=True)
+    engine.want(count, redraws=True)
     seen = workers()
-    board.want(None)
+    engine.want(None)
     return seen
 first, second, third = with_workers(2)
 facts["seen through"] = ours(workers, 2) == [[os.getpid()]] * 3
@@ -166,11 +166,11 @@ def killed():
     return seen
 
 facts["killed"] = same(killed, 1)
-facts["notes"] = board.notes
+facts["notes"] = engine.notes
 """
 
 ENDS = r"""
-board.want(2, redraws=True)
+engine.want(2, redraws=True)
 loader = DataLoader(Who(12), batch_size=3)
 facts["workers"] = sorted({pid for batch in loader for pid in plain(batch)} - {os.getpid()})
 """
@@ -266,17 +266,17 @@ def run(make):
 
 def redrawn(make):
     torch.manual_seed(7)
-    board.want(2)
+    engine.want(2)
     list(DataLoader(Draws(12), 2))
-    board.want(2, redraws=True)
+    engine.want(2, redraws=True)
     try:
         return run(make)
     finally:
-        board.want(None)
+        engine.want(None)
 
 for make in (Opened, Counts, Grows):
     facts[make.__name__] = stock(lambda: run(make)) == redrawn(make)
-facts["notes"] = board.notes
+facts["notes"] = engine.notes
 os.remove(path)
 os.rmdir(sys.path[0])
 """
@@ -292,11 +292,11 @@ def pids():
         torch.rand(1)
         found.append(batch[0][0].item() == os.getpid())
     return found
-board.want(2)
+engine.want(2)
 facts["replayed"] = all(pids())
-board.want(2, redraws=True)
+engine.want(2, redraws=True)
 facts["redrawn"] = any(pids()[4:])
-facts["notes"] = board.notes
+facts["notes"] = engine.notes
 """
 
 
@@ -305,13 +305,13 @@ loader = DataLoader(Numbers(60), 2)
 def is_own():
     front = iter(loader)
     return front._next_data.__self__ is front
-board.want(2)
+engine.want(2)
 facts["own"] = [is_own()]
 with torch.autocast("cpu", dtype=torch.bfloat16):
     facts["own"].append(is_own())
 facts["own"].append(is_own())
-board.want(None)
-facts["notes"] = board.notes
+engine.want(None)
+facts["notes"] = engine.notes
 """
 
 

@@ -185,12 +185,12 @@ for name, make, offers, wanted in runs:
     for own in (0, 1, 4):
         for order in ("shuffle", "generator", "sampler"):
             before = stock(lambda: trained(make, order, own))
-            undos = [board.add(offer) for offer in offers]
+            undos = [engine.add(offer) for offer in offers]
             after = ours(lambda: trained(make, order, own), wanted)
             for undo in undos:
                 undo()
             facts[f"{name} {own} {order}"] = before == after
-facts["notes"] = board.notes
+facts["notes"] = engine.notes
 """
 )
 
@@ -209,7 +209,7 @@ for kind in KINDS:
         for order in some.get(own, ["shuffle"]):
             wanted = (0, 1, 2, 3) if order == "shuffle" and own != 4 else (0, 1) if own else (1, 2)
             compare(f"{kind} {order} {own}", wanted, data[kind], order, own)
-facts["notes"] = board.notes
+facts["notes"] = engine.notes
 """
 )
 

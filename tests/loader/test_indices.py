@@ -68,7 +68,7 @@ for name, (make, options) in cases.items():
             facts[f"{name} {own}"] = f"stock raised {error}"
             continue
         for offers in ([], [gather.offer, arrays.offer], [Cache(1 << 22).offer]):
-            undos = [board.add(offer) for offer in offers]
+            undos = [engine.add(offer) for offer in offers]
             for wanted in (0, 2):
                 try:
                     after = ours(lambda: run(make, options, own), wanted)

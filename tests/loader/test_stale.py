@@ -203,7 +203,7 @@ for name, value in values.items():
                 for period in (3, 8):
                     label = f"{name} {make.__name__} {own} {wanted} {period}"
                     facts[label] = same(lambda: run(make, own, value, period), wanted)
-facts["notes"] = board.notes
+facts["notes"] = engine.notes
 """
 
 DEEP = r"""
@@ -272,7 +272,7 @@ def run(call):
 
 for name, call in {"trainer": lambda t: t.collate, "model": lambda t: Collator(t.model)}.items():
     ours(lambda: run(call), 1)
-    facts[name] = list(board.notes)
+    facts[name] = list(engine.notes)
 """
 
 BEGUN = r"""
@@ -326,7 +326,7 @@ def run():
     return seen, rng()
 
 facts["same"] = same(run, 0)
-facts["notes"] = board.notes
+facts["notes"] = engine.notes
 """
 
 
@@ -380,7 +380,7 @@ def test_streams_played_here_go_on_in_workers_where_items_turn_out_to_remember(l
 
 BROKEN = r"""
 told = []
-board.tell = told.append
+engine.tell = told.append
 
 
 class Env(Numbers):
@@ -403,7 +403,7 @@ def run():
 
 
 plain = run()
-undo = board.want(2)
+undo = engine.want(2)
 now = run()
 undo()
 wrong = [number for number, (one, other) in enumerate(zip(plain, now)) if one != other]

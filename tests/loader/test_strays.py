@@ -77,13 +77,13 @@ for begin in (itself, inside, outside):
     ):
         before = stock(lambda: run(make, begin, own, **more))
         for wanted in (0, own or 1, 3):
-            undos = [board.add(gather.offer), board.add(Cache(1 << 22).offer)]
+            undos = [engine.add(gather.offer), engine.add(Cache(1 << 22).offer)]
             after = ours(lambda: run(make, begin, own, **more), wanted)
             for undo in undos:
                 undo()
             name = f"{begin.__name__} {make.__name__} {own} {wanted} {more}"
             facts[name] = True if before == after else f"stock {before} and now {after}"[:1000]
-facts["notes"] = board.notes
+facts["notes"] = engine.notes
 """
 
 MEETING = r"""
@@ -115,7 +115,7 @@ def run():
     thread.join()
     return numbers, [batch.tolist() for batch in seen], rng()
 
-undo = board.add(Same)
+undo = engine.add(Same)
 facts["source"] = same(run, None)
 undo()
 facts["workers"] = same(run, 2)
@@ -127,14 +127,14 @@ import threading
 
 def loop():
     watch.thread = threading.get_ident()
-    board.want(2, redraws=True)
+    engine.want(2, redraws=True)
     loader = DataLoader(Who(12), batch_size=3)
     facts["elsewhere"] = [os.getpid() not in plain(batch) for _ in range(2) for batch in loader]
 
 thread = threading.Thread(target=loop)
 thread.start()
 thread.join()
-facts["notes"] = board.notes
+facts["notes"] = engine.notes
 """
 
 

@@ -16,7 +16,7 @@ def run():
         torch.set_default_device("cpu")
 
 facts["meta"] = same(run, 2)
-undo = board.add(lambda loader: "no source")
+undo = engine.add(lambda loader: "no source")
 facts["meta, with offers"] = same(run, 2)
 undo()
 """
@@ -39,7 +39,7 @@ def run():
 
 dataloader._SingleProcessDataLoaderIter = Torchs
 facts["refused"] = same(run, 2)
-facts["notes"] = board.notes
+facts["notes"] = engine.notes
 """
 
 

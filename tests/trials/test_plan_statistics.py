@@ -12,20 +12,20 @@ def step(seconds):
 
 
 def test_neighbours_stand_in_both_orders_and_in_whole_blocks() -> None:
-    tally = PlanStatistics()
-    tally.watched(Plan(), [step(seconds) for seconds in (1.0, 2.0, 3.0, 4.0, 5.0)])
-    found = [(pair.baseline_s, pair.candidate_s) for pair in tally.neighbours(1)]
+    statistics = PlanStatistics()
+    statistics.watched(Plan(), [step(seconds) for seconds in (1.0, 2.0, 3.0, 4.0, 5.0)])
+    found = [(pair.baseline_s, pair.candidate_s) for pair in statistics.neighbours(1)]
     assert found == [(0.5, 1.0), (1.0, 0.5), (1.5, 2.0), (2.0, 1.5)]
-    (pair, other) = tally.neighbours(2)
+    (pair, other) = statistics.neighbours(2)
     assert (pair.baseline_s, pair.candidate_s) == (0.75, 1.75)
     assert pair.log_ratio == -other.log_ratio
-    assert not tally.neighbours(3)
+    assert not statistics.neighbours(3)
 
 
 def test_steps_that_are_dear_and_cheap_in_turns_are_noise_step_by_step_only() -> None:
-    tally = PlanStatistics()
-    tally.watched(Plan(), [step(0.1 if at % 2 else 0.2) for at in range(64)])
-    single, double = (compare.spread(tally.neighbours(count)) for count in (1, 2))
+    statistics = PlanStatistics()
+    statistics.watched(Plan(), [step(0.1 if at % 2 else 0.2) for at in range(64)])
+    single, double = (compare.spread(statistics.neighbours(count)) for count in (1, 2))
     assert single > 0.69
     assert double == pytest.approx(0.0)
 
@@ -60,11 +60,11 @@ def test_a_pause_at_the_head_of_each_short_pass_is_seen(steps, pass_count, has) 
 
 
 def test_what_is_found_later_does_not_change_how_the_script_is_raced() -> None:
-    tally = PlanStatistics()
-    tally.know_passes({"loader.batch_count": 20, "loader.batches_per_step": 2})
-    tally.watched(Plan(), passes(*HEAD * 4))
-    assert tally.period_count == 10
-    tally.watched(Plan().with_lever("stays", True), passes(*[0.0] * 40))
-    assert tally.period_count == 10
-    tally.watched(Plan(), passes(*[0.0] * 40))
-    assert tally.period_count == 1
+    statistics = PlanStatistics()
+    statistics.know_passes({"loader.batch_count": 20, "loader.batches_per_step": 2})
+    statistics.watched(Plan(), passes(*HEAD * 4))
+    assert statistics.period_count == 10
+    statistics.watched(Plan().with_lever("stays", True), passes(*[0.0] * 40))
+    assert statistics.period_count == 10
+    statistics.watched(Plan(), passes(*[0.0] * 40))
+    assert statistics.period_count == 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hasten.lever import Lever, undo_all
-from hasten.loader import board_of
+from hasten.loader import engine_for
 from hasten.loader.sources import arrays, gather
 from hasten.loader.worker_counts import unproven
 from hasten.records import Effect, Phase, Scope
@@ -51,8 +51,8 @@ def why_not(context: ScriptContext) -> str:
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Offer the sources to every loader; each is taken only where its batches are the same."""
-    board = board_of(training)
-    return undo_all([board.add(offer) for offer in OFFERS])
+    engine = engine_for(training)
+    return undo_all([engine.add(offer) for offer in OFFERS])
 
 
 LEVER = Lever(

@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import Lever, one_of
-from hasten.loader import board_of
+from hasten.loader import engine_for
 from hasten.loader.device.device import cuda_device
 from hasten.loader.device.staging import Staging
 from hasten.records import Effect, Phase, Scope
@@ -49,7 +49,7 @@ def why_not(context: ScriptContext) -> str:
     return ""
 
 
-def attach(training: Training, board: Any, staging: Staging) -> Callable[[], None]:
+def attach(training: Training, engine: Any, staging: Staging) -> Callable[[], None]:
     """Let `staging` see the batches, answer the moves, and know when training begins."""
 
     def begin(optimizer: Any) -> None:
@@ -58,7 +58,7 @@ def attach(training: Training, board: Any, staging: Staging) -> Callable[[], Non
     undos = [
         training.on_optimizer(begin),
         training.on_transfer(staging.moved),
-        board.on_batch(staging.arrived),
+        engine.on_batch(staging.arrived),
     ]
 
     def undo() -> None:
@@ -81,7 +81,7 @@ def apply(training: Training, setting: str) -> Callable[[], None]:
         return lambda: None
     known: dict[Any, Any] = {}
     staging = Staging(partial(cuda_device, known=known), ahead=setting == "arrival")
-    return attach(training, board_of(training), staging)
+    return attach(training, engine_for(training), staging)
 
 
 def snippet(setting: str) -> str:

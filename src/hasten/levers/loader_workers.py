@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hasten.lever import Lever, at_least
-from hasten.loader import board_of
+from hasten.loader import engine_for
 from hasten.loader.worker_counts import counts, replayable_counts, speedup_of, why_none
 from hasten.records import Effect, Phase, Scope
 
@@ -41,7 +41,7 @@ def why_not(context: ScriptContext) -> str:
 
 def apply(training: Training, count: int) -> Callable[[], None]:
     """Take every map-style loader over; batches that were asked for are drained first."""
-    return board_of(training).want(count)
+    return engine_for(training).want(count)
 
 
 LEVER = Lever(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hasten.lever import Lever, at_least
-from hasten.loader import board_of
+from hasten.loader import engine_for
 from hasten.loader.worker_counts import counts, replayable, speedup_of, why_none
 from hasten.records import Effect, Phase, Scope
 
@@ -48,7 +48,7 @@ def _asks_each_time(context: ScriptContext) -> bool:
 
 def apply(training: Training, count: int) -> Callable[[], None]:
     """Take every map-style loader over; batches that were asked for are drained first."""
-    return board_of(training).want(count, redraws=True)
+    return engine_for(training).want(count, redraws=True)
 
 
 LEVER = Lever(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from hasten.errors import PlanError
 from hasten.lever import Lever
-from hasten.loader import board_of
+from hasten.loader import engine_for
 from hasten.loader.cache.cached import Cache
 from hasten.loader.worker_counts import unproven
 from hasten.records import Effect, Phase, Scope
@@ -104,7 +104,7 @@ def validate(setting: str) -> str:
 def apply(training: Training, setting: str) -> Callable[[], None]:
     """Offer the cache to every loader; memory is taken as samples are kept."""
     budget_bytes, folder = parse(setting)
-    return board_of(training).add(Cache(budget_bytes, spill_dir=folder).offer)
+    return engine_for(training).add(Cache(budget_bytes, spill_dir=folder).offer)
 
 
 LEVER = Lever(

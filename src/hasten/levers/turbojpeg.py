@@ -15,7 +15,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from hasten.lever import Lever, undo_all
-from hasten.loader import board_of
+from hasten.loader import engine_for
 from hasten.loader.sources.decode import TurboWorkers, install_turbo
 from hasten.records import Effect, Phase, Scope
 
@@ -55,7 +55,7 @@ def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Put the decoder into this process, and into workers that start from now on."""
     if _missing():
         return lambda: None
-    undos = [install_turbo(), board_of(training).in_workers(TurboWorkers())]
+    undos = [install_turbo(), engine_for(training).in_workers(TurboWorkers())]
 
     return undo_all(undos)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hasten.lever import Lever, at_least
-from hasten.loader import board_of
+from hasten.loader import engine_for
 from hasten.loader.worker_counts import unproven
 from hasten.loader.workers.threads import WorkerThreads, openmp_mask
 from hasten.records import Effect, Phase, Scope
@@ -44,7 +44,7 @@ def why_not(context: ScriptContext) -> str:
 
 def apply(training: Training, count: int) -> Callable[[], None]:
     """Let every worker that starts from now on check the limit with its first batch."""
-    return board_of(training).in_workers(WorkerThreads(count, openmp_mask()))
+    return engine_for(training).in_workers(WorkerThreads(count, openmp_mask()))
 
 
 LEVER = Lever(

@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
     from hasten.lever import Training
 
-_BOARDS: WeakKeyDictionary[Training, LoaderEngine] = WeakKeyDictionary()
+_ENGINES: WeakKeyDictionary[Training, LoaderEngine] = WeakKeyDictionary()
 
 
-def board_of(training: Training) -> LoaderEngine:
-    """Return the switchboard of a training's loaders; the first call puts it into the seams."""
+def engine_for(training: Training) -> LoaderEngine:
+    """Return the engine of a training's loaders; the first call puts it into the seams."""
     training = getattr(training, "itself", training)  # what the child hands to one lever only
-    board = _BOARDS.get(training)
-    if board is None:
+    engine = _ENGINES.get(training)
+    if engine is None:
         clock = _clock_of(weakref.ref(training))
         warmups = CacheWarmups(clock) if training.trial else None
         if warmups is not None:
             training.on_first_pass(warmups.cost_s)
-        board = _BOARDS[training] = LoaderEngine(
+        engine = _ENGINES[training] = LoaderEngine(
             warmups=warmups, clock=clock, granted=ASSUMPTION in training.assumed
         )
-        training.on_loader(board.make)
-        training.on_next(board.advance)
-    return board
+        training.on_loader(engine.make)
+        training.on_next(engine.advance)
+    return engine
 
 
 def _clock_of(training: weakref.ref[Training]) -> Callable[[], float]:
@@ -46,4 +46,4 @@ def _clock_of(training: weakref.ref[Training]) -> Callable[[], float]:
     return now_s
 
 
-__all__ = ["LoaderEngine", "board_of"]
+__all__ = ["LoaderEngine", "engine_for"]

@@ -57,7 +57,7 @@ class EpochIterator:
     without us.
 
     Args:
-        board: says what the levers want, at any time.
+        engine: says what the levers want, at any time.
         state: what is known of the loader.
         loader: the script's.
         stream: the indices of the batches.
@@ -73,7 +73,7 @@ class EpochIterator:
     """
 
     def __init__(
-        self, board: Wishes, state: LoaderState, loader: Any, stream: Stream, pins: Any
+        self, engine: Wishes, state: LoaderState, loader: Any, stream: Stream, pins: Any
     ) -> None:
         self.state = state
         self.loader = loader
@@ -86,7 +86,7 @@ class EpochIterator:
         self.key = state.begin_pass(loader)
         self.astray = state.is_astray
         self._thread = threading.get_ident()
-        self._board = board
+        self._engine = engine
         self._pins = pins
         self._backlog: deque[Any] = deque()
         self._pool: Pool | None = None
@@ -170,20 +170,20 @@ class EpochIterator:
 
     @property
     def _setups(self) -> tuple[Any, ...]:
-        return self.state.permit.setups(self._board.setups)
+        return self.state.permit.setups(self._engine.setups)
 
     @property
     def _outdated(self) -> bool:
-        return self._version != self._board.version
+        return self._version != self._engine.version
 
     def _restaff(self) -> None:
         """Let those fetch whom the levers, and what is known by now, ask for."""
         if self._pool is not None and self._pool.given:
             return  # first what has been asked for
-        state, loader, self._version = self.state, self.loader, self._board.version
+        state, loader, self._version = self.state, self.loader, self._engine.version
         worker_plan, light, heavy = self._chosen()
         source = None if heavy is None else heavy.source
-        self._warmup = self._board.warmup(self, source, worker_plan.count or state.spared_count)
+        self._warmup = self._engine.warmup(self, source, worker_plan.count or state.spared_count)
         worker_plan = state.spare(loader, worker_plan, source, self._warmup)
         if self._pool is not None and self._pool.serves(worker_plan, heavy, self._setups):
             self.worker_plan, self.chain = (
@@ -205,18 +205,18 @@ class EpochIterator:
 
     def _chosen(self) -> tuple[WorkerPlan, Checked | None, Checked | None]:
         """Return who fetches, and with which source, here or in workers."""
-        state, loader, board, pool = self.state, self.loader, self._board, self._pool
+        state, loader, engine, pool = self.state, self.loader, self._engine, self._pool
         own, there = int(loader.num_workers), 0 if pool is None else pool.count
         # Torch's workers have the dataset as it was when the pass began.
         if self.astray or (own and pool is not None and self.is_stale):
             worker_plan = worker_plan_as_torchs(own, there)
             return worker_plan, None, pool.source if pool and there == worker_plan.count else None
-        light = state.source(loader, board.offers, light=True)
-        worker_plan = state.worker_plan(loader, board.request, light)
+        light = state.source(loader, engine.offers, light=True)
+        worker_plan = state.worker_plan(loader, engine.request, light)
         return (
             worker_plan,
             light,
-            None if light else state.source(loader, board.offers, light=False),
+            None if light else state.source(loader, engine.offers, light=False),
         )
 
     def _hire(self, worker_plan: WorkerPlan, source: Any) -> None:
@@ -326,7 +326,7 @@ class EpochIterator:
         return self.stream.take(now=now, raw=self._light)
 
     def _task(self, indices: Any, pool: Pool) -> Task:
-        assert self.worker_plan is not None  # noqa: S101  # a pool has a staff
+        assert self.worker_plan is not None  # noqa: S101  # a pool has a plan
         number, self.number = self.number, self.number + 1
         draws, before = self.worker_plan.draws, None
         if draws is Draws.STREAM:

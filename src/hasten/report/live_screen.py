@@ -73,44 +73,44 @@ class LiveScreen:
         return f"{self.leader}" + (f", about {times(gain)}" if gain else "")
 
 
-def draw(board: LiveScreen, *, elapsed_s: float, budget_s: float | None) -> RenderableType:
-    """Draw the board; it fits 80 columns and 24 lines."""
+def draw(screen: LiveScreen, *, elapsed_s: float, budget_s: float | None) -> RenderableType:
+    """Draw the screen; it fits 80 columns and 24 lines."""
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(ratio=1, overflow="fold")
     grid.add_row("time", _time(elapsed_s, budget_s))
-    grid.add_row("now", Text(board.stage, "bold"))
-    for name, part in _parts(board):
+    grid.add_row("now", Text(screen.stage, "bold"))
+    for name, part in _parts(screen):
         grid.add_row(name, part)
     return Group(Text(), grid)
 
 
-def _parts(board: LiveScreen) -> list[tuple[str, RenderableType]]:
+def _parts(screen: LiveScreen) -> list[tuple[str, RenderableType]]:
     parts: list[tuple[str, RenderableType]] = []
-    if board.detail and board.race is None:
-        parts.append(("", _Cut(board.detail)))
-    if board.profile is not None:
-        parts += [("script", Text(steps.speed(board.profile))), ("", steps.stack(board.profile))]
-    found = board.diagnosis.findings[:SHOWN_FINDINGS] if board.diagnosis else ()
+    if screen.detail and screen.race is None:
+        parts.append(("", _Cut(screen.detail)))
+    if screen.profile is not None:
+        parts += [("script", Text(steps.speed(screen.profile))), ("", steps.stack(screen.profile))]
+    found = screen.diagnosis.findings[:SHOWN_FINDINGS] if screen.diagnosis else ()
     for index, finding in enumerate(found):
         said = f"{findings.cost(finding):>5}  {finding.name}: {finding.remedy}"
         parts.append(("slow by" if index == 0 else "", _Cut(said)))
-    if board.leading:
-        parts += [("leading", prose(board.leading)), ("", Text(_STOP, "dim"))]
-    parts += _race(board)
-    for index, fact in enumerate(board.facts[-KEPT_FACTS:]):
+    if screen.leading:
+        parts += [("leading", prose(screen.leading)), ("", Text(_STOP, "dim"))]
+    parts += _race(screen)
+    for index, fact in enumerate(screen.facts[-KEPT_FACTS:]):
         parts.append(("known" if index == 0 else "", _Cut(fact)))
     return parts
 
 
-def _race(board: LiveScreen) -> list[tuple[str, RenderableType]]:
-    if board.race is None:
+def _race(screen: LiveScreen) -> list[tuple[str, RenderableType]]:
+    if screen.race is None:
         return []
-    named = ("race", prose(race_name(*board.race)))
-    if board.speedup is None:
+    named = ("race", prose(race_name(*screen.race)))
+    if screen.speedup is None:
         return [named, ("", Text("no pair yet", "dim"))]
-    axis = Whisker(speedup=board.speedup, width=WHISKER_WIDTH)
-    return [named, ("", Text(board.evidence)), ("", axis)]
+    axis = Whisker(speedup=screen.speedup, width=WHISKER_WIDTH)
+    return [named, ("", Text(screen.evidence)), ("", axis)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class View:
         self._budget_s = budget_s
         self._clock = clock
         self._start_s = clock()
-        self._board = LiveScreen()
+        self._screen = LiveScreen()
         self._said_s = float("-inf")
         self._live: Live | None = None
 
@@ -93,43 +93,43 @@ class View:
 
     def stage(self, name: str, detail: str = "") -> None:
         """Begin a part of the work."""
-        board = self._board
-        board.stage, board.detail = name, detail
-        board.race, board.speedup = None, None
+        screen = self._screen
+        screen.stage, screen.detail = name, detail
+        screen.race, screen.speedup = None, None
         self._line(f"{name}: {detail}" if detail else name)
 
     def profiled(self, profile: Profile) -> None:
         """Show where the steps of the script go, as it is."""
-        self._board.profile = profile
+        self._screen.profile = profile
         self._redraw()
 
     def found(self, diagnosis: Diagnosis) -> None:
         """Show what makes it slow."""
-        self._board.diagnosis = diagnosis
+        self._screen.diagnosis = diagnosis
         for finding in diagnosis.findings:
             self._line(f"{findings.cost(finding)} {finding.name}: {finding.message}")
 
     def race_begins(self, baseline: Plan, candidate: Plan) -> None:
         """Show a new race."""
-        board = self._board
-        board.race, board.pair_count, board.speedup = (baseline, candidate), 0, None
+        screen = self._screen
+        screen.race, screen.pair_count, screen.speedup = (baseline, candidate), 0, None
         self._said_s = float("-inf")
         self._redraw()
 
     def race_grows(self, pairs: Sequence[Pair], speedup: Interval) -> None:
         """Show how far the race has come, at the next time when the screen is drawn."""
-        board = self._board
-        board.pair_count += len(pairs)
-        board.speedup = speedup
+        screen = self._screen
+        screen.pair_count += len(pairs)
+        screen.speedup = speedup
         now_s = self._clock()
         if self._style is Style.PLAIN and now_s - self._said_s >= PLAIN_EVIDENCE_S:
             self._said_s = now_s
-            name = race_name(*board.race) if board.race else ""
-            self._line(f"{name}: {board.evidence}")
+            name = race_name(*screen.race) if screen.race else ""
+            self._line(f"{name}: {screen.evidence}")
 
     def race_ends(self, seen: Comparison) -> None:
         """Keep what the race says of a plan; what came of it is told as a fact."""
-        gains = self._board.gains
+        gains = self._screen.gains
         if seen.speedup is not None and seen.candidate != seen.baseline:
             gains[seen.candidate] = gains.get(seen.baseline, 1.0) * seen.speedup.mid_ratio
         if seen.failure:
@@ -138,12 +138,12 @@ class View:
 
     def leads(self, plan: Plan) -> None:
         """Show a new best plan."""
-        self._board.leader = plan
-        self._line(f"leading: {self._board.leading or plan}")
+        self._screen.leader = plan
+        self._line(f"leading: {self._screen.leading or plan}")
 
     def known(self, text: str) -> None:
         """Keep a fact on the screen."""
-        self._board.facts.append(text)
+        self._screen.facts.append(text)
         self._line(text)
 
     def note(self, text: str) -> None:
@@ -168,4 +168,4 @@ class View:
         return self._clock() - self._start_s
 
     def _screen(self) -> RenderableType:
-        return draw(self._board, elapsed_s=self._elapsed_s(), budget_s=self._budget_s)
+        return draw(self._screen, elapsed_s=self._elapsed_s(), budget_s=self._budget_s)

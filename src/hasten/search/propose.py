@@ -70,7 +70,7 @@ def retell(
     criteria: AcceptanceCriteria,
     limits: BudgetLimits | None = None,
 ) -> SearchStrategy:
-    """Return the story as far as the history goes, with no further race run."""
+    """Return the search as far as the history goes, with no further race run."""
     strategy, asked = _replay(knobs, history, criteria, limits or _STOPPED)
     return _replay(knobs, history, criteria, _STOPPED)[0] if asked else strategy
 

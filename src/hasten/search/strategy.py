@@ -1,6 +1,6 @@
-"""The search told as one story: it asks for races and goes on with their answers.
+"""The search: it asks for races and goes on with their answers.
 
-The story is a generator over its own history. `propose` replays it from the start each time and
+The search is a generator over its own history. `propose` replays it from the start each time and
 hands out the first race that nobody has run yet; so it depends on nothing but the knobs and
 the comparisons, and a journal of comparisons is all the state there is.
 

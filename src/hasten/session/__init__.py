@@ -1,4 +1,4 @@
-"""The parent's story: facts, a bench of children, races, the proof, the result.
+"""The parent's side: facts, trials, races, the proof, the result.
 
 The stages do not know one another; here they meet.
 """
@@ -90,7 +90,7 @@ def run(
     from hasten.errors import UsageError
     from hasten.trials.child_environment import environment
 
-    guarded = {} if envelope is None else {"band": asdict(envelope)}
+    guarded = {} if envelope is None else {"envelope": asdict(envelope)}
     env = dict(os.environ)
     if plan.settings:
         env = environment(plan, mode="run", assumed=assumed, **guarded)

@@ -224,6 +224,6 @@ def costs_of(
         pair_s=runner.pair_s(baseline, candidate, apart=True),
         cycle_count=runner.cycle_count,
         busy_ratio=busy_ratio,
-        pass_count=runner.tally.pass_count,
+        pass_count=runner.statistics.pass_count,
         is_single_process=runner.single_process,
     )

@@ -42,7 +42,7 @@ def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -
         runner.steps(plan, count)
     if step_count is None:
         step_count = watch_count(
-            runner.step_s, cycle_count=runner.cycle_count, pass_count=runner.tally.pass_count
+            runner.step_s, cycle_count=runner.cycle_count, pass_count=runner.statistics.pass_count
         )
         if runner.life_count is not None:
             step_count = max(2, min(step_count, runner.life_count // 2))
@@ -90,18 +90,20 @@ def where(seen: Profile) -> str:
     return f"{duration(seen.mean_step_s)} a step: {parts}"
 
 
-def retimed(seen: Profile, tally: PlanStatistics, plan: Plan, costs_s: Sequence[float]) -> Profile:
+def retimed(
+    seen: Profile, statistics: PlanStatistics, plan: Plan, costs_s: Sequence[float]
+) -> Profile:
     """Return a profile with times that were measured in turns with those of another plan.
 
     Two profiles of different moments do not compare: the machine may have changed in between.
 
     Args:
         seen: what was watched alone.
-        tally: of the blocks in turns.
+        statistics: of the blocks in turns.
         plan: under which it was watched.
         costs_s: seconds per sample of each block; fewer than two leave the profile as it is.
     """
-    phase_s = tally.phase_s(plan)
+    phase_s = statistics.phase_s(plan)
     if len(costs_s) < 2 or phase_s is None:
         return seen
     low_s, middle_s, high_s = quantiles(costs_s, n=4, method="inclusive")
@@ -111,7 +113,7 @@ def retimed(seen: Profile, tally: PlanStatistics, plan: Plan, costs_s: Sequence[
         step_low_s=low_s * seen.sample_count,
         step_high_s=high_s * seen.sample_count,
         phase_s={phase: seconds for phase, seconds in phase_s.items() if seconds},
-        step_count=tally.step_count(plan),
+        step_count=statistics.step_count(plan),
     )
 
 

@@ -101,21 +101,21 @@ def blamed(plan: Plan, history: tuple[Comparison, ...], *, later_s: float) -> fr
 
 
 def payback_of(
-    tally: PlanStatistics, own: Plan, other: Plan, *, step_s: float, speedup_ratio: float
+    statistics: PlanStatistics, own: Plan, other: Plan, *, step_s: float, speedup_ratio: float
 ) -> Payback | None:
     """Return when a plan has paid for its start; None where it starts about as early.
 
     Args:
-        tally: what the bench has seen of both plans.
+        statistics: what the bench has seen of both plans.
         own: the plan before.
         other: the plan after.
         step_s: seconds of a step before.
         speedup_ratio: of the steps after; above 1.
     """
-    later_s = tally.later_s(own, other)
+    later_s = statistics.later_s(own, other)
     if later_s is None or later_s < _WORTH_SAYING_S:
         return None
-    first_pass_s = tally.first_pass_s(own, other)
+    first_pass_s = statistics.first_pass_s(own, other)
     return Payback(
         later_s=later_s, step_s=step_s, speedup_ratio=speedup_ratio, first_pass_s=first_pass_s
     )

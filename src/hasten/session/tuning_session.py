@@ -85,7 +85,7 @@ class TuningSession:
         self._proved: Proof | None = None
 
     def tune(self) -> Tuning:
-        """Run the whole story.
+        """Run it from the first launch to the last pair.
 
         Raises:
             ScriptFailed: the script itself does not train.
@@ -185,7 +185,7 @@ class TuningSession:
 
     def _better(self, first: Tuning) -> Tuning:
         """Go on from a first answer, which is kept unless a better one is confirmed in time."""
-        assert first.speedup is not None  # noqa: S101  # the hunt goes on from a confirmed one
+        assert first.speedup is not None  # noqa: S101  # the search goes on from a confirmed one
         best, second = self._driver.best, first
         message = f"first answer: {times(first.speedup.mid_ratio)} by {first.plan}"
         self._view.known(
@@ -228,8 +228,8 @@ class TuningSession:
 
     def _after(self, plan: Plan, seen: compare.Confirmation) -> Profile | None:
         """Look at it under its plan, both with the times of the confirmation; None if cut short."""
-        tally, own, other = (
-            self._runner.tally,
+        statistics, own, other = (
+            self._runner.statistics,
             self._options.applied,
             self._races.with_applied(plan),
         )
@@ -238,8 +238,8 @@ class TuningSession:
         except (KeyboardInterrupt, OutOfTime, *TRIAL_FAILURES):
             return None
         before_s = [pair.baseline_s for pair in seen.pairs]
-        self._baseline = retimed(self._baseline, tally, own, before_s)
-        return retimed(tuned, tally, other, [pair.candidate_s for pair in seen.pairs])
+        self._baseline = retimed(self._baseline, statistics, own, before_s)
+        return retimed(tuned, statistics, other, [pair.candidate_s for pair in seen.pairs])
 
     def _stopped(self, *, interrupted: bool = False) -> Tuning:
         """Keep the best so far, and say what it lacks; the journal stays for the next time."""
@@ -357,14 +357,14 @@ class TuningSession:
 
     def _payback(self, plan: Plan, speedup: Interval) -> Payback | None:
         return payback_of(
-            self._runner.tally, self._options.applied, self._races.with_applied(plan),
+            self._runner.statistics, self._options.applied, self._races.with_applied(plan),
             step_s=self._baseline.step_s, speedup_ratio=speedup.mid_ratio,
         )  # fmt: skip
 
     def _early_part(self, plan: Plan) -> Plan:
         """Return the levers that do not make the start late."""
         other = self._races.with_applied(plan)
-        later_s = self._runner.tally.later_s(self._options.applied, other) or 0.0
+        later_s = self._runner.statistics.later_s(self._options.applied, other) or 0.0
         late = blamed(plan, self._driver.history, later_s=later_s)
         return plan.only(frozenset(name for name, _ in plan.settings) - late)
 
@@ -429,6 +429,6 @@ class TuningSession:
         cost_s = median(pair.baseline_s for pair in seen.pairs)
         return passes_of(
             self._context.traits, seen.speedup, step_s=cost_s * self._baseline.sample_count,
-            longer_s=self._runner.tally.first_pass_s(own, other),
+            longer_s=self._runner.statistics.first_pass_s(own, other),
             training_s=self._options.training_s, life_count=self._runner.life_count,
         )  # fmt: skip

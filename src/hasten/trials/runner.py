@@ -68,7 +68,7 @@ class TrialRunner:
         self._patience_s = patience_s
         self._available_bytes = available_bytes
         self._make_trial = make_trial
-        self.tally = PlanStatistics()
+        self.statistics = PlanStatistics()
         self.notes: tuple[str, ...] = ()  # what the isolation could not do in full
         self._slots: list[TrialProcess | None] = [None, None]
         self._current: dict[int, tuple[Plan, ...]] = {}
@@ -125,7 +125,7 @@ class TrialRunner:
             for slot, trial in arms.items():
                 trial.begin()
                 self.notes = tuple(dict.fromkeys((*self.notes, *trial.notes)))
-                self.tally.started(plans[slot], trial.start_s)
+                self.statistics.started(plans[slot], trial.start_s)
                 self.step_s = self.step_s or trial.first_step_s
             for (slot, plan), trial in zip(plans.items(), arms.values(), strict=True):
                 trial.switch((plan,))
@@ -159,7 +159,7 @@ class TrialRunner:
         """Return what a child under `plan` says of itself: traits, usage, unit of samples."""
         found = self.trial(plan).ask({"do": "facts"}, self._patience_s)
         self.cycle_count = int(found["traits"]["cycle_count"])
-        self.tally.know_passes(found["traits"])
+        self.statistics.know_passes(found["traits"])
         return found
 
     def check_memory(self, resident_bytes: float) -> None:
@@ -172,7 +172,7 @@ class TrialRunner:
     @property
     def start_s(self) -> float:
         """Seconds from a launch to the first step; the very first one had to read the disk."""
-        return self.tally.start_s
+        return self.statistics.start_s
 
     def launch_s(self, plan: Plan) -> float:
         """Return about how long it takes until a new child is warm under `plan`."""
@@ -204,7 +204,7 @@ class TrialRunner:
         for slot, plans in self._current.items():
             if plan in plans and (trial := self._slots[slot]) is not None:
                 trial.resume()
-                self.tally.paid_once(plan, trial, trial.ask({"do": "facts"}, self._patience_s))
+                self.statistics.paid_once(plan, trial, trial.ask({"do": "facts"}, self._patience_s))
 
     def pair_s(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> float:
         """Return about how long a pair takes, with the launches that a short life costs."""
@@ -226,7 +226,7 @@ class TrialRunner:
         (steps,), after = trial.turns([(0, 0, count, True)], timeout_s=self.timeout_s(count))
         used = {name: after[name] - before[name] for name in ("faults_count", "cpu_s")}
         self.step_s = sum(step.wall_s for step in steps) / len(steps)
-        self.tally.watched(plan, steps)
+        self.statistics.watched(plan, steps)
         return steps, {**used, "peak_rss_bytes": after["peak_rss_bytes"]}
 
     def pairs(
@@ -256,7 +256,7 @@ class TrialRunner:
 
     def prepare(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> None:
         """Bring the children of a comparison to life and settle them, outside every clock."""
-        self.tally.know_late(baseline, candidate)
+        self.statistics.know_late(baseline, candidate)
 
         def sit() -> None:
             if not self.shape(baseline, candidate, apart=apart).relay:
@@ -274,9 +274,9 @@ class TrialRunner:
         """Return how the pairs of two plans are run."""
         return shape_of(
             baseline, candidate, apart=apart,
-            cycle_count=self.tally.cycle_count(self.cycle_count, baseline, candidate),
-            ahead_count=self.cycle_count, period_count=self.tally.period_count,
-            pass_count=self.tally.short_pass_count, step_s=self.step_s,
+            cycle_count=self.statistics.cycle_count(self.cycle_count, baseline, candidate),
+            ahead_count=self.cycle_count, period_count=self.statistics.period_count,
+            pass_count=self.statistics.short_pass_count, step_s=self.step_s,
             single_process=self.single_process, left_count=self._left_count(),
         )  # fmt: skip
 
@@ -297,7 +297,7 @@ class TrialRunner:
         answer, _ = trial.turns(turns, timeout_s=self.timeout_s(count))
         pressure = waiting.share_ratio()
         for (index, *_), steps in zip(turns, answer, strict=True):
-            self.tally.ran(plans[index], steps)
+            self.statistics.ran(plans[index], steps)
         costs = [cost_s(steps) for steps in answer]
         return [
             pair(costs[2 * i : 2 * i + 2], baseline_first, pressure)
@@ -319,7 +319,7 @@ class TrialRunner:
                 trial = self.with_life((plan,), slot, count)
                 timeout_s = self.timeout_s(count)
                 (steps,), _ = trial.turns([(0, skip, shape.block_count, True)], timeout_s=timeout_s)
-                self.tally.ran(plan, steps)
+                self.statistics.ran(plan, steps)
                 costs.append(cost_s(steps))
             pairs.append(pair(costs, baseline_first, waiting.share_ratio()))
         return pairs
