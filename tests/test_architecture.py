@@ -18,7 +18,7 @@ STAGES = {
     "machine", "trials", "instrument", "loader", "compile", "levers", "compare", "search", "verify",
     "diagnose", "report",
 }  # fmt: skip
-SHARED = {"records", "lever", "units", "errors"}
+SHARED = {"records", "protocol", "lever", "units", "errors"}
 WIRING = {
     "session",
     "child",
@@ -161,7 +161,7 @@ def test_importing_the_package_never_imports_torch() -> None:
 
 def test_child_side_code_needs_only_the_standard_library_and_torch() -> None:
     for path, tree in modules():
-        if home(path) in CHILD_SIDE | {"child", "lever", "records", "errors"}:
+        if home(path) in CHILD_SIDE | {"child", "lever", "protocol", "records", "errors"}:
             heavy = {n.split(".")[0] for n in imports(tree)} & (HEAVY - {"torch"})
             assert not heavy, f"{path} runs in the user's process but imports {heavy}"
 

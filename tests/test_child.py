@@ -13,6 +13,7 @@ import pytest
 import hasten.errors
 from hasten.child import AfterImport, AppliedLevers, LeverOmissions, prepare
 from hasten.errors import PlanError
+from hasten.protocol import Attached, Mode
 from hasten.records import Plan
 from hasten.trials.channel import Listener
 from hasten.trials.child_environment import environment
@@ -40,7 +41,7 @@ print([(engine.request.count, len(engine.setups), len(engine.offers)) for engine
 """
 
 
-def python(code, plan=None, *, mode="run", cwd=None, path="", **details):
+def python(code, plan=None, *, mode=Mode.RUN, cwd=None, path="", **details):
     """Run code in a process that hasten comes into; without a plan, plainly."""
     env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
     if path:
@@ -138,7 +139,7 @@ def test_an_unknown_lever_is_named_with_those_that_there_are() -> None:
     with pytest.raises(PlanError, match=r"no_such_lever.*\n?.*Choose from: .*fused_optimizer"):
         AppliedLevers(Quiet()).switch({"no_such_lever": True})
     with pytest.raises(PlanError, match="no_such_lever"):
-        environment(Plan().with_lever("no_such_lever", True), mode="run", env={})
+        environment(Plan().with_lever("no_such_lever", True), mode=Mode.RUN, env={})
 
 
 def test_switching_undoes_what_differs_and_keeps_what_stays(monkeypatch) -> None:
@@ -280,12 +281,12 @@ threads.LEVER = dataclasses.replace(threads.LEVER, apply=apply)
 
 
 @pytest.mark.child
-@pytest.mark.parametrize("mode", ["run", "trial", "verify"])
+@pytest.mark.parametrize("mode", list(Mode))
 def test_levers_learn_what_the_user_granted(mode, tmp_path) -> None:
     listener = Listener(tmp_path / "s")
-    take = RecordingSpec(step_count=2, forced_count=0).order()
-    details = {} if mode == "run" else {"socket": str(tmp_path / "s"), "folder": str(tmp_path)}
-    details |= {"seed": 0, **take} if mode == "verify" else {}
+    take = RecordingSpec(step_count=2, forced_count=0).order(str(tmp_path))
+    details = {} if mode is Mode.RUN else {"socket": str(tmp_path / "s")}
+    details |= {"recording": take} if mode is Mode.VERIFY else {}
     done = python(
         TELLS_WHAT_IS_ASSUMED + "import torch\nimport os\nos._exit(0)\n",
         Plan().with_lever("intra_op_threads", 1), mode=mode,
@@ -310,7 +311,7 @@ def test_all_levers_of_a_real_run_act_on_the_same_loaders() -> None:
 @pytest.mark.child
 def test_a_lever_that_is_not_installed_is_left_out_of_a_real_run() -> None:
     order = json.dumps({"mode": "run", "plan": {"no_such_lever": 1}})
-    env = {**environment(Plan(), mode="run", env=os.environ), "HASTEN_CHILD": order}
+    env = {**environment(Plan(), mode=Mode.RUN, env=os.environ), "HASTEN_CHILD": order}
     done = subprocess.run(
         [sys.executable, "-c", TRAINING], env=env, capture_output=True, text=True, check=True,
         timeout=60,
@@ -321,7 +322,7 @@ def test_a_lever_that_is_not_installed_is_left_out_of_a_real_run() -> None:
 
 @pytest.mark.child
 def test_a_helper_that_starts_after_the_trainer_was_found_is_left_alone(tmp_path) -> None:
-    done = python(TRAINING, Plan(), mode="trial", socket=str(tmp_path / "gone"))
+    done = python(TRAINING, Plan(), mode=Mode.TRIAL, socket=str(tmp_path / "gone"))
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -329,8 +330,8 @@ def test_a_helper_that_starts_after_the_trainer_was_found_is_left_alone(tmp_path
 def test_a_process_beside_the_one_that_is_followed_goes_on_by_itself(tmp_path) -> None:
     listener = Listener(tmp_path / "s")
     with ThreadPoolExecutor(1) as pool:
-        two = pool.submit(python, TRAINING, Plan(), mode="trial", socket=str(tmp_path / "s"))
-        channel, _ = listener.adopt("attached", until=time.monotonic() + 60, alive=lambda: True)
+        two = pool.submit(python, TRAINING, Plan(), mode=Mode.TRIAL, socket=str(tmp_path / "s"))
+        channel, _ = listener.adopt(Attached, until=time.monotonic() + 60, alive=lambda: True)
         channel.close()  # as where another rank said first that it trains
         listener.close()
         done = two.result()
@@ -340,7 +341,9 @@ def test_a_process_beside_the_one_that_is_followed_goes_on_by_itself(tmp_path) -
 
 @pytest.mark.child
 def test_a_job_that_a_real_run_submits_does_not_get_its_plan() -> None:
-    env = environment(Plan().with_lever("garbage_collector", "freeze"), mode="run", env=os.environ)
+    env = environment(
+        Plan().with_lever("garbage_collector", "freeze"), mode=Mode.RUN, env=os.environ
+    )
     code = "import torch, os; print('HASTEN_CHILD' in os.environ)"
     said = "hasten: left out the plan: this is another machine, or another job\n"
     for job, told in ((env.get("SLURM_JOB_ID"), ("True\n", "")), ("4711", ("False\n", said))):

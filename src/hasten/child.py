@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import signal
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hasten import protocol
 from hasten.lever import discover, lookup
+from hasten.protocol import Mode, Order
 from hasten.records import Plan, Scope
 from hasten.trials import stack_dump, tracebacks
 from hasten.trials.after_import import AfterImport
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hasten.lever import Training
+    from hasten.protocol import Answer, Command, PlanOrder
 
 
-_ON_ITS_OWN = {"do": "turns", "turns": [[0, 0, 1 << 60, False]]}
+_ON_ITS_OWN = protocol.RunTurns(turns=(protocol.Turn(0, 0, 1 << 60, False),))
 """What a process does that nobody follows."""
 
 
@@ -149,27 +151,23 @@ def prepare(text: str) -> None:
     """Begin, before the user's script.
 
     Args:
-        text: the order as JSON, see `trials.child_environment`.
+        text: the order as JSON, see `protocol.Order`.
     """
-    order = json.loads(text)
-    if order["mode"] != "run":
+    order = Order.read(text)
+    if order.mode is not Mode.RUN:
         _stay_inside()
-    if "mark" in order:
-        with contextlib.suppress(OSError), open(order["mark"], "w"):
+    if order.mark:
+        with contextlib.suppress(OSError), open(order.mark, "w"):
             pass
     tracebacks.trim_uncaught()
     if scratch := os.environ.get("HASTEN_REDIRECT"):
         _redirect(scratch)
-    if order["mode"] == "verify":
-        _pin(order["seed"], order.get("shift", 0))
-    if order["mode"] != "run":
-        _refuse_questions(order)
-    attach: dict[str, Callable[[dict[str, Any]], None]] = {
-        "run": _run,
-        "trial": _trial,
-        "verify": _verify,
-    }
-    sys.meta_path.insert(0, AfterImport("torch", lambda: attach[order["mode"]](order)))
+    if order.mode is Mode.VERIFY:
+        _pin(order.seed, order.shift)
+    if order.mode is not Mode.RUN:
+        _refuse_questions()
+    attach = {Mode.RUN: _run, Mode.TRIAL: _trial, Mode.VERIFY: _verify}
+    sys.meta_path.insert(0, AfterImport("torch", lambda: attach[order.mode](order)))
 
 
 def _stay_inside() -> None:
@@ -199,12 +197,12 @@ def _pin(seed: int, shift: int) -> None:
     sys.meta_path.insert(0, AfterImport("torch", lambda: seeding.pin_torch(seed, shift)))
 
 
-def _run(order: dict[str, Any]) -> None:
+def _run(order: Order) -> None:
     """Apply the levers of a plan in a real run; a lever that breaks is left out, and said."""
     from hasten.instrument import Watch
     from hasten.trials.child_environment import place
 
-    if order.get("place", place()) != place():
+    if order.place is not None and order.place != place():
         os.environ.pop("HASTEN_CHILD", None)  # so that it is said once
         sys.stderr.write("hasten: left out the plan: this is another machine, or another job\n")
         return
@@ -217,10 +215,10 @@ def _run(order: dict[str, Any]) -> None:
             sys.stderr.write(f"hasten: left out {name}={setting}: {why}\n")
 
     watch = Watch(measuring=False)
-    watch.live.assumed = frozenset(order.get("assumed", ()))
+    watch.live.assumed = frozenset(order.assumed)
     applied = AppliedLevers(watch.live, leave_out)
     settings: dict[str, Any] = {}
-    for name, setting in order["plan"].items():
+    for name, setting in order.plan.items():
         try:
             applied.switch({**settings, name: setting})
             settings[name] = setting
@@ -232,11 +230,11 @@ def _run(order: dict[str, Any]) -> None:
         engine_for(watch.live).tell = lambda why: sys.stderr.write(f"hasten: {why}\n")
     atexit.register(_tell_of_lost_workers, watch.live, os.getpid())
     watch.install()
-    if "envelope" in order:
-        _guard(watch, applied, order["envelope"])
+    if order.envelope is not None:
+        _guard(watch, applied, order.envelope)
 
 
-def _guard(watch: Any, applied: AppliedLevers, envelope: dict[str, Any]) -> None:
+def _guard(watch: Any, applied: AppliedLevers, envelope: Mapping[str, Any]) -> None:
     """Watch the first steps of a real run; put the levers back where they go astray."""
     from hasten.instrument import loss_guard
     from hasten.records import LossEnvelope
@@ -261,38 +259,35 @@ def _tell_of_lost_workers(training: Any, own_pid: int) -> None:
         sys.stderr.write(f"hasten: {note}; the main process went on by itself\n")
 
 
-def _trial(order: dict[str, Any]) -> None:
+def _trial(order: Order) -> None:
     """Attach to a trial: steps are timed, and the parent holds the baton."""
     from hasten.instrument import Watch
     from hasten.instrument.step_scheduler import StepScheduler
     from hasten.loader import engine_for
     from hasten.loader.replay import Replay
     from hasten.trials.channel import Channel
-    from hasten.trials.child_environment import REPLAY_KEY
 
     try:
-        channel = Channel.connect(order["socket"])
+        channel = Channel.connect(order.socket)
     except OSError:  # the one that trains has been found; this is a helper that it started
         return
-    stack_dump.listen(order["socket"])
-    channel.send({"kind": "attached", "pid": os.getpid()})
+    stack_dump.listen(order.socket)
+    channel.send(protocol.Attached())
     own_pid = os.getpid()
 
-    def talk(message: dict[str, Any]) -> dict[str, Any]:
-        if os.getpid() != own_pid:
-            return _ON_ITS_OWN
-        return _talk(channel, {**message, "pid": own_pid})
+    def talk(answer: Answer) -> Command:
+        return _ON_ITS_OWN if os.getpid() != own_pid else _talk(channel, answer)
 
     watch = Watch(measuring=True)
     watch.live.trial = True
-    watch.live.assumed = frozenset(order.get("assumed", ()))
+    watch.live.assumed = frozenset(order.assumed)
     engine = engine_for(watch.live)  # it must have seen a pass begin to take it over in the middle
     discover()  # a lever may come at any step; whatever its file touches must be there before
     applied, replay = AppliedLevers(watch.live), Replay(watch.live.advancers)
 
-    def switch(settings: dict[str, Any]) -> None:
-        replay.switch(replays=REPLAY_KEY in settings)
-        applied.switch({name: s for name, s in settings.items() if name != REPLAY_KEY})
+    def switch(plan: PlanOrder) -> None:
+        replay.switch(replays=plan.replays)
+        applied.switch(plan.settings)
 
     turns = StepScheduler(watch, switch, talk)
     turns.traits.about_data = engine.proofs.traits
@@ -302,7 +297,7 @@ def _trial(order: dict[str, Any]) -> None:
         turns.stepped(phases_ns, sample_count)
 
     watch.on_step = _counted(stepped, channel)
-    applied.switch(order["plan"])
+    applied.switch(order.plan)
     watch.install()
 
 
@@ -322,52 +317,54 @@ def _counted(
     def tell() -> None:
         if step_count and os.getpid() == own_pid:
             with contextlib.suppress(ChildLost):
-                channel.send({"kind": "ended", "steps": step_count})
+                channel.send(protocol.Ended(step_count=step_count))
 
     atexit.register(tell)
     return stepped_and_counted
 
 
-def _verify(order: dict[str, Any]) -> None:
+def _verify(order: Order) -> None:
     """Attach to a verification: the first steps are recorded, then the process ends."""
     from hasten.instrument import Watch
     from hasten.instrument.training_health import TrainingHealthMonitor
     from hasten.trials.channel import Channel
     from hasten.verify.record import Recorder
 
-    channel = Channel.connect(order["socket"])
+    channel = Channel.connect(order.socket)
     own_pid = os.getpid()
 
     def done(found: dict[str, Any]) -> None:
         if os.getpid() == own_pid:  # not in a fork that runs the exit routines
-            _talk(channel, {"kind": "verified", **found, "health": health.message})
+            _talk(channel, protocol.Recorded(**found, health=health.message))
 
     watch = Watch(measuring=True)
     watch.live.at_once = True
-    watch.live.assumed = frozenset(order.get("assumed", ()))
-    health = TrainingHealthMonitor(
-        watch
-    )  # before the recorder's hooks, which end the run at the last step
-    Recorder(order, watch, done=done)
-    AppliedLevers(watch.live).switch(order["plan"])
+    watch.live.assumed = frozenset(order.assumed)
+    # Before the recorder's hooks, which end the run at the last step.
+    health = TrainingHealthMonitor(watch)
+    assert order.recording is not None  # noqa: S101  # a verification has one
+    Recorder(order.recording, watch, done=done)
+    AppliedLevers(watch.live).switch(order.plan)
     watch.install()
 
 
-def _talk(channel: Any, message: dict[str, Any]) -> dict[str, Any]:
+def _talk(channel: Any, answer: Answer) -> Command:
     from hasten.errors import ChildLost
 
     try:
-        answer: dict[str, Any] = channel.ask(message)
+        command: Command = channel.ask(answer)
     except ChildLost:
-        if message["kind"] == "training":  # another process is followed; this one goes on alone
+        if isinstance(
+            answer, protocol.FirstStep
+        ):  # another process is followed; this one goes on alone
             return _ON_ITS_OWN
         # The parent is gone; no exit routine of the script may run now.
         os.kill(os.getpid(), signal.SIGKILL)
         raise
-    return answer
+    return command
 
 
-def _refuse_questions(order: dict[str, Any]) -> None:
+def _refuse_questions() -> None:
     """Nobody answers in a trial: `input()` says so instead of waiting."""
     import builtins
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hasten.compare import Measure, Rule, compare, race
 from hasten.errors import HastenError, TooFewSteps
+from hasten.protocol import TraitsRead
 from hasten.records import (
     Budget,
     Comparison,
@@ -35,6 +36,7 @@ from hasten.session import Watcher
 from hasten.trials.deadline import NEVER
 
 if TYPE_CHECKING:
+    from hasten.protocol import Turn
     from hasten.records import Workload
     from hasten.trials.deadline import Deadline
     from hasten.trials.process import Isolation
@@ -321,23 +323,20 @@ class FakeTrialProcess:
         self.first_step_s = self._step(self.plan).wall_s
         self.start_s = start_s + self.first_step_s
 
-    def ask(self, message: Mapping[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
+    def ask(self, command: Any, answer: Any, timeout_s: float | None = None) -> TraitsRead:
         """Answer with facts, whatever was asked."""
         traits = {"cycle_count": max(1, self._ahead_count), **self.script.traits}
-        first_s = [self.script.first_pass_s(self._plans[0]), 0.0]
-        return {
-            "kind": "facts", "traits": traits, "usage": {}, "unit": "samples",
-            "first_pass_s": first_s,
-        }  # fmt: skip
+        first_s = self.script.first_pass_s(self._plans[0])
+        return TraitsRead(traits=traits, usage={}, unit="samples", first_pass_s=(first_s, 0.0))
 
-    def switch(self, plans: Sequence[Plan]) -> None:
+    def switch(self, plans: Sequence[Plan], *, replayed_index: int | None = None) -> None:
         """Learn which plans the turns are about."""
         self._plans = plans
 
     def turns(
-        self, turns: Sequence[tuple[int, int, int, bool]], *, timeout_s: float | None = None
+        self, turns: Sequence[Turn], *, timeout_s: float | None = None
     ) -> tuple[list[list[Step]], dict[str, float]]:
-        """Run turns of (plan index, steps not counted, steps counted, watched)."""
+        """Run turns."""
         answer = []
         for index, skip_count, block_count, _ in turns:
             steps = [self._step(self._plans[index]) for _ in range(skip_count + block_count)]

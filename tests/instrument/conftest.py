@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hasten.errors import TooFewSteps
+from hasten.protocol import ReadTraits, TraitsRead, Turn
 from hasten.records import Entry, Plan, Workload
 from hasten.trials.process import Isolation
 from hasten.trials.trial_process import TrialProcess
@@ -51,11 +52,11 @@ def attach(path: Path, *, turns, plan=None, python=sys.executable) -> Trial:
     arm = TrialProcess(workload, plan or Plan(), isolation=Isolation.NONE, patience_s=60)
     try:
         arm.begin()
-        seen, _ = arm.turns(turns, timeout_s=60)
+        seen, _ = arm.turns([Turn(*turn) for turn in turns], timeout_s=60)
         _, found = arm.examine(EXAMINED_COUNT, timeout_s=60)
-        facts = arm.ask({"do": "facts"}, 60)
+        facts = asdict(arm.ask(ReadTraits(), TraitsRead, 60))
         with pytest.raises(TooFewSteps):
-            arm.turns([(0, 0, 1 << 40, True)], timeout_s=60)
+            arm.turns([Turn(0, 0, 1 << 40, True)], timeout_s=60)
         arm._process.wait(30)
         return Trial(
             steps=seen[-1], facts=facts, found=found, output=arm._process.output(), turns=seen

@@ -7,6 +7,7 @@ import pytest
 
 from hasten.errors import TooFewSteps
 from hasten.instrument.examine.stacks import summarised
+from hasten.protocol import Turn
 from hasten.records import Entry, Plan, Workload
 from hasten.trials.process import Isolation
 from hasten.trials.trial_process import TrialProcess
@@ -90,9 +91,9 @@ def looked_at(tmp_path_factory):
         arm = TrialProcess(workload, Plan(), isolation=Isolation.NONE, patience_s=60)
         try:
             arm.begin()
-            arm.turns([(0, 0, 19, True)], timeout_s=60)
+            arm.turns([Turn(0, 0, 19, True)], timeout_s=60)
             _, found = arm.examine(100, timeout_s=120)
-            arm.turns([(0, 0, 20, True)], timeout_s=60)
+            arm.turns([Turn(0, 0, 20, True)], timeout_s=60)
             (line,) = (w for w in arm._process.output().splitlines() if w.startswith("told "))
             return found, json.loads(line.removeprefix("told "))
         finally:

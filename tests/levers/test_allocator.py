@@ -9,6 +9,7 @@ import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.allocator import LEVER, find
+from hasten.protocol import Mode
 from hasten.records import Plan
 from hasten.testing import LAPTOP
 from hasten.trials.child_environment import environment
@@ -70,7 +71,7 @@ def test_settings_of_jemalloc_that_the_user_made_stay(prefix) -> None:
 def test_is_loaded_into_the_script_after_what_the_user_preloads(prefix) -> None:
     own = str(prefix / "lib/libown.so")
     user = {**os.environ, "LD_PRELOAD": own}
-    env = environment(Plan().with_lever("allocator", "jemalloc"), mode="run", env=user)
+    env = environment(Plan().with_lever("allocator", "jemalloc"), mode=Mode.RUN, env=user)
     assert env["LD_PRELOAD"] == f"{own}:{prefix}/lib/libjemalloc.so.2"
     done = subprocess.run(
         [sys.executable, "-c", "print(open('/proc/self/maps').read())"],
@@ -84,7 +85,7 @@ def test_is_loaded_into_the_script_after_what_the_user_preloads(prefix) -> None:
 @pytest.mark.child
 def test_is_left_out_with_one_line_where_the_library_is_gone(monkeypatch) -> None:
     monkeypatch.setattr("hasten.levers.allocator._folders", lambda env: [])
-    env = environment(Plan().with_lever("allocator", "jemalloc"), mode="run", env=os.environ)
+    env = environment(Plan().with_lever("allocator", "jemalloc"), mode=Mode.RUN, env=os.environ)
     assert env.get("LD_PRELOAD") == os.environ.get("LD_PRELOAD")
     done = subprocess.run(
         [sys.executable, "-c", "import os, torch; print([k for k in os.environ if 'GONE' in k])"],

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from hasten.protocol import Mode
 from hasten.records import Plan
 from hasten.trials.child_environment import environment
 
@@ -68,7 +69,9 @@ def started(tmp_path):
         (tmp_path / "script.py").write_text(HEAD + code)
         env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
         if plan is not None:
-            env = environment(plan, mode="run", env=env, assumed=frozenset({"dataset-unchanged"}))
+            env = environment(
+                plan, mode=Mode.RUN, env=env, assumed=frozenset({"dataset-unchanged"})
+            )
         return subprocess.Popen(
             [sys.executable, str(tmp_path / "script.py")], env=env, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

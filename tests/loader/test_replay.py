@@ -4,12 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hasten.errors import PlanError
 from hasten.instrument.live import LiveTraining
-from hasten.lever import discover, lookup
 from hasten.loader.replay import REPLAYED_COUNT, Replay
-from hasten.records import Plan
-from hasten.trials.child_environment import REPLAY_KEY
 
 
 class Source:
@@ -104,9 +100,3 @@ def test_a_script_may_take_its_batch_apart(loop) -> None:
         assert batch.pop("name") == "train"
         assert batch["parts"].pop() == batch["number"]
         loop.replay.stepped()
-
-
-def test_is_no_lever_and_fits_no_plan() -> None:
-    assert REPLAY_KEY not in discover()
-    with pytest.raises(PlanError):
-        lookup(Plan().with_lever(REPLAY_KEY, True))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hasten.protocol import Mode
 from hasten.records import Plan
 from hasten.trials.child_environment import environment
 
@@ -108,7 +109,7 @@ def test_what_our_start_needs_is_the_scripts_own_where_it_has_one(tmp_path, name
 def test_a_module_on_the_path_of_the_user_is_the_users(started, tmp_path) -> None:
     folder = tmp_path / "lib"
     env = environment(
-        Plan().with_lever("intra_op_threads", 1), mode="run", env={"PYTHONPATH": str(folder)}
+        Plan().with_lever("intra_op_threads", 1), mode=Mode.RUN, env={"PYTHONPATH": str(folder)}
     )
     said = ran(started("signal", "train.py", folder=folder, env=env))
     assert said[0] == "begun"

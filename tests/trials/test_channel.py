@@ -1,11 +1,14 @@
 """Parent and child talk in lines, however these arrive."""
 
+import os
 import socket
 import time
 
 import pytest
 
+from hasten import protocol
 from hasten.errors import ChildLost
+from hasten.protocol import Attached, Ended, FirstStep, Refused
 from hasten.trials.channel import Channel, Listener
 
 
@@ -18,13 +21,14 @@ def listener(tmp_path):
 
 def test_what_a_child_said_before_anybody_listened_is_heard(listener) -> None:
     child = Channel.connect(str(listener.path))
-    child.send({"kind": "attached", "pid": 1})
-    child.send({"kind": "training", "pid": 1, "step_ns": 5})
-    found = listener.adopt("training", until=time.monotonic() + 5.0, alive=lambda: True)
+    child.send(Attached())
+    child.send(FirstStep(step_ns=5, at_s=1.0))
+    found = listener.adopt(FirstStep, until=time.monotonic() + 5.0, alive=lambda: True)
     child.close()
     assert found is not None
-    assert found[1]["step_ns"] == 5
-    assert [message["kind"] for message in listener.attached] == ["attached"]
+    assert found[1].step_ns == 5
+    assert listener.attached == [Attached()]
+    assert found[0].pid == os.getpid()
     found[0].close()
 
 
@@ -39,14 +43,15 @@ def ends():
 
 def test_a_message_in_pieces_is_whole_and_the_next_one_stays(ends) -> None:
     channel, other = ends
-    other.sendall(b'{"v": 1, "kind": "on')
+    line = protocol.encode(Refused(why="one"))
+    other.sendall(line[:20])
     with pytest.raises(TimeoutError):
         channel.receive(0.01)
     assert not channel.has_message
-    other.sendall(b'e"}\n{"v": 1, "kind": "two"}\n')
-    assert channel.receive(1.0)["kind"] == "one"
+    other.sendall(line[20:] + protocol.encode(Ended(step_count=2)))
+    assert channel.receive(1.0) == Refused(why="one")
     assert channel.has_message
-    assert channel.receive(1.0)["kind"] == "two"
+    assert channel.receive(1.0) == Ended(step_count=2)
 
 
 def test_an_end_in_the_middle_of_a_message_is_told(ends) -> None:

@@ -9,6 +9,7 @@ from threading import Timer
 import pytest
 
 from hasten.errors import IsolationFailed, NeverTrains, ScriptFailed
+from hasten.protocol import Turn
 from hasten.records import Entry, Plan, Workload
 from hasten.trials.deadline import NEVER, Deadline, OutOfTime
 from hasten.trials.process import Isolation
@@ -104,7 +105,7 @@ def test_a_step_that_hangs_is_waited_for_until_the_deadline(trial) -> None:
     hanging.switch((Plan(),))
     deadline.end_s = time.monotonic() + 1.0
     with pytest.raises(OutOfTime):
-        hanging.turns([(0, 0, 8, True)], timeout_s=300.0)
+        hanging.turns([Turn(0, 0, 8, True)], timeout_s=300.0)
     assert time.monotonic() < deadline.end_s + 10.0
 
 
@@ -121,5 +122,5 @@ def test_a_trial_whose_guard_is_killed_is_not_waited_for(trial, parked) -> None:
     else:
         Timer(1.0, os.kill, (guard, signal.SIGKILL)).start()
     with pytest.raises(IsolationFailed, match="guard of a trial was killed"):
-        own.turns([(0, 0, 10, True)], timeout_s=60.0)
+        own.turns([Turn(0, 0, 10, True)], timeout_s=60.0)
     assert time.monotonic() - began_s < 20.0

@@ -321,17 +321,20 @@ class Laboratory:
         self.kind, self.root, self.base = kind, Path(root), tuple(base)
         self.taught = self.root / "taught"
         self.taught.mkdir(parents=True)
-        self.first = self.record(teach=True, keep=True)
+        self.first = self.record(teach=True, keeps=True)
 
     def record(self, change=(), *, plan=None, teach=False, **order):
         from hasten.child import AppliedLevers
         from hasten.instrument import Watch
+        from hasten.protocol import Recorded, RecordingOrder
         from hasten.verify.record import Recorder
         from hasten.verify.recorded_run import read_evidence
 
         folder = Path(tempfile.mkdtemp(dir=self.root))
-        order = {"steps": STEPS, "forced": FORCED, "folder": str(folder), "teach": teach,
-                 "teacher": None if teach else str(self.taught), **order}  # fmt: skip
+        order = RecordingOrder(
+            steps=STEPS, forced=FORCED, folder=str(folder),
+            teacher=None if teach else str(self.taught), **order,
+        )  # fmt: skip
         watch, found = Watch(measuring=True), []
         recorder = Recorder(order, watch, done=lambda said: found.append(json.dumps(said)))
         applied = AppliedLevers(watch.live)
@@ -347,10 +350,10 @@ class Laboratory:
         if teach:
             for path in folder.iterdir():
                 shutil.copy(path, self.taught)
-        return read_evidence(json.loads(found[0]), folder)
+        return read_evidence(Recorded(**json.loads(found[0])), folder)
 
     def floor(self, scale=2.0**-23, seed=1):
-        return self.record(perturb={"scale": scale, "seed": seed})
+        return self.record(perturb_ratio=scale, perturb_seed=seed)
 
 
 def told(*gates):
@@ -395,7 +398,7 @@ def judge_same_draws(lab):
         name: told(structure(seen), rounding(seen)) for name, seen in harmless.items()
     }
     narrow = {
-        name: lab.record({name}, plan={"autocast": "bfloat16"}, feed=True)
+        name: lab.record({name}, plan={"autocast": "bfloat16"}, feeds=True)
         for name in ("", *NARROW_FAULTS)
     }
     facts["narrow"] = {
@@ -412,9 +415,9 @@ def judge_model_draws(lab):
     """Record a model that draws otherwise, and tell what the gates say."""
     from hasten.verify import distribution, precision
 
-    others = [lab.record(feed=True, reseed=seed) for seed in (1, 2)]
+    others = [lab.record(feeds=True, reseed=seed) for seed in (1, 2)]
     floors = [lab.floor()]
-    seen = {name: lab.record({name}, feed=True, reseed=77) for name in ("", *DRAWN_FAULTS)}
+    seen = {name: lab.record({name}, feeds=True, reseed=77) for name in ("", *DRAWN_FAULTS)}
     return {
         name: told(
             distribution.within_draws(lab.first, evidence, others),
@@ -429,7 +432,7 @@ def judge_sample_draws(lab):
     from hasten.verify import distribution, gates
 
     floors = [lab.floor()]
-    seen = {name: lab.record({name, "noise redrawn"}, feed=True) for name in SAMPLE_CHANGES}
+    seen = {name: lab.record({name, "noise redrawn"}, feeds=True) for name in SAMPLE_CHANGES}
     return {
         name: told(
             gates.same_structure(lab.first, evidence, redraws=True),

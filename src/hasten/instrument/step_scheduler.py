@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hasten import protocol
 from hasten.instrument import examine
 from hasten.instrument.traits import FlopProbe, Traits, peaks, usage
 
@@ -12,46 +13,45 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.instrument.watch import Watch
-
-Message = dict[str, Any]
+    from hasten.protocol import Answer, Command, PlanOrder, Turn
 
 
 class StepScheduler:
     """Run turns of steps under alternating plans, parked at a step boundary between commands.
 
-    A turn is (plan index, steps not counted, steps counted, watched): the plan is switched at
-    the boundary, outside the clock, then the uncounted steps settle what the switch disturbed.
+    The plan of a turn is switched at the boundary, outside the clock; then the steps that are not
+    counted settle what the switch disturbed.
 
     Args:
         watch: the seams; its ledger is restarted at the head of each turn.
-        switch: applies a plan, given as lever settings.
-        talk: sends a message and returns the parent's next command; blocks.
+        switch: applies a plan.
+        talk: sends an answer and returns the parent's next command; blocks.
     """
 
     def __init__(
         self,
         watch: Watch,
-        switch: Callable[[dict[str, Any]], None],
-        talk: Callable[[Message], Message],
+        switch: Callable[[PlanOrder], None],
+        talk: Callable[[Answer], Command],
     ) -> None:
         self.traits = Traits(watch.fetches)
         watch.observers.append(self.traits)
         self._watch = watch
         self._switch = switch
         self._talk = talk
-        self._plans: list[dict[str, Any]] = []
-        self._queue: list[list[int]] = []
+        self._plans: tuple[PlanOrder, ...] = ()
+        self._queue: list[Turn] = []
         self._done: list[list[list[int]]] = []
         self._skip_count = self._left_count = 0
-        self._answer: Message = {"kind": "training"}
+        self._answer: Answer | None = None
         self._flops: FlopProbe | None = None
         self._examination: examine.Examination | None = None
 
     def stepped(self, phases_ns: tuple[int, ...], sample_count: int) -> None:
         """Take in a finished step; switch plans or wait for a command when a turn is over."""
         self.traits.stepped(phases_ns)
-        if self._answer["kind"] == "training":
-            self._answer |= {"step_ns": sum(phases_ns), "at_s": time.monotonic()}
+        if self._answer is None:
+            self._answer = protocol.FirstStep(step_ns=sum(phases_ns), at_s=time.monotonic())
         if self._skip_count:
             self._skip_count -= 1
         elif self._left_count:
@@ -65,11 +65,11 @@ class StepScheduler:
             self._listen()
         self._watch.ledger.start()
 
-    def _begin(self, turn: list[int]) -> None:
-        plan, self._skip_count, self._left_count, watched = turn
-        if plan < len(self._plans):
-            self._switch(self._plans[plan])
-        if watched:
+    def _begin(self, turn: Turn) -> None:
+        self._skip_count, self._left_count = turn.skip_count, turn.step_count
+        if turn.plan_index < len(self._plans):
+            self._switch(self._plans[turn.plan_index])
+        if turn.is_watched:
             self._watch.resume()
         else:
             self._watch.pause()
@@ -77,47 +77,49 @@ class StepScheduler:
 
     def _listen(self) -> None:
         if self._flops is not None:
-            self._answer = {"kind": "flops", "flops": self._flops.close()}
+            self._answer = protocol.FlopsCounted(flops=self._flops.close())
             self._flops, self._done = None, []
         elif self._examination is not None:
             found = self._examination.end()
-            self._answer = {"kind": "examined", "found": found, "turns": self._done}
+            self._answer = protocol.Examined(found=found, turns=self._done)
             self._examination, self._done = None, []
         elif self._done:
-            self._answer = {"kind": "turns", "turns": self._done, "usage": usage()}
+            self._answer = protocol.TurnsRun(turns=self._done, usage=usage())
             self._done = []
+        assert self._answer is not None  # noqa: S101  # a step was taken in
         while True:
             command = self._talk(self._answer)
-            if command["do"] == "turns":
-                self._queue = [list(turn) for turn in command["turns"]]
+            if isinstance(command, protocol.RunTurns):
+                self._queue = list(command.turns)
                 self._begin(self._queue.pop(0))
                 return
-            if command["do"] == "flops":
+            if isinstance(command, protocol.CountFlops):
                 self._watch.resume()
                 self._flops = FlopProbe()
                 self._left_count = 1
                 self._done.append([])
                 return
-            if command["do"] == "examine":
+            if isinstance(command, protocol.Examine):
                 self._watch.resume()
                 self._examination = examine.Examination(self._watch, examine.discover())
-                self._left_count = command["count"]
+                self._left_count = command.step_count
                 self._done.append([])
                 return
             self._answer = self._reply(command)
 
-    def _reply(self, command: Message) -> Message:
-        if command["do"] == "plans":
-            self._plans = command["plans"]
+    def _reply(self, command: Command) -> Answer:
+        if isinstance(command, protocol.SetPlans):
+            self._plans = command.plans
             self._switch(self._plans[0])
-            return {"kind": "plans"}
-        if command["do"] == "facts":
-            unit = self._watch.samples.unit
-            return {
-                "kind": "facts", "traits": self.traits.read(), "usage": usage(), "unit": unit,
-                "compile_s": self._watch.live.compile_s,
-                "first_pass_s": self._watch.live.first_pass_s,
-            }  # fmt: skip
-        if command["do"] == "peaks":
-            return {"kind": "peaks", **peaks(self.traits.device)}
-        return {"kind": "error", "why": f"unknown command {command['do']!r}"}
+            return protocol.PlansSet()
+        if isinstance(command, protocol.ReadTraits):
+            return protocol.TraitsRead(
+                traits=self.traits.read(),
+                usage=usage(),
+                unit=self._watch.samples.unit,
+                compile_s=self._watch.live.compile_s,
+                first_pass_s=self._watch.live.first_pass_s,
+            )
+        if isinstance(command, protocol.MeasurePeaks):
+            return protocol.PeaksMeasured(**peaks(self.traits.device))
+        return protocol.Refused(why=f"unknown command {type(command).__name__}")

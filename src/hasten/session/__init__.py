@@ -88,12 +88,13 @@ def run(
         assumed: what the user granted, by name.
     """
     from hasten.errors import UsageError
+    from hasten.protocol import Mode
     from hasten.trials.child_environment import environment
 
     guarded = {} if envelope is None else {"envelope": asdict(envelope)}
     env = dict(os.environ)
     if plan.settings:
-        env = environment(plan, mode="run", assumed=assumed, **guarded)
+        env = environment(plan, mode=Mode.RUN, assumed=assumed, **guarded)
     command = workload.command
     # Python ignores them, and a shell cannot undo that for what it starts: see `yes | head -1`.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):

@@ -40,7 +40,7 @@ def examine(
     count = max(_LEAST_COUNT, runner.cycle_count, int(seconds / max(1e-6, seen.step_s)))
     try:
         steps, found = probes.examine(runner, plan, min(count, _MOST_COUNT))
-        traits = runner.facts(plan)["traits"]
+        traits = runner.facts(plan).traits
     except HastenError:
         return Diagnosis()
     ranks = {"local_ranks": found.get("processors.local_ranks_count") or 1}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hasten import compare
 from hasten.errors import HastenError
+from hasten.protocol import CountFlops, FlopsCounted, MeasurePeaks, PeaksMeasured
 from hasten.records import Phase, Profile
 from hasten.session.costs import GLANCE_COUNT, probe_count, watch_count
 from hasten.trials.probes import REPLAY_SETTLE_COUNT, ceiling, overhead
@@ -47,7 +48,7 @@ def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -
         if runner.life_count is not None:
             step_count = max(2, min(step_count, runner.life_count // 2))
     steps, used = runner.steps(plan, step_count)
-    unit = runner.facts(plan)["unit"]
+    unit = runner.facts(plan).unit
     runner.check_memory(used["peak_rss_bytes"])
     return summarise(steps, unit=unit, used=used)
 
@@ -156,9 +157,9 @@ def measure_peaks(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
     keeps its profile without it.
     """
     try:
-        best = runner.trial(plan).ask({"do": "peaks"}, 60.0)
-        seen = replace(seen, peak_flops=best["peak_flops"], copy_bytes=best["copy_bytes"])
-        flops = runner.trial(plan).ask({"do": "flops"}, 120.0)["flops"]
+        best = runner.trial(plan).ask(MeasurePeaks(), PeaksMeasured, 60.0)
+        seen = replace(seen, peak_flops=best.peak_flops, copy_bytes=best.copy_bytes)
+        flops = runner.trial(plan).ask(CountFlops(), FlopsCounted, 120.0).flops
     except HastenError:
         return seen
     return replace(seen, flops=flops or None)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hasten import compare
 from hasten.errors import HastenError
 from hasten.lever import discover
+from hasten.protocol import Turn
 from hasten.records import Phase
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def probe_levers(
         and (setting := lever.probe.setting(context)) is not None
     ]
     cycle = runner.cycle_count
-    turns = ((0, 1, cycle, True), (1, 1, cycle, True))
+    turns = (Turn(0, 1, cycle, True), Turn(1, 1, cycle, True))
     pair_s = 2 * (1 + cycle) * max(1e-6, seen.step_s) * max(1, len(probes))
     pair_count = min(_MOST_COUNT, int(seconds / pair_s))
     found: dict[str, Any] = {}

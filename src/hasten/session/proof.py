@@ -394,7 +394,7 @@ class Prover:
             ) as (answer, folder):  # fmt: skip
                 evidence = read_evidence(answer, folder)
                 if take.teacher is None and take.forced_count and not plan.settings:
-                    self._health.append(answer["health"] | {"steps": answer["steps"]})
+                    self._health.append({**answer.health, "steps": answer.steps})
                     self._teach(folder, evidence)
                 return evidence
         except TRIAL_FAILURES as failure:

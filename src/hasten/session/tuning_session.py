@@ -127,7 +127,7 @@ class TuningSession:
             runner, self._options.applied, self._baseline, self._machine, seconds=LOOK_S
         )
         self._view.found(self._diagnosis)
-        traits = runner.facts(self._options.applied)["traits"]
+        traits = runner.facts(self._options.applied).traits
         refuse_ranks(traits.get("ranks.count", 1))
         self._context = ScriptContext(
             machine=self._machine, baseline=self._baseline, traits=traits,

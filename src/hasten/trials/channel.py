@@ -1,27 +1,28 @@
-"""How parent and child talk: JSON lines over a socket in the session's scratch folder.
+"""How parent and child talk: messages of `protocol` over a socket in the scratch folder.
 
 A socket with a name, not an inherited pipe: `bash train.sh`, `accelerate launch` and
 multiprocessing close the descriptors that they did not open, but they keep the environment.
-Every message carries the version of this protocol.
 """
 
 from __future__ import annotations
 
-import json
+import os
 import selectors
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
+from hasten import protocol
 from hasten.errors import ChildLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-Message = dict[str, Any]
-VERSION = 1
+    from hasten.protocol import Message
+
+_M = TypeVar("_M")
 _CREDENTIALS = struct.Struct("3i")  # pid, user and group (unix(7))
 _CHUNK_BYTES = 1 << 16
 _REMEDY = "Run the same hasten in parent and child."
@@ -35,9 +36,10 @@ class Channel:
         pid: the process at the other end, once it has said so.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, own_pid: int | None = None) -> None:
         self.connection = connection
         self.pid: int | None = None
+        self._own_pid = own_pid
         self._rest = b""
 
     @classmethod
@@ -45,7 +47,7 @@ class Channel:
         """Return the child's end of the conversation at `path`."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.connect(path)
-        return cls(connection)
+        return cls(connection, os.getpid())
 
     def send(self, message: Message) -> None:
         """Send one message.
@@ -53,9 +55,9 @@ class Channel:
         Raises:
             ChildLost: the other side is gone.
         """
-        line = json.dumps({"v": VERSION, **message}) + "\n"
+        line = protocol.encode(message, self._own_pid)
         try:
-            self.connection.sendall(line.encode())
+            self.connection.sendall(line)
         except OSError as error:
             raise ChildLost(f"The child cannot be reached: {error}.", remedy="Try again.") from None
 
@@ -70,11 +72,12 @@ class Channel:
         while not self.has_message:
             self._rest += self._more()
         line, _, self._rest = self._rest.partition(b"\n")
-        message: Message = json.loads(line)
-        if message.get("v") != VERSION:
-            raise ChildLost(f"The child speaks protocol {message.get('v')!r}.", remedy=_REMEDY)
-        if "pid" in message:  # as the child knows itself; it may have a name space of its own
-            self.pid = self.peer_pid or message["pid"]
+        try:
+            message, pid = protocol.decode(line)
+        except ValueError as error:
+            raise ChildLost(f"The child cannot be understood: {error}.", remedy=_REMEDY) from None
+        if pid is not None:  # as the child knows itself; it may have a name space of its own
+            self.pid = self.peer_pid or pid
         return message
 
     @property
@@ -130,14 +133,14 @@ class Listener:
         return [end.pid for end in ends if isinstance(end, Channel) and end.pid is not None]
 
     def adopt(
-        self, kind: str, *, until: float, alive: Callable[[], bool]
-    ) -> tuple[Channel, Message] | None:
-        """Wait for the first process that says `kind`, and return its conversation.
+        self, kind: type[_M], *, until: float, alive: Callable[[], bool]
+    ) -> tuple[Channel, _M] | None:
+        """Wait for the first process that says something, and return its conversation.
 
         Every process that imports torch introduces itself; only one of them trains.
 
         Args:
-            kind: the message to wait for, such as `training`.
+            kind: the message to wait for, such as `protocol.FirstStep`.
             until: deadline on `time.monotonic`.
             alive: False ends the waiting, after what was already said has been read.
         """
@@ -154,7 +157,7 @@ class Listener:
             if not living or time.monotonic() > until:
                 return None
 
-    def _read(self, channel: Channel, kind: str) -> Message | None:
+    def _read(self, channel: Channel, kind: type[_M]) -> _M | None:
         """Read all that a process has said: what came at once is not announced again."""
         while True:
             try:
@@ -163,7 +166,7 @@ class Listener:
                 self._selector.unregister(channel.connection)
                 channel.close()
                 return None
-            if message["kind"] == kind:
+            if isinstance(message, kind):
                 self._selector.unregister(channel.connection)
                 return message
             self.attached.append(message)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import lookup
+from hasten.protocol import Mode, Order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,9 +30,6 @@ SILENCED = {
 }
 """Trackers and windows, switched off in trials by their own variables."""
 
-REPLAY_KEY = "=replay"
-"""Stands among the settings of a turn that gets batches which are there already; no lever."""
-
 
 def place(env: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Return what tells the machine of a real run from one that its script sends a job to."""
@@ -42,7 +39,7 @@ def place(env: Mapping[str, str] = os.environ) -> dict[str, Any]:
 def environment(
     plan: Plan,
     *,
-    mode: str,
+    mode: Mode,
     assumed: Iterable[str] = (),
     env: Mapping[str, str] = os.environ,
     **details: Any,
@@ -51,20 +48,20 @@ def environment(
 
     Args:
         plan: levers to apply; those that act before the import of torch edit the environment.
-        mode: run, trial or verify.
+        mode: what the child is for.
         assumed: what the user granted, by name.
         env: the user's own environment; it stays as it is.
-        details: what else the mode needs, such as `socket` and `seed`.
+        details: further fields of the order, such as `socket` and `seed`.
     """
     result = dict(env)
     for lever, setting in lookup(plan):
         result = dict(lever.env(result, setting))
-    if mode == "run":
+    if mode is Mode.RUN:
         details["place"] = place(result)
     else:
         result |= SILENCED
     own = result.get("PYTHONPATH")
     result["PYTHONPATH"] = f"{SITE}{os.pathsep}{own}" if own else str(SITE)
-    order = {"mode": mode, "plan": dict(plan.settings), "assumed": sorted(assumed), **details}
-    result["HASTEN_CHILD"] = json.dumps(order)
+    order = Order(mode=mode, plan=dict(plan.settings), assumed=tuple(sorted(assumed)), **details)
+    result["HASTEN_CHILD"] = order.write()
     return result

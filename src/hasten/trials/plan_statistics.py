@@ -13,6 +13,7 @@ from hasten.trials.blocks import compiling, cost_s, filling, pair
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hasten.protocol import TraitsRead
     from hasten.records import Pair, Plan, Step
 
 _RECENT_COUNT = 3
@@ -53,18 +54,18 @@ class PlanStatistics:
         """Note the seconds from a launch under `plan` to its first step."""
         self._starts.append((plan, wall_s))
 
-    def paid_once(self, plan: Plan, child: object, facts: Mapping[str, Any]) -> None:
+    def paid_once(self, plan: Plan, child: object, facts: TraitsRead) -> None:
         """Note what a child says of its compiling and of its first pass over the data.
 
         Of the compiling, what is new since last time is for `plan`.
 
         Trials hand on what they have compiled, so the longest time is that of a first run.
         """
-        total_s = float(facts.get("traits", {}).get(_COMPILE_KEY) or facts.get(_COMPILE_KEY) or 0)
+        total_s = float(facts.traits.get(_COMPILE_KEY) or facts.compile_s)
         _, before_s = self._children.get(id(child), (child, 0.0))
         self._children[id(child)] = (child, total_s)  # held: its id is not given away
         if (part := filling(plan)).settings:
-            longer_s, held_s = facts.get("first_pass_s") or (0.0, 0.0)
+            longer_s, held_s = facts.first_pass_s
             self._first_pass_s[part] = float(longer_s), float(held_s)
         key = _compiled_by(plan)
         self._compiled_s[key] = max(total_s - before_s, self._compiled_s.get(key, 0.0))

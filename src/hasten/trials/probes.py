@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hasten.protocol import Turn
 from hasten.records import Phase
-from hasten.trials.child_environment import REPLAY_KEY
 
 if TYPE_CHECKING:
     from hasten.records import Pair, Plan, Step
@@ -16,14 +16,14 @@ REPLAY_SETTLE_COUNT = 6  # one step to see who feeds the loop, four to keep what
 
 def overhead(runner: TrialRunner, plan: Plan, count: int) -> list[Pair]:
     """Run pairs of steps with our seams taken out (baseline) and put in (candidate)."""
-    return runner.within((plan,), count, ((0, 1, 1, False), (0, 1, 1, True)))[0]
+    return runner.within((plan,), count, (Turn(0, 1, 1, False), Turn(0, 1, 1, True)))[0]
 
 
 def ceiling(runner: TrialRunner, plan: Plan, count: int) -> tuple[list[Pair], float]:
     """Run pairs of blocks with new batches and with old ones; tell DATA's share in these."""
     cycle = runner.cycle_count
-    turns = ((0, cycle, cycle, True), (1, REPLAY_SETTLE_COUNT + 2 * cycle, cycle, True))
-    pairs, steps = runner.within((plan, plan.with_lever(REPLAY_KEY, True)), count, turns)
+    turns = (Turn(0, cycle, cycle, True), Turn(1, REPLAY_SETTLE_COUNT + 2 * cycle, cycle, True))
+    pairs, steps = runner.within((plan, plan), count, turns, replayed_index=1)
     data_ns = sum(step.phase_ns.get(Phase.DATA, 0) for step in steps)
     return pairs, data_ns * 1e-9 / sum(step.wall_s for step in steps)
 

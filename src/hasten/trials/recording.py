@@ -9,6 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import ScriptFailed
+from hasten.protocol import Mode, Recorded, RecordingOrder
 from hasten.trials.blocks import patience_s as more_patience_s
 from hasten.trials.channel import Listener
 from hasten.trials.child_environment import environment
@@ -18,7 +19,7 @@ from hasten.trials.isolation.scratch import make_scratch
 from hasten.trials.process import Isolation, Process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from hasten.records import Plan, Workload
@@ -54,20 +55,19 @@ class RecordingSpec:
     reseed: int | None = None
     shift: int = 0
 
-    def order(self) -> dict[str, Any]:
+    def order(self, folder: str) -> RecordingOrder:
         """Return what the recorder in the child has to know."""
-        perturb = {"scale": self.perturb_ratio, "seed": self.perturb_seed}
-        return {
-            "steps": self.step_count,
-            "forced": self.forced_count,
-            "teach": self.teacher is None,
-            "teacher": None if self.teacher is None else str(self.teacher),
-            "keep": self.keeps,
-            "feed": self.feeds,
-            "perturb": perturb if self.perturb_ratio else None,
-            "reseed": self.reseed,
-            "shift": self.shift,
-        }
+        return RecordingOrder(
+            steps=self.step_count,
+            forced=self.forced_count,
+            folder=folder,
+            teacher=None if self.teacher is None else str(self.teacher),
+            keeps=self.keeps,
+            feeds=self.feeds,
+            perturb_ratio=self.perturb_ratio,
+            perturb_seed=self.perturb_seed,
+            reseed=self.reseed,
+        )
 
 
 class Running:
@@ -104,7 +104,7 @@ def recorded(
     workload: Workload, plan: Plan, take: RecordingSpec, *, isolation: Isolation, patience_s: float,
     code: CompiledCode, assumed: frozenset[str] = frozenset(), running: Running | None = None,
     deadline: Deadline = NEVER,
-) -> Iterator[tuple[Mapping[str, Any], Path]]:  # fmt: skip
+) -> Iterator[tuple[Recorded, Path]]:  # fmt: skip
     """Run the first steps of the script under `plan`; yield what was recorded and where.
 
     Args:
@@ -130,7 +130,9 @@ def recorded(
         undo.callback(listener.close)
         tensors = scratch / "tensors"
         tensors.mkdir()
-        env = _pinned(plan, take, assumed=assumed, socket=str(scratch / "s"), folder=str(tensors))
+        env = _pinned(
+            plan, take, take.order(str(tensors)), assumed=assumed, socket=str(scratch / "s")
+        )
         env |= code.lend(scratch, plan)
         process = Process.start(
             workload.command, env=env, cwd=workload.cwd, scratch=scratch, isolation=isolation
@@ -138,7 +140,7 @@ def recorded(
         undo.callback(process.kill)
         undo.enter_context((running or Running()).holding(process))
         until = time.monotonic() + deadline.cut(patience_s + more_patience_s(plan))
-        found = listener.adopt("verified", until=until, alive=lambda: process.wait(0) is None)
+        found = listener.adopt(Recorded, until=until, alive=lambda: process.wait(0) is None)
         if found is None:
             process.raise_if_outside()
             deadline.check()
@@ -154,9 +156,13 @@ def recorded(
         yield message, tensors
 
 
-def _pinned(plan: Plan, take: RecordingSpec, **details: Any) -> dict[str, str]:
+def _pinned(
+    plan: Plan, take: RecordingSpec, order: RecordingOrder, **details: Any
+) -> dict[str, str]:
     seed = _SEED + take.shift
-    env = environment(plan, mode="verify", seed=seed, **take.order(), **details)
+    env = environment(
+        plan, mode=Mode.VERIFY, seed=seed, shift=take.shift, recording=order, **details
+    )
     env["PYTHONHASHSEED"] = str(seed)
     # Two runs share the cores; threads that spin while they wait would starve each other.
     env.setdefault("OMP_WAIT_POLICY", "passive")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from hasten.errors import TooFewSteps
+from hasten.protocol import ReadTraits, TraitsRead, Turn
 from hasten.records import Pair, Plan, Step
 from hasten.trials.blocks import (
     TOGETHER_RATIO,
@@ -139,7 +140,7 @@ class TrialRunner:
 
     def _settle(self, trial: TrialProcess, count: int) -> None:
         if count:
-            trial.turns([(0, count, 0, True)], timeout_s=self.timeout_s(count))
+            trial.turns([Turn(0, count, 0, True)], timeout_s=self.timeout_s(count))
 
     def _set_aside(self, slot: int) -> None:
         """Stop a child, or end it where memory holds only one."""
@@ -155,11 +156,11 @@ class TrialRunner:
         if trial is not None:
             trial.close()
 
-    def facts(self, plan: Plan) -> dict[str, Any]:
-        """Return what a child under `plan` says of itself: traits, usage, unit of samples."""
-        found = self.trial(plan).ask({"do": "facts"}, self._patience_s)
-        self.cycle_count = int(found["traits"]["cycle_count"])
-        self.statistics.know_passes(found["traits"])
+    def facts(self, plan: Plan) -> TraitsRead:
+        """Return what a child under `plan` says of itself."""
+        found = self.trial(plan).ask(ReadTraits(), TraitsRead, self._patience_s)
+        self.cycle_count = int(found.traits["cycle_count"])
+        self.statistics.know_passes(found.traits)
         return found
 
     def check_memory(self, resident_bytes: float) -> None:
@@ -204,7 +205,8 @@ class TrialRunner:
         for slot, plans in self._current.items():
             if plan in plans and (trial := self._slots[slot]) is not None:
                 trial.resume()
-                self.statistics.paid_once(plan, trial, trial.ask({"do": "facts"}, self._patience_s))
+                facts = trial.ask(ReadTraits(), TraitsRead, self._patience_s)
+                self.statistics.paid_once(plan, trial, facts)
 
     def pair_s(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> float:
         """Return about how long a pair takes, with the launches that a short life costs."""
@@ -222,8 +224,8 @@ class TrialRunner:
 
     def _steps(self, plan: Plan, count: int) -> tuple[list[Step], dict[str, float]]:
         trial = self.with_life((plan,), 0, count + 1)
-        _, before = trial.turns([(0, 0, 1, True)], timeout_s=self._patience_s)
-        (steps,), after = trial.turns([(0, 0, count, True)], timeout_s=self.timeout_s(count))
+        _, before = trial.turns([Turn(0, 0, 1, True)], timeout_s=self._patience_s)
+        (steps,), after = trial.turns([Turn(0, 0, count, True)], timeout_s=self.timeout_s(count))
         used = {name: after[name] - before[name] for name in ("faults_count", "cpu_s")}
         self.step_s = sum(step.wall_s for step in steps) / len(steps)
         self.statistics.watched(plan, steps)
@@ -289,15 +291,15 @@ class TrialRunner:
         count = shape.step_count * len(coins)
         trial = self.with_life(plans, slot, count)
         turns = [
-            (index, shape.skip_counts[index], shape.block_count, True)
+            Turn(index, shape.skip_counts[index], shape.block_count, True)
             for baseline_first in coins
             for index in ((0, 1) if baseline_first else (1, 0))
         ]
         waiting = CpuCompetition()
         answer, _ = trial.turns(turns, timeout_s=self.timeout_s(count))
         pressure = waiting.share_ratio()
-        for (index, *_), steps in zip(turns, answer, strict=True):
-            self.statistics.ran(plans[index], steps)
+        for turn, steps in zip(turns, answer, strict=True):
+            self.statistics.ran(plans[turn.plan_index], steps)
         costs = [cost_s(steps) for steps in answer]
         return [
             pair(costs[2 * i : 2 * i + 2], baseline_first, pressure)
@@ -318,22 +320,36 @@ class TrialRunner:
                 count = skip + shape.block_count
                 trial = self.with_life((plan,), slot, count)
                 timeout_s = self.timeout_s(count)
-                (steps,), _ = trial.turns([(0, skip, shape.block_count, True)], timeout_s=timeout_s)
+                (steps,), _ = trial.turns(
+                    [Turn(0, skip, shape.block_count, True)], timeout_s=timeout_s
+                )
                 self.statistics.ran(plan, steps)
                 costs.append(cost_s(steps))
             pairs.append(pair(costs, baseline_first, waiting.share_ratio()))
         return pairs
 
     def within(
-        self, plans: tuple[Plan, ...], count: int, turns: tuple[tuple[int, int, int, bool], ...]
+        self,
+        plans: tuple[Plan, ...],
+        count: int,
+        turns: tuple[Turn, Turn],
+        *,
+        replayed_index: int | None = None,
     ) -> tuple[list[Pair], list[Step]]:
-        """Run pairs of two turns inside one child; return the steps of the second, too."""
+        """Run pairs of two turns inside one child; return the steps of the second, too.
+
+        Args:
+            plans: what the turns are about.
+            count: pairs.
+            turns: one pair.
+            replayed_index: the plan whose turns get batches that are there already.
+        """
 
         def run() -> tuple[list[Pair], list[Step]]:
-            size = sum(skipped + counted for _, skipped, counted, _ in turns)
+            size = sum(turn.skip_count + turn.step_count for turn in turns)
             coins = [random.random() < 0.5 for _ in range(self.room(size * count) // size)]
             trial = self.with_life(plans[:1], 0, size * count)
-            trial.switch(plans)
+            trial.switch(plans, replayed_index=replayed_index)
             order = [turn for first in coins for turn in (turns if first else turns[::-1])]
             answer, _ = trial.turns(order, timeout_s=self.timeout_s(size * count))
             trial.switch(plans[:1])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from hasten import protocol
 from hasten.errors import ChildLost, NeverTrains, ScriptFailed, TooFewSteps
+from hasten.protocol import Mode
 from hasten.records import Phase, Step
 from hasten.trials import stack_dump
 from hasten.trials.blocks import patience_s as more_patience_s
@@ -20,14 +22,16 @@ from hasten.trials.isolation.scratch import make_scratch
 from hasten.trials.process import Isolation, Process
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from hasten.protocol import Answer, Command, Turn
     from hasten.records import Plan, Workload
-    from hasten.trials.channel import Channel, Message
+    from hasten.trials.channel import Channel
     from hasten.trials.compiled_code import CompiledCode
     from hasten.trials.deadline import Deadline
     from hasten.trials.process import Exit
 
+_A = TypeVar("_A", bound="Answer")
 _PHASES = tuple(Phase)
 _TAIL_LINE_COUNT = 40
 _END_S = 30.0
@@ -75,7 +79,7 @@ class TrialProcess:
             self._listener = Listener(socket)
             undo.callback(self._listener.close)
             env = environment(
-                plan, mode="trial", assumed=assumed, socket=str(socket), mark=str(self._mark)
+                plan, mode=Mode.TRIAL, assumed=assumed, socket=str(socket), mark=str(self._mark)
             )
             env |= code.lend(self._scratch, plan) if code else {}
             started_s = time.monotonic()
@@ -101,7 +105,7 @@ class TrialProcess:
         """
         until = time.monotonic() + self._deadline.cut(self._patience_s)
         found = self._listener.adopt(
-            "training", until=until, alive=lambda: self._process.wait(0) is None
+            protocol.FirstStep, until=until, alive=lambda: self._process.wait(0) is None
         )
         if found is None and self._process.exit is None:
             self._deadline.check()
@@ -113,12 +117,17 @@ class TrialProcess:
         else:
             self._channel, message = found
             self._process.follow(self._channel.peer_pid)
-            self.first_step_s = message["step_ns"] * 1e-9
-            self.start_s = message["at_s"] - self._started_s
+            self.first_step_s = message.step_ns * 1e-9
+            self.start_s = message.at_s - self._started_s
             self.step_count = 1
 
-    def ask(self, message: Message, timeout_s: float | None = None) -> Message:
+    def ask(self, command: Command, answer: type[_A], timeout_s: float | None = None) -> _A:
         """Send a command and return the answer.
+
+        Args:
+            command: what the child is to do.
+            answer: what it says when it has.
+            timeout_s: how long that may take.
 
         Raises:
             TooFewSteps: the script has come to its end.
@@ -128,7 +137,7 @@ class TrialProcess:
         assert self._channel is not None  # noqa: S101  # begin() was called
         patience_s = self._deadline.cut(inf if timeout_s is None else timeout_s)
         try:
-            answer = self._channel.ask(message, None if patience_s == inf else patience_s)
+            found = self._channel.ask(command, None if patience_s == inf else patience_s)
         except TimeoutError:
             self._compiles = False  # it may be writing just now
             self._deadline.check()
@@ -141,41 +150,53 @@ class TrialProcess:
         except ChildLost:
             self._compiles = False
             self._raise_ended()
-        if answer["kind"] == "ended":
-            self.step_count, self._counted = answer["steps"], True
+        if isinstance(found, protocol.Ended):
+            self.step_count, self._counted = found.step_count, True
             self._raise_ended()
-        if answer["kind"] == "error":
-            raise ChildLost(f"The child refused: {answer['why']}.", remedy="Report this.")
-        return answer
+        if not isinstance(found, answer):
+            why = found.why if isinstance(found, protocol.Refused) else type(found).__name__
+            raise ChildLost(f"The child refused: {why}.", remedy="Report this.")
+        return found
 
-    def switch(self, plans: Sequence[Plan]) -> None:
-        """Tell the child which plans its turns are about, and go over to the first."""
+    def switch(self, plans: Sequence[Plan], *, replayed_index: int | None = None) -> None:
+        """Tell the child which plans its turns are about, and go over to the first.
+
+        Args:
+            plans: one or several.
+            replayed_index: the one whose turns get batches that are there already.
+        """
         self._compile_s = more_patience_s(*plans)
         self._compiles = bool(self._compile_s)
         if self._code is not None:  # others may have compiled since its start
             self._code.lend(self._scratch, *plans)
-        self.ask({"do": "plans", "plans": [dict(plan.settings) for plan in plans]}, 60.0)
+        orders = tuple(
+            protocol.PlanOrder(settings=dict(plan.settings), replays=index == replayed_index)
+            for index, plan in enumerate(plans)
+        )
+        self.ask(protocol.SetPlans(plans=orders), protocol.PlansSet, 60.0)
 
     def turns(
-        self, turns: Sequence[tuple[int, int, int, bool]], *, timeout_s: float | None = None
-    ) -> tuple[list[list[Step]], dict[str, float]]:
+        self, turns: Sequence[Turn], *, timeout_s: float | None = None
+    ) -> tuple[list[list[Step]], Mapping[str, float]]:
         """Run turns and return the steps of each, and what the process has used so far.
 
         Args:
-            turns: (plan index, steps not counted, steps counted, watched) of each turn.
+            turns: in order.
             timeout_s: how long all of them may take.
         """
         if timeout_s is not None:
             timeout_s += self._compile_s
-        answer = self.ask({"do": "turns", "turns": [list(turn) for turn in turns]}, timeout_s)
-        self.step_count += sum(skipped + counted for _, skipped, counted, _ in turns)
-        return [[_step(row) for row in rows] for rows in answer["turns"]], answer["usage"]
+        command = protocol.RunTurns(turns=tuple(turns))
+        answer = self.ask(command, protocol.TurnsRun, timeout_s)
+        self.step_count += sum(turn.skip_count + turn.step_count for turn in turns)
+        return [[_step(row) for row in rows] for rows in answer.turns], answer.usage
 
-    def examine(self, count: int, *, timeout_s: float) -> tuple[list[Step], Message]:
+    def examine(self, count: int, *, timeout_s: float) -> tuple[list[Step], dict[str, Any]]:
         """Look closely at `count` steps; return them, and what the examiners found."""
-        answer = self.ask({"do": "examine", "count": count}, timeout_s + self._compile_s)
+        command = protocol.Examine(step_count=count)
+        answer = self.ask(command, protocol.Examined, timeout_s + self._compile_s)
         self.step_count += count
-        return [_step(row) for row in answer["turns"][0]], answer["found"]
+        return [_step(row) for row in answer.turns[0]], answer.found
 
     def park(self) -> None:
         """Stop the child and its loader workers: they neither take CPU nor fetch ahead."""

@@ -23,6 +23,8 @@ from hasten.verify.contents import content_hash, outline, perturb, tensor_bytes,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hasten.protocol import RecordingOrder
+
 
 _PLAIN = (int, float, bool, type(None))
 
@@ -36,20 +38,17 @@ class Recorder:
     asks for it, batches and gradients are taught in the same way.
 
     Args:
-        order: `steps` and `forced` steps, `folder` for tensors, `teach` to leave weights there,
-            `teacher` the folder of weights to start each step from, `perturb` with `scale`
-            and `seed` or None, `keep` to leave batches and gradients too, `feed` to train on
-            them, `reseed` to draw other numbers than the script as it is.
+        order: what to record.
         watch: the seams of this process (`attach.Watch`).
         done: takes the evidence as one message, once, after the last step.
     """
 
     def __init__(
-        self, order: dict[str, Any], watch: Any, done: Callable[[dict[str, Any]], object]
+        self, order: RecordingOrder, watch: Any, done: Callable[[dict[str, Any]], object]
     ) -> None:
         self._order = order
-        self._folder = Path(order["folder"])
-        self._teacher = Path(order["teacher"]) if order["teacher"] else None
+        self._folder = Path(order.folder)
+        self._teacher = Path(order.teacher) if order.teacher else None
         self._watch = watch
         self._done: Callable[[dict[str, Any]], object] | None = done
         self._step_count = self._optimizers_count = 0
@@ -67,10 +66,10 @@ class Recorder:
         }  # fmt: skip
         self._averages: tuple[list[str], list[int]] = ([], [])
         self._orders: dict[int, list[str]] = {}
-        self._keeper = BatchRecorder(self._folder) if order.get("keep") else None
+        self._keeper = BatchRecorder(self._folder) if order.keeps else None
         self._feeder: BatchReplayer | None = None
-        if order.get("feed") and self._teacher:
-            advancers, seed = watch.live.advancers, order.get("reseed")
+        if order.feeds and self._teacher:
+            advancers, seed = watch.live.advancers, order.reseed
             self._feeder = BatchReplayer(self._teacher, advancers, reseed=seed)
             self._fed_step_count = 0
         self._followers = AveragedState(self._parameters, self._buffers, self._states)
@@ -106,7 +105,7 @@ class Recorder:
         ]
         trains = [parameter.requires_grad for parameter in module.parameters()]
         self._found["structure"].append(f"call {_short_hash((parts, trains))}")
-        if self._step_count == self._order["forced"] - 1 and not self._noted_new:
+        if self._step_count == self._order.forced - 1 and not self._noted_new:
             self._noted_new = True
             self._followers.note_new()
 
@@ -135,7 +134,7 @@ class Recorder:
 
     def stepped(self, phases_ns: tuple[int, ...], sample_count: int) -> None:
         """Keep how the step moved the weights, and go on from the taught ones."""
-        forced = self._order["forced"]
+        forced = self._order.forced
         self._keep_gradients()
         self._keep_moves()
         self._before = []
@@ -150,9 +149,9 @@ class Recorder:
             self._followers.note()
         if self._step_count == forced:
             self._keep_averages()
-        if self._order.get("reseed") is not None and not (self._feeder and self._feeder.count):
-            reseed(self._order["reseed"], self._step_count)
-        if self._step_count == self._order["steps"]:
+        if self._order.reseed is not None and not (self._feeder and self._feeder.count):
+            reseed(self._order.reseed, self._step_count)
+        if self._step_count == self._order.steps:
             self.finish()
 
     # ---- keeping
@@ -172,7 +171,7 @@ class Recorder:
             {
                 **self._found,
                 "steps": self._step_count,
-                "forced": min(self._step_count, self._order["forced"]),
+                "forced": min(self._step_count, self._order.forced),
                 "orders": list(self._orders.values()),
                 "weights": content_hash([weights, self._buffers()]),
                 "sizes": self._sizes,
@@ -183,18 +182,22 @@ class Recorder:
         )
 
     def _before_first_call(self, module: Any) -> None:
-        if self._order.get("perturb") and not self._perturbed and not _transformed():
+        if self._order.perturb_ratio and not self._perturbed and not _transformed():
             self._perturbed = True
-            perturb(module.parameters(), **self._order["perturb"])
+            perturb(
+                module.parameters(),
+                scale=self._order.perturb_ratio,
+                seed=self._order.perturb_seed,
+            )
 
     def _keep_gradients(self) -> None:
-        if self._before or self._step_count >= self._order["forced"]:
+        if self._before or self._step_count >= self._order.forced:
             return
         parameters = self._parameters()
         self._before = [p.detach().clone() for p in parameters]
         gradients = [p.grad if p.grad is not None else p.detach() * 0 for p in parameters]
         self._sizes = self._write(f"gradients{self._step_count}", gradients)
-        if self._keeper is not None or self._order.get("feed"):
+        if self._keeper is not None or self._order.feeds:
             self._teach_or_learn_gradients(parameters)
 
     def _teach_or_learn_gradients(self, parameters: list[Any]) -> None:
@@ -231,11 +234,11 @@ class Recorder:
 
     def _teach_or_learn(self) -> None:
         name = f"weights{self._step_count}"
-        if self._order["teach"]:
+        if self._teacher is None:
             with open(self._folder / name, "wb") as file:
                 for parameter in self._parameters():
                     file.write(tensor_bytes(parameter))
-        elif self._teacher is not None:
+        else:
             self._learn(self._teacher / name)
 
     def _learn(self, taught: Path) -> None:
@@ -248,8 +251,9 @@ class Recorder:
                 if content:
                     values = torch.frombuffer(content, dtype=parameter.dtype)
                     parameter.copy_(values.reshape(parameter.shape))
-        if change := self._order.get("perturb"):
-            perturb(parameters, scale=change["scale"], seed=change["seed"] + self._step_count)
+        if scale := self._order.perturb_ratio:
+            seed = self._order.perturb_seed + self._step_count
+            perturb(parameters, scale=scale, seed=seed)
 
     def _parameters(self) -> list[Any]:
         found: dict[int, Any] = {}

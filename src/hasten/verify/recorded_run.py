@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from numpy.typing import ArrayLike, NDArray
+
+    from hasten.protocol import Recorded
 
 NOTHING: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
 
@@ -123,7 +124,7 @@ def _holds(
     return all((shape, values.tobytes()) in found for shape, values in baseline)
 
 
-def read_evidence(message: Mapping[str, Any], folder: Path) -> RecordedRun:
+def read_evidence(message: Recorded, folder: Path) -> RecordedRun:
     """Return the evidence of the run that sent `message` and wrote its tensors to `folder`."""
 
     def array(name: str) -> NDArray[np.float32]:
@@ -131,28 +132,28 @@ def read_evidence(message: Mapping[str, Any], folder: Path) -> RecordedRun:
         return np.fromfile(path, dtype="<f4") if path.exists() else NOTHING
 
     def arrays(name: str) -> tuple[NDArray[np.float32], ...]:
-        return tuple(array(f"{name}{step}") for step in range(message["forced"]))
+        return tuple(array(f"{name}{step}") for step in range(message.forced))
 
-    shapes, sizes = message["averages"]
+    shapes, sizes = message.averages
     borders = np.cumsum(sizes)[:-1].astype(int)
     averages = np.split(array("averages"), borders) if shapes else []
     return RecordedRun(
-        step_count=message["steps"],
-        batches=tuple(message["batches"]),
-        outlines=tuple(tuple((a, b, c) for a, b, c in part) for part in message["outlines"]),
-        orders=tuple(tuple(order) for order in message["orders"]),
-        structure=tuple(message["structure"]),
-        samples=tuple(message["samples"]),
-        losses=tuple(message["losses"]),
-        losses_at=tuple(message["losses_at"]),
-        weights=message["weights"],
-        sizes=tuple(message["sizes"]),
+        step_count=message.steps,
+        batches=tuple(message.batches),
+        outlines=tuple(tuple((a, b, c) for a, b, c in part) for part in message.outlines),
+        orders=tuple(tuple(order) for order in message.orders),
+        structure=tuple(message.structure),
+        samples=tuple(message.samples),
+        losses=tuple(message.losses),
+        losses_at=tuple(message.losses_at),
+        weights=message.weights,
+        sizes=tuple(message.sizes),
         gradients=arrays("gradients"),
         moves=arrays("moves"),
         tail=array("tail"),
         averages=tuple(zip(shapes, averages, strict=True)),
-        fetch_draws=tuple(message["fetch_draws"]),
-        model_draws=tuple(message["model_draws"]),
-        fed_step_count=message["fed"],
-        gradients_taught=message["gradients_taught"],
+        fetch_draws=tuple(message.fetch_draws),
+        model_draws=tuple(message.model_draws),
+        fed_step_count=message.fed,
+        gradients_taught=message.gradients_taught,
     )

@@ -1,0 +1,355 @@
+"""What parent and child say to one another: one JSON object a line, see docs/protocol.md.
+
+Standard library alone: the child runs in the user's process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping  # noqa: TC003  a field is read by its name
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from hasten.records import Setting  # noqa: TC001  the same
+
+VERSION = 2
+"""Raised with every change of a message, so that two releases do not misunderstand each other."""
+
+
+class Mode(StrEnum):
+    """What a child is started for."""
+
+    RUN = "run"
+    TRIAL = "trial"
+    VERIFY = "verify"
+
+
+# ---- what a child is told by its environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingOrder:
+    """What is recorded for a proof.
+
+    Attributes:
+        steps: how many steps.
+        forced: how many of them start from the weights of `teacher`.
+        folder: where tensors go.
+        teacher: a folder of weights; None leaves such weights behind.
+        keeps: leave batches and gradients behind, too.
+        feeds: train on the batches and the gradients of `teacher`.
+        perturb_ratio: multiply each weight by one plus or minus this.
+        perturb_seed: by which coin.
+        reseed: draw other numbers after each batch than the run that left it; None draws the same.
+    """
+
+    steps: int
+    forced: int
+    folder: str
+    teacher: str | None = None
+    keeps: bool = False
+    feeds: bool = False
+    perturb_ratio: float = 0.0
+    perturb_seed: int = 1
+    reseed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a child is for; it stands in the environment as JSON.
+
+    Attributes:
+        plan: the settings of the levers.
+        assumed: what the user granted, by name.
+        socket: where the parent listens, in a trial and a verification.
+        mark: a file that says, once it is there, that this code was reached.
+        place: the machine of a real run, see `trials.child_environment.place`.
+        envelope: what the first steps of a real run are held against.
+        seed: of every generator of a verification.
+        shift: added to the seeds that the script itself sets.
+        recording: what a verification records.
+    """
+
+    mode: Mode
+    plan: Mapping[str, Setting] = field(default_factory=dict)
+    assumed: tuple[str, ...] = ()
+    socket: str = ""
+    mark: str = ""
+    place: Mapping[str, Any] | None = None
+    envelope: Mapping[str, Any] | None = None
+    seed: int = 0
+    shift: int = 0
+    recording: RecordingOrder | None = None
+
+    def write(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> Order:
+        """Return the order that somebody wrote.
+
+        Raises:
+            ValueError: it is no order of this release.
+        """
+        try:
+            found = json.loads(text)
+            recording = found.pop("recording", None)
+            return cls(
+                **found
+                | {
+                    "mode": Mode(found["mode"]),
+                    "assumed": tuple(found.get("assumed", ())),
+                    "recording": None if recording is None else RecordingOrder(**recording),
+                }
+            )
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"no order of this release: {error}") from error
+
+
+# ---- what a parked child is asked for
+
+
+class Turn(NamedTuple):
+    """A stretch of steps under one plan.
+
+    Attributes:
+        plan_index: which of the plans of `SetPlans`.
+        skip_count: steps that settle what the switch disturbed, not counted.
+        step_count: steps that are counted.
+        is_watched: they are timed.
+    """
+
+    plan_index: int
+    skip_count: int
+    step_count: int
+    is_watched: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOrder:
+    """A plan that turns may be about.
+
+    Attributes:
+        settings: of its levers.
+        replays: its turns get batches that are there already, as if a loader cost nothing.
+    """
+
+    settings: Mapping[str, Setting]
+    replays: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPlans:
+    """Take the plans that turns are about, and go over to the first."""
+
+    plans: tuple[PlanOrder, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTurns:
+    """Run these turns."""
+
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTraits:
+    """Say what the script is like."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurePeaks:
+    """Measure what this machine reaches at best."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountFlops:
+    """Count the floating-point operations of the next step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examine:
+    """Look closely at the next `step_count` steps."""
+
+    step_count: int
+
+
+# ---- what a child says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """This process has imported torch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstStep:
+    """This process trains, and stands at its first step boundary.
+
+    Attributes:
+        step_ns: nanoseconds of the first step.
+        at_s: when it was over, on `time.monotonic`.
+    """
+
+    step_ns: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlansSet:
+    """It stands under the first of the plans."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnsRun:
+    """The turns are over.
+
+    Attributes:
+        turns: for each turn the counted steps; of each step its samples, then the nanoseconds in
+            each phase, in the order of `records.Phase`.
+        usage: what the process has used so far.
+    """
+
+    turns: list[list[list[int]]]
+    usage: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraitsRead:
+    """What the script is like.
+
+    Attributes:
+        traits: facts by name, for the levers.
+        usage: what the process has used so far.
+        unit: what a step consumes: samples or tokens.
+        compile_s: seconds that went into compiling.
+        first_pass_s: seconds by which a run's first pass over its data takes longer than later
+            ones, and those that the trial took in place of it.
+    """
+
+    traits: Mapping[str, Any]
+    usage: Mapping[str, float]
+    unit: str
+    compile_s: float = 0.0
+    first_pass_s: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeaksMeasured:
+    """What this machine reaches: operations and bytes a second, None where that is unknown."""
+
+    peak_flops: float | None
+    copy_bytes: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlopsCounted:
+    """The operations of a step, None where they could not be counted."""
+
+    flops: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """What a closer look found: facts by `examiner.name`, and the steps as in `TurnsRun`."""
+
+    found: dict[str, Any]
+    turns: list[list[list[int]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What a verification left behind, beside its tensors; see `verify.recorded_run.RecordedRun`.
+
+    Attributes:
+        health: how the losses went.
+    """
+
+    steps: int
+    forced: int
+    batches: list[Any]
+    outlines: list[Any]
+    orders: list[Any]
+    structure: list[str]
+    samples: list[int]
+    losses: list[float]
+    losses_at: list[int]
+    weights: str
+    sizes: list[int]
+    averages: Any
+    fetch_draws: list[Any]
+    model_draws: list[Any]
+    fed: int
+    gradients_taught: bool
+    health: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The script has come to its end, after `step_count` steps."""
+
+    step_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The child does not do what it was asked for."""
+
+    why: str
+
+
+Command = SetPlans | RunTurns | ReadTraits | MeasurePeaks | CountFlops | Examine
+Answer = (
+    Attached
+    | FirstStep
+    | PlansSet
+    | TurnsRun
+    | TraitsRead
+    | PeaksMeasured
+    | FlopsCounted
+    | Examined
+    | Recorded
+    | Ended
+    | Refused
+)
+Message = Command | Answer
+_KINDS: Mapping[str, type[Message]] = {
+    kind.__name__: kind for kind in (*Command.__args__, *Answer.__args__)
+}
+
+
+def encode(message: Message, pid: int | None = None) -> bytes:
+    """Return a message as a line.
+
+    Args:
+        message: to send.
+        pid: the sender, as it knows itself.
+    """
+    sender = {} if pid is None else {"pid": pid}
+    content = {item.name: getattr(message, item.name) for item in fields(message)}
+    line = json.dumps(
+        {"v": VERSION, "kind": type(message).__name__, **sender, **content}, default=asdict
+    )
+    return f"{line}\n".encode()
+
+
+def decode(line: bytes) -> tuple[Message, int | None]:
+    """Return the message of a line, and the process that sent it, None where it did not say so.
+
+    Raises:
+        ValueError: it is no message of this release.
+    """
+    found = json.loads(line)
+    version, kind, pid = (found.pop(name, None) for name in ("v", "kind", "pid"))
+    if version != VERSION or kind not in _KINDS:
+        raise ValueError(f"protocol {version!r}, message {kind!r}")
+    if "plans" in found:
+        found["plans"] = tuple(PlanOrder(**plan) for plan in found["plans"])
+    if kind == RunTurns.__name__:
+        found["turns"] = tuple(Turn(*turn) for turn in found["turns"])
+    try:
+        return _KINDS[kind](**found), pid
+    except TypeError as error:
+        raise ValueError(f"message {kind!r}: {error}") from error
