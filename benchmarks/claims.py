@@ -130,10 +130,10 @@ def tune(entry: dict[str, Any], folder: Path, plan: Path, budget: str) -> dict[s
 
 
 def whole(found: dict[str, Any], step_count: float) -> dict[str, float] | None:
-    """Return what `tune` says of a run of so many steps: its first pass may take longer.
+    """Return what `tune` says of a run of so many steps: not all of it is steps, nor the same.
 
     >>> found = {"speedup": {"low": 4.0, "mid": 5.0, "high": 6.0}, "baseline": {"step_s": 0.1}}
-    >>> round(whole(found | {"passes": {"longer_s": 8.0}}, 500)["mid"], 2)
+    >>> round(whole(found | {"passes": {"longer_s": 8.0, "outside_s": 0.0}}, 500)["mid"], 2)
     2.78
     >>> whole(found, 500)
     {'low': 4.0, 'mid': 5.0, 'high': 6.0}
@@ -141,8 +141,11 @@ def whole(found: dict[str, Any], step_count: float) -> dict[str, float] | None:
     said, passes = found.get("speedup"), found.get("passes")
     if not said or not passes:
         return said
-    plain_s = step_count * found["baseline"]["step_s"]
-    return {end: plain_s / (plain_s / said[end] + passes["longer_s"]) for end in said}
+    plain_s, outside_s = (
+        step_count * seconds for seconds in (found["baseline"]["step_s"], passes["outside_s"])
+    )
+    later_s = outside_s + passes["longer_s"]
+    return {end: (plain_s + outside_s) / (plain_s / said[end] + later_s) for end in said}
 
 
 def timed(entry: dict[str, Any], words: list[str], folder: Path) -> dict[str, float] | None:

@@ -113,7 +113,7 @@ def test_an_order_comes_out_as_it_went_in() -> None:
 
 
 def test_the_page_names_every_message_with_its_fields() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", PAGE.read_text(), flags=re.MULTILINE))
+    rows = dict(re.findall(r"^\| `(\w+)` \|([^|]*)\|", PAGE.read_text(), flags=re.MULTILINE))
     kinds = [*get_args(Command), *get_args(Answer), PlanOrder, Order, RecordingOrder]
     told = {name: set(re.findall(r"`(\w+)`", content)) for name, content in rows.items()}
     assert told == {kind.__name__: {item.name for item in fields(kind)} for kind in kinds}

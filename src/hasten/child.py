@@ -354,9 +354,7 @@ def _talk(channel: Any, answer: Answer) -> Command:
     try:
         command: Command = channel.ask(answer)
     except ChildLost:
-        if isinstance(
-            answer, protocol.FirstStep
-        ):  # another process is followed; this one goes on alone
+        if isinstance(answer, protocol.FirstStep):  # the parent follows another process
             return _ON_ITS_OWN
         # The parent is gone; no exit routine of the script may run now.
         os.kill(os.getpid(), signal.SIGKILL)

@@ -68,3 +68,13 @@ def test_what_is_found_later_does_not_change_how_the_script_is_raced() -> None:
     assert statistics.period_count == 10
     statistics.watched(Plan(), passes(*[0.0] * 40))
     assert statistics.period_count == 1
+
+
+def test_what_passes_outside_of_steps_is_a_mean_over_all_plans() -> None:
+    statistics = PlanStatistics()
+    assert statistics.outside_s == 0.0
+    evaluated = Step(phase_ns={Phase.FORWARD: 10**8, Phase.EVALUATION: 4 * 10**9})
+    statistics.watched(Plan(), [step(0.1)] * 9 + [evaluated])
+    statistics.ran(Plan().with_lever("a", True), [step(0.1)] * 10)
+    statistics.forget_steps()
+    assert statistics.outside_s == pytest.approx(4.0 / 20)

@@ -77,19 +77,21 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """The gain of a plan whose first pass over the data takes longer than later ones.
+    """The gain of the whole training, where it is less than that of a step.
 
     Attributes:
-        step_count: steps of a pass.
+        step_count: steps of a pass; 0 where that is unknown.
         longer_s: seconds that the first pass takes longer than later ones.
+        outside_s: seconds of evaluation, checkpoints and the like for each step.
         pass_count: passes of the training.
         is_assumed: nobody said how long the training is.
         first_ratio: gain of the first pass.
-        whole: gain of all passes.
+        whole: gain of all passes, and of what lies between them.
     """
 
     step_count: int
     longer_s: float
+    outside_s: float
     pass_count: int
     is_assumed: bool
     first_ratio: float

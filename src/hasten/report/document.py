@@ -84,6 +84,7 @@ def _passes(passes: Passes | None) -> dict[str, Any] | None:
     return {
         "steps": passes.step_count,
         "longer_s": passes.longer_s,
+        "outside_s": passes.outside_s,
         "count": passes.pass_count,
         "assumed": passes.is_assumed,
         "first": passes.first_ratio,

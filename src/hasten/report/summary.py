@@ -117,9 +117,11 @@ def _beneath(tuning: Tuning) -> list[str]:
     if tuning.speedup is not None:
         ends = f"{times(tuning.speedup.low_ratio)} to {times(tuning.speedup.high_ratio)}"
         figure = f"In fresh runs, 95% interval {ends}."
-        if tuning.passes is not None:
+        if tuning.passes is not None and tuning.passes.longer_s:
             first, later = tuning.passes.first_ratio, tuning.speedup
             figure = f"The first pass {times(first)}, later ones {interval(later)} in fresh runs."
+        elif tuning.passes is not None:
+            figure = f"Training steps alone {interval(tuning.speedup)} in fresh runs."
         rows.append(figure)
     return [*rows, f"Plan: {tuning.plan}"]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from hasten.records import Interval, LeverReport, Machine, Passes, Profiling, Tuning
+    from hasten.records import Interval, LeverReport, Machine, Passes, Profile, Profiling, Tuning
 
 STYLES = {
     Outcome.KEPT: "bold green",
@@ -101,6 +101,8 @@ def headline(tuning: Tuning) -> str:
     seen = tuning.passes
     if seen is None:
         return f"{times(tuning.speedup.mid_ratio)} faster."
+    if not seen.longer_s:
+        return f"{times(seen.whole.mid_ratio)} faster over the whole training."
     over = "a pass" if seen.pass_count == 1 else f"{seen.pass_count:,} passes"
     return f"{times(seen.whole.mid_ratio)} faster over {over} over its data."
 
@@ -134,7 +136,7 @@ def beneath(tuning: Tuning) -> list[str]:
     if tuning.speedup is not None:
         said.append(f"Measured in fresh runs: {_measured(tuning.speedup, tuning.means_ratio)}.")
     if tuning.speedup is not None and tuning.passes is not None:
-        said.append(_by_passes(tuning.passes, tuning.speedup))
+        said.append(_of_whole(tuning.passes, tuning.baseline))
     said.append(f"Effect: {tuning.proof.effect} ({EFFECTS[tuning.proof.effect]}).")
     return said
 
@@ -148,13 +150,25 @@ def ended(tuning: Tuning) -> list[str]:
     return []
 
 
-def _by_passes(passes: Passes, speedup: Interval) -> str:
-    """Say what the first pass and all passes gain, where the figure is of later ones."""
+def outside_said(passes: Passes, baseline: Profile) -> str:
+    """Say what part of the training is no step, and so no faster; empty for none."""
+    if not passes.outside_s:
+        return ""
+    share = passes.outside_s / (passes.outside_s + baseline.mean_step_s)
+    return f"Evaluation and the like take {percent(share)} of the time, and are counted as they are"
+
+
+def _of_whole(passes: Passes, baseline: Profile) -> str:
+    """Say what the whole training gains, where the figure is of later steps."""
+    outside = outside_said(passes, baseline)
+    if not passes.longer_s:
+        return f"That is of training steps. {outside}: {_measured(passes.whole, None)} in all."
     given = "; --train-time says how long the training is" if passes.is_assumed else ""
+    also = f" {outside}." if outside else ""
     return (
         f"That is from the second pass over the data on. The first pass of {passes.step_count:,} "
         f"steps, in which samples are kept: {times(passes.first_ratio)}. "
-        f"All {passes.pass_count:,} passes: {_measured(passes.whole, None)}{given}."
+        f"All {passes.pass_count:,} passes: {_measured(passes.whole, None)}{given}.{also}"
     )
 
 

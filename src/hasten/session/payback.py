@@ -127,30 +127,34 @@ def passes_of(
     *,
     step_s: float,
     longer_s: float,
+    outside_s: float = 0.0,
     training_s: float | None,
     life_count: int | None = None,
 ) -> Passes | None:
-    """Return the gain of the first pass and of all; None where the first is like the others.
+    """Return the gain of the whole training; None where it is about that of a step.
 
     Args:
         traits: what the child saw of the script.
         speedup: of steps of later passes.
         step_s: seconds of a step of the script as it is.
         longer_s: seconds that the first pass takes longer under the plan.
+        outside_s: seconds that pass outside of steps for each step, with and without the plan.
         training_s: seconds of the training as it is; None where nobody said.
         life_count: steps of the training, where a trial has seen its end.
     """
     batch_count = int(traits.get("loader.batch_count", 0))
     step_count = batch_count // max(1, int(traits.get("loader.batches_per_step", 1)))
-    if longer_s <= 0.0 or not step_count:
-        return None
-    pass_s = step_count * step_s
+    longer_s = max(0.0, longer_s) if step_count else 0.0
+    pass_s, between_s = (max(1, step_count) * seconds for seconds in (step_s, outside_s))
     if training_s is None and life_count is not None:
-        training_s = life_count * step_s
-    pass_count = _ASSUMED_PASSES if training_s is None else max(1, round(training_s / pass_s))
+        training_s = life_count * (step_s + outside_s)
+    pass_count = _ASSUMED_PASSES
+    if training_s is not None:
+        pass_count = max(1, round(training_s / (pass_s + between_s)))
 
     def over(count: int, ratio: float) -> float:
-        return count * pass_s / (count * pass_s / ratio + longer_s)
+        whole_s = count * (pass_s + between_s)
+        return whole_s / (count * (pass_s / ratio + between_s) + longer_s)
 
     mid_ratio = speedup.mid_ratio
     if over(pass_count, mid_ratio) > _TOLD_RATIO * mid_ratio:
@@ -158,7 +162,7 @@ def passes_of(
     ends = (over(pass_count, end) for end in (speedup.low_ratio, mid_ratio, speedup.high_ratio))
     low_ratio, whole_ratio, high_ratio = ends
     return Passes(
-        step_count=step_count, longer_s=longer_s, pass_count=pass_count,
+        step_count=step_count, longer_s=longer_s, outside_s=outside_s, pass_count=pass_count,
         is_assumed=training_s is None, first_ratio=over(1, mid_ratio),
         whole=Interval(low_ratio=low_ratio, mid_ratio=whole_ratio, high_ratio=high_ratio),
     )  # fmt: skip

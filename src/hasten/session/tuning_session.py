@@ -217,8 +217,10 @@ class TuningSession:
                 rest = plan.only(plan.differing(filling(plan)))
                 lost = _Lost(Reason.FIRST_PASS, why)
             else:
+                passes = self._passes(plan, seen)
+                whole = passes.whole if passes else seen.speedup
                 self._notes += savings(
-                    payback, seen.speedup.mid_ratio, self._options.training_s, self._spent_s()
+                    payback, whole.mid_ratio, self._options.training_s, self._spent_s()
                 )
                 return self._result(plan, proof, tuned=self._after(plan, seen), confirmed=seen)
             self._retell(plan.differing(rest), Outcome.DROPPED, lost)
@@ -430,5 +432,6 @@ class TuningSession:
         return passes_of(
             self._context.traits, seen.speedup, step_s=cost_s * self._baseline.sample_count,
             longer_s=self._runner.statistics.first_pass_s(own, other),
+            outside_s=self._runner.statistics.outside_s,
             training_s=self._options.training_s, life_count=self._runner.life_count,
         )  # fmt: skip

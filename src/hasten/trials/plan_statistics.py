@@ -43,6 +43,7 @@ class PlanStatistics:
         self._children: dict[int, tuple[object, float]] = {}
         self._phases: dict[Plan, dict[Phase, float]] = {}
         self._counts: dict[Plan, int] = {}
+        self._outside_s, self._seen_count = 0.0, 0
         self._kept_up_count = 0
         self._watched: Sequence[Step] = ()
         self._watched_under: Plan | None = None
@@ -81,6 +82,22 @@ class PlanStatistics:
         for step in steps:
             for phase, spent_ns in step.phase_ns.items():
                 sums[phase] = sums.get(phase, 0.0) + spent_ns * 1e-9
+        self._see(steps)
+
+    def _see(self, steps: Sequence[Step]) -> None:
+        """Note what passes outside of steps, such as evaluation."""
+        self._seen_count += len(steps)
+        self._outside_s += 1e-9 * sum(
+            spent_ns
+            for step in steps
+            for phase, spent_ns in step.phase_ns.items()
+            if not phase.in_step
+        )
+
+    @property
+    def outside_s(self) -> float:
+        """Mean seconds that pass outside of steps for each step, under all plans together."""
+        return self._outside_s / max(1, self._seen_count)
 
     def know_passes(self, traits: Mapping[str, Any]) -> None:
         """Note how many steps a pass over the data has."""
@@ -92,6 +109,7 @@ class PlanStatistics:
 
         Later ones are those that are found; what is raced is compared with the script as it is.
         """
+        self._see(steps)
         if self._watched_under not in (None, plan):
             return
         self._watched_under = plan
