@@ -33,6 +33,7 @@ SECTIONS = (
 EDITS = (
     "--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-x = 1\n+x = 2  # a long line" + 60 * " x" + "\n"
 )
+UNFOLD = "document.querySelectorAll('details').forEach(e => { e.open = true; })"
 PRESENT = """
 [...document.querySelectorAll(%s)].map(e => {
     const box = e.getBoundingClientRect();
@@ -109,6 +110,8 @@ def seen(profiled, profile, machine):
 @pytest.mark.parametrize("width", [360, 1200])
 def test_the_page_shows_everything_and_asks_for_nothing(browser, page, scheme, width):
     browser.open(page, width=width, scheme=scheme)
+    assert not browser.run("document.querySelector('#evidence').open")
+    browser.run(UNFOLD)
     assert browser.complaints() == []
     assert browser.requests() == [page.as_uri()]
     for selectors in ([f"figure.{name}" for name in CHARTS], [f"section#{n}" for n in SECTIONS]):
@@ -124,10 +127,11 @@ def test_the_page_shows_everything_and_asks_for_nothing(browser, page, scheme, w
 @pytest.mark.child
 def test_the_keyboard_reaches_the_report_and_its_points(browser, page):
     browser.open(page)
+    browser.run(UNFOLD)
     browser.press("Tab")
     assert browser.run("document.activeElement.className") == "skip"
     seen = set()
-    for _ in range(60):
+    for _ in range(90):
         browser.press("Tab")
         seen.add(browser.run("document.activeElement.className || document.activeElement.tagName"))
     assert {"A", "SUMMARY", "segment fill-data", "line gain", "line", "scroll"} <= seen
@@ -226,15 +230,15 @@ def test_what_the_proof_took_out_of_the_plan_is_on_the_waterfall(raced, rows):
 def test_a_race_without_a_following_one_counts_by_the_plan_or_by_its_verdict(raced):
     first = raced.races[:1]
     to = first[0].candidate
-    assert [move.after for move in html.search_path.moves(first, to)] == [to]
-    assert html.search_path.moves(first, Plan()) == []
+    assert [move.after for move in html.races.moves(first, to)] == [to]
+    assert html.races.moves(first, Plan()) == []
     other = Plan().with_lever("something", "else")
-    assert [move.after for move in html.search_path.moves(first, other)] == [to]
-    assert html.search_path.moves([replace(first[0], verdict=Verdict.DROP)], other) == []
+    assert [move.after for move in html.races.moves(first, other)] == [to]
+    assert html.races.moves([replace(first[0], verdict=Verdict.DROP)], other) == []
     guess = replace(first[0], verdict=Verdict.UNDECIDED)
-    assert [move.after for move in html.search_path.moves([guess], other)] == [to]
+    assert [move.after for move in html.races.moves([guess], other)] == [to]
     even = replace(guess, speedup=replace(guess.speedup, low_ratio=0.9, mid_ratio=1.01))
-    assert html.search_path.moves([even], other) == []
+    assert html.races.moves([even], other) == []
 
 
 def test_a_bundle_has_a_short_name_and_is_spelt_out(raced):

@@ -84,6 +84,10 @@ def evidence_table(tuning: Tuning) -> Table:
 
 def read_state(table: Mapping[str, Any]) -> State | None:
     """Return the state that a table tells, None where it tells none, as one written by hand."""
+    gates = table.get("gates")
+    verdicts = {str(gate).partition(":")[0] for gate in gates} if isinstance(gates, list) else set()
+    if "failed" in verdicts:
+        return State.FAILED
     told = table.get("state")
     return State(told) if told in list(State) else None
 

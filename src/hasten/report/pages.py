@@ -37,6 +37,15 @@ def folder() -> Path:
     return _IN_WHEEL if _IN_WHEEL.is_dir() else _IN_CHECKOUT
 
 
+def title(name: str) -> str:
+    """Return the heading of the page of a finding; its name where the page is missing."""
+    try:
+        with (folder() / f"{name}.md").open(encoding="utf-8") as page:
+            return page.readline().removeprefix("#").strip()
+    except OSError:
+        return name
+
+
 def command(name: str) -> str:
     """Return the command that shows the page of a finding.
 

@@ -72,7 +72,7 @@ class View:
 
             self._live = Live(
                 console=self._console,
-                get_renderable=self._screen,
+                get_renderable=self._drawn,
                 refresh_per_second=1,
                 transient=True,
                 redirect_stdout=False,
@@ -167,5 +167,5 @@ class View:
     def _elapsed_s(self) -> float:
         return self._clock() - self._start_s
 
-    def _screen(self) -> RenderableType:
+    def _drawn(self) -> RenderableType:
         return draw(self._screen, elapsed_s=self._elapsed_s(), budget_s=self._budget_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -16,7 +15,7 @@ from hasten.report.wording import (
     command_line,
     continued,
     interval,
-    named_plan,
+    report_line,
 )
 from hasten.units import duration, percent, times
 
@@ -128,8 +127,7 @@ def _beneath(tuning: Tuning) -> list[str]:
 
 def _commands(tuning: Tuning, plan_path: Path) -> list[str]:
     """Return what to type next, the full report last."""
-    plan = named_plan(tuning.workload, plan_path)
-    report = shlex.join(("hasten", "report", plan) if plan else ("hasten", "report"))
+    report = report_line(tuning.workload, plan_path)
     full = f"{report} --full"
     if not tuning.plan.settings:
         return [full]

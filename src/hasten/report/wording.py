@@ -70,6 +70,12 @@ def command_line(verb: str, workload: Workload, *, plan_path: Path | None = None
     return shlex.join(("hasten", verb, *option, *words(workload)))
 
 
+def report_line(workload: Workload, plan_path: Path) -> str:
+    """Return the line that shows the report again."""
+    plan = named_plan(workload, plan_path)
+    return shlex.join(("hasten", "report", plan) if plan else ("hasten", "report"))
+
+
 def named_plan(workload: Workload, plan_path: Path | None) -> str:
     """Return a plan file as seen from where the script starts; empty for the default one."""
     if plan_path is None or plan_path.absolute() == Path(workload.cwd, PLAN_NAME):

@@ -102,7 +102,7 @@ def waterfall(tuning: Tuning) -> Waterfall | None:
     fresh = tuning.confirmed.speedup if tuning.confirmed else None
     most = max([*levels, *([1 / fresh.low_ratio] if fresh else [])])
     scale = shapes.Scale(low=0.0, high=1.04 * most)
-    falls = [_whole("start", "the script as it is", "", 1.0, scale)]
+    falls = [_whole("start", "baseline", "", 1.0, scale)]
     for move, before, after in zip(path, levels, levels[1:], strict=False):
         falls.append(_fall(move, before, after, scale))
     falls += _taken_out(tuning, path[-1].after, final)

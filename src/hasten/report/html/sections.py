@@ -84,12 +84,14 @@ class Card:
     """A finding.
 
     Attributes:
-        width: its share of the step in percent, with the ends of the interval; empty without.
+        width: its share of the step in percent of the largest, with the ends of the interval; empty
+            without.
         help: who does it: the plan, a lever, or only the user.
         more: the command that tells more.
     """
 
     name: str
+    title: str
     share: str
     ends: str
     width: tuple[float, ...]
@@ -164,22 +166,26 @@ def findings(diagnosis: Diagnosis | None, workload: Workload, plan: Plan | None)
         workload: what the paths are relative to.
         plan: what is applied; None where no search was run.
     """
-    return [_card(found, workload, plan) for found in (diagnosis.findings if diagnosis else ())]
+    told = diagnosis.findings if diagnosis else ()
+    largest = max((found.share.high_ratio for found in told if found.share), default=1.0)
+    return [_card(found, workload, plan, largest or 1.0) for found in told]
 
 
 def hot_lines(diagnosis: Diagnosis | None, workload: Workload) -> list[Line]:
     """Return the lines of the user's code that cost time."""
+    told = diagnosis.hot_lines if diagnosis else ()
+    largest = max((hot.share_ratio for hot in told), default=1.0)
     return [
         Line(
             place=_path(hot.place, workload),
             source=hot.place.source,
             share=percent(hot.share_ratio),
-            width=100 * min(1.0, hot.share_ratio),
+            width=100 * hot.share_ratio / largest,
             phase=hot.phase,
             colour=hot.phase if hot.phase in COLOURS else "none",
             calls=hot.calls,
         )
-        for hot in (diagnosis.hot_lines if diagnosis else ())
+        for hot in told
     ]
 
 
@@ -234,13 +240,14 @@ def _lever(row: LeverReport) -> LeverRow:
     )
 
 
-def _card(found: Finding, workload: Workload, plan: Plan | None) -> Card:
+def _card(found: Finding, workload: Workload, plan: Plan | None, largest: float) -> Card:
     share = found.share
     return Card(
         name=found.name,
+        title=pages.title(found.name),
         share="" if share is None else percent(share.mid_ratio),
         ends="" if share is None else _ends(share),
-        width=() if share is None else tuple(100 * min(1.0, max(0.0, r)) for r in _ratios(share)),
+        width=() if share is None else tuple(100 * max(0.0, r) / largest for r in _ratios(share)),
         message=found.message,
         remedy=found.remedy,
         help=_help(found, plan),
