@@ -125,7 +125,14 @@ def project(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     known = {
         name: SimpleNamespace(
-            name=name, kind=kind, validate=validate, snippet=lambda s: f"# set to {s}"
+            name=name,
+            kind=kind,
+            validate=validate,
+            snippet=lambda s: f"# set to {s}",
+            edit="",
+            run_only="",
+            edited_calls=(),
+            env=lambda env, s: env,
         )
         for name, kind, validate in (
             ("compile", str, lambda _: ""),

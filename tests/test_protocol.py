@@ -60,7 +60,7 @@ for line in lines:
     elif command["kind"] == "ReadTraits":
         say("TraitsRead", traits={"threads": 2}, usage={}, unit="samples")
     else:
-        say("Refused", why="it is a fake")
+        say("CommandRefused", why="it is a fake")
 """
 
 

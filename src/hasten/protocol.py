@@ -294,7 +294,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class CommandRefused:
     """The child does not do what it was asked for."""
 
     why: str
@@ -312,7 +312,7 @@ Answer = (
     | Examined
     | Recorded
     | Ended
-    | Refused
+    | CommandRefused
 )
 Message = Command | Answer
 _KINDS: Mapping[str, type[Message]] = {

@@ -23,7 +23,8 @@ def look(folder, source, *args, seconds=LOOK_S, step_count=12):
     facts = machine.read(probe=lambda: None)
     with setup.open_runner(workload, session.Options(), facts) as bench:
         seen = observe(bench, Plan(), step_count=step_count)
-        diagnosis = examine(bench, Plan(), seen, facts, seconds=seconds)
+        granted = frozenset({"dataset-unchanged"})
+        diagnosis = examine(bench, Plan(), seen, facts, seconds=seconds, assumed=granted)
     return {"": diagnosis, **{finding.name: finding for finding in diagnosis.findings}}
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
-import hasten.diagnose.discover as diagnose
+from hasten.diagnose.discover import discover as discover_symptoms
 from hasten.errors import PlanError
 from hasten.lever import check_plan, cure_of, discover
 from hasten.records import Effect, Finding, Phase, Plan, Scope
@@ -214,7 +214,7 @@ def test_the_effect_is_not_worse_than_claimed(name, applied) -> None:
 
 
 def test_cures_are_findings_that_there_are(lever) -> None:
-    assert lever.cures <= diagnose.discover().keys()
+    assert lever.cures <= discover_symptoms().keys()
 
 
 @pytest.mark.parametrize(
@@ -233,12 +233,14 @@ def test_cures_are_findings_that_there_are(lever) -> None:
     ],
 )
 def test_a_finding_is_cured_by_what_can_act_in_its_scene(scenes, name, scene, traits, cure) -> None:
-    context = replace(scenes[scene], traits={**scenes[scene].traits, **traits})
+    context = scenes[f"server, {scene}, profiled"]
+    context = replace(context, traits={**context.traits, **traits})
     assert cure_of(Finding(name=name, message="It is slow.", remedy="Mend it."), context) == cure
 
 
 def test_a_loop_outside_of_the_optimizer_is_not_cured_by_its_options(scenes) -> None:
-    averaged = replace(scenes["images"], traits={**scenes["images"].traits, "average.loop": True})
+    images = scenes["server, images, profiled"]
+    averaged = replace(images, traits={**images.traits, "average.loop": True})
     loops = Finding(name="per-parameter-loops", message="It loops.", remedy="Do not.")
     assert cure_of(replace(loops, phase=Phase.OTHER), averaged) == "foreach_ema"
     assert cure_of(replace(loops, phase=Phase.OPTIMIZER), averaged) == "fused_optimizer"

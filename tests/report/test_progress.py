@@ -159,7 +159,7 @@ def test_the_live_screen_shows_all_that_is_known_and_the_time_left(profile, diag
     with view:
         full(view, profile, diagnosis)
         clock.now_s = 100.0
-        paper.print(view._screen())
+        paper.print(view._drawn())
     page = paper.export_text().split("3m 20s of 5m 00s left")[-1]
     for words in (
         "search", "intra_op_threads=2 against nothing", "48 pairs, 1.12x (1.01x to 1.24x) so far",
@@ -174,7 +174,7 @@ def test_the_live_screen_fits_a_small_terminal(profile, diagnosis):
     paper = console(record=True)
     view = View(paper, style=Style.LIVE, budget_s=300, clock=Clock())
     full(view, profile, diagnosis)
-    paper.print(view._screen())
+    paper.print(view._drawn())
     lines = paper.export_text().splitlines()
     assert len(lines) <= 23
     assert max(map(len, lines)) <= 80
@@ -187,7 +187,7 @@ def test_a_long_fact_keeps_what_came_of_it(encoding):
     view = View(paper, style=Style.LIVE, clock=Clock())
     view.known(f"{Plan().with_lever('a_lever_with_a_name' * 9, 1)}: 1.29x, no gain")
     view.known("no colon " * 20)
-    paper.print(view._screen())
+    paper.print(view._drawn())
     paper.file.seek(0)
     lines = [line.rstrip() for line in paper.file.read().splitlines()]
     dots = "..." if encoding == "ascii" else "…"

@@ -150,7 +150,7 @@ def tuned(monkeypatch, tmp_path):
             ) as runner:  # fmt: skip
                 yield runner
 
-        def found(runner, plan, seen, machine, *, seconds):
+        def found(runner, plan, seen, machine, *, seconds, assumed):
             runner.steps(plan, int(seconds / step_s))
             return Diagnosis(findings=findings)
 

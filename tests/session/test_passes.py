@@ -67,6 +67,7 @@ def test_what_the_passes_of_a_training_do_not_repay_is_left_out(kept, life_count
 STAYS = Lever(
     name="stays", phases=frozenset({Phase.DATA}), effect=Effect.EXACT, scope=Scope.PROCESS,
     settings=lambda context: (True,), gain_ratio=50.0, snippet=str, why_not=lambda context: "",
+    cures=frozenset({"stays-cost"}),
 )  # fmt: skip
 
 
@@ -82,7 +83,7 @@ def paused(tuned, monkeypatch):
             budget_s, step_s=step_s, start_s=3.0, gains={"brisk": 1.0, "stays": 1.0},
             traits={"loader.batch_count": pass_count}, pass_count=pass_count,
             pause_s=lambda plan: 0.0 if dict(plan.settings).get("stays") else pause_s,
-            findings=(budget.names("stays", 0.4, name="worker-respawn"),), **details,
+            findings=(budget.names("stays", 0.4),), **details,
         )  # fmt: skip
 
     return run

@@ -8,7 +8,7 @@ import pytest
 
 from hasten import protocol
 from hasten.errors import ChildLost
-from hasten.protocol import Attached, Ended, FirstStep, Refused
+from hasten.protocol import Attached, CommandRefused, Ended, FirstStep
 from hasten.trials.channel import Channel, Listener
 
 
@@ -43,13 +43,13 @@ def ends():
 
 def test_a_message_in_pieces_is_whole_and_the_next_one_stays(ends) -> None:
     channel, other = ends
-    line = protocol.encode(Refused(why="one"))
+    line = protocol.encode(CommandRefused(why="one"))
     other.sendall(line[:20])
     with pytest.raises(TimeoutError):
         channel.receive(0.01)
     assert not channel.has_message
     other.sendall(line[20:] + protocol.encode(Ended(step_count=2)))
-    assert channel.receive(1.0) == Refused(why="one")
+    assert channel.receive(1.0) == CommandRefused(why="one")
     assert channel.has_message
     assert channel.receive(1.0) == Ended(step_count=2)
 

@@ -7,7 +7,8 @@ import pytest
 
 from hasten.lever import COMPILED_KEY
 from hasten.records import Entry, Plan, Workload
-from hasten.session import Options, doctor, open_runner
+from hasten.session import Options, doctor
+from hasten.session.setup import open_runner
 from hasten.trials import compiled_code
 from hasten.trials.compiled_code import CompiledCode
 from hasten.trials.runner import TrialRunner

@@ -122,4 +122,4 @@ class StepScheduler:
             )
         if isinstance(command, protocol.MeasurePeaks):
             return protocol.PeaksMeasured(**peaks(self.traits.device))
-        return protocol.Refused(why=f"unknown command {type(command).__name__}")
+        return protocol.CommandRefused(why=f"unknown command {type(command).__name__}")

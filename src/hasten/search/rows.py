@@ -56,8 +56,8 @@ def _row(knob: Candidate, strategy: SearchStrategy) -> LeverReport:
     if seen is None and knob.lever in strategy.replaced:
         return _replaced(knob, strategy.replaced[knob.lever])
     if seen is None:
-        why, reason = _untried(knob, strategy)
-        return _report(knob, None, Outcome.SKIPPED, why, reason=reason)
+        why, untried = _untried(knob, strategy)
+        return _report(knob, None, Outcome.SKIPPED, why, reason=untried)
     if setting is not None:
         why = f"{_figure_of(seen)}{_unproven(seen)}{_expected(knob, seen)}"
         return _report(knob, setting, Outcome.KEPT, why, seen)

@@ -48,7 +48,9 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
         view.stage("profile", "what a loader that costs nothing would give")
         seen = measure_ceiling(runner, seen, options.applied)
         view.stage("profile", "a closer look at what makes it slow")
-        diagnosis = examine(runner, options.applied, seen, facts, seconds=_LOOK_S)
+        diagnosis = examine(
+            runner, options.applied, seen, facts, seconds=_LOOK_S, assumed=options.assumed
+        )
         view.found(diagnosis)
         notes = runner.notes
     return Profiling(

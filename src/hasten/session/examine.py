@@ -24,7 +24,13 @@ _PROBES_RATIO = 0.4  # of the time for looking, for pairs of steps under levers
 
 
 def examine(
-    runner: TrialRunner, plan: Plan, seen: Profile, machine: Machine, *, seconds: float
+    runner: TrialRunner,
+    plan: Plan,
+    seen: Profile,
+    machine: Machine,
+    *,
+    seconds: float,
+    assumed: frozenset[str] = frozenset(),
 ) -> Diagnosis:
     """Look closely at the script for some steps, and say what makes them slow.
 
@@ -36,6 +42,7 @@ def examine(
         seen: its profile.
         machine: this machine.
         seconds: how long to look, about; at least eight steps.
+        assumed: what the user granted, by name.
     """
     count = max(_LEAST_COUNT, runner.cycle_count, int(seconds / max(1e-6, seen.step_s)))
     try:
@@ -44,7 +51,9 @@ def examine(
     except HastenError:
         return Diagnosis()
     ranks = {"local_ranks": found.get("processors.local_ranks_count") or 1}
-    context = ScriptContext(machine=machine, baseline=seen, traits=traits | ranks)
+    context = ScriptContext(
+        machine=machine, baseline=seen, traits={**traits, **ranks}, assumed=assumed
+    )
     found |= probe_levers(runner, plan, context, seconds=_PROBES_RATIO * seconds)
     hot_lines = read_lines(found.pop("stacks.lines", ()))
     case = diagnose.Case(

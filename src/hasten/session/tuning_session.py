@@ -124,8 +124,9 @@ class TuningSession:
         costs = costs_of(runner, seen, self._machine, baseline=applied, candidate=applied)
         refuse_too_short(budget_s, self._spent_s(), costs)
         self._diagnosis = examine(
-            runner, self._options.applied, self._baseline, self._machine, seconds=LOOK_S
-        )
+            runner, self._options.applied, self._baseline, self._machine, seconds=LOOK_S,
+            assumed=self._options.assumed,
+        )  # fmt: skip
         self._view.found(self._diagnosis)
         traits = runner.facts(self._options.applied).traits
         refuse_ranks(traits.get("ranks.count", 1))

@@ -154,7 +154,7 @@ class TrialProcess:
             self.step_count, self._counted = found.step_count, True
             self._raise_ended()
         if not isinstance(found, answer):
-            why = found.why if isinstance(found, protocol.Refused) else type(found).__name__
+            why = found.why if isinstance(found, protocol.CommandRefused) else type(found).__name__
             raise ChildLost(f"The child refused: {why}.", remedy="Report this.")
         return found
 
