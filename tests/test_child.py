@@ -13,11 +13,10 @@ import pytest
 import hasten.errors
 from hasten.child import AfterImport, AppliedLevers, LeverOmissions, prepare
 from hasten.errors import PlanError
-from hasten.protocol import Attached, Mode
+from hasten.protocol import Attached, Mode, RecordingSpec
 from hasten.records import Plan
 from hasten.trials.channel import Listener
 from hasten.trials.child_environment import environment
-from hasten.trials.recording import RecordingSpec
 
 SRC = Path(hasten.errors.__file__).parents[1]
 TRAINING = """
@@ -284,9 +283,9 @@ threads.LEVER = dataclasses.replace(threads.LEVER, apply=apply)
 @pytest.mark.parametrize("mode", list(Mode))
 def test_levers_learn_what_the_user_granted(mode, tmp_path) -> None:
     listener = Listener(tmp_path / "s")
-    take = RecordingSpec(step_count=2, forced_count=0).order(str(tmp_path))
+    take = RecordingSpec(step_count=2, forced_count=0)
     details = {} if mode is Mode.RUN else {"socket": str(tmp_path / "s")}
-    details |= {"recording": take} if mode is Mode.VERIFY else {}
+    details |= {"recording": take, "folder": str(tmp_path)} if mode is Mode.VERIFY else {}
     done = python(
         TELLS_WHAT_IS_ASSUMED + "import torch\nimport os\nos._exit(0)\n",
         Plan().with_lever("intra_op_threads", 1), mode=mode,

@@ -18,7 +18,7 @@ from hasten.protocol import (
     Order,
     PlanOrder,
     ReadTraits,
-    RecordingOrder,
+    RecordingSpec,
     RunTurns,
     TraitsRead,
     Turn,
@@ -105,7 +105,7 @@ def test_what_another_release_says_is_not_taken_for_ours(line) -> None:
 def test_an_order_comes_out_as_it_went_in() -> None:
     order = Order(
         mode=Mode.VERIFY, plan={"intra_op_threads": 2}, assumed=("dataset-unchanged",), seed=3,
-        recording=RecordingOrder(steps=4, forced=2, folder="/nowhere", perturb_ratio=0.5),
+        recording=RecordingSpec(step_count=4, forced_count=2, perturb_ratio=0.5),
     )  # fmt: skip
     assert Order.read(order.write()) == order
     with pytest.raises(ValueError, match="no order of this release"):
@@ -114,7 +114,7 @@ def test_an_order_comes_out_as_it_went_in() -> None:
 
 def test_the_page_names_every_message_with_its_fields() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \|([^|]*)\|", PAGE.read_text(), flags=re.MULTILINE))
-    kinds = [*get_args(Command), *get_args(Answer), PlanOrder, Order, RecordingOrder]
+    kinds = [*get_args(Command), *get_args(Answer), PlanOrder, Order, RecordingSpec]
     told = {name: set(re.findall(r"`(\w+)`", content)) for name, content in rows.items()}
     assert told == {kind.__name__: {item.name for item in fields(kind)} for kind in kinds}
 

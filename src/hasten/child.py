@@ -162,8 +162,8 @@ def prepare(text: str) -> None:
     tracebacks.trim_uncaught()
     if scratch := os.environ.get("HASTEN_REDIRECT"):
         _redirect(scratch)
-    if order.mode is Mode.VERIFY:
-        _pin(order.seed, order.shift)
+    if order.recording is not None:
+        _pin(order.seed, order.recording.shift)
     if order.mode is not Mode.RUN:
         _refuse_questions()
     attach = {Mode.RUN: _run, Mode.TRIAL: _trial, Mode.VERIFY: _verify}
@@ -343,7 +343,7 @@ def _verify(order: Order) -> None:
     # Before the recorder's hooks, which end the run at the last step.
     health = TrainingHealthMonitor(watch)
     assert order.recording is not None  # noqa: S101  # a verification has one
-    Recorder(order.recording, watch, done=done)
+    Recorder(order.recording, order.folder, watch, done=done)
     AppliedLevers(watch.live).switch(order.plan)
     watch.install()
 

@@ -235,7 +235,7 @@ class PairProbe:
 
     Attributes:
         fact: the name under which findings read what came of it, such as `threads`.
-        setting: the one to try in a scene, None where none is worth it.
+        setting: the one to try for a script, None where none is worth it.
     """
 
     fact: str
@@ -255,16 +255,16 @@ class Lever(Generic[S]):
             `str`.
         validate: what to give it instead of a setting of its kind that it does not take; empty
             where it takes it. `one_of` and `at_least` make it.
-        settings: which settings are worth trying in a scene, best guess first; empty where it
+        settings: which settings are worth trying for a script, best guess first; empty where it
             cannot help.
         gain_ratio: how many times faster it may make its phases at best; with their share this
             bounds what it can give.
-        why_not: one sentence for a scene in which `settings` is empty.
-        promising: whether the first setting is more likely to help than to hurt in a scene, and
+        why_not: one sentence for a script for which `settings` is empty.
+        promising: whether the first setting is more likely to help than to hurt for a script, and
             so belongs into the first bundle.
-        forecast: how many times faster the whole step of a scene should be under a setting
+        forecast: how many times faster the whole step of a script should be under a setting
             alone, None where nothing says; the report puts it beside what was measured.
-        advice: one sentence that the user should hear of a scene, whatever comes of the lever; the
+        advice: one sentence that the user should hear of a script, whatever comes of the lever; the
             report prints it among its notes. Empty for none.
         provides: the traits that a script has under a setting, such as `threads`.
         redundant_with: why a setting would do nothing beside the traits that the others of a plan
@@ -317,6 +317,11 @@ class Lever(Generic[S]):
     edit: str = ""
     run_only: str = ""
     edited_calls: tuple[str, ...] = ()
+
+    def may_cure(self, finding: Finding) -> bool:
+        """Return whether it may take away what a finding costs."""
+        is_there = finding.phase is None or finding.phase in self.phases
+        return is_there and finding.name in self.cures
 
     @property
     def card(self) -> str:
@@ -415,23 +420,18 @@ def lookup(plan: Plan) -> tuple[tuple[Lever[Any], Setting], ...]:
 
 
 def provided(plan: Plan) -> Mapping[str, Setting]:
-    """Return the traits that a script has by a plan."""
+    """Return the traits that a script has by a plan, whose levers are known to be installed."""
     return {
-        name: value
-        for lever, setting in lookup(plan)
-        for name, value in lever.provides(setting).items()
+        trait: value
+        for name, setting in plan.settings
+        for trait, value in load(name).provides(setting).items()
     }
 
 
 def cure_of(finding: Finding, context: ScriptContext) -> str | None:
-    """Return the lever that takes a finding away in a scene: the most exact, then the strongest."""
-    found = [
-        lever
-        for lever in discover().values()
-        if finding.name in lever.cures
-        and (finding.phase is None or finding.phase in lever.phases)
-        and lever.settings(context)
-    ]
+    """Return the lever that cures a finding of a script: the most exact, then the strongest."""
+    levers = discover().values()
+    found = [lever for lever in levers if lever.may_cure(finding) and lever.settings(context)]
     best = min(found, key=lambda it: (it.effect.severity_index, -it.gain_ratio), default=None)
     return best.name if best else None
 

@@ -29,30 +29,30 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingOrder:
-    """What is recorded for a proof.
+class RecordingSpec:
+    """What is special about one recorded run.
 
     Attributes:
-        steps: how many steps.
-        forced: how many of them start from the weights of `teacher`.
-        folder: where tensors go.
+        step_count: steps to record.
+        forced_count: how many of them start from the weights of `teacher`.
         teacher: a folder of weights; None leaves such weights behind.
         keeps: leave batches and gradients behind, too.
         feeds: train on the batches and the gradients of `teacher`.
         perturb_ratio: multiply each weight by one plus or minus this.
         perturb_seed: by which coin.
         reseed: draw other numbers after each batch than the run that left it; None draws the same.
+        shift: added to the seeds, those of the script too: another run of the same training.
     """
 
-    steps: int
-    forced: int
-    folder: str
+    step_count: int
+    forced_count: int
     teacher: str | None = None
     keeps: bool = False
     feeds: bool = False
     perturb_ratio: float = 0.0
     perturb_seed: int = 1
     reseed: int | None = None
+    shift: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,8 @@ class Order:
         place: the machine of a real run, see `trials.child_environment.place`.
         envelope: what the first steps of a real run are held against.
         seed: of every generator of a verification.
-        shift: added to the seeds that the script itself sets.
         recording: what a verification records.
+        folder: where its tensors go.
     """
 
     mode: Mode
@@ -79,8 +79,8 @@ class Order:
     place: Mapping[str, Any] | None = None
     envelope: Mapping[str, Any] | None = None
     seed: int = 0
-    shift: int = 0
-    recording: RecordingOrder | None = None
+    recording: RecordingSpec | None = None
+    folder: str = ""
 
     def write(self) -> str:
         """Return it as JSON."""
@@ -101,7 +101,7 @@ class Order:
                 | {
                     "mode": Mode(found["mode"]),
                     "assumed": tuple(found.get("assumed", ())),
-                    "recording": None if recording is None else RecordingOrder(**recording),
+                    "recording": None if recording is None else RecordingSpec(**recording),
                 }
             )
         except (TypeError, KeyError, AttributeError) as error:

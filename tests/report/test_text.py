@@ -290,12 +290,16 @@ def test_no_lever_at_all_is_said(nothing, plan_path):
     assert "There was no lever to try." in page
 
 
+def ten_passes(*, step_count=0, longer_s=0.0, outside_s=0.0, **gains):
+    return Passes(
+        step_count=step_count, longer_s=longer_s, outside_s=outside_s, pass_count=10,
+        is_assumed=True, **gains,
+    )  # fmt: skip
+
+
 def test_the_headline_counts_the_evaluation_that_a_plan_leaves_as_it_is(tuning) -> None:
     whole = Interval(low_ratio=1.1, mid_ratio=1.2, high_ratio=1.3)
-    passes = Passes(
-        step_count=0, longer_s=0.0, outside_s=tuning.baseline.mean_step_s, pass_count=10,
-        is_assumed=True, first_ratio=1.2, whole=whole,
-    )  # fmt: skip
+    passes = ten_passes(outside_s=tuning.baseline.mean_step_s, first_ratio=1.2, whole=whole)
     seen = replace(tuning, passes=passes)
     assert text.headline(seen) == "1.20x faster over the whole training."
     said = " ".join(text.beneath(seen))
@@ -306,10 +310,7 @@ def test_the_headline_counts_the_evaluation_that_a_plan_leaves_as_it_is(tuning) 
 
 def test_a_gain_of_later_passes_is_not_the_headline(tuning) -> None:
     whole = Interval(low_ratio=1.8, mid_ratio=1.94, high_ratio=2.1)
-    passes = Passes(
-        step_count=30, longer_s=4.0, outside_s=0.0, pass_count=10, is_assumed=True,
-        first_ratio=0.57, whole=whole,
-    )  # fmt: skip
+    passes = ten_passes(step_count=30, longer_s=4.0, first_ratio=0.57, whole=whole)
     seen = replace(tuning, passes=passes)
     assert text.headline(seen) == "1.94x faster over 10 passes over its data."
     said = " ".join(text.beneath(seen))

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from hasten.errors import IsolationFailed
+from hasten.protocol import RecordingSpec
 from hasten.records import Entry, Plan, Workload
 from hasten.trials import process_ancestry
 from hasten.trials.compiled_code import CompiledCode
 from hasten.trials.process import Exit, Isolation
-from hasten.trials.recording import RecordingSpec, recorded
+from hasten.trials.recording import recorded
 from hasten.trials.trial_process import TrialProcess
 
 pytestmark = pytest.mark.child

@@ -6,12 +6,13 @@ from threading import Thread
 import pytest
 
 from hasten.errors import ScriptFailed
+from hasten.protocol import RecordingSpec
 from hasten.records import Entry, Plan, Workload
 from hasten.trials import recording
 from hasten.trials.compiled_code import CompiledCode
 from hasten.trials.isolation.scratch import make_scratch
 from hasten.trials.process import Isolation
-from hasten.trials.recording import RecordingSpec, Running, recorded
+from hasten.trials.recording import Running, recorded
 
 pytestmark = pytest.mark.child
 PATIENCE_S = 600.0

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from hasten.errors import IsolationFailed, UsageError
+from hasten.protocol import RecordingSpec
 from hasten.records import Entry, Plan, Workload
 from hasten.trials import recording, trial_process
 from hasten.trials.isolation import scratch
 from hasten.trials.isolation.scratch import make_folder, make_layers, make_scratch, sweep
 from hasten.trials.process import Isolation, best_isolation
-from hasten.trials.recording import RecordingSpec, recorded
+from hasten.trials.recording import recorded
 from hasten.trials.trial_process import TrialProcess
 
 FULL = OSError(28, "No space left on device")

@@ -323,20 +323,22 @@ class Laboratory:
         self.taught.mkdir(parents=True)
         self.first = self.record(teach=True, keeps=True)
 
-    def record(self, change=(), *, plan=None, teach=False, **order):
+    def record(self, change=(), *, plan=None, teach=False, **details):
         from hasten.child import AppliedLevers
         from hasten.instrument import Watch
-        from hasten.protocol import Recorded, RecordingOrder
+        from hasten.protocol import Recorded, RecordingSpec
         from hasten.verify.record import Recorder
         from hasten.verify.recorded_run import read_evidence
 
         folder = Path(tempfile.mkdtemp(dir=self.root))
-        order = RecordingOrder(
-            steps=STEPS, forced=FORCED, folder=str(folder),
-            teacher=None if teach else str(self.taught), **order,
+        take = RecordingSpec(
+            step_count=STEPS, forced_count=FORCED,
+            teacher=None if teach else str(self.taught), **details,
         )  # fmt: skip
         watch, found = Watch(measuring=True), []
-        recorder = Recorder(order, watch, done=lambda said: found.append(json.dumps(said)))
+        recorder = Recorder(
+            take, str(folder), watch, done=lambda said: found.append(json.dumps(said))
+        )
         applied = AppliedLevers(watch.live)
         with setting(change):
             try:

@@ -20,8 +20,8 @@ class Case:
     Attributes:
         machine: this machine.
         profile: of the untouched script.
-        traits: what the child says of itself (`attach.facts`); a missing key is unknown.
-        found: what the examiners saw (`attach.examine`), by `file.key`; a missing key is unknown.
+        traits: what the child says of itself (`protocol.TraitsRead`); a missing key is unknown.
+        found: what the examiners saw (`instrument.examine`), by `file.key`; unknown where missing.
         steps: the steps of the examination, in order.
         hot_lines: lines of the user's code that cost time.
     """

@@ -71,6 +71,7 @@ class LoaderEngine:
         setups: what each worker process does at its start.
         version: grows with every change of these.
         notes: what is not done for some loader, and why, one sentence each.
+        lost_workers: those of them that are a fault of workers.
         proofs: what is proven of each loader.
         tell: told, once each, what is not done for want of a proof.
     """

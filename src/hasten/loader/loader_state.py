@@ -59,6 +59,7 @@ class LoaderState:
         note: told, in one sentence, each thing that is not done, and why.
         clock: seconds of the loop.
         tell: told what the user should hear.
+        lose: told why workers failed, where the main process goes on by itself.
 
     Attributes:
         pace: who makes batches faster, workers or the main process, where the script has none.
@@ -383,7 +384,7 @@ class LoaderState:
         return None
 
     def _trusted(self, key: str, found: Any, loader: Any) -> Checked:
-        given_up, note = self._given_up, self.note  # not this desk: what it holds must not hold it
+        given_up, note = self._given_up, self.note  # not this state: what it holds must not hold it
 
         def give_up(why: str) -> None:
             given_up.add(key)

@@ -128,7 +128,7 @@ def around(load: Load) -> tuple[int, ...]:
 
 
 def read_load(context: ScriptContext) -> Load | None:
-    """Return what a scene says of its loader, None where that does not answer the question."""
+    """Return what a script says of its loader, None where that does not answer the question."""
     traits, seen = context.traits, context.baseline
     own = traits.get("loader.workers")
     if own is None or not traits.get("loader.map_style") or seen is None:

@@ -150,7 +150,7 @@ def ended(tuning: Tuning) -> list[str]:
     return []
 
 
-def outside_said(passes: Passes, baseline: Profile) -> str:
+def _outside(passes: Passes, baseline: Profile) -> str:
     """Say what part of the training is no step, and so no faster; empty for none."""
     if not passes.outside_s:
         return ""
@@ -160,7 +160,7 @@ def outside_said(passes: Passes, baseline: Profile) -> str:
 
 def _of_whole(passes: Passes, baseline: Profile) -> str:
     """Say what the whole training gains, where the figure is of later steps."""
-    outside = outside_said(passes, baseline)
+    outside = _outside(passes, baseline)
     if not passes.longer_s:
         return f"That is of training steps. {outside}: {_measured(passes.whole, None)} in all."
     given = "; --train-time says how long the training is" if passes.is_assumed else ""

@@ -42,10 +42,9 @@ from hasten.search.proposal import (
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from hasten.records import Comparison, Setting
     from hasten.search.budget_limits import Refusal
     from hasten.search.candidate import Candidate
-    from hasten.search.proposal import AcceptanceCriteria, Proposal
+    from hasten.search.proposal import AcceptanceCriteria
 
 
 # Yields a race, receives its comparison, or None where it may not be run.

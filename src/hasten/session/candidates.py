@@ -65,7 +65,7 @@ def find_knobs(
                 prior=priors.get(name),
             )
         )
-    assert context.baseline is not None  # noqa: S101  # the tuner profiles first
+    assert context.baseline is not None  # noqa: S101  # a session profiles first
     kept, skipped = search.bounds(
         found, context.baseline, least_ratio=least_ratio, begun=frozenset(begun.settings)
     )
@@ -79,7 +79,7 @@ def _named(findings: Sequence[Finding]) -> Mapping[str, float]:
         if finding.share is None:
             continue
         for name, lever in discover().items():
-            if finding.name in lever.cures:
+            if lever.may_cure(finding):
                 told[name] = max(told.get(name, 0.0), finding.share.mid_ratio)
     return told
 
@@ -90,7 +90,7 @@ def _redundant(lever: Lever[Any]) -> Callable[[Setting, Plan], str]:
 
 
 def advice(context: ScriptContext) -> list[str]:
-    """Return what the levers have to say of a scene, whatever comes of them."""
+    """Return what the levers have to say of a script, whatever comes of them."""
     said = (lever.advice(context) for lever in discover().values())
     return [sentence for sentence in said if sentence]
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.errors import TRIAL_FAILURES
 from hasten.lever import lookup
+from hasten.protocol import RecordingSpec
 from hasten.records import Effect, Gate, Phase, Plan, Proof
 from hasten.session.costs import recorded_count
 from hasten.trials.deadline import NEVER
 from hasten.trials.isolation.scratch import make_folder
-from hasten.trials.recording import RecordingSpec, Running, recorded
+from hasten.trials.recording import Running, recorded
 from hasten.verify import distribution, gates, learning, precision
 from hasten.verify.distances import alike
 from hasten.verify.loss_envelope import envelope_of
@@ -112,7 +113,7 @@ class Prover:
         self._taught = make_folder()
         forced_count = _forced_count(step_count, parameter_count)
         self._take = RecordingSpec(
-            step_count=step_count, forced_count=forced_count, teacher=self._taught
+            step_count=step_count, forced_count=forced_count, teacher=str(self._taught)
         )
         self._first: RecordedRun | None = None
         self._baseline: tuple[RecordedRun, RecordedRun] | None = None

@@ -209,21 +209,20 @@ class TuningSession:
                 return self._result(plan, proof)
             self._proved = proof
             seen = self._confirm(plan)
-            payback = None if isinstance(seen, _Lost) else self._payback(plan, seen.speedup)
             if isinstance(seen, _Lost):
                 rest, lost = self._proven_part(plan), seen
-            elif why := too_late(payback, self._options.training_s):
-                rest, lost = self._early_part(plan), _Lost(Reason.STARTS_LATE, why)
-            elif why := unpaid(self._passes(plan, seen)):
-                rest = plan.only(plan.differing(filling(plan)))
-                lost = _Lost(Reason.FIRST_PASS, why)
             else:
-                passes = self._passes(plan, seen)
-                whole = passes.whole if passes else seen.speedup
-                self._notes += savings(
-                    payback, whole.mid_ratio, self._options.training_s, self._spent_s()
-                )
-                return self._result(plan, proof, tuned=self._after(plan, seen), confirmed=seen)
+                training_s = self._options.training_s
+                payback, passes = self._payback(plan, seen.speedup), self._passes(plan, seen)
+                if why := too_late(payback, training_s):
+                    rest, lost = self._early_part(plan), _Lost(Reason.STARTS_LATE, why)
+                elif why := unpaid(passes):
+                    rest = plan.only(plan.differing(filling(plan)))
+                    lost = _Lost(Reason.FIRST_PASS, why)
+                else:
+                    whole = passes.whole if passes else seen.speedup
+                    self._notes += savings(payback, whole.mid_ratio, training_s, self._spent_s())
+                    return self._result(plan, proof, tuned=self._after(plan, seen), confirmed=seen)
             self._retell(plan.differing(rest), Outcome.DROPPED, lost)
             self._surviving, self._proved, plan = rest, None, rest
         # Nothing helps; what the user set by hand is judged nevertheless.

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from hasten.records import Pair, Plan, Step
 
 _RECENT_COUNT = 3
-_COMPILE_KEY = "compile_s"
 _WAITING_SHARE, _BURSTY_SHARE = 0.1, 0.05
 _LONGEST_PERIOD, _LEAST_PERIODS, _LEAST_COUNT = 64, 4, 24
 _PERIODIC_RATIO, _EQUAL_RATIO = 0.7, 0.95
@@ -62,12 +61,12 @@ class PlanStatistics:
 
         Trials hand on what they have compiled, so the longest time is that of a first run.
         """
-        total_s = float(facts.traits.get(_COMPILE_KEY) or facts.compile_s)
+        total_s = facts.compile_s
         _, before_s = self._children.get(id(child), (child, 0.0))
         self._children[id(child)] = (child, total_s)  # held: its id is not given away
         if (part := filling(plan)).settings:
             longer_s, held_s = facts.first_pass_s
-            self._first_pass_s[part] = float(longer_s), float(held_s)
+            self._first_pass_s[part] = longer_s, held_s
         key = _compiled_by(plan)
         self._compiled_s[key] = max(total_s - before_s, self._compiled_s.get(key, 0.0))
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import ScriptFailed
-from hasten.protocol import Mode, Recorded, RecordingOrder
+from hasten.protocol import Mode, Recorded
 from hasten.trials.blocks import patience_s as more_patience_s
 from hasten.trials.channel import Listener
 from hasten.trials.child_environment import environment
@@ -22,52 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from hasten.protocol import RecordingSpec
     from hasten.records import Plan, Workload
     from hasten.trials.compiled_code import CompiledCode
     from hasten.trials.deadline import Deadline
 
 _SEED = 20_240_229
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingSpec:
-    """What is special about one recorded run.
-
-    Attributes:
-        step_count: steps to record.
-        forced_count: how many of them start from the weights of `teacher`.
-        teacher: a folder of weights; None leaves such weights behind.
-        keeps: leave batches and gradients behind, too.
-        feeds: train on the batches and the gradients of `teacher`.
-        perturb_ratio: multiply each weight by one plus or minus this.
-        perturb_seed: by which coin.
-        reseed: draw other numbers after each batch than the run that left it; None draws the same.
-        shift: added to the seeds, those of the script too: another run of the same training.
-    """
-
-    step_count: int
-    forced_count: int
-    teacher: Path | None = None
-    keeps: bool = False
-    feeds: bool = False
-    perturb_ratio: float = 0.0
-    perturb_seed: int = 1
-    reseed: int | None = None
-    shift: int = 0
-
-    def order(self, folder: str) -> RecordingOrder:
-        """Return what the recorder in the child has to know."""
-        return RecordingOrder(
-            steps=self.step_count,
-            forced=self.forced_count,
-            folder=folder,
-            teacher=None if self.teacher is None else str(self.teacher),
-            keeps=self.keeps,
-            feeds=self.feeds,
-            perturb_ratio=self.perturb_ratio,
-            perturb_seed=self.perturb_seed,
-            reseed=self.reseed,
-        )
 
 
 class Running:
@@ -130,9 +89,7 @@ def recorded(
         undo.callback(listener.close)
         tensors = scratch / "tensors"
         tensors.mkdir()
-        env = _pinned(
-            plan, take, take.order(str(tensors)), assumed=assumed, socket=str(scratch / "s")
-        )
+        env = _pinned(plan, take, assumed=assumed, socket=str(scratch / "s"), folder=str(tensors))
         env |= code.lend(scratch, plan)
         process = Process.start(
             workload.command, env=env, cwd=workload.cwd, scratch=scratch, isolation=isolation
@@ -156,13 +113,9 @@ def recorded(
         yield message, tensors
 
 
-def _pinned(
-    plan: Plan, take: RecordingSpec, order: RecordingOrder, **details: Any
-) -> dict[str, str]:
+def _pinned(plan: Plan, take: RecordingSpec, **details: Any) -> dict[str, str]:
     seed = _SEED + take.shift
-    env = environment(
-        plan, mode=Mode.VERIFY, seed=seed, shift=take.shift, recording=order, **details
-    )
+    env = environment(plan, mode=Mode.VERIFY, seed=seed, recording=take, **details)
     env["PYTHONHASHSEED"] = str(seed)
     # Two runs share the cores; threads that spin while they wait would starve each other.
     env.setdefault("OMP_WAIT_POLICY", "passive")

@@ -23,7 +23,7 @@ from hasten.verify.contents import content_hash, outline, perturb, tensor_bytes,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.protocol import RecordingOrder
+    from hasten.protocol import RecordingSpec
 
 
 _PLAIN = (int, float, bool, type(None))
@@ -38,17 +38,22 @@ class Recorder:
     asks for it, batches and gradients are taught in the same way.
 
     Args:
-        order: what to record.
-        watch: the seams of this process (`attach.Watch`).
+        take: what to record.
+        folder: where tensors go.
+        watch: the seams of this process (`instrument.Watch`).
         done: takes the evidence as one message, once, after the last step.
     """
 
     def __init__(
-        self, order: RecordingOrder, watch: Any, done: Callable[[dict[str, Any]], object]
+        self,
+        take: RecordingSpec,
+        folder: str,
+        watch: Any,
+        done: Callable[[dict[str, Any]], object],
     ) -> None:
-        self._order = order
-        self._folder = Path(order.folder)
-        self._teacher = Path(order.teacher) if order.teacher else None
+        self._take = take
+        self._folder = Path(folder)
+        self._teacher = Path(take.teacher) if take.teacher else None
         self._watch = watch
         self._done: Callable[[dict[str, Any]], object] | None = done
         self._step_count = self._optimizers_count = 0
@@ -66,10 +71,10 @@ class Recorder:
         }  # fmt: skip
         self._averages: tuple[list[str], list[int]] = ([], [])
         self._orders: dict[int, list[str]] = {}
-        self._keeper = BatchRecorder(self._folder) if order.keeps else None
+        self._keeper = BatchRecorder(self._folder) if take.keeps else None
         self._feeder: BatchReplayer | None = None
-        if order.feeds and self._teacher:
-            advancers, seed = watch.live.advancers, order.reseed
+        if take.feeds and self._teacher:
+            advancers, seed = watch.live.advancers, take.reseed
             self._feeder = BatchReplayer(self._teacher, advancers, reseed=seed)
             self._fed_step_count = 0
         self._followers = AveragedState(self._parameters, self._buffers, self._states)
@@ -105,7 +110,7 @@ class Recorder:
         ]
         trains = [parameter.requires_grad for parameter in module.parameters()]
         self._found["structure"].append(f"call {_short_hash((parts, trains))}")
-        if self._step_count == self._order.forced - 1 and not self._noted_new:
+        if self._step_count == self._take.forced_count - 1 and not self._noted_new:
             self._noted_new = True
             self._followers.note_new()
 
@@ -134,7 +139,7 @@ class Recorder:
 
     def stepped(self, phases_ns: tuple[int, ...], sample_count: int) -> None:
         """Keep how the step moved the weights, and go on from the taught ones."""
-        forced = self._order.forced
+        forced = self._take.forced_count
         self._keep_gradients()
         self._keep_moves()
         self._before = []
@@ -149,9 +154,9 @@ class Recorder:
             self._followers.note()
         if self._step_count == forced:
             self._keep_averages()
-        if self._order.reseed is not None and not (self._feeder and self._feeder.count):
-            reseed(self._order.reseed, self._step_count)
-        if self._step_count == self._order.steps:
+        if self._take.reseed is not None and not (self._feeder and self._feeder.count):
+            reseed(self._take.reseed, self._step_count)
+        if self._step_count == self._take.step_count:
             self.finish()
 
     # ---- keeping
@@ -171,7 +176,7 @@ class Recorder:
             {
                 **self._found,
                 "steps": self._step_count,
-                "forced": min(self._step_count, self._order.forced),
+                "forced": min(self._step_count, self._take.forced_count),
                 "orders": list(self._orders.values()),
                 "weights": content_hash([weights, self._buffers()]),
                 "sizes": self._sizes,
@@ -182,22 +187,22 @@ class Recorder:
         )
 
     def _before_first_call(self, module: Any) -> None:
-        if self._order.perturb_ratio and not self._perturbed and not _transformed():
+        if self._take.perturb_ratio and not self._perturbed and not _transformed():
             self._perturbed = True
             perturb(
                 module.parameters(),
-                scale=self._order.perturb_ratio,
-                seed=self._order.perturb_seed,
+                scale=self._take.perturb_ratio,
+                seed=self._take.perturb_seed,
             )
 
     def _keep_gradients(self) -> None:
-        if self._before or self._step_count >= self._order.forced:
+        if self._before or self._step_count >= self._take.forced_count:
             return
         parameters = self._parameters()
         self._before = [p.detach().clone() for p in parameters]
         gradients = [p.grad if p.grad is not None else p.detach() * 0 for p in parameters]
         self._sizes = self._write(f"gradients{self._step_count}", gradients)
-        if self._keeper is not None or self._order.feeds:
+        if self._keeper is not None or self._take.feeds:
             self._teach_or_learn_gradients(parameters)
 
     def _teach_or_learn_gradients(self, parameters: list[Any]) -> None:
@@ -251,8 +256,8 @@ class Recorder:
                 if content:
                     values = torch.frombuffer(content, dtype=parameter.dtype)
                     parameter.copy_(values.reshape(parameter.shape))
-        if scale := self._order.perturb_ratio:
-            seed = self._order.perturb_seed + self._step_count
+        if scale := self._take.perturb_ratio:
+            seed = self._take.perturb_seed + self._step_count
             perturb(parameters, scale=scale, seed=seed)
 
     def _parameters(self) -> list[Any]:
