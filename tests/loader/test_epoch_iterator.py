@@ -314,6 +314,31 @@ engine.want(None)
 facts["notes"] = engine.notes
 """
 
+PROVEN = r"""
+from hasten.loader.proof import LoaderProof
+
+engine._granted, proof = False, LoaderProof()
+engine.proofs.of = lambda loader: proof
+
+def processes(wanted, **more):
+    loader = DataLoader(Who(40), batch_size=4, num_workers=4, **more)
+    engine.want(wanted)
+    return [len({pid for batch in loader for pid in batch.tolist()} - {os.getpid()})
+            for _ in range(2)]
+
+facts["none"] = processes(0)
+facts["one"] = processes(1)
+facts["set up"] = processes(0, worker_init_fn=random.seed)
+proof = LoaderProof(draws=True)
+facts["drawing"] = processes(2)
+for proof in (LoaderProof(draws=True), LoaderProof(draws=False)):  # the second one is wrong
+    for wanted in (0, 1, 2, 3, 5):
+        made = lambda: repr(epochs(DataLoader(Draws(40), 4, shuffle=True, num_workers=2), 2))
+        facts[f"{proof.draws} {wanted}"] = same(made, wanted)
+engine._granted = True
+facts["granted"] = processes(0)
+"""
+
 
 @pytest.fixture(scope="module")
 def passes(loaders):
@@ -399,6 +424,18 @@ def test_kept_workers_end_with_the_process(loaders) -> None:
     while any(map(lives, workers)) and time.monotonic() < until:
         time.sleep(0.05)
     assert not any(map(lives, workers))
+
+
+def test_a_proof_spares_the_first_pass_of_the_scripts_own_workers(loaders) -> None:
+    facts = loaders(PROVEN)
+    own = {name: facts.pop(name) for name in ("none", "one", "set up", "drawing", "granted")}
+    assert own == {
+        "none": [0, 0], "one": [1, 1], "drawing": [2, 2],
+        # Their items tell the process, so they are seen to differ in the main one.
+        "set up": [4, 1], "granted": [4, 1],
+    }  # fmt: skip
+    assert len(facts) == 10
+    assert all(is_same is True for is_same in facts.values())
 
 
 def lives(pid: int) -> bool:

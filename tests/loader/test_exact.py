@@ -231,6 +231,31 @@ for kind in ("Numbers", "Torchs", "All", "Rarely", "Unevenly", "Counts"):
 )
 
 
+PROVEN = (
+    DATASETS
+    + r"""
+import multiprocessing
+from hasten.loader.proof import LoaderProof
+
+engine._granted, is_drawn = False, True
+engine.proofs.of = lambda loader: LoaderProof(draws=is_drawn)
+forked = multiprocessing.get_context("fork")
+for kind in ("Numbers", "Torchs", "Pythons", "NumPys", "All", "Rarely", "Unevenly", "Normals",
+             "Told", "Summed"):
+    for is_drawn in (True, False):  # False is wrong for most of them: what they draw is seen
+        for own in (2, 4):
+            compare(f"{kind} {is_drawn} {own}", (0, 1, 2, 3, 5), data[kind], "shuffle", own)
+        compare(f"{kind} {is_drawn} loop draws", (0, 1), data[kind], "shuffle", 2, loop_draws=True)
+        compare(f"{kind} {is_drawn} breaks", (0, 1), data[kind], "shuffle", 2, breaks=True)
+        compare(f"{kind} {is_drawn} init", (0, 1), data[kind], "shuffle", 2, worker_init_fn=seeds)
+        compare(f"{kind} {is_drawn} stay", (0, 1, 3), data[kind], "shuffle", 2,
+                persistent_workers=True)
+        compare(f"{kind} {is_drawn} context", (0, 1), data[kind], "shuffle", 2,
+                multiprocessing_context=forked)
+"""
+)
+
+
 @pytest.mark.parametrize("kinds", [KINDS[:4], KINDS[4:8], KINDS[8:12], KINDS[12:]], ids=str)
 def test_no_number_of_workers_changes_a_batch_or_a_draw(loaders, kinds) -> None:
     facts = loaders(f"KINDS = {kinds!r}\n{MATRIX}")
@@ -249,3 +274,8 @@ def test_no_engine_changes_a_batch_a_draw_or_a_weight(loaders) -> None:
     assert [note for note in facts.pop("notes") if "differ" in note] == []
     assert len(facts) == 8 * 3 * 3
     assert [name for name, same in facts.items() if not same] == []
+
+
+def test_nor_does_a_proof_by_which_workers_are_replaced_at_once(loaders) -> None:
+    facts = loaders(PROVEN)
+    assert {name: found for name, found in facts.items() if found is not True} == {}

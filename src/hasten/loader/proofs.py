@@ -23,11 +23,13 @@ class Permit:
     Attributes:
         is_pure: making an item has no effects outside of the batch.
         is_unchanged: and what it reads stays as it is.
+        draws: items may draw random numbers; None where it takes their batches to tell.
         missing: what may not be done, and why; empty where all may.
     """
 
     is_pure: bool = True
     is_unchanged: bool = True
+    draws: bool | None = None
     missing: str = ""
 
     def allows(
@@ -47,7 +49,7 @@ class Permit:
 def permit_of(proof: LoaderProof) -> Permit:
     """Return what may be done with a loader by what is proven of it."""
     if proof.is_whole:
-        return Permit()
+        return Permit(draws=proof.draws)
     who = "processes that start anew with each pass" if proof.is_pure else "the script"
     why = f"only {who} may make these batches without --assume {ASSUMPTION}: {proof.message}"
     return Permit(is_pure=proof.is_pure, is_unchanged=False, missing=why)

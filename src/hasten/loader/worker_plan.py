@@ -65,8 +65,8 @@ def worker_plan_of_workers(
 ) -> WorkerPlan:
     """Decide for a loader of which the script says that it has `own` workers.
 
-    Until the first batches have shown that items leave the dataset alone, each of the script's
-    workers has a process of its own.
+    Until it is proven, or the first batches have shown, that items leave the dataset alone, each
+    of the script's workers has a process of its own.
 
     Args:
         own: the script's number.
@@ -85,6 +85,15 @@ def worker_plan_of_workers(
     # Each process plays as many of the script's workers as the other ones do.
     fitting = max((n for n in range(1, own + 1) if own % n == 0 and n <= count), default=1)
     return WorkerPlan(fitting, Draws.STREAM, own)
+
+
+def forks(loader: Any) -> bool:
+    """Return whether a loader's workers are copies of this process, and not started anew."""
+    import multiprocessing
+
+    context = loader.multiprocessing_context or multiprocessing
+    method = context.get_start_method(allow_none=True)
+    return (method or multiprocessing.get_all_start_methods()[0]) == "fork"
 
 
 def why_not_elsewhere(loader: Any) -> str:
