@@ -34,7 +34,7 @@ print(model.weight.tolist())
 BOARDS = """
 import gc
 import torch
-from hasten.loader import LoaderEngine
+from hasten.loader.engine import LoaderEngine
 engines = [engine for engine in gc.get_objects() if type(engine) is LoaderEngine]
 print([(engine.request.count, len(engine.setups), len(engine.offers)) for engine in engines])
 """

@@ -7,7 +7,7 @@ import gc, hashlib, json, os, random, signal, sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, get_worker_info
 from hasten.instrument import Watch
-from hasten.loader import LoaderEngine
+from hasten.loader.engine import LoaderEngine
 
 torch.set_num_threads(1)
 watch, engine = Watch(measuring=False), LoaderEngine(granted=True)

@@ -315,7 +315,7 @@ facts["notes"] = engine.notes
 """
 
 PROVEN = r"""
-from hasten.loader.proof import LoaderProof
+from hasten.loader.proof.verdict import LoaderProof
 
 engine._granted, proof = False, LoaderProof()
 engine.proofs.of = lambda loader: proof

@@ -235,7 +235,7 @@ PROVEN = (
     DATASETS
     + r"""
 import multiprocessing
-from hasten.loader.proof import LoaderProof
+from hasten.loader.proof.verdict import LoaderProof
 
 engine._granted, is_drawn = False, True
 engine.proofs.of = lambda loader: LoaderProof(draws=is_drawn)

@@ -7,20 +7,23 @@ import weakref
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from hasten.loader.cache_warmup import CacheWarmups
-from hasten.loader.engine import LoaderEngine
 from hasten.loader.proof.verdict import ASSUMPTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.lever import Training
+    from hasten.loader.engine import LoaderEngine
 
 _ENGINES: WeakKeyDictionary[Training, LoaderEngine] = WeakKeyDictionary()
 
 
 def engine_for(training: Training) -> LoaderEngine:
     """Return the engine of a training's loaders; the first call puts it into the seams."""
+    # The parent, which only asks levers what to try, need not load it.
+    from hasten.loader.cache_warmup import CacheWarmups
+    from hasten.loader.engine import LoaderEngine
+
     training = getattr(training, "itself", training)  # what the child hands to one lever only
     engine = _ENGINES.get(training)
     if engine is None:
@@ -44,6 +47,3 @@ def _clock_of(training: weakref.ref[Training]) -> Callable[[], float]:
         return time.monotonic() - (known.paused_s if known is not None else 0.0)
 
     return now_s
-
-
-__all__ = ["LoaderEngine", "engine_for"]

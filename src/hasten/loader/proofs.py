@@ -7,12 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.proof import LoaderProof, prove
+from hasten.loader.proof.prove import prove
 from hasten.loader.proof.verdict import ASSUMPTION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hasten.loader.proof.verdict import LoaderProof
     from hasten.loader.worker_plan import WorkerRequest
 
 

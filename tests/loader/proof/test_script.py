@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
-from hasten.loader.proof import prove
+from hasten.loader.proof.prove import prove
 
 
 class Rows(Dataset):

@@ -7,10 +7,3 @@ followed, never on what was not seen to happen:
 - nothing else in the script can write what that code reads;
 - no code of the script that can still run stores into the objects, classes or modules it reads.
 """
-
-from __future__ import annotations
-
-from hasten.loader.proof.prove import prove
-from hasten.loader.proof.verdict import LoaderProof, MissingReason, ProofReason
-
-__all__ = ["LoaderProof", "MissingReason", "ProofReason", "prove"]

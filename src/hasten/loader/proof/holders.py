@@ -99,9 +99,8 @@ def frames_of_threads() -> list[FrameType]:
             if is_user_file(at.f_code.co_filename):
                 found.append(at)
             at = at.f_back
-    for one in gc.get_objects():
-        name = _FRAMES.get(type(one))
-        waiting = getattr(one, name) if name else None
+    for one in [one for one in gc.get_objects() if type(one) in _FRAMES]:
+        waiting = getattr(one, _FRAMES[type(one)])
         if waiting is None or waiting in found or not is_user_file(waiting.f_code.co_filename):
             continue
         found.append(waiting)
@@ -305,7 +304,8 @@ def _add_from_heap(graph: _Graph) -> None:
         if kind in _OTHERS:
             continue
         if kind is FunctionType:
-            _add_function(graph, one, installed)
+            if one.__code__.co_filename not in installed:
+                _add_function(graph, one, installed)
         elif not is_user_class(kind):
             _OTHERS.add(kind)
         else:
@@ -316,8 +316,6 @@ def _add_from_heap(graph: _Graph) -> None:
 
 def _add_function(graph: _Graph, function: FunctionType, installed: set[str]) -> None:
     path = function.__code__.co_filename
-    if path in installed:
-        return
     if not is_user_file(path):
         installed.add(path)
         return

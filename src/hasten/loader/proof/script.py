@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 import sys
 from itertools import islice
 from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType, ModuleType
@@ -400,8 +399,7 @@ _SPECIAL = {name for kind in _KINDS for name in dir(kind)} | words(
 def overriding_methods() -> set[tuple[str, str]]:
     """Return the methods that stand in place of one of a library's, and of what prints."""
     found = set()
-    kinds = [one for one in gc.get_objects() if issubclass(type(one), type)]
-    for kind in filter(is_user_class, kinds):
+    for kind in filter(is_user_class, _classes()):
         theirs = [one for one in kind.__mro__ if one is not object and not is_user_class(one)]
         found |= {
             (kind.__name__, name) for name, one in list(vars(kind).items())
@@ -409,6 +407,18 @@ def overriding_methods() -> set[tuple[str, str]]:
             and (name in _PRINTING or any(hasattr(base, name) for base in theirs))
         }  # fmt: skip
     return found
+
+
+def _classes() -> Iterator[type]:
+    """Yield every class that there is."""
+    seen: set[type] = {object}
+    waiting: list[type] = [object]
+    while waiting:
+        kind = waiting.pop()
+        yield kind
+        below: set[type] = set(type.__subclasses__(kind)) - seen
+        seen |= below
+        waiting += below
 
 
 def is_special(name: str) -> bool:

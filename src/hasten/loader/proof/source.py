@@ -7,7 +7,16 @@ import linecache
 import re
 import sys
 import sysconfig
-from types import CodeType, FunctionType
+from functools import cache
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+)
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,6 +24,10 @@ _STDLIB = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _OURS = __file__.rpartition("loader")[0]
 _HEAP = 1 << 9
+_WITHOUT_CODE = {
+    type(None), bool, int, float, str, tuple, list, dict, BuiltinFunctionType, GetSetDescriptorType,
+    MemberDescriptorType, MethodDescriptorType, WrapperDescriptorType,
+}  # fmt: skip
 _CLASSES: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -67,6 +80,7 @@ def function_of(code: CodeType) -> Function | None:
 _AT_START = ("/sitecustomize.py", "/usercustomize.py")
 
 
+@cache
 def is_user_file(path: str) -> bool:
     """Return whether a file is the user's: neither a library's nor what Python starts with."""
     return not (
@@ -76,6 +90,7 @@ def is_user_file(path: str) -> bool:
     )
 
 
+@cache
 def _is_user_path(path: str) -> bool:
     return not path.startswith("<") and is_user_file(path)
 
@@ -109,11 +124,16 @@ def _is_of_user(kind: type) -> bool:
         return True
     if path is None and kind.__module__ not in sys.modules:
         return True
-    for one in vars(kind).values():
-        parts = (one, getattr(one, "fget", None), getattr(one, "__func__", None))
-        if any(_is_of_users_code(part) for part in parts):
-            return True
-    return False
+    return any(_is_member_of_user(one) for one in vars(kind).values())
+
+
+def _is_member_of_user(one: Any) -> bool:
+    if type(one) is FunctionType:  # most are
+        return _is_user_path(one.__code__.co_filename)
+    if type(one) in _WITHOUT_CODE:
+        return False
+    parts = (one, getattr(one, "fget", None), getattr(one, "__func__", None))
+    return any(_is_of_users_code(part) for part in parts)
 
 
 def _is_of_users_code(function: Any) -> bool:
