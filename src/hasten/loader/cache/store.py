@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _HEADER = struct.Struct("<5Q")  # next free byte, allocated up to, entries, hits, misses
 _SLOT = struct.Struct("<5Q")  # both halves of the key, offset, length, check
@@ -164,10 +164,10 @@ class Store:
                 return slot, offset, length
         return None
 
-    def _probe(self, low: int) -> list[int]:
+    def _probe(self, low: int) -> Iterator[int]:
         first = low % self._slot_count
-        places = range(first, first + min(_LONGEST_PROBE, self._slot_count))
-        return [_PAGE_BYTES + _SLOT.size * (place % self._slot_count) for place in places]
+        for place in range(first, first + min(_LONGEST_PROBE, self._slot_count)):
+            yield _PAGE_BYTES + _SLOT.size * (place % self._slot_count)
 
     def _free_slot(self, low: int) -> int | None:
         """Return a slot that nobody finished to write: empty, or of a writer that was killed."""
