@@ -247,7 +247,7 @@ def test_a_writer_that_is_killed_in_the_middle_leaves_no_half_entry() -> None:
 def test_a_slot_that_was_never_finished_is_not_read_and_is_used_again() -> None:
     store = Store(1 << 17)
     high, low = module._halves(1)
-    slot = store._probe(low)[0]
+    slot = next(store._probe(low))
     module._SLOT.pack_into(store._map, slot, high, low, store._arena, 4, 12345)
     assert read(store, 1) is None
     assert store.put(1, b"whole")
