@@ -43,6 +43,8 @@ def say(kind, **content):
     parent.sendall((json.dumps(head | content) + "\\n").encode())
 
 say("Attached")
+say("Ready")
+assert json.loads(lines.readline())["kind"] == "Go"
 say("FirstStep", step_ns=5_000_000, at_s=time.monotonic())
 left = 100
 for line in lines:

@@ -290,6 +290,8 @@ def _trial(order: Order) -> None:
         applied.switch(plan.settings)
 
     turns = StepScheduler(watch, switch, talk)
+    # Two children may start at once; where both compute, threads that spin starve each other.
+    watch.live.before_training = turns.wait_for_go
     turns.traits.about_data = engine.proofs.traits
 
     def stepped(phases_ns: tuple[int, ...], sample_count: int) -> None:
@@ -354,7 +356,9 @@ def _talk(channel: Any, answer: Answer) -> Command:
     try:
         command: Command = channel.ask(answer)
     except ChildLost:
-        if isinstance(answer, protocol.FirstStep):  # the parent follows another process
+        if isinstance(
+            answer, (protocol.Ready, protocol.FirstStep)
+        ):  # the parent follows another process
             return _ON_ITS_OWN
         # The parent is gone; no exit routine of the script may run now.
         os.kill(os.getpid(), signal.SIGKILL)

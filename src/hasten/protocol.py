@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hasten.records import Setting  # noqa: TC001  the same
 
-VERSION = 2
+VERSION = 3
 """Raised with every change of a message, so that two releases do not misunderstand each other."""
 
 
@@ -108,7 +108,12 @@ class Order:
             raise ValueError(f"no order of this release: {error}") from error
 
 
-# ---- what a parked child is asked for
+# ---- what a waiting child is told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Go:
+    """Train until the first step boundary: no other child of the parent's computes just now."""
 
 
 class Turn(NamedTuple):
@@ -185,12 +190,17 @@ class Attached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """This process is about to call a model for the first time, and waits for `Go`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FirstStep:
     """This process trains, and stands at its first step boundary.
 
     Attributes:
         step_ns: nanoseconds of the first step.
-        at_s: when it was over, on `time.monotonic`.
+        at_s: when it was over, on `time.monotonic`, without the seconds of waiting for `Go`.
     """
 
     step_ns: int
@@ -300,9 +310,10 @@ class CommandRefused:
     why: str
 
 
-Command = SetPlans | RunTurns | ReadTraits | MeasurePeaks | CountFlops | Examine
+Command = Go | SetPlans | RunTurns | ReadTraits | MeasurePeaks | CountFlops | Examine
 Answer = (
     Attached
+    | Ready
     | FirstStep
     | PlansSet
     | TurnsRun

@@ -8,7 +8,7 @@ import pytest
 
 from hasten import protocol
 from hasten.errors import ChildLost
-from hasten.protocol import Attached, CommandRefused, Ended, FirstStep
+from hasten.protocol import Attached, CommandRefused, Ended, FirstStep, Go, Ready
 from hasten.trials.channel import Channel, Listener
 
 
@@ -29,6 +29,22 @@ def test_what_a_child_said_before_anybody_listened_is_heard(listener) -> None:
     assert found[1].step_ns == 5
     assert listener.attached == [Attached()]
     assert found[0].pid == os.getpid()
+    found[0].close()
+
+
+def test_nobody_trains_before_somebody_waits_for_it(listener) -> None:
+    child = Channel.connect(str(listener.path))
+    child.send(Ready())
+    with pytest.raises(TimeoutError):
+        child.receive(0.1)
+    found = listener.adopt(FirstStep, until=time.monotonic() + 0.3, alive=lambda: True)
+    assert found is None
+    assert child.receive(1.0) == Go()
+    child.send(FirstStep(step_ns=5, at_s=1.0))
+    found = listener.adopt(FirstStep, until=time.monotonic() + 5.0, alive=lambda: True)
+    child.close()
+    assert found is not None
+    assert listener.attached == []
     found[0].close()
 
 

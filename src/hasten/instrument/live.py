@@ -81,6 +81,7 @@ class LiveTraining:
         self.seams_wanted: Callable[[], None] = lambda: None
         self._settings: list[Callable[[], Undo | None]] = []
         self.begun = False
+        self.before_training: Callable[[], None] = lambda: None
         self.trial = False
         self.paused_s = 0.0
         self.at_once = False
@@ -281,6 +282,7 @@ class LiveTraining:
         """Training starts: settle what the script may have set itself meanwhile."""
         if not self.begun:
             self.begun = True
+            self.before_training()
             for again in self._settings:
                 again()
             self._settings.clear()

@@ -44,14 +44,22 @@ class StepScheduler:
         self._done: list[list[list[int]]] = []
         self._skip_count = self._left_count = 0
         self._answer: Answer | None = None
+        self._waited_s = 0.0
         self._flops: FlopProbe | None = None
         self._examination: examine.Examination | None = None
+
+    def wait_for_go(self) -> None:
+        """Wait until the parent lets this process train for the first time."""
+        began_s = time.monotonic()
+        self._talk(protocol.Ready())
+        self._waited_s = time.monotonic() - began_s
 
     def stepped(self, phases_ns: tuple[int, ...], sample_count: int) -> None:
         """Take in a finished step; switch plans or wait for a command when a turn is over."""
         self.traits.stepped(phases_ns)
         if self._answer is None:
-            self._answer = protocol.FirstStep(step_ns=sum(phases_ns), at_s=time.monotonic())
+            at_s = time.monotonic() - self._waited_s
+            self._answer = protocol.FirstStep(step_ns=sum(phases_ns), at_s=at_s)
         if self._skip_count:
             self._skip_count -= 1
         elif self._left_count:

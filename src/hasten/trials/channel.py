@@ -11,6 +11,7 @@ import selectors
 import socket
 import struct
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from hasten import protocol
@@ -137,7 +138,8 @@ class Listener:
     ) -> tuple[Channel, _M] | None:
         """Wait for the first process that says something, and return its conversation.
 
-        Every process that imports torch introduces itself; only one of them trains.
+        Every process that imports torch introduces itself; only one of them trains. Who is ready
+        to is let go.
 
         Args:
             kind: the message to wait for, such as `protocol.FirstStep`.
@@ -169,9 +171,16 @@ class Listener:
             if isinstance(message, kind):
                 self._selector.unregister(channel.connection)
                 return message
-            self.attached.append(message)
+            if isinstance(message, protocol.Ready):
+                self._let_go(channel)
+            else:
+                self.attached.append(message)
             if not channel.has_message:
                 return None
+
+    def _let_go(self, channel: Channel) -> None:
+        with suppress(ChildLost):  # what ends it is seen at the next reading
+            channel.send(protocol.Go())
 
     def close(self) -> None:
         """Stop listening; conversations that were adopted go on."""

@@ -115,7 +115,10 @@ class TrialRunner:
         return trial
 
     def _start(self, plans: Mapping[int, Plan]) -> Mapping[int, TrialProcess]:
-        """Start a child in each seat, all at once: to import takes each of them one core."""
+        """Start a child in each slot, all at once: to import takes each of them one core.
+
+        They compute one after the other: each trains only once it is waited for.
+        """
         arms: dict[int, TrialProcess] = {}
         try:
             for slot, plan in plans.items():
