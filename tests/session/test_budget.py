@@ -540,7 +540,7 @@ def test_the_child_of_the_closer_look_is_not_raced(tuned) -> None:
     assert races.begun[:2] == [(NOTHING, NOTHING), 3]
 
 
-@pytest.mark.parametrize(("budget_s", "is_raced"), [(90.0, True), (76.0, False)])
+@pytest.mark.parametrize(("budget_s", "is_raced"), [(90.0, True), (72.0, False)])
 def test_where_time_is_short_the_script_is_not_raced_against_itself(
     tuned, budget_s, is_raced
 ) -> None:

@@ -184,7 +184,7 @@ def test_two_children_start_at_once_where_memory_holds_both(single_process, star
         said_s, before_s = own.prepare_s(Plan(), Plan()), script.spent_s
         own.prepare(Plan(), Plan())
         assert script.spent_s - before_s == pytest.approx(3.0 * starts_count, rel=0.05)
-        assert said_s == pytest.approx(4.5 if starts_count == 1 else 6.0, rel=0.05)
+        assert said_s == pytest.approx(3.9 if starts_count == 1 else 6.0, rel=0.05)
         assert script.launch_count == 3
         assert own.start_s == pytest.approx(3.0, rel=0.01)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hasten.lever import Lever
     from hasten.records import Setting
 
-TOGETHER_RATIO = 1.5
+TOGETHER_RATIO = 1.3
 """How much longer two launches at once take than one: they read the disk together."""
 _PRESSURE = "/proc/pressure/cpu"
 _LEAST_BLOCK_S, _LONE_BLOCK_S = 0.02, 3.0  # what is worth a signal to stop, or a launch
@@ -194,7 +194,7 @@ def both_start_s(first_s: float, second_s: float, *, single_process: bool) -> fl
     """Return how long two launches take: at once, where memory holds both children.
 
     >>> both_start_s(4.0, 4.0, single_process=True), both_start_s(4.0, 4.0, single_process=False)
-    (8.0, 6.0)
+    (8.0, 5.2)
     """
     return (first_s + second_s) * (1.0 if single_process else TOGETHER_RATIO / 2)
 
