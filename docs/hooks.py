@@ -34,8 +34,6 @@ NAMED = {
     "fp32_precision": "bf16",
     "huge_pages": "glibc",
     "omp_wait_policy": "passive",
-    "openmp_runtime": "libiomp5",
-    "phase_threads": "optimizer=1",
     "sample_cache": "8GiB",
     "thread_binding": "cores",
     "torch_compile": "default",

@@ -398,7 +398,7 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         ),
         (["report", "--edits", "--html", "p.html"], "--html would write another form."),
         (["report", "--edits", "--json", "a", "--markdown", "-"], "--json, --markdown would"),
-        (["report", "--edits", "--trace", "a", "--tensorboard", "b"], "--trace, --tensorboard"),
+        (["report", "--edits", "--trace", "a", "--html", "b"], "--html, --trace"),
         (["levers", "x"], "There is no lever called x."),
         (["findings", "x"], "There is no finding called x."),
     ],
@@ -740,14 +740,6 @@ def test_a_report_is_written_in_other_forms(session, project):
     page = Path("m.md").read_text()
     assert page.startswith("## 1.20x faster.")
     assert hasten_with("report", "--markdown", "-").stdout == page
-
-
-def test_scalars_of_a_report_are_written_into_a_folder(session):
-    pytest.importorskip("tensorboard")
-    hasten_with("tune", "train.py")
-    done = hasten_with("report", "--tensorboard", "runs")
-    assert done.exit_code == 0, done.output
-    assert len(list(Path("runs").glob("events.out.tfevents.*"))) == 1
 
 
 def test_profile_writes_a_trace(session):

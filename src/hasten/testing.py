@@ -1,4 +1,4 @@
-"""Stand-ins for tests of stages, levers and plug-ins: machines, a profile, a bench of arithmetic.
+"""Stand-ins for tests of stages, levers and plug-ins: machines, a profile, a runner that computes.
 
 A search over a `FakeTrialRunner` runs in milliseconds, with the noise of a real machine and the
 same answer for the same seed.
@@ -141,14 +141,14 @@ class FakeTrialRunner:
         cost: seconds per sample of a plan; raises an `HastenError` where the plan crashes.
         noise: what the machine adds; the same blocks for the same seed.
         seed: of the noise.
-        launch_count: how often `arms` was called.
+        launch_count: how often `measure` was called.
         spent_s: simulated seconds so far; `clock` tells them.
 
     Example:
         >>> cost = lambda plan: 0.9 if dict(plan.settings).get("turbo") else 1.0
-        >>> bench = FakeTrialRunner(cost=cost)
+        >>> runner = FakeTrialRunner(cost=cost)
         >>> fast = Plan().with_lever("turbo", True)
-        >>> str(bench.race(Plan(), fast, rule=Rule(pair_count=24)).verdict)
+        >>> str(runner.race(Plan(), fast, rule=Rule(pair_count=24)).verdict)
         'win'
     """
 
@@ -166,7 +166,7 @@ class FakeTrialRunner:
         """Return the simulated time."""
         return self.spent_s
 
-    def arms(self, baseline: Plan, candidate: Plan) -> Measure:
+    def measure(self, baseline: Plan, candidate: Plan) -> Measure:
         """Launch two plans and return what measures them, for `race` and `confirm`."""
         self.launch_count += 1
         baseline_s, candidate_s = self.cost(baseline), self.cost(candidate)
@@ -190,7 +190,7 @@ class FakeTrialRunner:
         """Return the race between two plans; a crash is a comparison that failed."""
         started_s = self.spent_s
         try:
-            measure = self.arms(baseline, candidate)
+            measure = self.measure(baseline, candidate)
         except HastenError as error:
             return Comparison(
                 baseline=baseline, candidate=candidate, verdict=Verdict.FAIL, failure=str(error)
@@ -201,7 +201,7 @@ class FakeTrialRunner:
 
 @dataclass(kw_only=True)
 class FakeScript:
-    """A script whose children take simulated time: give `trial` and `clock` to a real bench.
+    """A script whose children take simulated time: give `trial` and `clock` to a real runner.
 
     Attributes:
         cost: seconds that a step computes under a plan.

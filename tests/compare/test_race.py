@@ -66,7 +66,7 @@ def test_a_gain_is_found_through_spikes() -> None:
 
 
 def test_chunks_grow_and_stop_at_the_first_crossing() -> None:
-    sizes, pairs = [], runner(1.0 + 1e-9).arms(Plan(), FAST)
+    sizes, pairs = [], runner(1.0 + 1e-9).measure(Plan(), FAST)
 
     def measure(firsts):
         sizes.append(len(firsts))
@@ -90,7 +90,9 @@ def test_what_follows_the_first_crossing_changes_nothing() -> None:
 def test_a_race_ends_when_its_seconds_are_spent() -> None:
     machine = runner(1.01, noise=steady(0.2))
     rule = Rule(pair_count=10_000, budget_s=10.0, drop_ratio=inf, win_ratio=inf)
-    seen = race(machine.arms(Plan(), FAST), rule=rule, coin=random.Random(2), clock=machine.clock)
+    seen = race(
+        machine.measure(Plan(), FAST), rule=rule, coin=random.Random(2), clock=machine.clock
+    )
     assert seen.verdict is Verdict.UNDECIDED
     assert 9.0 < seen.wall_s < 11.0
 
@@ -102,14 +104,14 @@ def test_a_race_ends_with_the_script() -> None:
 def test_the_coin_is_fair_and_every_pair_is_told() -> None:
     told = []
     rule = Rule(pair_count=400, drop_ratio=inf, win_ratio=inf)
-    race(runner().arms(Plan(), FAST), rule=rule, coin=random.Random(3), on_pairs=told.extend)
+    race(runner().measure(Plan(), FAST), rule=rule, coin=random.Random(3), on_pairs=told.extend)
     assert len(told) == 400
     assert 160 < sum(pair.baseline_first for pair in told) < 240
 
 
 def test_a_comparison_carries_all_that_was_seen() -> None:
     rule = Rule(pair_count=24)
-    pairs = runner(1.1).arms(Plan(), FAST)([True, False] * 12)
+    pairs = runner(1.1).measure(Plan(), FAST)([True, False] * 12)
     seen = compare(Plan(), FAST, pairs, rule, 5.0)
     assert seen.verdict is Verdict.WIN
     assert seen.speedup is not None
@@ -119,7 +121,7 @@ def test_a_comparison_carries_all_that_was_seen() -> None:
 
 
 def test_a_confirmation_never_stops_early() -> None:
-    seen = confirm(runner(1.5).arms(Plan(), FAST), pair_count=150, coin=random.Random(5))
+    seen = confirm(runner(1.5).measure(Plan(), FAST), pair_count=150, coin=random.Random(5))
     assert len(seen.pairs) == 150
     assert seen.verdict is Verdict.WIN
     assert seen.speedup.low_ratio < 1.5 < seen.speedup.high_ratio
@@ -173,7 +175,7 @@ def test_the_rule_asks_for_what_the_noise_needs() -> None:
 
 def test_the_resolution_is_what_a_race_can_see() -> None:
     noisy = steady(0.05 / 2**0.5)
-    pairs = runner(noise=noisy, seed=4).arms(Plan(), Plan())([True] * 200)
+    pairs = runner(noise=noisy, seed=4).measure(Plan(), Plan())([True] * 200)
     noise = measure_noise(pairs, pair_s=0.2, budget_s=20.0)
     assert noise.sd_ratio == pytest.approx(0.05, rel=0.2)
     assert noise.bias.low_ratio < 1.0 < noise.bias.high_ratio
@@ -220,7 +222,7 @@ def test_the_first_of_two_crossings_counts() -> None:
 
 
 def test_chunks_end_at_sixty_four_and_with_the_pairs() -> None:
-    sizes, pairs = [], runner().arms(Plan(), FAST)
+    sizes, pairs = [], runner().measure(Plan(), FAST)
 
     def measure(firsts):
         sizes.append(len(firsts))
@@ -232,11 +234,11 @@ def test_chunks_end_at_sixty_four_and_with_the_pairs() -> None:
 
 def test_a_chunk_is_cut_to_the_seconds_that_are_left() -> None:
     machine, sizes = runner(noise=steady(0.0)), []
-    arms = machine.arms(Plan(), FAST)
+    pairs = machine.measure(Plan(), FAST)
 
     def measure(firsts):
         sizes.append(len(firsts))
-        return arms(firsts)
+        return pairs(firsts)
 
     rule = Rule(pair_count=1000, budget_s=4.5, drop_ratio=inf, win_ratio=inf)
     seen = race(measure, rule=rule, coin=random.Random(1), clock=machine.clock)
@@ -245,7 +247,7 @@ def test_a_chunk_is_cut_to_the_seconds_that_are_left() -> None:
 
 
 def test_a_race_that_is_decided_asks_for_no_more() -> None:
-    seen = race(runner(2.0).arms(Plan(), FAST), rule=Rule(pair_count=100), coin=random.Random(1))
+    seen = race(runner(2.0).measure(Plan(), FAST), rule=Rule(pair_count=100), coin=random.Random(1))
     assert (seen.verdict, len(seen.pairs)) == (Verdict.WIN, 8)
 
 
@@ -279,7 +281,7 @@ def test_the_clock_of_a_race_may_begin_anywhere() -> None:
     machine = runner(noise=steady(0.0))
     rule = Rule(pair_count=1000, budget_s=4.5, drop_ratio=inf, win_ratio=inf)
     seen = race(
-        machine.arms(Plan(), FAST), rule=rule, coin=random.Random(1),
+        machine.measure(Plan(), FAST), rule=rule, coin=random.Random(1),
         clock=lambda: machine.spent_s + 1e6,
     )  # fmt: skip
     assert len(seen.pairs) == 22
@@ -290,7 +292,9 @@ def test_the_clock_of_a_race_may_begin_anywhere() -> None:
 def test_a_last_pair_is_run_only_where_its_time_is_left(budget_s, count) -> None:
     machine = runner(noise=steady(0.0))
     rule = Rule(pair_count=1000, budget_s=budget_s, drop_ratio=inf, win_ratio=inf)
-    seen = race(machine.arms(Plan(), FAST), rule=rule, coin=random.Random(1), clock=machine.clock)
+    seen = race(
+        machine.measure(Plan(), FAST), rule=rule, coin=random.Random(1), clock=machine.clock
+    )
     assert len(seen.pairs) == count
 
 
@@ -304,6 +308,6 @@ def test_a_race_whose_time_is_over_asks_for_no_more() -> None:
     times = iter([0.0, 0.0, 100.0, 100.0])
     rule = Rule(pair_count=1000, budget_s=10.0, drop_ratio=inf, win_ratio=inf)
     seen = race(
-        runner().arms(Plan(), FAST), rule=rule, coin=random.Random(1), clock=lambda: next(times)
+        runner().measure(Plan(), FAST), rule=rule, coin=random.Random(1), clock=lambda: next(times)
     )
     assert len(seen.pairs) == 4

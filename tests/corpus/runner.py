@@ -50,13 +50,13 @@ Levers = tuple[str, ...]
 WORKERS, CACHE = ("loader_workers=2",), ("sample_cache=512MiB",)
 EXACT = (
     "batched_fetch=true", "garbage_collector=10", "idle_clip=true", "loader_workers=2",
-    "malloc_retention=true", "sample_cache=512MiB", "zero_grad_to_none=true",
+    "malloc_retention=true", "sample_cache=512MiB",
 )  # fmt: skip
 # What acts in the process of the script: what that makes twice, or keeps, is not undone.
 HERE_ALONE = tuple(one for one in EXACT if one not in WORKERS)
 FUSED, LAST = ("fused_optimizer=true",), ("channels_last=true",)
 FOREACH, COMPILED = ("foreach_optimizer=true",), ("torch_compile=default",)
-UPDATES = (*FUSED, "foreach_ema=true", "idle_clip=true", "zero_grad_to_none=true")
+UPDATES = (*FUSED, "foreach_ema=true", "idle_clip=true")
 ROUNDING = (*EXACT, *LAST, *FUSED, "foreach_ema=true")
 DATA = (WORKERS, ("batched_fetch=true", *CACHE))
 
@@ -69,9 +69,9 @@ GROUPS: dict[str, Sequence[Levers]] = {
     "passes": DATA,
     "workers": (("loader_workers=0",), ("loader_workers=3", "worker_threads=1")),
     "layout": (LAST,),
-    "anomalies": (("debug_modes_off=true",), ROUNDING),
+    "anomalies": (ROUNDING,),
     "collector": (("garbage_collector=10",), ROUNDING),
-    "threads": (("intra_op_threads=2",), ("phase_threads=optimizer=1",)),
+    "threads": (("intra_op_threads=2",),),
     "compiled": (COMPILED,),
     "updates": (UPDATES, FOREACH),
     "ordinary": (WORKERS, HERE_ALONE, EXACT),
@@ -83,7 +83,7 @@ MORE: dict[str, Sequence[Levers]] = {
     "workers": (("loader_workers=3",), ("worker_threads=1",), EXACT),
     "layout": ((*LAST, *FUSED), ROUNDING),
     "compiled": ((*COMPILED, *FUSED),),
-    "updates": (FUSED, ("zero_grad_to_none=true", "idle_clip=true"), ROUNDING),
+    "updates": (FUSED, ("idle_clip=true",), ROUNDING),
     "ordinary": (CACHE, EXACT),
 }
 # Scripts that depend on how Python starts, and when torch arrives.
@@ -540,7 +540,7 @@ def main(argv: Sequence[str]) -> int:
             if asked.tune:
                 found[script] = [running.tuned(script, asked.budget)]
             else:
-                cases = [tuple(asked.lever)] if asked.lever else script.levers(every=asked.all)
+                cases = [tuple(asked.set)] if asked.set else script.levers(every=asked.all)
                 found[script] = outcomes(running, script, cases)
             for one in found[script]:
                 print(f"{script.name} [{_label(one.levers)}]: {_cell(one)}", flush=True)

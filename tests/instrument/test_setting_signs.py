@@ -82,12 +82,9 @@ def train(traits, model, batches):
         traits.ended()
 
 
-def test_a_child_tells_shapes_layers_and_collections(traits) -> None:
-    model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.Linear(4, 4), nn.LSTM(4, 4))
-    train(traits, model, [torch.ones(2, 3), torch.ones(2, 3), torch.ones(1, 3)])
+def test_a_child_tells_of_collections_and_debug_modes(traits) -> None:
+    train(traits, nn.Linear(4, 4), [torch.ones(2, 3), torch.ones(2, 3), torch.ones(1, 3)])
     found = traits.read()
-    assert found["inputs.shape_count"] == 2
-    assert found["model.onednn_layer_count"] == 2
     assert found["gc.step_s"] >= 0
     assert found["gc.enabled"]
     assert found["debug.anomaly_ratio"] == found["debug.profiler_ratio"] == 0

@@ -37,15 +37,13 @@ TRAITS = {
     },
     "many objects": {"gc.step_s": 0.02, "gc.enabled": True, "gc.threshold_count": 700},
     "decayed": {"numbers.denormal_ratio": 0.02, "memory.huge_pages": "madvise"},
-    "lengths": {"inputs.shape_count": 60, "model.onednn_layer_count": 20, "preloaded": ""},
+    "lengths": {"preloaded": ""},
     "keeping": {
-        "optimizer.name": "RMSprop", "optimizer.foreach": False, "optimizer.zero_filled": True,
-        "clip.idle_ratio": 0.9, "average.loop": True, "compile.cxx": "g++",
-        "model.parameter_count": 20_000_000,
+        "optimizer.name": "RMSprop", "optimizer.foreach": False, "clip.idle_ratio": 0.9,
+        "average.loop": True, "compile.cxx": "g++", "model.parameter_count": 20_000_000,
     },
     "clipping": {
-        "optimizer.name": "Adam", "optimizer.foreach": True, "optimizer.zero_filled": False,
-        "clip.idle_ratio": 0.0,
+        "optimizer.name": "Adam", "optimizer.foreach": True, "clip.idle_ratio": 0.0,
     },
 }  # fmt: skip
 

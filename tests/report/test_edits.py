@@ -603,18 +603,6 @@ def test_a_loop_that_may_begin_more_than_once_is_left_to_the_user(desk, starts) 
     assert "write this yourself, since which loop trains cannot be told" in desk.said()
 
 
-def test_gradients_are_let_go_where_the_script_fills_them(desk) -> None:
-    desk.edit(
-        """
-        optimizer.zero_grad(set_to_none=False)
-        other.zero_grad(False)
-        third.zero_grad()
-        """,
-        zero_grad_to_none=True,
-    )
-    assert changed(desk)[2:] == ["+optimizer.zero_grad()", "+other.zero_grad()"]
-
-
 def test_attention_and_averages_are_asked_for_by_another_word(desk) -> None:
     text = desk.edit(
         """

@@ -116,11 +116,10 @@ def test_exact_edits_leave_shuffles_and_draws_as_they_are(train, tmp_path) -> No
     import torch
 
     (tmp_path / "small.py").write_text(SMALL)
-    plan = {"loader_workers": 2, "zero_grad_to_none": True, "malloc_retention": True}
+    plan = {"loader_workers": 2, "malloc_retention": True}
     traits = {"loader.workers": 0, "loader.draws": False}
     made, said, also_said = train(tmp_path / "small.py", plan, traits, "end.pt")
     assert "num_workers=2" in made.diff
-    assert "zero_grad()" in made.diff
     own = start("small.py", "end.pt", cwd=tmp_path)
     assert said == also_said == own
     ends = [weights(tmp_path / name / "end.pt") for name in ("plan", "edited", ".")]

@@ -51,20 +51,13 @@ def report(
             help="Also write it as Markdown for an issue or a pull request; - prints nothing else.",
         ),
     ] = None,
-    tensorboard: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Also write its scalars for TensorBoard."),
-    ] = None,
 ) -> None:
     """Show the report of a tuning again, or write it in another form."""
     from hasten.report import archive, document
-    from hasten.report.tensorboard import write_scalars
     from hasten.report.trace import write_trace
 
     if edits:
-        _refuse_beside_edits(
-            json=json, html=html, trace=trace, markdown=markdown, tensorboard=tensorboard
-        )
+        _refuse_beside_edits(json=json, html=html, trace=trace, markdown=markdown)
         _print_edits(*archive.recall(path, PLAN))
         return
     check_outputs(json, html, trace, None if on_stdout(markdown) else markdown)
@@ -79,8 +72,6 @@ def report(
         write_trace(trace, tuning.diagnosis, tuning.workload)
     if markdown is not None:
         _write_markdown(markdown, tuning, plan_path)
-    if tensorboard is not None:
-        write_scalars(tensorboard, tuning)
 
 
 def _page(tuning: Tuning, plan_path: Path, *, full: bool) -> RenderableType:

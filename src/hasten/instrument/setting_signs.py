@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
-_SHAPE_COUNT = 256
 _TENSOR_COUNT, _ELEMENT_COUNT = 400, 1 << 14
 
 
@@ -116,28 +115,16 @@ class SettingSigns:
     def __init__(self) -> None:
         self._clock = CollectorClock()
         self._optimizers = Table()
-        self._shapes: set[Any] = set()
-        self._layer_count: int | None = None
         self._roots = Table()
         self._ranks: set[int] = set()
         self._step_count = 0
         self._backward_count = self._anomaly_count = self._profiler_count = 0
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
-        """Note the shapes of the tensors that a root module is called with."""
-        import torch
-
-        if self._layer_count is None:
-            kinds = (torch.nn.modules.conv._ConvNd, torch.nn.LSTM)
-            self._layer_count = sum(isinstance(part, kinds) for part in module.modules())
+        """Note the ranks of what a root module convolves."""
         if module not in self._roots:
             self._roots[module] = None
             self._ranks.update(_convolved_ranks(module, args))
-        if len(self._shapes) < _SHAPE_COUNT:
-            inputs = (*args, *kwargs.values())
-            self._shapes.add(
-                (id(module), *(x.shape for x in inputs if isinstance(x, torch.Tensor)))
-            )
 
     def backward(self) -> None:
         """Note which debug modes are on while gradients are computed."""
@@ -166,8 +153,6 @@ class SettingSigns:
             "gc.enabled": gc.isenabled(),
             "gc.threshold_count": gc.get_threshold()[0],
             "gc.frozen_count": gc.get_freeze_count(),
-            "model.onednn_layer_count": self._layer_count,
-            "inputs.shape_count": len(self._shapes) or None,
             "numbers.denormal_ratio": denormal_ratio(self._optimizers),
         }
         if self._ranks:  # 0 where they differ

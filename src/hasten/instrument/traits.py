@@ -15,9 +15,7 @@ from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
-from hasten.instrument.accelerators import is_capturing
 from hasten.instrument.ledger import INDEX
 from hasten.instrument.model import ModelFacts
 from hasten.instrument.samples import quietly
@@ -185,11 +183,9 @@ class Traits:
     def backward(self, tensors: Any) -> None:
         """Note which debug modes are on."""
         quietly(self._signs.backward)
-        quietly(self._updates.backward)
 
     def steps(self, optimizer: Any) -> None:
         """Note the optimizer's class and whether torch has a fused form of it."""
-        quietly(self._updates.steps, optimizer)
         quietly(self._signs.steps, optimizer)
         quietly(self._steps, optimizer)
 
@@ -204,7 +200,6 @@ class Traits:
 
     def ended(self) -> None:
         """Count the steps that the loader has fed, and its batches in them."""
-        self._updates.ended()
         self._signs.ended()
         self._step_count += self._loaded_count > 0
         self._batch_count += self._loaded_count
@@ -382,13 +377,11 @@ def _states() -> Any:
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), own
 
 
-# ---- what a script does around its update: how it zeroes, clips and averages; for the levers
-
-_LOOKED_AT_COUNT = 8
+# ---- what a script does around its update: how it clips and averages; for the levers
 
 
 class UpdateWatch:
-    """Notice zeroed gradients, clippings and averaged models until the traits are read."""
+    """Notice clippings and averaged models until the traits are read."""
 
     def __init__(self) -> None:
         from torch.nn.utils import clip_grad
@@ -396,8 +389,6 @@ class UpdateWatch:
 
         self._found: dict[str, Any] = {}
         self._clip_count = self._idle_count = 0
-        self._optimizer: Any = lambda: None
-        self._step_begins = False
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._replace(clip_grad, "_clip_grads_with_norm_", self._clipping)
         self._replace(swa_utils.AveragedModel, "__init__", self._averaging)
@@ -433,28 +424,6 @@ class UpdateWatch:
                 self._found["average.loop"] = True
 
         return construct
-
-    def steps(self, optimizer: Any) -> None:
-        """Note the first optimizer."""
-        if self._optimizer() is None:
-            self._optimizer = ref(optimizer)
-
-    def ended(self) -> None:
-        """A step has ended: the next backward pass is the first of a step."""
-        self._step_begins = True
-
-    def backward(self) -> None:
-        """Look once whether gradients lie there as zeros, before the pass that adds to them."""
-        optimizer = self._optimizer()
-        if optimizer is None or not self._step_begins or "optimizer.zero_filled" in self._found:
-            return
-        if is_capturing():
-            return
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
-        there = [g for g in gradients if g is not None and not g.is_sparse]
-        self._found["optimizer.zero_filled"] = bool(there) and not any(
-            bool(gradient.any()) for gradient in there[:_LOOKED_AT_COUNT]
-        )
 
     def read(self) -> dict[str, Any]:
         """Return what was found, and look no longer."""

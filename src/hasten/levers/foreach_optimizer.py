@@ -34,7 +34,14 @@ def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, for an optimizer of torch that loops over its tensors."""
     traits = context.traits
     loops = not traits.get("optimizer.fused") and not traits.get("optimizer.foreach")
-    return (True,) if traits.get("optimizer.name") in _NAMES and loops else ()
+    takes = traits.get("optimizer.name") in _NAMES and not _has_fused_form(context)
+    return (True,) if takes and loops else ()
+
+
+def _has_fused_form(context: ScriptContext) -> bool:
+    """Return whether one kernel can make the whole update, which is faster than any list."""
+    on_cpu = context.traits.get("model.device", "cpu") == "cpu"
+    return on_cpu and context.traits.get("optimizer.name") in _WITH_FUSED_FORM
 
 
 def why_not(context: ScriptContext) -> str:
@@ -44,15 +51,16 @@ def why_not(context: ScriptContext) -> str:
         return "the script updates its weights by hand"
     if name not in _NAMES:
         return f"torch has no multi-tensor form of {name}"
+    if _has_fused_form(context):
+        return f"torch has a fused {name}, which is faster than lists of tensors"
     return f"the script's {name} takes all tensors at once already"
 
 
 def promising(context: ScriptContext) -> bool:
-    """Return whether the tensors are small, under a class for which torch has no fused kernel."""
+    """Return whether the tensors are small."""
     tensor_count = int(context.traits.get("optimizer.parameter_count", 0))
     element_count = int(context.traits.get("model.parameter_count", 0))
-    is_small = 0 < element_count <= tensor_count * _SMALL_COUNT
-    return is_small and context.traits.get("optimizer.name") not in _WITH_FUSED_FORM
+    return 0 < element_count <= tensor_count * _SMALL_COUNT
 
 
 def _known(optimizer: Any) -> bool:

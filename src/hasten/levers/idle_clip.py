@@ -74,8 +74,8 @@ def _clip(
     parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     gradients = [p.grad for p in parameters if p.grad is not None]
     with torch.no_grad():
-        redundant_with = _is_one(max_norm, total_norm) and all(map(_keeps_bits, gradients))
-    return None if redundant_with else original(parameters, max_norm, total_norm, *args, **kwargs)
+        is_idle = _is_one(max_norm, total_norm) and all(map(_keeps_bits, gradients))
+    return None if is_idle else original(parameters, max_norm, total_norm, *args, **kwargs)
 
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:

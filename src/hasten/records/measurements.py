@@ -78,7 +78,7 @@ class Noise:
         sd_ratio: robust standard deviation of a pair's log ratio.
         pair_s: seconds that one pair takes.
         resolution_ratio: the smallest relative gain that the budget can show (0.03 is 3%).
-        bias: the A/A speed-up; its interval holds 1 on an honest bench.
+        bias: the A/A speed-up; its interval holds 1 where nothing favours one turn.
     """
 
     sd_ratio: float

@@ -205,7 +205,7 @@ def refuse_too_short(budget_s: float, spent_s: float, costs: Costs) -> None:
 def costs_of(
     runner: TrialRunner, seen: Profile, machine: Machine, *, baseline: Plan, candidate: Plan
 ) -> Costs:
-    """Return the costs of a script as the bench and its profile have measured it so far.
+    """Return the costs of a script as the runner and its profile have measured it so far.
 
     Args:
         runner: where it runs.

@@ -106,7 +106,7 @@ def payback_of(
     """Return when a plan has paid for its start; None where it starts about as early.
 
     Args:
-        statistics: what the bench has seen of both plans.
+        statistics: what the runner has seen of both plans.
         own: the plan before.
         other: the plan after.
         step_s: seconds of a step before.

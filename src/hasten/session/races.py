@@ -1,4 +1,4 @@
-"""Races on the bench: the noise of this machine, one candidate, the published figure."""
+"""The races of a tuning: the noise of this machine, one candidate, the published figure."""
 
 from __future__ import annotations
 

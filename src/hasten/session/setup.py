@@ -57,7 +57,7 @@ def open_runner(
     workload: Workload, options: Options, facts: Machine, code: CompiledCode | None = None,
     *, deadline: Deadline = NEVER,
 ) -> Iterator[TrialRunner]:  # fmt: skip
-    """Open the bench of a script, isolated as well as this machine permits.
+    """Open the trial runner of a script, isolated as well as this machine permits.
 
     Args:
         workload: the user's command.

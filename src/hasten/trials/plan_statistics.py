@@ -1,4 +1,4 @@
-"""What a bench has seen of each plan: how long it takes to start, and where its steps go."""
+"""What a runner has seen of each plan: how long it takes to start, and where its steps go."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PAUSE_SHARE, _LONGEST_PASS_S, _SHORT_PASS_S = 0.05, 2.0, 0.25
 
 
 class PlanStatistics:
-    """Sums over the starts and steps of a bench.
+    """Sums over the starts and steps of a runner.
 
     Attributes:
         period_count: steps after which the times of the script as it is were seen to repeat,

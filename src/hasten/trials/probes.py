@@ -1,4 +1,4 @@
-"""What a bench can be asked besides races: our own cost, a perfect loader, a closer look."""
+"""What a runner can be asked besides races: our own cost, a perfect loader, a closer look."""
 
 from __future__ import annotations
 

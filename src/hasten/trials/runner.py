@@ -1,4 +1,4 @@
-"""The bench: at most two living children of one script, of which only one runs at a time."""
+"""At most two living children of one script, of which only one runs at a time."""
 
 from __future__ import annotations
 
@@ -119,27 +119,27 @@ class TrialRunner:
 
         They compute one after the other: each trains only once it is waited for.
         """
-        arms: dict[int, TrialProcess] = {}
+        trials: dict[int, TrialProcess] = {}
         try:
             for slot, plan in plans.items():
-                self._slots[slot] = arms[slot] = self._make_trial(
+                self._slots[slot] = trials[slot] = self._make_trial(
                     self._workload, plan, isolation=self._isolation, patience_s=self._patience_s
                 )
                 self.launch_count += 1
-            for slot, trial in arms.items():
+            for slot, trial in trials.items():
                 trial.begin()
                 self.notes = tuple(dict.fromkeys((*self.notes, *trial.notes)))
                 self.statistics.started(plans[slot], trial.start_s)
                 self.step_s = self.step_s or trial.first_step_s
-            for (slot, plan), trial in zip(plans.items(), arms.values(), strict=True):
+            for (slot, plan), trial in zip(plans.items(), trials.values(), strict=True):
                 trial.switch((plan,))
                 self._settle(trial, WARM_COUNT + self.cycle_count + settle_count(Plan(), plan))
                 self._current[slot] = (plan,)
         except BaseException:
-            for slot in arms:
+            for slot in trials:
                 self._vacate(slot)
             raise
-        return arms
+        return trials
 
     def _settle(self, trial: TrialProcess, count: int) -> None:
         if count:

@@ -1,4 +1,4 @@
-"""An arm: one living child of the script, parked at a step boundary until it is its turn."""
+"""One living child of the script, parked at a step boundary until it is its turn."""
 
 from __future__ import annotations
 

@@ -30,7 +30,6 @@ _ALL: tuple[Edit, ...] = (
     process.malloc_retention,
     loaders.redrawing_workers,
     models.sdpa,
-    loops.zero_grad_to_none,
     *LAST,
 )
 EDITS: Mapping[str, Edit] = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from hasten.report.edits.arguments import argument, code, expression, without_argument
+from hasten.report.edits.arguments import argument, code, expression
 from hasten.report.edits.flow import loop_around
 from hasten.report.edits.job import change
 from hasten.report.edits.statements import before, ensure_import
@@ -71,31 +71,6 @@ def _training_loop(survey: Survey) -> Site | None:
         # A loop around a call of this function is farther out than any in it.
         sites = [s for s in survey.calls if s.scope is not scope and survey.function(s) is scope]
     return None
-
-
-def zero_grad_to_none(job: Job) -> None:
-    """Leave `set_to_none` to torch, which lets gradients go."""
-    survey = job.survey()
-    filled = [
-        site
-        for site in survey.calls
-        if isinstance(site.call.func, cst.Attribute)
-        and site.call.func.attr.value == "zero_grad"
-        and (told := argument(site.call, "set_to_none", index=0)) is not None
-        and code(told.value) in _OFF
-    ]
-    if not filled:
-        job.paste("no zero_grad(set_to_none=False) is written in these files")
-        return
-
-    def emptied(node: Any) -> Any:
-        return without_argument(node, argument(node, "set_to_none", index=0))  # type: ignore[arg-type]
-
-    change(filled, lambda site: emptied)
-    job.note(
-        "a weight that gets no gradient in some step is then left out of that update, where "
-        "zeros would still have decayed and moved it; `hasten run` keeps to the zeros"
-    )
 
 
 def foreach_ema(job: Job) -> None:
