@@ -200,6 +200,16 @@ def test_nothing_is_dropped_before_six_pairs_however_slow_they_are() -> None:
     assert judge([*losing(3), *winning(30)], rule) is Verdict.WIN
 
 
+def test_what_took_long_to_start_is_dropped_early_only_by_the_odds_of_a_win() -> None:
+    usual = Rule(pair_count=40, win_ratio=1000.0)
+    patient = Rule(pair_count=40, win_ratio=1000.0, patient_count=9)
+    assert judge(losing(8, 100.0), usual) is Verdict.DROP  # odds below 256
+    assert judge(losing(8, 100.0), patient) is Verdict.UNDECIDED
+    assert judge(losing(9, 100.0), patient) is Verdict.DROP
+    dear = Rule(pair_count=40, win_ratio=20.0, patient_count=30)
+    assert judge(losing(6, 100.0), dear) is Verdict.DROP  # by the odds of a win
+
+
 def test_a_win_takes_odds_of_twenty_and_a_drop_of_five() -> None:
     assert judge(winning(4, 100.0), Rule(pair_count=40)) is Verdict.UNDECIDED
     assert judge(winning(5, 100.0), Rule(pair_count=40)) is Verdict.WIN

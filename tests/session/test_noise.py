@@ -4,7 +4,7 @@ from math import log
 
 from hasten.records import Effect, Interval, Noise, Phase, Plan, Scope
 from hasten.search import AcceptanceCriteria, Candidate, Kind, incumbent, propose
-from hasten.session.races import LEAST_RATIO, rule_of
+from hasten.session.races import LEAST_RATIO, patient, rule_of
 from hasten.testing import FakeTrialRunner, steady
 
 GAINS = {"a": 1.08, "b": 1.06, "c": 1.05, "d": 1.0}
@@ -52,3 +52,10 @@ def test_small_gains_that_are_in_stay_in() -> None:
 def test_only_what_is_in_is_held_to_the_least_gain() -> None:
     assert rule_of(Kind.PRUNE, NOISE, budget_s=16.0).least_ratio == LEAST_RATIO
     assert rule_of(Kind.TOGGLE, NOISE, budget_s=16.0).least_ratio > 2 * LEAST_RATIO
+
+
+def test_pairs_go_on_for_half_of_the_time_of_the_launches_before_a_drop() -> None:
+    rule = rule_of(Kind.TOGGLE, NOISE, budget_s=16.0)
+    assert patient(rule, launched_s=0.0, pair_s=0.2).patient_count == 0
+    assert patient(rule, launched_s=4.0, pair_s=0.2).patient_count == min(10, rule.pair_count)
+    assert patient(rule, launched_s=400.0, pair_s=0.2).patient_count == rule.pair_count

@@ -37,6 +37,7 @@ class Rule:
         sd_ratio: the A/A noise that the bets are centred on; None for the fixed grid.
         win_ratio: odds that prove "faster"; 20 errs in at most 5% of races.
         drop_ratio: odds that prove "gains less than `least_ratio`"; 5 errs in at most 20%.
+        patient_count: pairs before which a drop takes the odds of a win.
     """
 
     pair_count: int
@@ -45,6 +46,7 @@ class Rule:
     sd_ratio: float | None = None
     win_ratio: float = 20.0
     drop_ratio: float = 5.0
+    patient_count: int = 0
 
     @property
     def bets(self) -> tuple[float, ...]:
@@ -92,6 +94,8 @@ def judge(pairs: Sequence[Pair], rule: Rule) -> Verdict:
     lacking = log_e_path(log1p(rule.least_ratio) - values, bets=rule.bets)
     win = _first(faster >= log(rule.win_ratio))
     lacking[: _DROP_LEAST_COUNT - 1] = -inf
+    early = lacking[: max(0, rule.patient_count - 1)]
+    early[early < log(rule.win_ratio)] = -inf
     drop = _first(lacking >= log(rule.drop_ratio))
     if win is None and drop is None:
         return Verdict.UNDECIDED

@@ -43,6 +43,7 @@ _REDRAWN_GROWTH = 1.1  # an interval of many pairs takes milliseconds
 _RACE_LEAST_COUNT, _RACE_USUAL_COUNT, _RACE_USUAL_S = 8, 16, 8.0
 _CONFIRM_MOST_COUNT = 24
 _NEIGHBOURS_LEAST_COUNT = 8
+_PATIENT_SHARE = 0.5
 
 
 class Races:
@@ -185,6 +186,7 @@ class Races:
         started_s = self._clock()
         try:
             self._runner.prepare(own, other)
+            rule = patient(rule, launched_s=self._clock() - started_s, pair_s=noise.pair_s)
             seen = compare.race(
                 self._measure(baseline, candidate),
                 rule=rule,
@@ -323,6 +325,18 @@ def rule_of(kind: Kind, noise: Noise, *, budget_s: float) -> compare.Rule:
     """
     rule = compare.rule_for(noise, budget_s=budget_s, least_ratio=LEAST_RATIO)
     return replace(rule, least_ratio=LEAST_RATIO) if kind is Kind.PRUNE else rule
+
+
+def patient(rule: compare.Rule, *, launched_s: float, pair_s: float) -> compare.Rule:
+    """Return a rule that does not drop lightly what took seconds to start.
+
+    Args:
+        rule: of the race.
+        launched_s: seconds that went by before its first pair.
+        pair_s: seconds of a pair.
+    """
+    count = min(rule.pair_count, int(_PATIENT_SHARE * launched_s / pair_s))
+    return replace(rule, patient_count=count)
 
 
 def confirmed_race(plan: Plan, seen: compare.Confirmation) -> Comparison:
