@@ -242,7 +242,7 @@ def main() -> None:
         if asked.only and case.name not in asked.only:
             continue
         shown = replace(case, has_peers=case.has_peers and not asked.no_peers)
-        row, peers = measure(shown, applied_by_hand(asked.lever) or case.levers, quick=asked.quick)
+        row, peers = measure(shown, applied_by_hand(asked.set) or case.levers, quick=asked.quick)
         found["cases"] = merged(found["cases"], [row])
         if shown.has_peers:
             found["peers"] = merged(found["peers"], peers)
