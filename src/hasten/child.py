@@ -356,9 +356,8 @@ def _talk(channel: Any, answer: Answer) -> Command:
     try:
         command: Command = channel.ask(answer)
     except ChildLost:
-        if isinstance(
-            answer, (protocol.Ready, protocol.FirstStep)
-        ):  # the parent follows another process
+        # The parent follows another process, if it has asked this one for nothing yet.
+        if isinstance(answer, (protocol.Ready, protocol.FirstStep)):
             return _ON_ITS_OWN
         # The parent is gone; no exit routine of the script may run now.
         os.kill(os.getpid(), signal.SIGKILL)

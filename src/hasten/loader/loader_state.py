@@ -348,11 +348,11 @@ class LoaderState:
     def _worker_plan_of_workers(self, loader: Any, own: int, count: int) -> WorkerPlan:
         if not (self.keeps and self.permit.is_pure) or (loader.persistent_workers and count <= own):
             return WorkerPlan(own, Draws.STREAM, own)
-        without = self._whole
-        is_known = self.permit.draws is not None and loader.worker_init_fn is None
-        if is_known and forks(loader):  # what its workers would be needs not be seen first
-            self.draws, without = self.draws or self.permit.draws, True
-        without = without and not self._here_off
+        is_plain = loader.worker_init_fn is None and forks(loader)
+        is_proven = is_plain and self.permit.draws is not None
+        if is_proven:  # its workers need not be watched first
+            self.draws = self.draws or self.permit.draws
+        without = (is_proven or self._whole) and not self._here_off
         return worker_plan_of_workers(own, count, draws=self.draws, without=without)
 
     def _unshareable(self, loader: Any) -> bool:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from hasten.report.edits.job import Job
     from hasten.report.edits.survey import Survey
 
-_OFF = frozenset({"False", "0", "None"})
-
 
 def backwards(survey: Survey) -> list[Site]:
     """Return the calls of `backward`, of whatever."""
