@@ -21,6 +21,7 @@ from hasten.records import (
 )
 from hasten.session.races import Races, confirmed_race
 from hasten.testing import FakeScript, RecordingWatcher, plant, steady
+from hasten.trials.deadline import OutOfTime
 from hasten.trials.process import Isolation
 from hasten.trials.runner import TrialRunner
 
@@ -159,6 +160,16 @@ def test_a_confirmation_takes_the_time_it_is_given_and_no_more(confirmed) -> Non
     assert late_s < 15.0
     *_, long_s = confirmed(lambda launch: 1.1, until_s=10_000.0, sd_ratio=0.2)
     assert 50.0 < long_s < 75.0
+
+
+def test_a_round_with_little_time_is_shorter_and_still_tells_the_gain(confirmed) -> None:
+    seen, view, *_ = confirmed(lambda launch: 1.3, until_s=-50.0, step_s=0.5, sd_ratio=0.02)
+    assert [len(one.pairs) for one in view.rounds] == [6, 6]
+    steps = [child.step_count for child in view.children]
+    assert max(steps) <= 6 * 2  # no pair is thrown away
+    assert seen.verdict is Verdict.WIN
+    with pytest.raises(OutOfTime):
+        confirmed(lambda launch: 1.0, until_s=-50.0, step_s=0.5, sd_ratio=0.02)
 
 
 def made(low, mid, high, *, means=None, best=None) -> Confirmation:

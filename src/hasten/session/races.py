@@ -238,7 +238,10 @@ class Races:
 
         Args:
             plan: what the search chose.
-            until_s: when it should be over, by the clock; at least ten pairs are run each time.
+            until_s: when it should be over, by the clock; at least six pairs are run each time.
+
+        Raises:
+            OutOfTime: fewer pairs than the noise asks for have shown nothing.
         """
         self._runner.statistics.forget_steps()
         rounds = []
@@ -258,17 +261,20 @@ class Races:
         own, other = self.with_applied(Plan()), self.with_applied(plan)
         self._runner.prepare(own, other, apart=True)
         measure = self._measure(Plan(), plan, apart=True)
-        started_s = self._clock()
-        measure([True, False])
-        spent_s = self._clock() - started_s
-        left_s = max(0.0, seconds - spent_s)
-        count = compare.confirming_pairs(
-            replace(self.noise, pair_s=max(1e-6, spent_s / CONFIRM_TRIAL_COUNT)),
+        pair_s, started_s = self._runner.pair_s(own, other, apart=True), self._clock()
+        if (CONFIRM_TRIAL_COUNT + CONFIRM_LEAST_COUNT) * pair_s <= seconds:
+            measure([True, False])
+            pair_s = (self._clock() - started_s) / CONFIRM_TRIAL_COUNT
+        left_s = max(0.0, seconds - (self._clock() - started_s))
+        least_count = self._least_confirming_count(plan)
+        fitting_count = int(left_s / max(1e-6, pair_s))
+        planned_count = compare.confirming_pairs(
+            replace(self.noise, pair_s=max(1e-6, pair_s)),
             wanted_ratio=LEAST_RATIO,
             budget_s=left_s,
             least_s=min(left_s, _CONFIRM_WANTED_S / CONFIRM_ROUNDS),
         )
-        count = max(count, self._least_confirming_count(plan))
+        count = max(planned_count, min(least_count, fitting_count))
         self._view.race_begins(Plan(), plan)
         seen = compare.confirm(
             measure,
@@ -279,6 +285,8 @@ class Races:
         )
         self._note_costs(own, other)
         self._view.race_ends(confirmed_race(plan, seen))
+        if count < least_count and seen.verdict is Verdict.UNDECIDED:
+            raise OutOfTime
         return seen
 
     def _least_confirming_count(self, plan: Plan) -> int:
