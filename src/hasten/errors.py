@@ -8,6 +8,8 @@ HastenError
 |   +-- TooFewSteps
 +-- IsolationFailed
 +-- ChildLost
+
+OutOfTime and Unprovable stand beside it: they end a part of a tuning, and no user sees them.
 """
 
 from __future__ import annotations
@@ -85,6 +87,14 @@ class IsolationFailed(HastenError):
 
 class ChildLost(HastenError):
     """A child process broke the protocol or vanished."""
+
+
+class OutOfTime(Exception):
+    """A deadline has passed: what was begun is ended, and what is known by then is kept."""
+
+
+class Unprovable(Exception):
+    """The script as it is fails where its steps are recorded: no plan can be held against it."""
 
 
 TRIAL_FAILURES = (ScriptFailed, IsolationFailed, ChildLost)

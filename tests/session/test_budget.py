@@ -12,7 +12,7 @@ import pytest
 
 import hasten.lever
 from hasten.cli.arguments import FIRST_ANSWER_S
-from hasten.errors import ChildLost, UsageError
+from hasten.errors import ChildLost, OutOfTime, Unprovable, UsageError
 from hasten.lever import Lever
 from hasten.records import (
     Diagnosis,
@@ -31,14 +31,12 @@ from hasten.records import (
 from hasten.report.events import Events
 from hasten.report.evidence_table import State, state_of
 from hasten.session import Options, setup, tuning_session
-from hasten.session.costs import recorded_count
-from hasten.session.proof import Unprovable
 from hasten.session.races import Races
 from hasten.testing import LAPTOP, FakeScript, RecordingWatcher, plant, steady
-from hasten.trials.deadline import OutOfTime
 from hasten.trials.process import Isolation
 from hasten.trials.runner import TrialRunner
 from hasten.units import parse_duration
+from hasten.verify.prover import recorded_count
 
 WORKLOAD = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd="/nowhere", python="python")
 DOCTOR_S = 3.0
@@ -159,7 +157,7 @@ def tuned(monkeypatch, tmp_path):
         monkeypatch.setattr(setup, "doctor", doctor)
         monkeypatch.setattr(setup, "open_runner", open_runner)
         prover = make_prover(script, slower_ratio=slower_ratio, rejected=rejected)
-        monkeypatch.setattr(tuning_session, "Prover", prover)
+        monkeypatch.setattr(tuning_session, "open_prover", prover)
         view = RecordingWatcher()
         options = Options(
             budget_s=budget_s, first_s=first_s, training_s=training_s, applied=applied

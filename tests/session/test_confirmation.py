@@ -7,6 +7,7 @@ import pytest
 
 from hasten import session
 from hasten.compare import Confirmation
+from hasten.errors import OutOfTime
 from hasten.lever import Lever
 from hasten.records import (
     Effect,
@@ -21,7 +22,6 @@ from hasten.records import (
 )
 from hasten.session.races import Races, confirmed_race
 from hasten.testing import FakeScript, RecordingWatcher, plant, steady
-from hasten.trials.deadline import OutOfTime
 from hasten.trials.process import Isolation
 from hasten.trials.runner import TrialRunner
 

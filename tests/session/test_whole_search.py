@@ -16,7 +16,7 @@ from hasten import session
 from hasten.lever import Lever
 from hasten.records import Comparison, Effect, Entry, Phase, Plan, Scope, Workload
 from hasten.search import Candidate, Prior, bounds
-from hasten.session.costs import Costs
+from hasten.search.costs import Costs
 from hasten.session.observe import observe
 from hasten.session.races import Races
 from hasten.session.search_driver import MOST_LAUNCHES_COUNT, SearchDriver
@@ -221,7 +221,10 @@ def search_on(monkeypatch):
                 [knob(name, settings) for name, settings in machine.settings.items()],
                 baseline, least_ratio=0.02,
             )  # fmt: skip
-            nothing = Costs(step_s=0.0, start_s=0.0, launch_s=0.0, pair_s=0.0)
+            nothing = Costs(
+                step_s=0.0, launch_s=0.0, launches_s=0.0, pair_s=0.0, records_start_s=0.0,
+                recorded_count=0, wave_count=0,
+            )  # fmt: skip
             journal = Kept()
             driver = SearchDriver(
                 knobs, journal, runner=runner, races=races, options=options,

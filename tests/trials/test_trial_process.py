@@ -8,10 +8,10 @@ from threading import Timer
 
 import pytest
 
-from hasten.errors import IsolationFailed, NeverTrains, ScriptFailed
+from hasten.errors import IsolationFailed, NeverTrains, OutOfTime, ScriptFailed
 from hasten.protocol import Turn
 from hasten.records import Entry, Plan, Workload
-from hasten.trials.deadline import NEVER, Deadline, OutOfTime
+from hasten.trials.deadline import NEVER, Deadline
 from hasten.trials.process import Isolation
 from hasten.trials.trial_process import TrialProcess
 

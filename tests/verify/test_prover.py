@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from hasten import levers
-from hasten.errors import ScriptFailed
+from hasten.errors import ScriptFailed, Unprovable
 from hasten.records import Effect, Entry, Plan, Workload
-from hasten.session import proof as proofs
-from hasten.session.proof import Prover, Unprovable
+from hasten.session import recordings
+from hasten.session.recordings import open_prover
 from hasten.trials.compiled_code import CompiledCode
 from hasten.trials.process import Isolation, best_isolation
 from hasten.verify.recorded_run import RecordedRun
@@ -230,14 +230,14 @@ def warm(planted, warm_python):
     return str(python)
 
 
-def open_prover(folder, python=None):
+def opened_prover(folder, python=None):
     """Open a prover; runs of a `python` that has started before have no isolation."""
     workload = Workload(
         entry=Entry.SCRIPT, argv=("train.py",), cwd=str(folder.parent),
         python=python or sys.executable,
     )  # fmt: skip
     isolation = Isolation.NONE if python else best_isolation()
-    return Prover(
+    return open_prover(
         workload, isolation=isolation, step_s=0.01, start_s=5.0, patience_s=120.0,
         parameter_count=3000, code=CompiledCode(),
     )  # fmt: skip
@@ -247,7 +247,7 @@ def open_prover(folder, python=None):
 def prove(planted):
     """Prove a plan; the script as it is is recorded once for all of them."""
     (planted.parent / "train.py").write_text(SCRIPT.format(folder=str(planted)))
-    with open_prover(planted) as prover:
+    with opened_prover(planted) as prover:
         known = {}
 
         def prove(**settings):
@@ -324,7 +324,7 @@ def test_harmless_levers_are_proved(prove) -> None:
 @pytest.mark.child
 def test_a_plan_that_claims_the_same_bits_needs_one_run_beside_the_script(warm, planted) -> None:
     (planted.parent / "train.py").write_text(SCRIPT.format(folder=str(planted)))
-    with open_prover(planted, warm) as prover:
+    with opened_prover(planted, warm) as prover:
         exact = prover.prove(Plan().with_lever("malloc_retention", True))
         assert (exact.holds, exact.effect, prover.launch_count) == (True, Effect.EXACT, 2)
         assert [gate.passed for gate in exact.gates] == [True, True, True]
@@ -339,7 +339,7 @@ def prove_varying(request, planted, tmp_path_factory, warm):
     """Prove plans for a script of which no two launches agree."""
     folder = tmp_path_factory.mktemp("varying")
     (folder / "train.py").write_text(request.param.format(folder=str(planted)))
-    with open_prover(folder / "none", warm) as warmed, open_prover(folder / "none") as prover:
+    with opened_prover(folder / "none", warm) as warmed, opened_prover(folder / "none") as prover:
         # Other seeds are pinned when torch arrives.
         yield lambda plan: (prover if "draws" in str(plan) else warmed).prove(plan)
 
@@ -369,7 +369,7 @@ def prove_searching(planted, tmp_path_factory, warm):
     """Prove plans for a script that asks for more losses where one bit differs."""
     folder = tmp_path_factory.mktemp("searching")
     (folder / "train.py").write_text(SEARCHING.format(folder=str(planted)))
-    with open_prover(folder / "none", warm) as prover:
+    with opened_prover(folder / "none", warm) as prover:
         yield prover.prove
 
 
@@ -391,7 +391,7 @@ def test_counts_that_one_bit_changes_hide_no_wrong_update(name, prove_searching)
 @pytest.mark.parametrize("name", ["malloc_retention", "fused_optimizer"])
 def test_gradients_of_single_samples_are_recorded(name, warm, tmp_path) -> None:
     (tmp_path / "train.py").write_text(BY_SAMPLE)
-    with open_prover(tmp_path / "none", warm) as prover:
+    with opened_prover(tmp_path / "none", warm) as prover:
         proof = prover.prove(Plan().with_lever(name, True))
     verdict, message = said(proof)
     assert proof.holds, message
@@ -401,7 +401,7 @@ def test_gradients_of_single_samples_are_recorded(name, warm, tmp_path) -> None:
 @pytest.mark.child
 def test_gradients_that_are_asked_for_by_keywords_are_recorded(warm, tmp_path) -> None:
     (tmp_path / "train.py").write_text(PENALTY)
-    with open_prover(tmp_path / "none", warm) as prover:
+    with opened_prover(tmp_path / "none", warm) as prover:
         proof = prover.prove(Plan().with_lever("malloc_retention", True))
     assert proof.holds, said(proof)
     assert len(proof.baseline_losses) > 8
@@ -416,8 +416,8 @@ def test_where_the_script_itself_cannot_be_recorded_no_lever_is_blamed(
         raise ScriptFailed("It ended.", remedy="Look.", output=raised)
         yield
 
-    monkeypatch.setattr(proofs, "recorded", recorded)
-    with open_prover(planted) as prover, pytest.raises(Unprovable, match="KeyError: 'b'"):
+    monkeypatch.setattr(recordings, "recorded", recorded)
+    with opened_prover(planted) as prover, pytest.raises(Unprovable, match="KeyError: 'b'"):
         prover.prove(Plan().with_lever("malloc_retention", True))
 
 
@@ -427,7 +427,7 @@ def test_an_interrupt_ends_the_runs_that_are_under_way(planted, tmp_path) -> Non
     main = threading.main_thread().ident
     timer = threading.Timer(2.0, signal.pthread_kill, [main, signal.SIGINT])
     began_s = time.monotonic()
-    with open_prover(tmp_path / "none") as prover:
+    with opened_prover(tmp_path / "none") as prover:
         timer.start()
         with pytest.raises(KeyboardInterrupt):
             prover.prove(Plan().with_lever("malloc_retention", True))
@@ -453,9 +453,9 @@ def test_another_algorithm_is_run_under_five_seeds_beside_the_script(
             gradients=(), moves=(), losses_at=tuple(range(1, 33)),
         )  # fmt: skip
 
-    monkeypatch.setattr(proofs, "recorded", recorded)
-    monkeypatch.setattr(proofs, "read_evidence", read)
-    with open_prover(planted) as prover:
+    monkeypatch.setattr(recordings, "recorded", recorded)
+    monkeypatch.setattr(recordings, "read_evidence", read)
+    with opened_prover(planted) as prover:
         proof = prover.prove(Plan().with_lever("planted_learning", True))
     assert sorted(asked) == sorted(
         (arm, shift) for shift in range(5) for arm in ("nothing", "planted_learning=True")

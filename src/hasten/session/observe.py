@@ -10,7 +10,7 @@ from hasten import compare
 from hasten.errors import HastenError
 from hasten.protocol import CountFlops, FlopsCounted, MeasurePeaks, PeaksMeasured
 from hasten.records import Phase, Profile
-from hasten.session.costs import GLANCE_COUNT, probe_count, watch_count
+from hasten.search.costs import GLANCE_COUNT, probe_count, watch_count
 from hasten.trials.probes import REPLAY_SETTLE_COUNT, ceiling, overhead
 from hasten.units import duration, percent
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hasten import compare
-from hasten.errors import TRIAL_FAILURES
+from hasten.errors import TRIAL_FAILURES, OutOfTime
 from hasten.lever import lookup
 from hasten.records import Comparison, Noise, Plan, Verdict
 from hasten.search import Kind
-from hasten.session.costs import (
+from hasten.search.costs import (
     CONFIRM_LEAST_COUNT,
     CONFIRM_LEAST_S,
     CONFIRM_ROUNDS,
@@ -23,7 +23,6 @@ from hasten.session.costs import (
     NOISE_LEAST_S,
 )
 from hasten.trials.blocks import both_start_s
-from hasten.trials.deadline import OutOfTime
 from hasten.units import duration, percent, times
 
 if TYPE_CHECKING:

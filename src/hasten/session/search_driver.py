@@ -6,15 +6,14 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from hasten import search
-from hasten.session.costs import too_short
-from hasten.session.proof import effects
+from hasten.search.costs import too_short
 from hasten.units import duration, whole_minutes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hasten.records import Comparison, LeverReport, Plan, Tuning
-    from hasten.session.costs import Costs
+    from hasten.search.costs import Costs
     from hasten.session.options import Options, Watcher
     from hasten.session.races import Races
     from hasten.trials.runner import TrialRunner
@@ -102,7 +101,7 @@ class SearchDriver:
         best = self.best
         if best.settings:
             self._view.leads(best)
-        spare_s = self.end_s - self._spent_s() - self._costs(best).answer_s(effects(best))
+        spare_s = self.end_s - self._spent_s() - self._costs(best).answer_s
         self._confirm_s = min(self._races.confirm_s, max(0.0, _CONFIRM_SHARE * spare_s))
         self._tell_what_is_lost()
         while proposal := self._propose() or self._propose_late():
@@ -131,7 +130,7 @@ class SearchDriver:
         if asked is None:
             return False
         saved_s = self._limits.weighed_s * (1.0 - 1.0 / asked.expected_ratio)
-        answer_s = self._costs(asked.candidate).answer_s(effects(asked.candidate))
+        answer_s = self._costs(asked.candidate).answer_s
         return saved_s > self._price(asked).wall_s + answer_s
 
     def check_the_budget(self) -> None:
@@ -149,7 +148,7 @@ class SearchDriver:
             candidate = proposal.candidate
         costs, budget_s = self._costs(candidate), self._options.budget_s
         found_s = self._spent_s() + costs.noise_s + first_s
-        needed_s = found_s + costs.answer_s(effects(candidate))
+        needed_s = found_s + costs.answer_s
         if needed_s <= budget_s:
             self.end_s = max(self._options.aim_s, needed_s)
             return
@@ -243,9 +242,9 @@ class SearchDriver:
     def _after_s(self, candidate: Plan, best: Plan) -> float:
         """Return the seconds that come after a race, whoever wins it."""
         costs = self._costs(candidate)
-        answers_s = [costs.answer_s(effects(candidate))]
+        answers_s = [costs.answer_s]
         if best.settings:
-            answers_s.append(self._costs(best).answer_s(effects(best)))
+            answers_s.append(self._costs(best).answer_s)
         return max(answers_s) + max(0.0, self._confirm_s - costs.confirm_pairs_s)
 
     def _tell_what_is_lost(self) -> None:

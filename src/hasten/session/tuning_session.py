@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from hasten import compare, search
-from hasten.errors import TRIAL_FAILURES
+from hasten.errors import TRIAL_FAILURES, OutOfTime, Unprovable
 from hasten.lever import ScriptContext, discover
 from hasten.records import (
     Cost,
@@ -24,30 +24,34 @@ from hasten.records import (
     Tuning,
     Verdict,
 )
+from hasten.search.costs import LOOK_S, refuse_too_short
+from hasten.search.payback import blamed, passes_of, payback_of, savings, too_late, unpaid
 from hasten.session import setup
 from hasten.session.candidates import advice, find_knobs
-from hasten.session.costs import LOOK_S, Costs, costs_of, first_costs, refuse_too_short
 from hasten.session.examine import examine
 from hasten.session.journals import open_journal
-from hasten.session.judge import Judge
+from hasten.session.measured_costs import costs_of, first_costs
 from hasten.session.observe import observe, retimed, where
-from hasten.session.payback import blamed, passes_of, payback_of, savings, too_late, unpaid
-from hasten.session.proof import Prover, Unprovable, declared_effect, effects
 from hasten.session.protection import refuse_ranks
 from hasten.session.races import LEAST_RATIO, Races, confirmed_race
+from hasten.session.recordings import open_prover
 from hasten.session.search_driver import SearchDriver
 from hasten.trials.blocks import filling
 from hasten.trials.compiled_code import CompiledCode
-from hasten.trials.deadline import Deadline, OutOfTime
+from hasten.trials.deadline import Deadline
 from hasten.units import times
+from hasten.verify.judge import Judge
+from hasten.verify.prover import declared_effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.records import Diagnosis, Interval, LossEnvelope, Passes, Workload
+    from hasten.search.costs import Costs
+    from hasten.search.payback import Payback
     from hasten.session.options import Options, Watcher
-    from hasten.session.payback import Payback
     from hasten.trials.runner import TrialRunner
+    from hasten.verify.prover import Prover
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +273,7 @@ class TuningSession:
         from hasten.trials.process import best_isolation
 
         self._runner.clear()
-        with Prover(
+        with open_prover(
             self._workload,
             isolation=best_isolation(self._workload.cwd),
             step_s=self._baseline.step_s,
@@ -355,13 +359,17 @@ class TuningSession:
 
     def _is_in_time(self, plan: Plan) -> bool:
         """Return whether a plan can still be proved and confirmed."""
-        return self._costs(plan).answer_s(effects(plan)) <= self._deadline.left_s
+        return self._costs(plan).answer_s <= self._deadline.left_s
 
     def _payback(self, plan: Plan, speedup: Interval) -> Payback | None:
+        own, other = self._options.applied, self._races.with_applied(plan)
+        statistics = self._runner.statistics
         return payback_of(
-            self._runner.statistics, self._options.applied, self._races.with_applied(plan),
-            step_s=self._baseline.step_s, speedup_ratio=speedup.mid_ratio,
-        )  # fmt: skip
+            statistics.later_s(own, other),
+            first_pass_s=statistics.first_pass_s(own, other),
+            step_s=self._baseline.step_s,
+            speedup_ratio=speedup.mid_ratio,
+        )
 
     def _early_part(self, plan: Plan) -> Plan:
         """Return the levers that do not make the start late."""
@@ -384,7 +392,7 @@ class TuningSession:
         """Return what the parts of this tuning take, with `plan` as the one that is proved."""
         return costs_of(
             self._runner, self._baseline, self._machine, baseline=self._options.applied,
-            candidate=self._races.with_applied(plan),
+            candidate=self._races.with_applied(plan), proved=plan,
         )  # fmt: skip
 
     @property

@@ -6,12 +6,10 @@ import time
 from math import inf
 from typing import TYPE_CHECKING
 
+from hasten.errors import OutOfTime
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-class OutOfTime(Exception):
-    """The deadline has passed: what was begun is ended, and what is known by then is kept."""
 
 
 class Deadline:

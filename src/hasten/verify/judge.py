@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hasten.errors import TRIAL_FAILURES
+from hasten.errors import TRIAL_FAILURES, OutOfTime, Unprovable
 from hasten.lever import lookup
 from hasten.records import Plan, Proof
-from hasten.session.proof import Unprovable
-from hasten.trials.deadline import OutOfTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable

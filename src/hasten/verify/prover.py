@@ -1,37 +1,25 @@
-"""Run the gates on a plan: which runs are needed, and what they show together."""
+"""Which recorded runs a plan needs, which gates judge them, and what they show together."""
 
 from __future__ import annotations
 
-import shutil
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
-from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hasten.errors import TRIAL_FAILURES
 from hasten.lever import lookup
 from hasten.protocol import RecordingSpec
 from hasten.records import Effect, Gate, Phase, Plan, Proof
-from hasten.session.costs import recorded_count
-from hasten.trials.deadline import NEVER
-from hasten.trials.isolation.scratch import make_folder
-from hasten.trials.recording import Running, recorded
 from hasten.verify import distribution, gates, learning, precision
 from hasten.verify.distances import alike
 from hasten.verify.loss_envelope import envelope_of
-from hasten.verify.recorded_run import RecordedRun, read_evidence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-    from types import TracebackType
+    from collections.abc import Collection, Mapping, Sequence
 
-    from hasten.records import LossEnvelope, Workload
-    from hasten.trials.compiled_code import CompiledCode
-    from hasten.trials.deadline import Deadline
-    from hasten.trials.process import Isolation
+    from hasten.records import LossEnvelope
+    from hasten.verify.recorded_run import RecordedRun
 
+_RECORDED_COUNT, _SLOW_RECORDED_COUNT, _SLOW_STEP_S = 32, 16, 5.0
 _FLOORS_COUNT, _OTHER_SEEDS_COUNT = 3, 2
 _FORCED_LEAST_COUNT, _FORCED_COUNT, _FORCED_MOST_COUNT = 2, 8, 24
 _FORCED_SHARE = 0.75
@@ -40,8 +28,31 @@ _ONE_BIT = 2.0**-23
 _CLEAR_LOW, _CLEAR_HIGH = 5.0, 1000.0
 
 
-class Unprovable(Exception):
-    """The script as it is fails where its steps are recorded: no plan can be held against it."""
+class RunRecorder(Protocol):
+    """Whoever launches the script and records its first steps.
+
+    Attributes:
+        teacher: the folder where the first run of the script leaves its weights, batches and
+            gradients for the others.
+        teaching_run: the run that left them; None before.
+        health: of each run of the script that could teach, its losses and gradients.
+        launch_count: runs so far.
+    """
+
+    teacher: str
+    teaching_run: RecordedRun | None
+    health: list[Mapping[str, Any]]
+    launch_count: int
+
+    def record(self, asked: Sequence[tuple[Plan, RecordingSpec]]) -> list[RecordedRun]:
+        """Record runs, in any order.
+
+        Raises:
+            Unprovable: the script as it is cannot be recorded.
+        """
+
+    def forget(self) -> None:
+        """Empty the folder of what the first run left."""
 
 
 def declared_effect(plan: Plan) -> Effect:
@@ -52,6 +63,32 @@ def declared_effect(plan: Plan) -> Effect:
 def effects(plan: Plan) -> frozenset[Effect]:
     """Return what the levers of a plan say they do, each."""
     return frozenset(lever.effect for lever, _ in lookup(plan))
+
+
+def recorded_count(step_s: float) -> int:
+    """Return the steps that each run of a proof records."""
+    return _RECORDED_COUNT if step_s < _SLOW_STEP_S else _SLOW_RECORDED_COUNT
+
+
+def wave_count(effects: Collection[Effect]) -> int:
+    """Return how many times two runs go on at once in a proof that needs no second attempt.
+
+    What claims equal bits runs beside the script, once. Else the script runs twice, then the plan
+    beside the script with one bit changed. What redraws needs two more under other seeds. What
+    also redraws or narrows is recorded once more without that; what learns otherwise is run under
+    five seeds.
+
+    Args:
+        effects: those of the levers in the plan.
+
+    >>> wave_count({Effect.EXACT}), wave_count({Effect.ROUNDING, Effect.DISTRIBUTION})
+    (1, 4)
+    """
+    asked = set(effects) - {Effect.EXACT}
+    count = 1 if not asked else 2 + bool(asked - {Effect.ROUNDING}) + (Effect.PRECISION in asked)
+    if Effect.DISTRIBUTION in asked and asked != {Effect.DISTRIBUTION}:
+        count += 1
+    return count + (learning.LEAST_PAIRS_COUNT if Effect.LEARNING in asked else 0)
 
 
 def _without(plan: Plan, effect: Effect) -> Plan:
@@ -78,67 +115,36 @@ def _forced_count(step_count: int, parameter_count: int) -> int:
 class Prover:
     """Record the script once, then judge plans against it.
 
-    Nothing is timed here, so two runs go on at the same time where memory holds them.
-
     Args:
-        workload: the user's command.
-        isolation: how the runs' writes are kept away from the user's files.
+        runs: records them.
         step_s: seconds of a step, which decides how many are recorded.
-        start_s: seconds until the first step.
-        patience_s: how long a first step may take.
         parameter_count: numbers in the model, which decides for how many steps its weights are
             kept.
-        code: what trials have compiled so far.
-        at_once_count: runs that memory has room for.
-        assumed: what the user granted, by name.
-        deadline: when no run is waited for any more.
     """
 
-    def __init__(
-        self, workload: Workload, *, isolation: Isolation, step_s: float, start_s: float,
-        patience_s: float, parameter_count: int, code: CompiledCode, at_once_count: int = 2,
-        assumed: frozenset[str] = frozenset(),
-        deadline: Deadline = NEVER,
-    ) -> None:  # fmt: skip
-        self.launch_count = 0
-        self._workload = workload
-        self._isolation = isolation
-        self._code = code
-        self._at_once_count = at_once_count
-        self._assumed = assumed
-        self._deadline = deadline
+    def __init__(self, runs: RunRecorder, *, step_s: float, parameter_count: int) -> None:
+        self._runs = runs
         step_count = recorded_count(step_s)
-        # Two runs share the cores, and every step is hashed: be generous.
-        self._patience_s = patience_s + 4 * start_s + 10 * step_count * step_s
-        self._taught = make_folder()
         forced_count = _forced_count(step_count, parameter_count)
         self._take = RecordingSpec(
-            step_count=step_count, forced_count=forced_count, teacher=str(self._taught)
+            step_count=step_count, forced_count=forced_count, teacher=runs.teacher
         )
         self._first: RecordedRun | None = None
         self._baseline: tuple[RecordedRun, RecordedRun] | None = None
         self._repeats: Gate | None = None
-        self._reference_run: RecordedRun | None = None
         self._keeps = False
-        self._teaching = Lock()
         self._step_s = step_s
-        self._health: list[Mapping[str, Any]] = []
         self._known: dict[tuple[Plan, RecordingSpec], RecordedRun] = {}
-        self._running = Running()
 
-    def __enter__(self) -> Prover:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        shutil.rmtree(self._taught, ignore_errors=True)
+    @property
+    def launch_count(self) -> int:
+        """Runs so far."""
+        return self._runs.launch_count
 
     @property
     def envelope(self) -> LossEnvelope | None:
         """What a real run is held against, once a plan has been judged."""
-        return envelope_of(self._health, step_s=self._step_s)
+        return envelope_of(self._runs.health, step_s=self._step_s)
 
     def prove(self, plan: Plan) -> Proof:
         """Return what the gates say of `plan`.
@@ -164,7 +170,7 @@ class Prover:
             proof = self._equal_at_once(plan)
             if proof is not None:
                 return proof
-        first, second, candidate = self._runs(plan)
+        first, second, candidate = self._needed(plan)
         proof = self._compare(plan, first, second, candidate)
         return gates.show_losses(proof, first, candidate)
 
@@ -176,10 +182,9 @@ class Prover:
         """
         keeping = replace(self._take, teacher=None)
         if self._first is None:
-            runs = [partial(self._run, Plan(), keeping), partial(self._run, plan, keeping)]
-            self._first, candidate = self._together(runs)
+            self._first, candidate = self._runs.record([(Plan(), keeping), (plan, keeping)])
         else:
-            candidate = self._run(plan, keeping)
+            (candidate,) = self._runs.record([(plan, keeping)])
         if not candidate.equals(self._first):
             return None
         shown = [
@@ -313,7 +318,7 @@ class Prover:
 
     # ---- the runs
 
-    def _runs(self, plan: Plan) -> tuple[RecordedRun, RecordedRun, RecordedRun]:
+    def _needed(self, plan: Plan) -> tuple[RecordedRun, RecordedRun, RecordedRun]:
         """Record the script twice, then the plan and a floor."""
         asked = effects(plan)
         feeds = bool(asked & {Effect.DISTRIBUTION, Effect.PRECISION})
@@ -340,11 +345,13 @@ class Prover:
             self._keeps = keeps
             keeping = replace(self._take, teacher=None, keeps=keeps)
             if self._first is None or keeps:
-                self._forget()
-                first, second = self._together([partial(self._run, Plan(), keeping)] * 2)
+                self._known.clear()  # what was kept for another plan is not enough for this one
+                self._runs.forget()
+                first, second = self._runs.record([(Plan(), keeping)] * 2)
             else:
-                first, second = self._first, self._run(Plan(), keeping)
-            self._baseline = (second, first) if second is self._reference_run else (first, second)
+                first, (second,) = self._first, self._runs.record([(Plan(), keeping)])
+            taught = second is self._runs.teaching_run
+            self._baseline = (second, first) if taught else (first, second)
             if not self._varies:
                 self._repeats = gates.repeatable(*self._baseline)
             self._take = replace(self._take, feeds=self._varies)
@@ -370,54 +377,8 @@ class Prover:
     def _record_all(self, asked: Sequence[tuple[Plan, RecordingSpec]]) -> list[RecordedRun]:
         """Record runs; what was recorded before is not again."""
         missing = [pair for pair in dict.fromkeys(asked) if pair not in self._known]
-        found = self._together([partial(self._run, plan, take) for plan, take in missing])
-        self._known.update(zip(missing, found, strict=True))
+        self._known.update(zip(missing, self._runs.record(missing), strict=True))
         return [self._known[pair] for pair in asked]
-
-    def _together(self, runs: Sequence[Callable[[], RecordedRun]]) -> list[RecordedRun]:
-        self._running = Running()
-        with ThreadPoolExecutor(self._at_once_count) as pool:
-            futures = [pool.submit(run) for run in runs]
-            try:
-                return [future.result() for future in futures]
-            except BaseException:  # nobody waits for the others any more
-                pool.shutdown(wait=False, cancel_futures=True)
-                self._running.end()
-                raise
-
-    def _run(self, plan: Plan, take: RecordingSpec) -> RecordedRun:
-        self.launch_count += 1
-        try:
-            with recorded(
-                self._workload, plan, take, isolation=self._isolation, code=self._code,
-                assumed=self._assumed, deadline=self._deadline,
-                patience_s=self._patience_s, running=self._running,
-            ) as (answer, folder):  # fmt: skip
-                evidence = read_evidence(answer, folder)
-                if take.teacher is None and take.forced_count and not plan.settings:
-                    self._health.append({**answer.health, "steps": answer.steps})
-                    self._teach(folder, evidence)
-                return evidence
-        except TRIAL_FAILURES as failure:
-            if plan.settings:
-                raise
-            raise Unprovable(failure.last_words) from failure
-
-    def _teach(self, folder: Path, evidence: RecordedRun) -> None:
-        """Keep what the first of the two runs left for the others."""
-        with self._teaching:
-            if any(self._taught.iterdir()):
-                return
-            self._reference_run = evidence
-            for pattern in ("weights*", "batch*", "taught*"):
-                for path in folder.glob(pattern):
-                    shutil.move(path, self._taught)
-
-    def _forget(self) -> None:
-        """Begin anew: what was kept for another plan is not enough for this one."""
-        self._known.clear()
-        for path in self._taught.iterdir():
-            path.unlink()
 
 
 def _is_news(gate: Gate) -> bool:

@@ -7,14 +7,13 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from hasten.records import Interval, Passes
-from hasten.search import AcceptanceCriteria
+from hasten.search.proposal import AcceptanceCriteria
 from hasten.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hasten.records import Comparison, Plan, Setting
-    from hasten.trials.plan_statistics import PlanStatistics
 
 _WORTH_SAYING_S = 3.0
 _BLAMED_SHARE, _TOLD_SHARE = 0.5, 0.1
@@ -101,21 +100,19 @@ def blamed(plan: Plan, history: tuple[Comparison, ...], *, later_s: float) -> fr
 
 
 def payback_of(
-    statistics: PlanStatistics, own: Plan, other: Plan, *, step_s: float, speedup_ratio: float
+    later_s: float | None, *, first_pass_s: float, step_s: float, speedup_ratio: float
 ) -> Payback | None:
     """Return when a plan has paid for its start; None where it starts about as early.
 
     Args:
-        statistics: what the runner has seen of both plans.
-        own: the plan before.
-        other: the plan after.
+        later_s: seconds by which the training is behind under the plan, until its steps tell; None
+            where that is unknown.
+        first_pass_s: of these, what the first pass over the data takes longer than later ones.
         step_s: seconds of a step before.
         speedup_ratio: of the steps after; above 1.
     """
-    later_s = statistics.later_s(own, other)
     if later_s is None or later_s < _WORTH_SAYING_S:
         return None
-    first_pass_s = statistics.first_pass_s(own, other)
     return Payback(
         later_s=later_s, step_s=step_s, speedup_ratio=speedup_ratio, first_pass_s=first_pass_s
     )

@@ -2,12 +2,11 @@
 
 import pytest
 
-from hasten.errors import ChildLost
+from hasten.errors import ChildLost, Unprovable
 from hasten.lever import Lever
 from hasten.records import Effect, Gate, Phase, Plan, Proof, Scope
-from hasten.session.judge import Judge
-from hasten.session.proof import Unprovable
 from hasten.testing import plant
+from hasten.verify.judge import Judge
 
 EFFECTS = {
     "grave": Effect.LEARNING,

@@ -1,0 +1,69 @@
+"""What the parts of a tuning take, as a runner has measured it so far."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hasten.records import Effect
+from hasten.search.costs import Costs
+from hasten.trials.blocks import TOGETHER_RATIO, both_start_s
+from hasten.verify.prover import effects, recorded_count, wave_count
+
+if TYPE_CHECKING:
+    from hasten.records import Machine, Plan, Profile
+    from hasten.trials.runner import TrialRunner
+
+_USUAL = frozenset({Effect.ROUNDING, Effect.DISTRIBUTION})
+_BUSY_RATIO = 1.5
+
+
+def first_costs(runner: TrialRunner, spent_s: float) -> Costs:
+    """Return the costs by the first start alone, as far as it has come.
+
+    Args:
+        runner: where it runs.
+        spent_s: seconds so far.
+    """
+    start_s, step_s = runner.start_s or spent_s, runner.step_s
+    return Costs(
+        step_s=step_s, launch_s=start_s, launches_s=TOGETHER_RATIO * start_s, pair_s=2 * step_s,
+        records_start_s=TOGETHER_RATIO * start_s, recorded_count=recorded_count(step_s),
+        wave_count=wave_count(_USUAL), busy_ratio=_BUSY_RATIO,
+    )  # fmt: skip
+
+
+def costs_of(
+    runner: TrialRunner,
+    seen: Profile,
+    machine: Machine,
+    *,
+    baseline: Plan,
+    candidate: Plan,
+    proved: Plan | None = None,
+) -> Costs:
+    """Return the costs of a script as the runner and its profile have measured it so far.
+
+    Args:
+        runner: where it runs.
+        seen: its profile.
+        machine: this machine; its cores decide how much two runs are in each other's way.
+        baseline: what the user set.
+        candidate: the plan that is to be proved, with what the user set.
+        proved: the levers of it that the search found; None where it has not begun.
+    """
+    busy_ratio = 2.0 if runner.single_process else _BUSY_RATIO
+    if seen.cores_ratio is not None and not runner.single_process:
+        busy_ratio = min(2.0, max(1.0, 2 * seen.cores_ratio / machine.budget.core_count))
+    launches_s = (runner.launch_s(baseline), runner.launch_s(candidate))
+    return Costs(
+        step_s=runner.step_s,
+        launch_s=sum(launches_s) / 2,
+        launches_s=both_start_s(*launches_s, single_process=runner.single_process),
+        pair_s=runner.pair_s(baseline, candidate, apart=True),
+        records_start_s=TOGETHER_RATIO * runner.start_s,
+        recorded_count=recorded_count(runner.step_s),
+        wave_count=wave_count(_USUAL if proved is None else effects(proved)),
+        busy_ratio=busy_ratio,
+        cycle_count=runner.cycle_count,
+        pass_count=runner.statistics.pass_count,
+    )
