@@ -155,14 +155,14 @@ def chosen_count(facts: LoopFacts, probe: Callable[[int], float], *, pair_count:
     settings = worker_counts.counts(context_of(facts))
     if not settings:
         return [0]
-    knobs = (knob_of(settings),)
+    candidates = (candidate_of(settings),)
     history: list[Comparison] = []
     while proposal := search.propose(
-        knobs, history, limits=search.BudgetLimits(launches_left=MOST_RACES - len(history))
+        candidates, history, limits=search.BudgetLimits(launches_left=MOST_RACES - len(history))
     ):
         history.append(_race(proposal, probe, pair_count))
     tried = dict.fromkeys(count_of(seen.candidate) for seen in history)
-    chosen = count_of(search.incumbent(knobs, history))
+    chosen = count_of(search.incumbent(candidates, history))
     return [*(count for count in tried if count != chosen), chosen]
 
 
@@ -189,7 +189,7 @@ def context_of(facts: LoopFacts) -> ScriptContext:
     return ScriptContext(machine=machine.read(probe=lambda: None), baseline=profile, traits=traits)
 
 
-def knob_of(settings: tuple[int, ...]) -> search.Candidate:
+def candidate_of(settings: tuple[int, ...]) -> search.Candidate:
     """Return the lever as the search sees it."""
     lever = discover()[LEVER]
     return search.Candidate(

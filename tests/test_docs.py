@@ -287,13 +287,15 @@ def test_the_example_lever_keeps_the_contract_in_the_parent(example, machine, mo
             assert found.cycle_count(setting) >= 1
             assert found.env({"A": "b"}, setting) == {"A": "b"}
             assert found.promising(scene) in (True, False)
-    knob = search.Candidate(
+    candidate = search.Candidate(
         lever=found.name, phases=found.phases, settings=found.settings(scene),
         gain_ratio=found.gain_ratio, scope=found.scope, effect=found.effect,
     )  # fmt: skip
-    kept, _ = search.bounds([knob], sample_profile(), least_ratio=0.02)
-    assert [one.lever for one in kept] == [knob.lever]
-    _, skipped = search.bounds([replace(knob, phases=frozenset())], scene.baseline, least_ratio=0.1)
+    kept, _ = search.bounds([candidate], sample_profile(), least_ratio=0.02)
+    assert [one.lever for one in kept] == [candidate.lever]
+    _, skipped = search.bounds(
+        [replace(candidate, phases=frozenset())], scene.baseline, least_ratio=0.1
+    )
     assert skipped[0].outcome == "skipped"
     monkeypatch.delattr(gc, "freeze")
     assert found.settings(scene) == ()

@@ -44,7 +44,7 @@ class Products(torch.utils.data.Dataset):
 
     def __getitem__(self, n):
         with open(notes, "a") as file:
-            file.write(f"{max(knob.read() for knob in threads._knobs())} ")
+            file.write(f"{max(one.read() for one in threads._settings())} ")
         square = np.random.RandomState(n).rand(96, 96) + np.random.rand() + random.random()
         return torch.from_numpy(square @ square) + torch.rand(())
 

@@ -29,7 +29,7 @@ notes = "/dev/null"
 
 
 def counts():
-    return [knob.read() for knob in threads._knobs()]
+    return [one.read() for one in threads._settings()]
 
 
 class Heavy(Dataset):

@@ -7,7 +7,7 @@ from hasten.testing import sample_profile
 PROFILE = sample_profile({Phase.DATA: 0.003, Phase.FORWARD: 0.057, Phase.BACKWARD: 0.040})
 
 
-def knob(lever, *phases, gain_ratio=2.0, scope=Scope.LAUNCH):
+def candidate(lever, *phases, gain_ratio=2.0, scope=Scope.LAUNCH):
     return Candidate(
         lever=lever,
         phases=frozenset(phases),
@@ -19,30 +19,34 @@ def knob(lever, *phases, gain_ratio=2.0, scope=Scope.LAUNCH):
 
 
 def test_a_lever_that_can_only_touch_little_is_skipped_with_its_figure() -> None:
-    kept, (row,) = bounds([knob("workers", Phase.DATA, gain_ratio=3.0)], PROFILE, least_ratio=0.05)
+    kept, (row,) = bounds(
+        [candidate("workers", Phase.DATA, gain_ratio=3.0)], PROFILE, least_ratio=0.05
+    )
     assert kept == ()
     assert row.why == "can only touch data, 3% of the step: at most 1.02x"
     assert (row.outcome, row.setting, row.effect) == ("skipped", None, Effect.DISTRIBUTION)
 
 
 def test_the_most_promising_comes_first_and_the_cheapest_among_equals() -> None:
-    knobs = [
-        knob("late", Phase.BACKWARD, gain_ratio=1.2),
-        knob("dear", Phase.FORWARD),
-        knob("cheap", Phase.FORWARD, scope=Scope.STEP),
-        knob("wide", Phase.FORWARD, Phase.BACKWARD),
+    candidates = [
+        candidate("late", Phase.BACKWARD, gain_ratio=1.2),
+        candidate("dear", Phase.FORWARD),
+        candidate("cheap", Phase.FORWARD, scope=Scope.STEP),
+        candidate("wide", Phase.FORWARD, Phase.BACKWARD),
     ]
-    kept, skipped = bounds(knobs, PROFILE, least_ratio=0.02)
+    kept, skipped = bounds(candidates, PROFILE, least_ratio=0.02)
     assert [one.lever for one in kept] == ["wide", "cheap", "dear", "late"]
     assert skipped == ()
 
 
 def test_a_lever_without_limit_can_remove_its_phase() -> None:
-    kept, _ = bounds([knob("all", *PROFILE.phase_s, gain_ratio=1e12)], PROFILE, least_ratio=9.0)
+    kept, _ = bounds(
+        [candidate("all", *PROFILE.phase_s, gain_ratio=1e12)], PROFILE, least_ratio=9.0
+    )
     assert len(kept) == 1
 
 
-def test_a_knob_needs_a_setting() -> None:
+def test_a_candidate_needs_a_setting() -> None:
     with pytest.raises(ValueError, match="empty has no setting"):
         Candidate(
             lever="empty",

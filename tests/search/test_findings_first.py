@@ -10,7 +10,7 @@ DATA, UPDATE, STEP = (
 )
 
 
-def knob(lever, phases, named_ratio=0.0, **details) -> Candidate:
+def candidate(lever, phases, named_ratio=0.0, **details) -> Candidate:
     details = {"scope": Scope.STEP, "gain_ratio": 4.0, "share_ratio": 0.8} | details
     return Candidate(
         lever=lever, phases=phases, settings=(True,), effect=Effect.EXACT,
@@ -26,10 +26,10 @@ def answer(asked, ratio) -> Comparison:
     )
 
 
-def order(knobs, gains) -> list[str]:
+def order(candidates, gains) -> list[str]:
     """Return what each race turned until the search was over."""
     history, turned = [], []
-    while asked := propose(knobs, history):
+    while asked := propose(candidates, history):
         differing = sorted(asked.baseline.differing(asked.candidate))
         turned.append(f"{asked.kind} {'+'.join(differing)}")
         ratio = 1.0
@@ -40,35 +40,46 @@ def order(knobs, gains) -> list[str]:
 
 
 def test_a_measured_share_comes_before_the_best_guess() -> None:
-    knobs = [knob("guess", STEP, gain_ratio=50.0), knob("named", UPDATE, 0.2, bundled=False)]
-    assert order(knobs, {"named": 1.2})[0] == "toggle named"
+    candidates = [
+        candidate("guess", STEP, gain_ratio=50.0),
+        candidate("named", UPDATE, 0.2, bundled=False),
+    ]
+    assert order(candidates, {"named": 1.2})[0] == "toggle named"
 
 
 def test_the_largest_share_comes_first() -> None:
-    knobs = [knob("small", UPDATE, 0.1), knob("large", UPDATE, 0.4), knob("mid", UPDATE, 0.2)]
-    assert order(knobs, {})[:3] == ["toggle large", "toggle mid", "toggle small"]
+    candidates = [
+        candidate("small", UPDATE, 0.1),
+        candidate("large", UPDATE, 0.4),
+        candidate("mid", UPDATE, 0.2),
+    ]
+    assert order(candidates, {})[:3] == ["toggle large", "toggle mid", "toggle small"]
 
 
 def test_what_is_named_in_different_phases_is_raced_together() -> None:
-    knobs = [knob("update", UPDATE, 0.3), knob("data", DATA, 0.2), knob("other", STEP)]
-    asked = order(knobs, {"update": 1.4, "data": 1.2})
+    candidates = [
+        candidate("update", UPDATE, 0.3),
+        candidate("data", DATA, 0.2),
+        candidate("other", STEP),
+    ]
+    asked = order(candidates, {"update": 1.4, "data": 1.2})
     assert asked[0] == "bundle data+update"
     assert "toggle data" not in asked
 
 
 def test_two_cures_of_one_ill_are_not_raced_together_at_first() -> None:
-    knobs = [knob("dear", DATA, 0.5, scope=Scope.PROCESS), knob("cheap", DATA, 0.5)]
-    asked = order(knobs, {"cheap": 1.9})
+    candidates = [candidate("dear", DATA, 0.5, scope=Scope.PROCESS), candidate("cheap", DATA, 0.5)]
+    asked = order(candidates, {"cheap": 1.9})
     assert asked[:2] == ["toggle cheap", "toggle dear"]
 
 
 def test_where_the_bundle_of_what_is_named_hurts_each_is_tried_alone() -> None:
-    knobs = [knob("bad", DATA, 0.3), knob("good", UPDATE, 0.2)]
-    asked = order(knobs, {"bad": 0.5, "good": 1.2})
+    candidates = [candidate("bad", DATA, 0.3), candidate("good", UPDATE, 0.2)]
+    asked = order(candidates, {"bad": 0.5, "good": 1.2})
     assert asked[:3] == ["bundle bad+good", "toggle bad", "toggle good"]
 
 
 def test_a_proposal_tells_the_largest_share_that_it_is_about() -> None:
-    asked = propose([knob("update", UPDATE, 0.3), knob("data", DATA, 0.2)], [])
+    asked = propose([candidate("update", UPDATE, 0.3), candidate("data", DATA, 0.2)], [])
     assert asked.named_ratio == 0.3
     assert asked.baseline == Plan()

@@ -3,7 +3,7 @@ import os
 import pytest
 
 from hasten.records import Comparison, Interval, Pair, Phase, Plan, Verdict
-from hasten.search import Journal, RaceStarted
+from hasten.search import Journal, SearchStarted
 
 FINGERPRINT = {"script": "abc", "torch": "2.5.0", "cores": 4}
 
@@ -79,7 +79,7 @@ def test_a_search_goes_on_with_the_settings_and_the_shares_that_it_began_with(tm
     path = tmp_path / "journal.jsonl"
     settings = {"loader_workers": (12, 0), "sample_cache": ("4GiB",), "channels_last": (True,)}
     journal = Journal.open(path, FINGERPRINT)
-    begun = RaceStarted(settings=settings, named={"loader_workers": 0.4})
+    begun = SearchStarted(settings=settings, named={"loader_workers": 0.4})
     journal.settle(begun)
     journal.append(comparison())
     again = Journal.open(path, FINGERPRINT)
@@ -104,7 +104,7 @@ def test_a_disk_that_fills_up_costs_the_file_and_not_the_search(tmp_path, monkey
     journal.append(comparison("b"))
     monkeypatch.setattr(os, "fsync", synced)
     journal.append(comparison("c"))
-    journal.settle(RaceStarted(settings={"a": (True,)}))
+    journal.settle(SearchStarted(settings={"a": (True,)}))
     assert journal.lost == "no space left on device"
     assert len(journal.history) == 3
     assert Journal.open(path, FINGERPRINT).history == (comparison("a"),)

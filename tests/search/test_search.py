@@ -15,7 +15,7 @@ RULE = Rule(pair_count=40, sd_ratio=0.02)
 LAUNCHES = 25
 
 
-def knob(lever, *settings, scope=Scope.LAUNCH, gain_ratio=2.0):
+def candidate(lever, *settings, scope=Scope.LAUNCH, gain_ratio=2.0):
     return Candidate(
         lever=lever,
         phases=frozenset({Phase.FORWARD}),
@@ -26,12 +26,12 @@ def knob(lever, *settings, scope=Scope.LAUNCH, gain_ratio=2.0):
     )
 
 
-def searched(knobs, cost, *, launches=LAUNCHES, seed=0, noise=None):
+def searched(candidates, cost, *, launches=LAUNCHES, seed=0, noise=None):
     """Run a whole search; return the proposals and the comparisons."""
     runner = FakeTrialRunner(cost=cost, noise=noise or steady(0.02 / 2**0.5), seed=seed)
     asked, history = [], []
     while proposal := propose(
-        knobs, history, limits=BudgetLimits(launches_left=launches - runner.launch_count)
+        candidates, history, limits=BudgetLimits(launches_left=launches - runner.launch_count)
     ):
         asked.append(proposal)
         history.append(runner.race(proposal.baseline, proposal.candidate, rule=RULE))
@@ -67,7 +67,7 @@ LADDER = (1, 2, 4, 8)
 
 
 def planted_lever(coin, name):
-    """Return a knob, the phases it acts on and its factor at each setting."""
+    """Return a candidate, the phases it acts on and its factor at each setting."""
     first = coin.choices(PHASES, [3, 2, 2, 1, 1])[0]
     wide = first is Phase.FORWARD and coin.random() < 0.7
     phases = {Phase.FORWARD, Phase.BACKWARD} if wide else {first}
@@ -82,11 +82,11 @@ def planted_lever(coin, name):
         gain = {"good": coin.uniform(1.05, 2), "idle": 1.0, "bad": coin.uniform(0.7, 0.98)}[luck]
         factors, settings = {True: gain}, (True,)
     promise = max(1.1, *factors.values(), 0.0) * coin.uniform(0.8, 1.3)
-    return knob(name, *settings, gain_ratio=max(1.1, promise)), phases, factors
+    return candidate(name, *settings, gain_ratio=max(1.1, promise)), phases, factors
 
 
 def planted_machine(seed):
-    """Return knobs in the order of a rough prior, and the cost of a plan."""
+    """Return candidates in the order of a rough prior, and the cost of a plan."""
     coin = random.Random(seed)
     base = {
         Phase.DATA: coin.uniform(0.1, 1.2),
@@ -122,10 +122,10 @@ def planted_machine(seed):
     return [item[0] for item in sorted(planted, key=promise)], cost
 
 
-def cheapest(knobs, cost):
-    plans = itertools.product(*[(None, *turned.settings) for turned in knobs])
+def cheapest(candidates, cost):
+    plans = itertools.product(*[(None, *turned.settings) for turned in candidates])
     return min(
-        cost(Plan(tuple(sorted((k.lever, s) for k, s in zip(knobs, plan, strict=True) if s))))
+        cost(Plan(tuple(sorted((k.lever, s) for k, s in zip(candidates, plan, strict=True) if s))))
         for plan in plans
     )
 
@@ -133,11 +133,11 @@ def cheapest(knobs, cost):
 def test_reaches_the_exhaustive_optimum_on_planted_machines() -> None:
     shares, gained, possible = [], 0.0, 0.0
     for seed in range(25):
-        knobs, cost = planted_machine(seed)
-        asked, history = searched(knobs, cost, seed=7 * seed + 1)
+        candidates, cost = planted_machine(seed)
+        asked, history = searched(candidates, cost, seed=7 * seed + 1)
         assert len(asked) <= LAUNCHES
-        best = log(cost(Plan()) / cheapest(knobs, cost))
-        got = log(cost(Plan()) / cost(incumbent(knobs, history)))
+        best = log(cost(Plan()) / cheapest(candidates, cost))
+        got = log(cost(Plan()) / cost(incumbent(candidates, history)))
         gained, possible = gained + got, possible + best
         shares.append(got / best if best > log(1.02) else 1.0)
     assert gained / possible >= 0.95
@@ -146,43 +146,43 @@ def test_reaches_the_exhaustive_optimum_on_planted_machines() -> None:
 
 
 def test_where_nothing_helps_nothing_is_applied() -> None:
-    knobs = [knob(name) for name in "abcdef"]
+    candidates = [candidate(name) for name in "abcdef"]
     for seed in range(8):
         cost = saving(**dict.fromkeys("abcdef", 1.0 - 0.01 * (seed % 3)))
-        _, history = searched(knobs, cost, seed=3 * seed)
-        assert incumbent(knobs, history) == Plan()
-        assert {row.outcome for row in rows(knobs, history)} == {"dropped"}
+        _, history = searched(candidates, cost, seed=3 * seed)
+        assert incumbent(candidates, history) == Plan()
+        assert {row.outcome for row in rows(candidates, history)} == {"dropped"}
 
 
 def test_a_crash_in_the_bundle_is_bisected_and_quarantined() -> None:
-    knobs = [knob(name) for name in "abcde"]
+    candidates = [candidate(name) for name in "abcde"]
     cost = crashing(saving(**dict.fromkeys("abcde", 1.2)), "d")
-    asked, history = searched(knobs, cost)
+    asked, history = searched(candidates, cost)
     assert [proposal.kind for proposal in asked[:2]] == [Kind.BUNDLE, Kind.BISECT]
-    assert dict(incumbent(knobs, history).settings).keys() == set("abce")
-    row = {row.lever: row for row in rows(knobs, history)}["d"]
+    assert dict(incumbent(candidates, history).settings).keys() == set("abce")
+    row = {row.lever: row for row in rows(candidates, history)}["d"]
     assert row.outcome == "failed"
     assert "died under d" in row.why
 
 
 def test_two_levers_that_only_crash_together_lose_one() -> None:
-    knobs = [knob(name) for name in "abcd"]
+    candidates = [candidate(name) for name in "abcd"]
     cost = crashing(saving(**dict.fromkeys("abcd", 1.2)), "b", "c")
-    _, history = searched(knobs, cost)
-    assert len(incumbent(knobs, history).settings) == 3
+    _, history = searched(candidates, cost)
+    assert len(incumbent(candidates, history).settings) == 3
 
 
 def test_a_single_lever_needs_no_bundle_and_no_prune() -> None:
-    asked, history = searched([knob("a")], saving(a=1.2))
+    asked, history = searched([candidate("a")], saving(a=1.2))
     assert [proposal.kind for proposal in asked] == [Kind.TOGGLE]
-    assert str(incumbent([knob("a")], history)) == "a=True"
+    assert str(incumbent([candidate("a")], history)) == "a=True"
 
 
 def test_passengers_of_a_bundle_are_pruned() -> None:
-    knobs = [knob(name) for name in "abc"]
-    _, history = searched(knobs, saving(a=1.3, b=1.0, c=0.95))
-    assert str(incumbent(knobs, history)) == "a=True"
-    assert [row.outcome for row in rows(knobs, history)] == ["kept", "dropped", "dropped"]
+    candidates = [candidate(name) for name in "abc"]
+    _, history = searched(candidates, saving(a=1.3, b=1.0, c=0.95))
+    assert str(incumbent(candidates, history)) == "a=True"
+    assert [row.outcome for row in rows(candidates, history)] == ["kept", "dropped", "dropped"]
 
 
 def test_levers_that_hide_each_others_gain_are_tried_together() -> None:
@@ -191,64 +191,73 @@ def test_levers_that_hide_each_others_gain_are_tried_together() -> None:
         slow = 1.5 if "harm" in applied else 1.0
         return slow * max(0.5 if "load" in applied else 1.0, 0.5 if "math" in applied else 1.0)
 
-    knobs = [knob("harm"), knob("load"), knob("math")]
+    candidates = [candidate("harm"), candidate("load"), candidate("math")]
     quick = lambda plan: cost(plan) ** 0.5  # noqa: E731  the bundle alone must not win
-    _, history = searched(knobs, quick)
-    assert set(dict(incumbent(knobs, history).settings)) == {"load", "math"}
+    _, history = searched(candidates, quick)
+    assert set(dict(incumbent(candidates, history).settings)) == {"load", "math"}
 
 
 def test_whole_numbers_climb_to_the_better_neighbour() -> None:
     speed = {1: 1.0, 2: 1.2, 4: 1.4, 8: 1.25, 16: 1.1}
     for guess, best in ((2, 4), (8, 4), (4, 4)):
-        turned = knob("threads", guess, *[s for s in speed if s != guess])
+        turned = candidate("threads", guess, *[s for s in speed if s != guess])
         _, history = searched([turned], saving(threads=speed))
         assert dict(incumbent([turned], history).settings) == {"threads": best}
 
 
 def test_a_setting_that_was_moved_is_told_by_a_race_of_its_own() -> None:
-    threads = knob("threads", 2, 1, 4, 8, scope=Scope.STEP)
-    knobs = [threads]
+    threads = candidate("threads", 2, 1, 4, 8, scope=Scope.STEP)
+    candidates = [threads]
     cost = saving(threads={1: 0.9, 2: 1.2, 4: 1.5, 8: 1.1})
-    asked, history = searched(knobs, cost)
-    assert incumbent(knobs, history) == Plan().with_lever("threads", 4)
+    asked, history = searched(candidates, cost)
+    assert incumbent(candidates, history) == Plan().with_lever("threads", 4)
     own = [
         one
         for one in asked
         if (one.baseline, one.candidate) == (Plan(), Plan().with_lever("threads", 4))
     ]
     assert [one.kind for one in own] == [Kind.PRUNE]
-    (row,) = rows(knobs, history)
+    (row,) = rows(candidates, history)
     assert row.speedup.mid_ratio == pytest.approx(1.5, abs=0.1)
     moved = [seen for seen in history if Plan() not in (seen.baseline, seen.candidate)]
-    (row,) = rows(knobs, [history[0], *moved])
+    (row,) = rows(candidates, [history[0], *moved])
     assert (row.setting, row.speedup) == (4, None)
     assert "over 2; not measured alone" in row.why
 
 
 def test_without_launches_only_cheap_switches_are_proposed() -> None:
-    knobs = [knob("a"), knob("b", scope=Scope.STEP), knob("c", scope=Scope.PROCESS)]
-    asked, history = searched(knobs, saving(a=1.2, b=1.2, c=1.2), launches=0)
+    candidates = [
+        candidate("a"),
+        candidate("b", scope=Scope.STEP),
+        candidate("c", scope=Scope.PROCESS),
+    ]
+    asked, history = searched(candidates, saving(a=1.2, b=1.2, c=1.2), launches=0)
     assert asked
     assert all(proposal.scope is not Scope.LAUNCH for proposal in asked)
-    assert set(dict(incumbent(knobs, history).settings)) == {"b", "c"}
-    assert rows(knobs, history)[0].outcome == "skipped"
+    assert set(dict(incumbent(candidates, history).settings)) == {"b", "c"}
+    assert rows(candidates, history)[0].outcome == "skipped"
 
 
 def test_any_prefix_of_the_history_gives_the_same_next_proposal() -> None:
-    knobs, cost = planted_machine(6)
-    asked, history = searched(knobs, cost)
+    candidates, cost = planted_machine(6)
+    asked, history = searched(candidates, cost)
     for index, proposal in enumerate(asked):
         assert (
-            propose(knobs, history[:index], limits=BudgetLimits(launches_left=LAUNCHES - index))
+            propose(
+                candidates, history[:index], limits=BudgetLimits(launches_left=LAUNCHES - index)
+            )
             == proposal
         )
     left = LAUNCHES - len(asked)
-    assert propose(knobs, list(reversed(history)), limits=BudgetLimits(launches_left=left)) is None
+    assert (
+        propose(candidates, list(reversed(history)), limits=BudgetLimits(launches_left=left))
+        is None
+    )
 
 
 def test_a_search_goes_on_from_a_torn_journal(tmp_path) -> None:
-    knobs, cost = planted_machine(6)
-    asked, history = searched(knobs, cost)
+    candidates, cost = planted_machine(6)
+    asked, history = searched(candidates, cost)
     path = tmp_path / "journal.jsonl"
     journal = Journal.open(path, {"script": "a"})
     for seen in history[:5]:
@@ -257,28 +266,29 @@ def test_a_search_goes_on_from_a_torn_journal(tmp_path) -> None:
 
     journal = Journal.open(path, {"script": "a"})
     assert (
-        propose(knobs, journal.history, limits=BudgetLimits(launches_left=LAUNCHES - 4)) == asked[4]
+        propose(candidates, journal.history, limits=BudgetLimits(launches_left=LAUNCHES - 4))
+        == asked[4]
     )
     for seen in history[4:]:
         journal.append(seen)
-    assert incumbent(knobs, journal.history) == incumbent(knobs, history)
-    assert rows(knobs, journal.history) == rows(knobs, history)
+    assert incumbent(candidates, journal.history) == incumbent(candidates, history)
+    assert rows(candidates, journal.history) == rows(candidates, history)
 
 
 def test_the_best_so_far_is_known_at_any_time() -> None:
-    knobs, cost = planted_machine(1)
-    _, history = searched(knobs, cost)
+    candidates, cost = planted_machine(1)
+    _, history = searched(candidates, cost)
     for index in range(len(history) + 1):
-        plan = incumbent(knobs, history[:index])
+        plan = incumbent(candidates, history[:index])
         assert cost(plan) <= cost(Plan()) * 1.02
-        assert len(rows(knobs, history[:index])) == len(knobs)
+        assert len(rows(candidates, history[:index])) == len(candidates)
 
 
 @pytest.mark.parametrize("sd_ratio", [0.02, 0.10])
 def test_each_row_says_one_sentence_with_its_figure(sd_ratio) -> None:
-    knobs = [knob("a"), knob("b"), knob("c")]
-    _, history = searched(knobs, saving(a=1.25, b=1.0, c=0.8), noise=steady(sd_ratio))
-    for row in rows(knobs, history):
+    candidates = [candidate("a"), candidate("b"), candidate("c")]
+    _, history = searched(candidates, saving(a=1.25, b=1.0, c=0.8), noise=steady(sd_ratio))
+    for row in rows(candidates, history):
         assert "x" in row.why
         assert "pair" in row.why
         assert "\n" not in row.why
@@ -290,7 +300,7 @@ def test_an_undecided_race_says_noise() -> None:
     runner = FakeTrialRunner(cost=saving(a=1.0))
     seen = runner.race(Plan(), Plan().with_lever("a", True), rule=undecided)
     assert seen.verdict is Verdict.UNDECIDED
-    (row,) = rows([knob("a")], [seen])
+    (row,) = rows([candidate("a")], [seen])
     assert row.why.endswith("after 12 pairs: no measurable gain")
     assert row.outcome == "dropped"
 
@@ -302,7 +312,7 @@ def test_a_short_race_among_noise_does_not_claim_that_there_is_no_gain(high_rati
     runner, rule = FakeTrialRunner(cost=saving(a=1.0)), Rule(pair_count=8)
     seen = runner.race(Plan(), Plan().with_lever("a", True), rule=rule)
     interval = Interval(low_ratio=0.9, mid_ratio=1.02, high_ratio=high_ratio)
-    (row,) = rows([knob("a")], [replace(seen, verdict=Verdict.DROP, speedup=interval)])
+    (row,) = rows([candidate("a")], [replace(seen, verdict=Verdict.DROP, speedup=interval)])
     assert told in row.why
 
 
@@ -311,8 +321,8 @@ def test_a_short_race_among_noise_does_not_claim_that_there_is_no_gain(high_rati
     [(1.19, 1.62, True), (1.12, 1.15, False), (1.05, 9.0, False)],
 )
 def test_a_bundle_that_shows_much_among_noise_comes_in(mid_ratio, high_ratio, taken) -> None:
-    knobs = [knob("a"), knob("b")]
-    asked = propose(knobs, [])
+    candidates = [candidate("a"), candidate("b")]
+    asked = propose(candidates, [])
     assert asked is not None
     assert asked.kind is Kind.BUNDLE
     seen = FakeTrialRunner(cost=saving(a=1.0, b=1.0)).race(
@@ -320,13 +330,13 @@ def test_a_bundle_that_shows_much_among_noise_comes_in(mid_ratio, high_ratio, ta
     )
     interval = Interval(low_ratio=0.74, mid_ratio=mid_ratio, high_ratio=high_ratio)
     dropped = replace(seen, verdict=Verdict.DROP, speedup=interval)
-    assert bool(incumbent(knobs, [dropped]).settings) is taken
+    assert bool(incumbent(candidates, [dropped]).settings) is taken
 
 
 def test_a_few_numbers_cost_a_few_races() -> None:
     law = {1: 1.1, 3: 1.5, 4: 1.9, 6: 1.92}
     for best in (law, {**law, 4: 1.0, 3: 1.0, 6: 1.0, 1: 1.0}):
-        asked, _ = searched([knob("workers", 4, 3, 6, 1)], saving(workers=best))
+        asked, _ = searched([candidate("workers", 4, 3, 6, 1)], saving(workers=best))
         assert len(asked) <= 4
 
 
@@ -334,19 +344,21 @@ def test_what_does_nothing_beside_the_incumbent_is_not_tried_around_it_and_that_
     def redundant_with(setting, plan):
         return "it does nothing beside whole" if "whole" in dict(plan.settings) else ""
 
-    part = replace(knob("part", scope=Scope.STEP), redundant_with=redundant_with, bundled=False)
-    knobs = [knob("whole", gain_ratio=3.0), part]
-    asked, history = searched(knobs, saving(whole=1.5, part=1.0))
-    assert incumbent(knobs, history) == Plan().with_lever("whole", True)
+    part = replace(
+        candidate("part", scope=Scope.STEP), redundant_with=redundant_with, bundled=False
+    )
+    candidates = [candidate("whole", gain_ratio=3.0), part]
+    asked, history = searched(candidates, saving(whole=1.5, part=1.0))
+    assert incumbent(candidates, history) == Plan().with_lever("whole", True)
     around = [race for race in asked if "whole" in dict(race.baseline.settings)]
     assert not any("part" in dict(race.candidate.settings) for race in around)
     first = [seen for seen in history if "part" not in dict(seen.candidate.settings)]
-    told = {row.lever: row.why for row in rows(knobs, first, limits=BudgetLimits(ended=True))}
+    told = {row.lever: row.why for row in rows(candidates, first, limits=BudgetLimits(ended=True))}
     assert told["part"] == "not tried: it does nothing beside whole"
 
 
 def test_what_was_predicted_stands_beside_what_was_measured_alone() -> None:
-    guessed = replace(knob("a", 2), forecasts={2: 1.8})
+    guessed = replace(candidate("a", 2), forecasts={2: 1.8})
     runner = FakeTrialRunner(cost=saving(a={2: 1.5}, b=1.1))
     alone = runner.race(Plan(), Plan().with_lever("a", 2), rule=RULE)
     (row,) = rows([guessed], [alone])
@@ -356,12 +368,12 @@ def test_what_was_predicted_stands_beside_what_was_measured_alone() -> None:
         runner.race(Plan(), below, rule=RULE),
         runner.race(below, below.with_lever("a", 2), rule=RULE),
     ]
-    row = {row.lever: row for row in rows([knob("b"), guessed], seen)}["a"]
+    row = {row.lever: row for row in rows([candidate("b"), guessed], seen)}["a"]
     assert "predicted" not in row.why
 
 
 def test_guesses_that_do_not_win_together_leave_what_has_won() -> None:
-    knobs = [knob("guess"), knob("other"), knob("proved")]
+    candidates = [candidate("guess"), candidate("other"), candidate("proved")]
     proof, whole = (
         saving(guess=1.15, other=1.15, proved=1.04),
         saving(guess=0.97, other=0.97, proved=1.04),
@@ -372,7 +384,7 @@ def test_guesses_that_do_not_win_together_leave_what_has_won() -> None:
     }
     undecided = Rule(pair_count=12, win_ratio=inf, drop_ratio=inf)
     history, last = [], []
-    while proposal := propose(knobs, history, limits=BudgetLimits(launches_left=LAUNCHES)):
+    while proposal := propose(candidates, history, limits=BudgetLimits(launches_left=LAUNCHES)):
         last.append(proposal)
         ends = proposal.candidate == Plan() or proposal.kind is Kind.BUNDLE
         runner = benches[whole if ends else proof]
@@ -380,7 +392,7 @@ def test_guesses_that_do_not_win_together_leave_what_has_won() -> None:
         history.append(runner.race(proposal.baseline, proposal.candidate, rule=rule))
     doubts = [str(p.baseline) for p in last if p.candidate == Plan()]
     assert doubts == ["guess=True, other=True, proved=True", "proved=True"]
-    assert str(incumbent(knobs, history)) == "proved=True"
-    told = {row.lever: row for row in rows(knobs, history)}
+    assert str(incumbent(candidates, history)) == "proved=True"
+    told = {row.lever: row for row in rows(candidates, history)}
     assert told["proved"].outcome == "kept"
     assert "in a second race: no gain worth a lever here" in told["guess"].why

@@ -26,9 +26,9 @@ SCRIPTS = {
 
 
 def search(script, named):
-    """Search a script to its end; return the knobs and the races."""
+    """Search a script to its end; return the candidates and the races."""
     levers = [lever for lever in SETTINGS if any(lever in key.split() for key in script)]
-    knobs = [
+    candidates = [
         Candidate(
             lever=lever, phases=frozenset({Phase.DATA}), settings=SETTINGS[lever],
             effect=Effect.EXACT, scope=Scope.PROCESS, gain_ratio=50.0, share_ratio=0.9,
@@ -42,7 +42,7 @@ def search(script, named):
         return seconds * (1.1 if dict(plan.settings).get("workers") == 1 else 1.0)
 
     history = []
-    while asked := propose(knobs, history):
+    while asked := propose(candidates, history):
         ratio = cost(asked.baseline) / cost(asked.candidate)
         history.append(
             Comparison(
@@ -51,7 +51,7 @@ def search(script, named):
                 speedup=Interval(low_ratio=0.99 * ratio, mid_ratio=ratio, high_ratio=1.01 * ratio),
             )
         )  # fmt: skip
-    return knobs, history, cost
+    return candidates, history, cost
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -61,8 +61,8 @@ def search(script, named):
     ids=" ".join,
 )
 def test_the_fewest_levers_that_give_most_are_found_in_few_races(name, named) -> None:
-    knobs, history, cost = search(SCRIPTS[name], named)
-    found, script = incumbent(knobs, history), SCRIPTS[name]
+    candidates, history, cost = search(SCRIPTS[name], named)
+    found, script = incumbent(candidates, history), SCRIPTS[name]
     best = min(script, key=lambda key: (script[key], len(key.split())))
     assert " ".join(sorted(dict(found.settings))) == best
     assert cost(found) == script[best]
@@ -71,13 +71,13 @@ def test_the_fewest_levers_that_give_most_are_found_in_few_races(name, named) ->
 
 def test_what_another_lever_took_the_place_of_says_so() -> None:
     script = SCRIPTS["the cache alone, nothing beside workers"]
-    knobs, history, _ = search(script, {"workers": 0.6, "cache": 0.3})
+    candidates, history, _ = search(script, {"workers": 0.6, "cache": 0.3})
     swap = next(
         at for at, race in enumerate(history)
         if dict(race.baseline.settings) == {"workers": 2}
         and dict(race.candidate.settings) == {"cache": True}
     )  # fmt: skip
-    told = {row.lever: row for row in rows(knobs, history[: swap + 1])}
+    told = {row.lever: row for row in rows(candidates, history[: swap + 1])}
     assert (told["cache"].outcome, told["workers"].outcome) == ("kept", "dropped")
     assert told["workers"].why.startswith("cache=True in its place: 2.50x")
     assert told["workers"].setting == 2
@@ -85,7 +85,7 @@ def test_what_another_lever_took_the_place_of_says_so() -> None:
 
 @pytest.mark.parametrize("winner", ["cast", "wide"])
 def test_a_lever_of_other_phases_is_not_raced_in_the_place_of_another(winner) -> None:
-    knobs = [
+    candidates = [
         Candidate(
             lever=lever, phases=phases, settings=(True,), effect=Effect.EXACT, scope=Scope.STEP,
             gain_ratio=50.0 if lever == winner else 4.0, bundled=False,
@@ -97,7 +97,7 @@ def test_a_lever_of_other_phases_is_not_raced_in_the_place_of_another(winner) ->
         }.items()
     ]  # fmt: skip
     history = []
-    while asked := propose(knobs, history):
+    while asked := propose(candidates, history):
         gain = 1.5 if winner in asked.baseline.differing(asked.candidate) else 1.0
         history.append(
             Comparison(

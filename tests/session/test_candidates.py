@@ -2,9 +2,9 @@
 
 from hasten.lever import ScriptContext
 from hasten.records import Effect, Finding, Interval
-from hasten.search import RaceStarted
+from hasten.search import SearchStarted
 from hasten.session import Options
-from hasten.session.candidates import find_knobs
+from hasten.session.candidates import find_candidates
 from hasten.testing import SERVER, sample_profile
 
 FAST = {"model.dtype": "float32", "model.device": "cpu", "bf16.matmul_ratio": 2.0}
@@ -12,8 +12,10 @@ FAST = {"model.dtype": "float32", "model.device": "cpu", "bf16.matmul_ratio": 2.
 
 def found(traits, **permits):
     context = ScriptContext(machine=SERVER, baseline=sample_profile(), traits=traits)
-    knobs, rows = find_knobs(context, Options(**permits), least_ratio=0.02, begun=RaceStarted())
-    return {knob.lever for knob in knobs}, {row.lever: row.why for row in rows}
+    candidates, rows = find_candidates(
+        context, Options(**permits), least_ratio=0.02, begun=SearchStarted()
+    )
+    return {candidate.lever for candidate in candidates}, {row.lever: row.why for row in rows}
 
 
 def test_fewer_bits_are_tried_only_where_they_are_allowed() -> None:
@@ -41,17 +43,19 @@ def finding(name, ratio):
 def shares(findings, begun=None):
     traits = {"loader.map_style": True, "loader.dataset": "MNIST", "optimizer.name": "Adam"}
     context = ScriptContext(machine=SERVER, baseline=sample_profile(), traits=traits)
-    knobs, _ = find_knobs(
-        context, Options(), least_ratio=0.02, begun=begun or RaceStarted(), findings=findings
+    candidates, _ = find_candidates(
+        context, Options(), least_ratio=0.02, begun=begun or SearchStarted(), findings=findings
     )
-    return {knob.lever: knob.named_ratio for knob in knobs if knob.named_ratio}
+    return {
+        candidate.lever: candidate.named_ratio for candidate in candidates if candidate.named_ratio
+    }
 
 
-def test_a_knob_knows_the_largest_share_of_the_findings_that_it_cures() -> None:
+def test_a_candidate_knows_the_largest_share_of_the_findings_that_it_cures() -> None:
     findings = (finding("per-sample-transforms", 0.6), finding("per-sample-fetch", 0.1))
     assert shares(findings)["batched_fetch"] == 0.6
 
 
 def test_a_search_that_goes_on_keeps_the_shares_that_it_began_with() -> None:
-    begun = RaceStarted(settings={"fused_optimizer": (True,)}, named={"fused_optimizer": 0.2})
+    begun = SearchStarted(settings={"fused_optimizer": (True,)}, named={"fused_optimizer": 0.2})
     assert shares((finding("per-parameter-loops", 0.5),), begun) == {"fused_optimizer": 0.2}

@@ -89,7 +89,7 @@ def test_names_that_are_no_utf8_are_kept(work):
 
 
 def lives_on(journal):
-    begun = search.RaceStarted(settings={"a": (True,)})
+    begun = search.SearchStarted(settings={"a": (True,)})
     journal.settle(begun)
     journal.append(FAILED)
     assert (journal.history, journal.begun) == ((FAILED,), begun)

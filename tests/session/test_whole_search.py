@@ -166,7 +166,7 @@ def lever(name) -> Lever:
 LEVERS = {name: lever(name) for name in sorted(KINDS)}
 
 
-def knob(name, settings) -> Candidate:
+def candidate(name, settings) -> Candidate:
     phases, switch, gain_ratio, bundled, record = KINDS[name]
     prior = record and Prior(
         script_count=record[0], helped_count=record[1], step_log_gain=record[2], log_spread=0.1
@@ -217,8 +217,8 @@ def search_on(monkeypatch):
             baseline = observe(runner, Plan(), step_count=40)
             races = Races(runner, session.Options(), RecordingWatcher(), clock=script.clock)
             races.measure_noise()
-            knobs, _ = bounds(
-                [knob(name, settings) for name, settings in machine.settings.items()],
+            candidates, _ = bounds(
+                [candidate(name, settings) for name, settings in machine.settings.items()],
                 baseline, least_ratio=0.02,
             )  # fmt: skip
             nothing = Costs(
@@ -227,7 +227,7 @@ def search_on(monkeypatch):
             )  # fmt: skip
             journal = Kept()
             driver = SearchDriver(
-                knobs, journal, runner=runner, races=races, options=options,
+                candidates, journal, runner=runner, races=races, options=options,
                 view=RecordingWatcher(), costs=lambda plan: nothing, spent_s=script.clock,
                 note=lambda text: None,
             )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from hasten.search.budget_limits import BudgetLimits, Price, Refusal, RefusalReason
 from hasten.search.candidate import Candidate, bounds
-from hasten.search.journal import Journal, RaceStarted
+from hasten.search.journal import Journal, SearchStarted
 from hasten.search.priors import Prior, read_priors
 from hasten.search.proposal import LEAST_RATIO, AcceptanceCriteria, Kind, Proposal
 from hasten.search.propose import incumbent, propose, refusals
@@ -18,9 +18,9 @@ __all__ = [
     "Price",
     "Prior",
     "Proposal",
-    "RaceStarted",
     "Refusal",
     "RefusalReason",
+    "SearchStarted",
     "bounds",
     "incumbent",
     "propose",

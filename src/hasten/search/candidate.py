@@ -1,4 +1,4 @@
-"""What the search may turn, and which knobs are not worth a turn."""
+"""What the search may turn, and which candidates are not worth a turn."""
 
 from __future__ import annotations
 
@@ -115,52 +115,63 @@ class Candidate:
 
 
 def bounds(
-    knobs: Sequence[Candidate],
+    candidates: Sequence[Candidate],
     profile: Profile,
     *,
     least_ratio: float,
     begun: Collection[str] = frozenset(),
 ) -> tuple[tuple[Candidate, ...], tuple[LeverReport, ...]]:
-    """Return the knobs that can reach the least gain, most promising first, and the others' rows.
+    """Return what can reach the least gain, most promising first, and the rows of the others.
 
-    Knobs of about the same promise are ordered by how cheaply they are switched. What is little
-    now is more of a step that others have made faster: where there are any, the knobs that may
-    come to matter are kept, too, and wait for the ledger of such a step.
+    Candidates of about the same promise are ordered by how cheaply they are switched. What is
+    little now is more of a step that others have made faster: where there are any, the candidates
+    that may come to matter are kept, too, and wait for the ledger of such a step.
 
     Args:
-        knobs: every knob that is permitted here.
+        candidates: every candidate that is permitted here.
         profile: of the untouched script.
         least_ratio: the gain that is worth a lever (0.02 is 2%).
         begun: levers that an earlier start of this search found worth a trial.
     """
-    placed = [replace(knob, share_ratio=profile.share_ratio(*knob.phases)) for knob in knobs]
+    placed = [
+        replace(candidate, share_ratio=profile.share_ratio(*candidate.phases))
+        for candidate in candidates
+    ]
     least_log = log(1.0 + least_ratio)
-    awake = [knob for knob in placed if knob.limit_log() >= least_log or knob.lever in begun]
+    awake = [
+        candidate
+        for candidate in placed
+        if candidate.limit_log() >= least_log or candidate.lever in begun
+    ]
     waking_log = least_log / _FASTER_AT_MOST if awake else inf
-    kept = [knob for knob in placed if knob.limit_log() >= waking_log or knob in awake]
-    skipped = [knob for knob in placed if knob not in kept]
-    kept.sort(key=lambda knob: (-_promise(knob), SCOPES.index(knob.scope)))
-    return tuple(kept), tuple(_skip(knob) for knob in skipped)
+    kept = [
+        candidate
+        for candidate in placed
+        if candidate.limit_log() >= waking_log or candidate in awake
+    ]
+    skipped = [candidate for candidate in placed if candidate not in kept]
+    kept.sort(key=lambda candidate: (-_promise(candidate), SCOPES.index(candidate.scope)))
+    return tuple(kept), tuple(_skip(candidate) for candidate in skipped)
 
 
-def _promise(knob: Candidate) -> int:
-    return round(knob.expected_log(knob.settings[0]) / _ALIKE_RATIO)
+def _promise(candidate: Candidate) -> int:
+    return round(candidate.expected_log(candidate.settings[0]) / _ALIKE_RATIO)
 
 
-def at_most(knob: Candidate, share_ratio: float | None = None) -> str:
-    """Return the bound of a knob in words: what it can touch, and what that can give."""
+def at_most(candidate: Candidate, share_ratio: float | None = None) -> str:
+    """Return the bound of a candidate in words: what it can touch, and what that can give."""
     if share_ratio is None:
-        share_ratio = knob.share_ratio
-    names = " and ".join(phase.value for phase in Phase if phase in knob.phases) or "nothing"
-    limit = times(exp(knob.limit_log(share_ratio)))
+        share_ratio = candidate.share_ratio
+    names = " and ".join(phase.value for phase in Phase if phase in candidate.phases) or "nothing"
+    limit = times(exp(candidate.limit_log(share_ratio)))
     return f"can only touch {names}, {percent(share_ratio)} of the step: at most {limit}"
 
 
-def _skip(knob: Candidate) -> LeverReport:
+def _skip(candidate: Candidate) -> LeverReport:
     return LeverReport(
-        lever=knob.lever,
+        lever=candidate.lever,
         setting=None,
         outcome=Outcome.SKIPPED,
-        why=at_most(knob),
-        effect=knob.effect,
+        why=at_most(candidate),
+        effect=candidate.effect,
     )

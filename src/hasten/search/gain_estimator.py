@@ -1,4 +1,4 @@
-"""What may be expected of each knob around the plan that was taken last."""
+"""What may be expected of each candidate around the plan that was taken last."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class GainEstimator:
     Attributes:
         least_ratio: the gain that is worth a lever.
         step_s: mean seconds of a step of the incumbent in each phase of it; empty until seen.
-        disappointed: knobs of a bundle that gave nothing.
+        disappointed: candidates of a bundle that gave nothing.
     """
 
     least_ratio: float
@@ -42,87 +42,91 @@ class GainEstimator:
         if found:
             self.step_s = {Phase(p): s for p, s in found.items() if Phase(p).in_step}
 
-    def toggle(self, knob: Candidate, setting: Setting, seen: Comparison) -> None:
-        """Note what a knob showed, and around which plan."""
+    def toggle(self, candidate: Candidate, setting: Setting, seen: Comparison) -> None:
+        """Note what a candidate showed, and around which plan."""
         if seen.speedup is not None:
-            self._toggled[knob.lever, setting] = seen.speedup.mid_ratio, seen.baseline
+            self._toggled[candidate.lever, setting] = seen.speedup.mid_ratio, seen.baseline
 
-    def share_ratio(self, knob: Candidate) -> float:
-        """Return the share of a knob's phases in a step as it is now."""
+    def share_ratio(self, candidate: Candidate) -> float:
+        """Return the share of a candidate's phases in a step as it is now."""
         whole_s = sum(self.step_s.values())
-        own_s = sum(self.step_s.get(phase, 0.0) for phase in knob.phases)
-        return own_s / whole_s if whole_s else knob.share_ratio
+        own_s = sum(self.step_s.get(phase, 0.0) for phase in candidate.phases)
+        return own_s / whole_s if whole_s else candidate.share_ratio
 
-    def named_ratio(self, knob: Candidate) -> float:
-        """Return the share that findings name for a knob, as far as its phases have it still."""
-        return min(knob.named_ratio, self.share_ratio(knob))
+    def named_ratio(self, candidate: Candidate) -> float:
+        """Return the share that findings name, as far as the candidate's phases have it still."""
+        return min(candidate.named_ratio, self.share_ratio(candidate))
 
-    def is_bounded(self, knob: Candidate) -> bool:
-        """Return whether neither the untouched step nor the present one leaves enough for a knob.
+    def is_bounded(self, candidate: Candidate) -> bool:
+        """Return whether neither the untouched step nor the present one leaves it enough.
 
         One of them is not enough to say so: what workers no longer compute speeds up the phases
         of others, where they share the cores.
         """
-        limit_log = max(knob.limit_log(), knob.limit_log(self.share_ratio(knob)))
+        limit_log = max(candidate.limit_log(), candidate.limit_log(self.share_ratio(candidate)))
         return limit_log < log1p(self.least_ratio)
 
-    def pointless(self, knob: Candidate, setting: Setting, plan: Plan) -> str:
+    def pointless(self, candidate: Candidate, setting: Setting, plan: Plan) -> str:
         """Say why a setting is not worth a trial around a plan; empty where it is."""
-        bounded = at_most(knob, self.share_ratio(knob)) if self.is_bounded(knob) else ""
-        return knob.redundant_with(setting, plan) or bounded
+        bounded = (
+            at_most(candidate, self.share_ratio(candidate)) if self.is_bounded(candidate) else ""
+        )
+        return candidate.redundant_with(setting, plan) or bounded
 
-    def expected_log(self, knob: Candidate, setting: Setting) -> float:
+    def expected_log(self, candidate: Candidate, setting: Setting) -> float:
         """Return the log of the speed-up that a trial gives on average, by all that is known."""
-        expected = knob.expected_log(setting, self.share_ratio(knob))
-        if knob.lever in self.disappointed:
+        expected = candidate.expected_log(setting, self.share_ratio(candidate))
+        if candidate.lever in self.disappointed:
             expected *= _DISAPPOINTED_RATIO
-        seen_ratio = self.seen_ratio(knob, setting)
+        seen_ratio = self.seen_ratio(candidate, setting)
         if 0.0 < seen_ratio < _LOSS_RATIO:
             return expected * _LOST_RATIO
-        tried = any(self.seen_ratio(knob, one) for one in knob.settings)
+        tried = any(self.seen_ratio(candidate, one) for one in candidate.settings)
         return expected * (_AGAIN_RATIO if tried else 1.0)
 
-    def move_log(self, knob: Candidate) -> float:
-        """Return the same for another setting of a knob that is in."""
-        return _MOVE_RATIO * knob.expected_log(knob.settings[0], self.share_ratio(knob))
+    def move_log(self, candidate: Candidate) -> float:
+        """Return the same for another setting of a candidate that is in."""
+        return _MOVE_RATIO * candidate.expected_log(
+            candidate.settings[0], self.share_ratio(candidate)
+        )
 
-    def worth(self, knob: Candidate, expected_log: float) -> float:
+    def worth(self, candidate: Candidate, expected_log: float) -> float:
         """Return what is expected of a trial for what its scope costs."""
-        return expected_log / _SCOPE_COSTS[SCOPES.index(knob.scope)]
+        return expected_log / _SCOPE_COSTS[SCOPES.index(candidate.scope)]
 
-    def seen_ratio(self, knob: Candidate, setting: Setting) -> float:
+    def seen_ratio(self, candidate: Candidate, setting: Setting) -> float:
         """Return the last speed-up of a setting when toggled, 0 where it was not."""
-        return self._toggled.get((knob.lever, setting), (0.0, None))[0]
+        return self._toggled.get((candidate.lever, setting), (0.0, None))[0]
 
-    def best_seen(self, knob: Candidate) -> Setting:
+    def best_seen(self, candidate: Candidate) -> Setting:
         """Return the setting that showed most when toggled."""
-        return max(knob.settings, key=lambda setting: self.seen_ratio(knob, setting))
+        return max(candidate.settings, key=lambda setting: self.seen_ratio(candidate, setting))
 
-    def is_slower(self, knob: Candidate, setting: Setting) -> bool:
+    def is_slower(self, candidate: Candidate, setting: Setting) -> bool:
         """Return whether a setting's toggle showed a loss."""
-        return 0.0 < self.seen_ratio(knob, setting) < _LOSS_RATIO
+        return 0.0 < self.seen_ratio(candidate, setting) < _LOSS_RATIO
 
-    def is_stale(self, knob: Candidate, setting: Setting) -> bool:
+    def is_stale(self, candidate: Candidate, setting: Setting) -> bool:
         """Return whether a setting that needs fresh launches has had its try."""
-        return knob.scope is Scope.LAUNCH and bool(self.seen_ratio(knob, setting))
+        return candidate.scope is Scope.LAUNCH and bool(self.seen_ratio(candidate, setting))
 
-    def is_elsewhere(self, knob: Candidate, setting: Setting, plan: Plan) -> bool:
+    def is_elsewhere(self, candidate: Candidate, setting: Setting, plan: Plan) -> bool:
         """Return whether a setting was toggled around another plan than this one."""
-        seen = self._toggled.get((knob.lever, setting))
+        seen = self._toggled.get((candidate.lever, setting))
         return seen is not None and seen[1] != plan
 
 
-def best_guess(knobs: Sequence[Candidate]) -> Plan:
-    """Return the plan of every knob at its first setting."""
-    return Plan(tuple(sorted((knob.lever, knob.settings[0]) for knob in knobs)))
+def best_guess(candidates: Sequence[Candidate]) -> Plan:
+    """Return the plan of every candidate at its first setting."""
+    return Plan(tuple(sorted((candidate.lever, candidate.settings[0]) for candidate in candidates)))
 
 
 def number_pairs(
-    knobs: Sequence[Candidate], estimator: GainEstimator, plan: Plan
+    candidates: Sequence[Candidate], estimator: GainEstimator, plan: Plan
 ) -> Iterator[tuple[Candidate, Candidate, tuple[Setting, Setting]]]:
-    """Yield two numeric knobs with settings near those of a plan, which may share the cores."""
+    """Yield two numeric candidates with settings near a plan's, which may share the cores."""
     now = dict(plan.settings)
-    numeric = [k for k in knobs if is_numeric(k) and len(k.settings) > 1]
+    numeric = [k for k in candidates if is_numeric(k) and len(k.settings) > 1]
     numeric = [k for k in numeric if k.lever in now or not estimator.is_bounded(k)]
     for one, other in combinations(numeric, 2):
         near = (neighbours(one, now.get(one.lever)), neighbours(other, now.get(other.lever)))
@@ -130,15 +134,15 @@ def number_pairs(
             yield one, other, settings
 
 
-def is_numeric(knob: Candidate) -> bool:
-    """Return whether a knob's settings have an order."""
-    return all(isinstance(s, int | float) and not isinstance(s, bool) for s in knob.settings)
+def is_numeric(candidate: Candidate) -> bool:
+    """Return whether a candidate's settings have an order."""
+    return all(isinstance(s, int | float) and not isinstance(s, bool) for s in candidate.settings)
 
 
-def neighbours(knob: Candidate, now: Setting | None) -> Sequence[Setting]:
+def neighbours(candidate: Candidate, now: Setting | None) -> Sequence[Setting]:
     """Return the settings next to the present one; the first guesses where it is out."""
     if now is None:
-        return knob.settings[:2]
-    ladder = sorted(knob.settings)
+        return candidate.settings[:2]
+    ladder = sorted(candidate.settings)
     place = ladder.index(now)
     return [*ladder[max(0, place - 1) : place], *ladder[place + 1 : place + 2]]

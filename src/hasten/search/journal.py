@@ -23,7 +23,7 @@ SCHEMA = 3
 Settings = dict[str, tuple[Setting, ...]]
 
 
-class RaceStarted(msgspec.Struct, frozen=True, kw_only=True):
+class SearchStarted(msgspec.Struct, frozen=True, kw_only=True):
     """What a search began with.
 
     Attributes:
@@ -53,7 +53,7 @@ class Journal:
 
     path: Path
     history: tuple[Comparison, ...] = ()
-    begun: RaceStarted = field(default_factory=RaceStarted)
+    begun: SearchStarted = field(default_factory=SearchStarted)
     resumed_count: int = 0
     lost: str = ""
 
@@ -85,7 +85,7 @@ class Journal:
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 
-    def settle(self, begun: RaceStarted) -> None:
+    def settle(self, begun: SearchStarted) -> None:
         """Keep what the search begins with, for the next start."""
         if begun != self.begun:
             self._write(msgspec.json.encode(begun))
@@ -106,17 +106,17 @@ class Journal:
             self.lost = (error.strerror or str(error)).lower()
 
 
-def _read(lines: list[bytes]) -> tuple[tuple[Comparison, ...], RaceStarted, int]:
+def _read(lines: list[bytes]) -> tuple[tuple[Comparison, ...], SearchStarted, int]:
     """Return the comparisons and settings up to the first broken line, and the bytes they take."""
     history: list[Comparison] = []
-    begun = RaceStarted()
+    begun = SearchStarted()
     kept_bytes = len(lines[0])
     for line in lines[1:]:
         if not line.endswith(b"\n"):
             break
         try:
             if line.startswith(_BEGUN):
-                begun = msgspec.json.decode(line, type=RaceStarted)
+                begun = msgspec.json.decode(line, type=SearchStarted)
             else:
                 history.append(msgspec.json.decode(line, type=Comparison))
         except (msgspec.DecodeError, ValueError):

@@ -21,9 +21,9 @@ _CLEAR_RATIO = 1.1
 class Kind(StrEnum):
     """Why a plan is tried.
 
-    BUNDLE: several knobs at their best guess. BISECT: which knob breaks the bundle. TOGGLE: one
-    knob more. REFINE: another setting of a knob that is in. PAIR: two knobs at once, which may
-    want the same cores. PRUNE: are some knobs still worth it.
+    BUNDLE: several candidates at their best guess. BISECT: which of them breaks the bundle.
+    TOGGLE: one more. REFINE: another setting of one that is in. PAIR: two at once, which may want
+    the same cores. PRUNE: are some still worth it.
     """
 
     BUNDLE = "bundle"
@@ -39,7 +39,7 @@ class Proposal:
     """Two plans to race.
 
     Attributes:
-        lever: the knob in question; None where it is about several.
+        lever: the candidate in question; None where it is about several.
         scope: the widest scope among the levers that differ: what the race needs.
         expected_ratio: the speed-up that such a race gives on average, 1 where it is not run
             for a speed-up.
@@ -90,15 +90,15 @@ def propose_race(
     kind: Kind,
     baseline: Plan,
     candidate: Plan,
-    knobs: Sequence[Candidate],
+    candidates: Sequence[Candidate],
     *,
     lever: str | None = None,
     expected_ratio: float = 1.0,
 ) -> Proposal:
     """Return the proposal of a race, with the scope that it needs."""
     differing = baseline.differing(candidate)
-    turned = [knob for knob in knobs if knob.lever in differing]
-    switches = [SCOPES.index(knob.scope) for knob in turned]
+    turned = [candidate for candidate in candidates if candidate.lever in differing]
+    switches = [SCOPES.index(candidate.scope) for candidate in turned]
     return Proposal(
         kind=kind,
         baseline=baseline,
@@ -106,7 +106,7 @@ def propose_race(
         lever=lever,
         scope=SCOPES[max(switches, default=0)],
         expected_ratio=expected_ratio,
-        named_ratio=max((knob.named_ratio for knob in turned), default=0.0),
+        named_ratio=max((candidate.named_ratio for candidate in turned), default=0.0),
     )
 
 

@@ -1,4 +1,4 @@
-"""The next race: a pure function of the knobs and of the races so far."""
+"""The next race: a pure function of the candidates and of the races so far."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STOPPED = BudgetLimits(ended=True)
 
 
 def propose(
-    knobs: Sequence[Candidate],
+    candidates: Sequence[Candidate],
     history: Sequence[Comparison],
     *,
     criteria: AcceptanceCriteria = EVEN,
@@ -30,60 +30,60 @@ def propose(
     """Return the next race to run, None when the search is over.
 
     The same arguments give the same answer, so a search resumes from its journal. The order of
-    the knobs is part of the search: keep it from the first proposal to the last.
+    the candidates is part of the search: keep it from the first proposal to the last.
 
     Args:
-        knobs: what may be turned, most promising first, see `bounds`.
+        candidates: what may be turned, most promising first, see `bounds`.
         history: every comparison so far, failures included.
         criteria: when a lever is taken.
         limits: what may be spent. A race that does not meet them is passed over; a dearer one
             does not end the search for cheaper ones.
     """
-    return _replay(knobs, history, criteria, limits)[1]
+    return _replay(candidates, history, criteria, limits)[1]
 
 
 def incumbent(
-    knobs: Sequence[Candidate],
+    candidates: Sequence[Candidate],
     history: Sequence[Comparison],
     *,
     criteria: AcceptanceCriteria = EVEN,
 ) -> Plan:
     """Return the best plan so far, at any point of the search."""
-    return retell(knobs, history, criteria=criteria).plan
+    return replay(candidates, history, criteria=criteria).plan
 
 
 def refusals(
-    knobs: Sequence[Candidate],
+    candidates: Sequence[Candidate],
     history: Sequence[Comparison],
     *,
     criteria: AcceptanceCriteria = EVEN,
     limits: BudgetLimits = FREE,
 ) -> tuple[Refusal, ...]:
     """Return the races that were passed over, in the order of the search."""
-    return tuple(_replay(knobs, history, criteria, limits)[0].refused)
+    return tuple(_replay(candidates, history, criteria, limits)[0].refused)
 
 
-def retell(
-    knobs: Sequence[Candidate],
+def replay(
+    candidates: Sequence[Candidate],
     history: Sequence[Comparison],
     *,
     criteria: AcceptanceCriteria,
     limits: BudgetLimits | None = None,
 ) -> SearchStrategy:
     """Return the search as far as the history goes, with no further race run."""
-    strategy, asked = _replay(knobs, history, criteria, limits or _STOPPED)
-    return _replay(knobs, history, criteria, _STOPPED)[0] if asked else strategy
+    strategy, asked = _replay(candidates, history, criteria, limits or _STOPPED)
+    return _replay(candidates, history, criteria, _STOPPED)[0] if asked else strategy
 
 
 def _replay(
-    knobs: Sequence[Candidate],
+    candidates: Sequence[Candidate],
     history: Sequence[Comparison],
     criteria: AcceptanceCriteria,
     limits: BudgetLimits,
 ) -> tuple[SearchStrategy, Proposal | None]:
     known = {(seen.baseline, seen.candidate): seen for seen in history}
-    strategy = SearchStrategy(knobs=knobs, criteria=criteria)
-    steps = strategy.tell()
+    strategy = SearchStrategy(candidates=candidates, criteria=criteria)
+    steps = strategy.races()
     try:
         asked = next(steps)
         while True:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hasten.records import Comparison, LeverReport, Outcome, Reason, Setting, Verdict
 from hasten.search.proposal import is_faster, starts_too_late
-from hasten.search.propose import EVEN, retell
+from hasten.search.propose import EVEN, replay
 from hasten.units import times
 
 if TYPE_CHECKING:
@@ -22,96 +22,99 @@ _SAYS_NOTHING_RATIO = 1000.0
 
 
 def rows(
-    knobs: Sequence[Candidate],
+    candidates: Sequence[Candidate],
     history: Sequence[Comparison],
     *,
     criteria: AcceptanceCriteria = EVEN,
     limits: BudgetLimits | None = None,
 ) -> tuple[LeverReport, ...]:
-    """Return one row per knob: kept, dropped, failed, or skipped where nobody tried it.
+    """Return one row per candidate: kept, dropped, failed, or skipped where nobody tried it.
 
     Args:
-        knobs: what could be turned.
+        candidates: what could be turned.
         history: every comparison.
         criteria: when a lever is taken.
         limits: those that the search ended under; they say why a lever was not tried. None where
             the search was stopped.
     """
-    strategy = retell(knobs, history, criteria=criteria, limits=limits)
-    return tuple(_row(knob, strategy) for knob in knobs)
+    strategy = replay(candidates, history, criteria=criteria, limits=limits)
+    return tuple(_row(candidate, strategy) for candidate in candidates)
 
 
-def _row(knob: Candidate, strategy: SearchStrategy) -> LeverReport:
-    setting = dict(strategy.plan.settings).get(knob.lever)
-    seen = strategy.deciding.get(knob.lever)
-    if seen is None and knob.lever in strategy.doubted:
+def _row(candidate: Candidate, strategy: SearchStrategy) -> LeverReport:
+    setting = dict(strategy.plan.settings).get(candidate.lever)
+    seen = strategy.deciding.get(candidate.lever)
+    if seen is None and candidate.lever in strategy.doubted:
         seen = strategy.bundle
-    if knob.lever in strategy.broken:
-        failed = strategy.broken[knob.lever]
+    if candidate.lever in strategy.broken:
+        failed = strategy.broken[candidate.lever]
         return _report(
-            knob, dict(failed.candidate.settings)[knob.lever], Outcome.FAILED, _broke(failed)
+            candidate,
+            dict(failed.candidate.settings)[candidate.lever],
+            Outcome.FAILED,
+            _broke(failed),
         )
     if setting is not None and seen is None:
-        return _report(knob, setting, Outcome.KEPT, _kept_unseen(knob, strategy))
-    if seen is None and knob.lever in strategy.replaced:
-        return _replaced(knob, strategy.replaced[knob.lever])
+        return _report(candidate, setting, Outcome.KEPT, _kept_unseen(candidate, strategy))
+    if seen is None and candidate.lever in strategy.replaced:
+        return _replaced(candidate, strategy.replaced[candidate.lever])
     if seen is None:
-        why, untried = _untried(knob, strategy)
-        return _report(knob, None, Outcome.SKIPPED, why, reason=untried)
+        why, untried = _untried(candidate, strategy)
+        return _report(candidate, None, Outcome.SKIPPED, why, reason=untried)
     if setting is not None:
-        why = f"{_figure_of(seen)}{_unproven(seen)}{_expected(knob, seen)}"
-        return _report(knob, setting, Outcome.KEPT, why, seen)
-    tried = dict(seen.candidate.settings)[knob.lever]
-    if knob.lever in strategy.doubted:
-        again = inverse_figure(strategy.doubted[knob.lever])
+        why = f"{_figure_of(seen)}{_unproven(seen)}{_expected(candidate, seen)}"
+        return _report(candidate, setting, Outcome.KEPT, why, seen)
+    tried = dict(seen.candidate.settings)[candidate.lever]
+    if candidate.lever in strategy.doubted:
+        again = inverse_figure(strategy.doubted[candidate.lever])
         why = f"{_figure_of(seen)}, but {again} in a second race: no gain worth a lever here"
-        return _report(knob, tried, Outcome.DROPPED, why, seen)
+        return _report(candidate, tried, Outcome.DROPPED, why, seen)
     lost, reason = _dropped(seen, strategy.criteria)
-    why = f"{_figure_of(seen)}: {lost}{_expected(knob, seen)}"
-    return _report(knob, tried, Outcome.DROPPED, why, seen, reason=reason)
+    why = f"{_figure_of(seen)}: {lost}{_expected(candidate, seen)}"
+    return _report(candidate, tried, Outcome.DROPPED, why, seen, reason=reason)
 
 
-def _replaced(knob: Candidate, seen: Comparison) -> LeverReport:
+def _replaced(candidate: Candidate, seen: Comparison) -> LeverReport:
     came = seen.candidate.only(seen.baseline.differing(seen.candidate))
-    before = dict(seen.baseline.settings)[knob.lever]
-    return _report(knob, before, Outcome.DROPPED, f"{came} in its place: {figure(seen)}")
+    before = dict(seen.baseline.settings)[candidate.lever]
+    return _report(candidate, before, Outcome.DROPPED, f"{came} in its place: {figure(seen)}")
 
 
-def _kept_unseen(knob: Candidate, strategy: SearchStrategy) -> str:
-    if knob.lever in strategy.moved:
-        seen = strategy.moved[knob.lever]
-        before = dict(seen.baseline.settings)[knob.lever]
+def _kept_unseen(candidate: Candidate, strategy: SearchStrategy) -> str:
+    if candidate.lever in strategy.moved:
+        seen = strategy.moved[candidate.lever]
+        before = dict(seen.baseline.settings)[candidate.lever]
         return f"{figure(seen)} over {before}; not measured alone"
     together = figure(strategy.bundle) if strategy.bundle else "not measured"
-    why = _why_passed_over(knob, strategy)
+    why = _why_passed_over(candidate, strategy)
     return f"part of the winning set ({together}); not measured separately{why and ': '}{why}"
 
 
-def _untried(knob: Candidate, strategy: SearchStrategy) -> tuple[str, Reason]:
-    why = _why_passed_over(knob, strategy) or "the search ended before its turn"
-    limit = times(exp(knob.limit_log()))
-    could = "" if knob.lever in strategy.bounded else f"; it could give at most {limit}"
+def _untried(candidate: Candidate, strategy: SearchStrategy) -> tuple[str, Reason]:
+    why = _why_passed_over(candidate, strategy) or "the search ended before its turn"
+    limit = times(exp(candidate.limit_log()))
+    could = "" if candidate.lever in strategy.bounded else f"; it could give at most {limit}"
     together = strategy.together
-    if together is None or knob.lever not in dict(together.candidate.settings):
+    if together is None or candidate.lever not in dict(together.candidate.settings):
         return f"not tried: {why}{could}", Reason.UNTRIED
     together_with = f"({figure(together)} together with other levers)"
     return f"not tried alone: {why}{could} {together_with}", Reason.UNTRIED_ALONE
 
 
-def _why_passed_over(knob: Candidate, strategy: SearchStrategy) -> str:
-    """Return the reason of the last race about a knob that was not run, empty where none was."""
-    if knob.lever in strategy.bounded:
-        return strategy.bounded[knob.lever]
-    about = [refusal for refusal in strategy.refused if _is_about(refusal, knob)]
+def _why_passed_over(candidate: Candidate, strategy: SearchStrategy) -> str:
+    """Return why the last race about a candidate was not run, empty where it was."""
+    if candidate.lever in strategy.bounded:
+        return strategy.bounded[candidate.lever]
+    about = [refusal for refusal in strategy.refused if _is_about(refusal, candidate)]
     return about[-1].message if about else ""
 
 
-def _is_about(refusal: Refusal, knob: Candidate) -> bool:
-    return refusal.asked.lever == knob.lever
+def _is_about(refusal: Refusal, candidate: Candidate) -> bool:
+    return refusal.asked.lever == candidate.lever
 
 
 def _report(
-    knob: Candidate,
+    candidate: Candidate,
     setting: Setting | None,
     outcome: Outcome,
     why: str,
@@ -120,19 +123,19 @@ def _report(
     reason: Reason | None = None,
 ) -> LeverReport:
     return LeverReport(
-        lever=knob.lever,
+        lever=candidate.lever,
         setting=setting,
         outcome=outcome,
         why=why,
-        effect=knob.effect,
+        effect=candidate.effect,
         speedup=seen.speedup if seen else None,
         reason=reason,
     )
 
 
-def _expected(knob: Candidate, seen: Comparison) -> str:
+def _expected(candidate: Candidate, seen: Comparison) -> str:
     """Say what was predicted, where both figures are about the lever alone."""
-    ratio = knob.forecasts.get(dict(seen.candidate.settings)[knob.lever])
+    ratio = candidate.forecasts.get(dict(seen.candidate.settings)[candidate.lever])
     if ratio is None or seen.baseline.settings:
         return ""
     return f"; predicted {times(ratio)}"

@@ -1,20 +1,20 @@
 """The search: it asks for races and goes on with their answers.
 
 The search is a generator over its own history. `propose` replays it from the start each time and
-hands out the first race that nobody has run yet; so it depends on nothing but the knobs and
+hands out the first race that nobody has run yet; so it depends on nothing but the candidates and
 the comparisons, and a journal of comparisons is all the state there is.
 
-What findings name comes first (`lead`). Then a bundle, then one knob at a time: performance levers
-interact through the bottleneck, so what a lever does alone at the baseline says little (a compute
-lever shows nothing while the data loader is late), while most interactions are synergistic. So
-levers that do nothing alone are tried once more together, and numbers, which may share the cores,
-in pairs; levers of one state also in each other's place (`instead`). A bundle that shows no gain is
-tried in halves: one lever that hurts hides what the others give. What comes next is what may be
-expected to give most, by the ledger of the plan that was taken last. Each round takes the next
-guess of the knobs that are still out; the second is for what the first one uncovered. Sources:
-Frey, Engelhardt and Greitzer 2003, https://doi.org/10.1007/s00163-002-0026-9 (adaptive
-one-factor-at-a-time); Zeller and Hildebrandt 2002, https://doi.org/10.1109/32.988498 (delta
-debugging).
+What findings name comes first (`race_named`). Then a bundle, then one candidate at a time:
+performance levers interact through the bottleneck, so what a lever does alone at the baseline says
+little (a compute lever shows nothing while the data loader is late), while most interactions are
+synergistic. So levers that do nothing alone are tried once more together, and numbers, which may
+share the cores, in pairs; levers of one state also in each other's place (`instead`). A bundle that
+shows no gain is tried in halves: one lever that hurts hides what the others give. What comes next
+is what may be expected to give most, by the ledger of the plan that was taken last. Each round
+takes the next guess of the candidates that are still out; the second is for what the first one
+uncovered. Sources: Frey, Engelhardt and Greitzer 2003, https://doi.org/10.1007/s00163-002-0026-9
+(adaptive one-factor-at-a-time); Zeller and Hildebrandt 2002, https://doi.org/10.1109/32.988498
+(delta debugging).
 """
 
 from __future__ import annotations
@@ -60,23 +60,23 @@ class SearchStrategy:
     """Where a search stands.
 
     Attributes:
-        knobs: most promising first.
+        candidates: most promising first.
         criteria: when a lever is taken.
         plan: the incumbent.
-        estimator: what may be expected of the knobs around it.
-        bundle: the comparison by which the incumbent's first knobs came in, None without one.
+        estimator: what may be expected of the candidates around it.
+        bundle: the comparison by which the incumbent's first candidates came in, None without one.
         together: the last race of a bundle, whatever came of it.
-        deciding: for each knob the comparison that decided about it.
-        broken: for each quarantined knob the comparison that failed.
-        pruned: knobs that have been raced against their absence.
+        deciding: for each candidate the comparison that decided about it.
+        broken: for each quarantined candidate the comparison that failed.
+        pruned: candidates that have been raced against their absence.
         refused: races that were passed over, in order.
-        doubted: for each knob of a plan that did not win again that second race.
-        moved: for each knob that went over to another setting the last race about that.
-        bounded: knobs that a ledger or the incumbent left too little to do, with the reason.
-        replaced: for each knob that another took the place of that race.
+        doubted: for each candidate of a plan that did not win again that second race.
+        moved: for each candidate that went over to another setting the last race about that.
+        bounded: candidates that a ledger or the incumbent left too little to do, with the reason.
+        replaced: for each candidate that another took the place of that race.
     """
 
-    knobs: Sequence[Candidate]
+    candidates: Sequence[Candidate]
     criteria: AcceptanceCriteria
     plan: Plan = field(default_factory=Plan)
     bundle: Comparison | None = None
@@ -96,9 +96,9 @@ class SearchStrategy:
         self._to_stay = replace(self.criteria, least_ratio=least_ratio)
         self.estimator = GainEstimator(least_ratio=least_ratio)
 
-    def tell(self) -> Steps:
+    def races(self) -> Steps:
         """Run the whole search, in rounds until a round changes nothing."""
-        yield from lead(self)
+        yield from race_named(self)
         yield from self._bundle()
         yield from self._prune(cheap=True)
         for guess_index in range(_MOST_ROUNDS):
@@ -126,7 +126,12 @@ class SearchStrategy:
         """Ask for a race; None where it may not be run."""
         return (
             yield propose_race(
-                kind, baseline, candidate, self.knobs, lever=lever, expected_ratio=exp(expected_log)
+                kind,
+                baseline,
+                candidate,
+                self.candidates,
+                lever=lever,
+                expected_ratio=exp(expected_log),
             )
         )
 
@@ -134,33 +139,40 @@ class SearchStrategy:
         """Make the candidate of a race the incumbent; what it may do better without is open."""
         came = seen.baseline.differing(seen.candidate)
         self.pruned -= {
-            k.lever for knob in self.knobs if knob.lever in came for k in rivals(knob, self.knobs)
+            k.lever
+            for candidate in self.candidates
+            if candidate.lever in came
+            for k in rivals(candidate, self.candidates)
         }
         self.plan = seen.candidate
         self.estimator.look(seen, self.plan)
 
     def usable(self) -> list[Candidate]:
-        """Return the knobs that have broken nothing."""
-        return [knob for knob in self.knobs if knob.lever not in self.broken]
+        """Return the candidates that have broken nothing."""
+        return [candidate for candidate in self.candidates if candidate.lever not in self.broken]
 
-    def _is_promising(self, knob: Candidate) -> bool:
-        known = self.is_in(knob) or knob.lever in self.deciding or self.estimator.is_bounded(knob)
-        return knob.bundled and knob.chance_ratio >= _PROMISING_RATIO and not known
+    def _is_promising(self, candidate: Candidate) -> bool:
+        known = (
+            self.is_in(candidate)
+            or candidate.lever in self.deciding
+            or self.estimator.is_bounded(candidate)
+        )
+        return candidate.bundled and candidate.chance_ratio >= _PROMISING_RATIO and not known
 
-    def is_in(self, knob: Candidate) -> bool:
-        """Return whether a knob is part of the incumbent."""
-        return knob.lever in dict(self.plan.settings)
+    def is_in(self, candidate: Candidate) -> bool:
+        """Return whether a candidate is part of the incumbent."""
+        return candidate.lever in dict(self.plan.settings)
 
-    # ---- several knobs at once
+    # ---- several candidates at once
 
     def _bundle(self) -> Steps:
         for _ in range(_MOST_BUNDLES):
-            usable = [knob for knob in self.usable() if self._is_promising(knob)]
+            usable = [candidate for candidate in self.usable() if self._is_promising(candidate)]
             if len(usable) < 2:
                 return
             seen = yield from self.race_bundle(usable)
             if seen is None:
-                usable = [knob for knob in usable if knob.scope is not Scope.LAUNCH]
+                usable = [candidate for candidate in usable if candidate.scope is not Scope.LAUNCH]
                 if len(usable) < 2:
                     return
                 seen = yield from self.race_bundle(usable)
@@ -174,14 +186,14 @@ class SearchStrategy:
             yield from self._bisect([k for k in usable if k.lever in names], seen)
 
     def race_bundle(
-        self, knobs: Sequence[Candidate]
+        self, candidates: Sequence[Candidate]
     ) -> Generator[Proposal, Comparison | None, Comparison | None]:
-        """Race some knobs together, each at its best guess."""
-        candidate = self.plan
-        for knob in knobs:
-            candidate = candidate.with_lever(knob.lever, knob.settings[0])
-        expected_log = sum(self.estimator.expected_log(k, k.settings[0]) for k in knobs)
-        return (yield from self.race(Kind.BUNDLE, self.plan, candidate, expected_log=expected_log))
+        """Race some candidates together, each at its best guess."""
+        plan = self.plan
+        for candidate in candidates:
+            plan = plan.with_lever(candidate.lever, candidate.settings[0])
+        expected_log = sum(self.estimator.expected_log(k, k.settings[0]) for k in candidates)
+        return (yield from self.race(Kind.BUNDLE, self.plan, plan, expected_log=expected_log))
 
     def _read_bundle(self, seen: Comparison) -> Steps:
         if is_taken_whole(seen, self.criteria):
@@ -190,18 +202,18 @@ class SearchStrategy:
             return
         names = {name for name, _ in seen.candidate.settings}
         self.estimator.disappointed |= names
-        knobs = [knob for knob in self.usable() if knob.lever in names]
+        candidates = [candidate for candidate in self.usable() if candidate.lever in names]
         hurts = seen.speedup is not None and seen.speedup.mid_ratio < _HURTS_RATIO
-        if len(knobs) < _GROUP_COUNT or not hurts:
+        if len(candidates) < _GROUP_COUNT or not hurts:
             return
-        for half in (knobs[: len(knobs) // 2], knobs[len(knobs) // 2 :]):
+        for half in (candidates[: len(candidates) // 2], candidates[len(candidates) // 2 :]):
             part = yield from self.race_bundle(half)
             if part is not None and is_taken_whole(part, self.criteria):
                 self.take(part)
                 self.bundle = part
 
     def _bisect(self, suspects: list[Candidate], failed: Comparison) -> Steps:
-        """Quarantine one knob without which the failed bundle works.
+        """Quarantine one candidate without which the failed bundle works.
 
         Invariant: `sound` runs, `sound + suspects` fails. So an interaction is found as well.
         """
@@ -218,29 +230,29 @@ class SearchStrategy:
         self.broken[suspects[0].lever] = failed
 
     def _join(self) -> Steps:
-        """Try the knobs that do nothing alone all together: two may each hide the other's gain."""
-        candidate, expected_log = self.plan, 0.0
-        for knob in self.usable():
-            setting = self.estimator.best_seen(knob)
-            if self.estimator.pointless(knob, setting, self.plan):
+        """Try all that do nothing alone together: two may each hide the other's gain."""
+        plan, expected_log = self.plan, 0.0
+        for candidate in self.usable():
+            setting = self.estimator.best_seen(candidate)
+            if self.estimator.pointless(candidate, setting, self.plan):
                 continue
-            if not self.is_in(knob) and not self.estimator.is_slower(knob, setting):
-                candidate = candidate.with_lever(knob.lever, setting)
-                expected_log += self.estimator.expected_log(knob, setting)
-        if len(self.plan.differing(candidate)) < 2:
+            if not self.is_in(candidate) and not self.estimator.is_slower(candidate, setting):
+                plan = plan.with_lever(candidate.lever, setting)
+                expected_log += self.estimator.expected_log(candidate, setting)
+        if len(self.plan.differing(plan)) < 2:
             return
-        seen = yield from self.race(Kind.BUNDLE, self.plan, candidate, expected_log=expected_log)
+        seen = yield from self.race(Kind.BUNDLE, self.plan, plan, expected_log=expected_log)
         if seen is not None and has_won(seen) and is_better(seen, self.criteria):
-            for lever in self.plan.differing(candidate):
+            for lever in self.plan.differing(plan):
                 self.deciding.pop(lever, None)
                 self.pruned.discard(lever)
             self.take(seen)
             self.bundle = seen
 
-    # ---- one knob at a time
+    # ---- one candidate at a time
 
     def _toggle(self, guess_index: int) -> Steps:
-        """Try each knob that is out, again while others come in: the bottleneck moves.
+        """Try each candidate that is out, again while others come in: the bottleneck moves.
 
         A later round tries a later guess first, then the first one around what is in by now.
         """
@@ -257,90 +269,91 @@ class SearchStrategy:
     def _next(
         self, guess_index: int, done: set[str], *, again: bool
     ) -> tuple[Candidate, Setting, float] | None:
-        """Return the knob that is out and promises most, its setting and what it promises."""
+        """Return the candidate that is out and promises most, its setting and what it promises."""
         found: tuple[Candidate, Setting, float] | None = None
         most = -inf
-        for knob in self.usable():
-            setting = knob.settings[min(guess_index, len(knob.settings) - 1)]
-            if knob.lever in done or not self._is_open(knob, setting, again=again):
+        for candidate in self.usable():
+            setting = candidate.settings[min(guess_index, len(candidate.settings) - 1)]
+            if candidate.lever in done or not self._is_open(candidate, setting, again=again):
                 continue
-            if why := self.estimator.pointless(knob, setting, self.plan):
-                self.bounded[knob.lever] = why
+            if why := self.estimator.pointless(candidate, setting, self.plan):
+                self.bounded[candidate.lever] = why
                 continue
-            expected_log = self.estimator.expected_log(knob, setting)
-            worth = self.estimator.worth(knob, expected_log)
+            expected_log = self.estimator.expected_log(candidate, setting)
+            worth = self.estimator.worth(candidate, expected_log)
             if worth > most:
-                found, most = (knob, setting, expected_log), worth
+                found, most = (candidate, setting, expected_log), worth
         return found
 
-    def _is_open(self, knob: Candidate, setting: Setting, *, again: bool) -> bool:
+    def _is_open(self, candidate: Candidate, setting: Setting, *, again: bool) -> bool:
         """Return whether a toggle is due; once more `again` for what is known of another plan."""
-        if self.is_in(knob):
+        if self.is_in(candidate):
             return False
-        if again and self.estimator.is_elsewhere(knob, setting, self.plan):
+        if again and self.estimator.is_elsewhere(candidate, setting, self.plan):
             return True
         return not (
-            self.estimator.is_slower(knob, setting) or self.estimator.is_stale(knob, setting)
+            self.estimator.is_slower(candidate, setting)
+            or self.estimator.is_stale(candidate, setting)
         )
 
-    def attempt(self, knob: Candidate, setting: Setting, expected_log: float) -> Steps:
-        """Race one knob more."""
-        candidate = self.plan.with_lever(knob.lever, setting)
+    def attempt(self, candidate: Candidate, setting: Setting, expected_log: float) -> Steps:
+        """Race one candidate more."""
+        plan = self.plan.with_lever(candidate.lever, setting)
         seen = yield from self.race(
-            Kind.TOGGLE, self.plan, candidate, lever=knob.lever, expected_log=expected_log
+            Kind.TOGGLE, self.plan, plan, lever=candidate.lever, expected_log=expected_log
         )
         if seen is None:
             return
         if seen.verdict is Verdict.FAIL:
-            self.broken[knob.lever] = seen
+            self.broken[candidate.lever] = seen
             return
-        self.deciding[knob.lever] = seen
-        is_first = not any(self.estimator.seen_ratio(knob, one) for one in knob.settings)
-        self.estimator.toggle(knob, setting, seen)
+        self.deciding[candidate.lever] = seen
+        is_first = not any(self.estimator.seen_ratio(candidate, one) for one in candidate.settings)
+        self.estimator.toggle(candidate, setting, seen)
         if is_better(seen, self.criteria):
             self.take(seen)
         elif is_first:
-            yield from instead(self, knob, setting)
+            yield from instead(self, candidate, setting)
 
     def _refine(self) -> Steps:
-        for knob in self.knobs:
-            if self.is_in(knob) and len(knob.settings) > 1:
-                if is_numeric(knob):
-                    yield from self._climb(knob)
+        for candidate in self.candidates:
+            if self.is_in(candidate) and len(candidate.settings) > 1:
+                if is_numeric(candidate):
+                    yield from self._climb(candidate)
                 else:
-                    for setting in knob.settings[: 1 + _MOST_REFINEMENTS]:
-                        yield from self._move(knob, setting)
+                    for setting in candidate.settings[: 1 + _MOST_REFINEMENTS]:
+                        yield from self._move(candidate, setting)
 
-    def _climb(self, knob: Candidate) -> Steps:
+    def _climb(self, candidate: Candidate) -> Steps:
         """Walk to a better neighbour in numeric order, up first, while it gets better."""
-        ladder = sorted(knob.settings)
-        start = ladder.index(dict(self.plan.settings)[knob.lever])
+        ladder = sorted(candidate.settings)
+        start = ladder.index(dict(self.plan.settings)[candidate.lever])
         left = _MOST_REFINEMENTS
         for path in (ladder[start + 1 :], ladder[:start][::-1]):
             for setting in path[:left]:
                 left -= 1
-                moved = yield from self._move(knob, setting)
+                moved = yield from self._move(candidate, setting)
                 if not moved:
                     break
-            if dict(self.plan.settings)[knob.lever] != ladder[start]:
+            if dict(self.plan.settings)[candidate.lever] != ladder[start]:
                 return
 
     def _move(
-        self, knob: Candidate, setting: Setting
+        self, candidate: Candidate, setting: Setting
     ) -> Generator[Proposal, Comparison | None, bool]:
-        candidate = self.plan.with_lever(knob.lever, setting)
-        if candidate == self.plan:
+        plan = self.plan.with_lever(candidate.lever, setting)
+        if plan == self.plan:
             return False
-        expected_log = self.estimator.move_log(knob)
+        expected_log = self.estimator.move_log(candidate)
         seen = yield from self.race(
-            Kind.REFINE, self.plan, candidate, lever=knob.lever, expected_log=expected_log
+            Kind.REFINE, self.plan, plan, lever=candidate.lever, expected_log=expected_log
         )
         if seen is None or not is_better(seen, self.criteria):
             return False
         self.take(seen)
-        self.moved[knob.lever] = seen
-        self.deciding.pop(knob.lever, None)  # that was about another setting
-        self.pruned.discard(knob.lever)
+        self.moved[candidate.lever] = seen
+        self.deciding.pop(candidate.lever, None)  # that was about another setting
+        self.pruned.discard(candidate.lever)
         return True
 
     # ---- two numbers at once
@@ -352,13 +365,11 @@ class SearchStrategy:
         """
         near = number_pairs(self.usable(), self.estimator, self.plan)
         for one, other, settings in islice(near, _MOST_PAIRS):
-            candidate = self.plan.with_lever(one.lever, settings[0]).with_lever(
-                other.lever, settings[1]
-            )
-            if len(self.plan.differing(candidate)) < 2:
+            plan = self.plan.with_lever(one.lever, settings[0]).with_lever(other.lever, settings[1])
+            if len(self.plan.differing(plan)) < 2:
                 continue
             expected_log = max(self.estimator.move_log(one), self.estimator.move_log(other))
-            seen = yield from self.race(Kind.PAIR, self.plan, candidate, expected_log=expected_log)
+            seen = yield from self.race(Kind.PAIR, self.plan, plan, expected_log=expected_log)
             if seen is not None and is_better(seen, self.criteria):
                 for lever in (one.lever, other.lever):
                     self.deciding[lever] = seen
@@ -369,8 +380,8 @@ class SearchStrategy:
     # ---- fewest levers win
 
     def _prune(self, *, cheap: bool = False) -> Steps:
-        """Race knobs' absence against their presence; where `cheap`, if no launch is needed."""
-        found = [k for k in self.knobs if self.is_in(k) and not self._is_settled(k.lever)]
+        """Race absence against presence; where `cheap`, of what needs no launch."""
+        found = [k for k in self.candidates if self.is_in(k) and not self._is_settled(k.lever)]
         levers = [k.lever for k in reversed(found) if not (cheap and k.scope is Scope.LAUNCH)]
         if len(levers) >= _GROUP_COUNT:
             yield from self._leave_out(levers[: len(levers) // 2])
@@ -404,43 +415,47 @@ class SearchStrategy:
 # ---- what findings name is raced first, the largest share before smaller ones
 
 
-def lead(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
+def race_named(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
     """Race what findings name: together where the phases differ, then what is not in yet."""
     together = _apart(_named(strategy.usable()))
     if len(together) > 1:
         seen = yield from strategy.race_bundle(together)
         if seen is not None and is_taken_whole(seen, strategy.criteria):
             strategy.take(seen)
-            strategy.deciding |= dict.fromkeys((knob.lever for knob in together), seen)
-    for knob in _named(strategy.usable()):
-        setting = knob.settings[0]
-        is_due = strategy.estimator.named_ratio(knob) >= strategy.criteria.least_ratio
-        if is_due and not strategy.is_in(knob) and not knob.redundant_with(setting, strategy.plan):
+            strategy.deciding |= dict.fromkeys((candidate.lever for candidate in together), seen)
+    for candidate in _named(strategy.usable()):
+        setting = candidate.settings[0]
+        is_due = strategy.estimator.named_ratio(candidate) >= strategy.criteria.least_ratio
+        if (
+            is_due
+            and not strategy.is_in(candidate)
+            and not candidate.redundant_with(setting, strategy.plan)
+        ):
             yield from strategy.attempt(
-                knob, setting, strategy.estimator.expected_log(knob, setting)
+                candidate, setting, strategy.estimator.expected_log(candidate, setting)
             )
 
 
-def _named(knobs: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return the knobs that findings name, largest share first.
+def _named(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return the candidates that findings name, largest share first.
 
     Of those of one share the one that promises most comes first, then the one that is switched
     most cheaply.
     """
 
-    def order(knob: Candidate) -> tuple[float, float, int]:
-        promise = knob.expected_log(knob.settings[0])
-        return -knob.named_ratio, -promise, SCOPES.index(knob.scope)
+    def order(candidate: Candidate) -> tuple[float, float, int]:
+        promise = candidate.expected_log(candidate.settings[0])
+        return -candidate.named_ratio, -promise, SCOPES.index(candidate.scope)
 
-    return sorted((knob for knob in knobs if knob.named_ratio), key=order)
+    return sorted((candidate for candidate in candidates if candidate.named_ratio), key=order)
 
 
-def _apart(knobs: Sequence[Candidate]) -> list[Candidate]:
-    """Return the knobs, in order, whose phases none before has: two cures of one ill conflict."""
+def _apart(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return those, in order, whose phases none before has: two cures of one ill conflict."""
     found: list[Candidate] = []
-    for knob in knobs:
-        if not any(knob.phases <= other.phases for other in found):
-            found.append(knob)
+    for candidate in candidates:
+        if not any(candidate.phases <= other.phases for other in found):
+            found.append(candidate)
     return found
 
 
@@ -452,7 +467,7 @@ _DOUBTED_RATIO = 1.06
 def doubt(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
     """Race a gain that is small or guessed once more: of many races some win by chance.
 
-    A plan that does not win again is left with the knobs that have won alone, then with none.
+    A plan that does not win again is left with the candidates that have won alone, then with none.
     """
     while strategy.plan.settings:
         grounds = {
@@ -474,36 +489,40 @@ def doubt(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, No
 _CHANCE_RATIO = 0.2
 
 
-def rivals(knob: Candidate, knobs: Sequence[Candidate]) -> list[Candidate]:
-    """Return the other knobs that act on the one phase that a knob acts on."""
-    if len(knob.phases) != 1:
+def rivals(candidate: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the other candidates that act on the one phase that a candidate acts on."""
+    if len(candidate.phases) != 1:
         return []
-    return [other for other in knobs if other.phases == knob.phases and other is not knob]
+    return [
+        other for other in candidates if other.phases == candidate.phases and other is not candidate
+    ]
 
 
 def instead(
-    strategy: SearchStrategy, knob: Candidate, setting: Setting
+    strategy: SearchStrategy, candidate: Candidate, setting: Setting
 ) -> Generator[Proposal, Comparison | None, None]:
-    """Race a knob that gave nothing beside the rivals that are in once in their place."""
-    levers = {other.lever for other in rivals(knob, strategy.knobs) if strategy.is_in(other)}
-    left_log = knob.limit_log(strategy.estimator.share_ratio(knob))
+    """Race a candidate that gave nothing beside the rivals that are in once in their place."""
+    levers = {
+        other.lever for other in rivals(candidate, strategy.candidates) if strategy.is_in(other)
+    }
+    left_log = candidate.limit_log(strategy.estimator.share_ratio(candidate))
     if not levers or left_log < log1p(strategy.criteria.least_ratio):
         return
     kept = frozenset(name for name, _ in strategy.plan.settings) - levers
-    candidate = strategy.plan.only(kept).with_lever(knob.lever, setting)
-    if knob.redundant_with(setting, candidate):
+    plan = strategy.plan.only(kept).with_lever(candidate.lever, setting)
+    if candidate.redundant_with(setting, plan):
         return
     seen = yield from strategy.race(
         Kind.TOGGLE,
         strategy.plan,
-        candidate,
-        lever=knob.lever,
+        plan,
+        lever=candidate.lever,
         expected_log=_CHANCE_RATIO * left_log,
     )
     if seen is None or not is_better(seen, strategy.criteria):
         return
     strategy.take(seen)
-    strategy.deciding[knob.lever] = seen
+    strategy.deciding[candidate.lever] = seen
     for lever in levers:
         strategy.deciding.pop(lever, None)
         strategy.replaced[lever] = seen

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from hasten.session.options import Options
 
 
-def find_knobs(
+def find_candidates(
     context: ScriptContext,
     options: Options,
     *,
     least_ratio: float,
-    begun: search.RaceStarted,
+    begun: search.SearchStarted,
     findings: Sequence[Finding] = (),
 ) -> tuple[tuple[search.Candidate, ...], tuple[LeverReport, ...]]:
     """Return the levers that are worth a trial, most promising first, and the others' rows.

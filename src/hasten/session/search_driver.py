@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # ended, or because memory holds only one, costs time alone.
 MOST_LAUNCHES_COUNT = 25
 _LEAST_RACE_S = 2.0
-_RACES_PER_KNOB = 3
+_RACES_PER_CANDIDATE = 3
 _CONFIRM_SHARE = 0.25
 # Where nobody says how long the training runs: a search should cost a twentieth of it at most,
 # and what runs for less than an hour is seldom tuned.
@@ -40,7 +40,7 @@ class SearchDriver:
 
     def __init__(
         self,
-        knobs: Sequence[search.Candidate],
+        candidates: Sequence[search.Candidate],
         journal: search.Journal,
         *,
         runner: TrialRunner,
@@ -54,7 +54,7 @@ class SearchDriver:
         self.short = self.hurried = False
         self.end_s = options.budget_s
         self._note = note
-        self._knobs = knobs
+        self._candidates = candidates
         self._journal = journal
         self._runner = runner
         self._races = races
@@ -69,7 +69,7 @@ class SearchDriver:
     @property
     def best(self) -> Plan:
         """The best plan so far."""
-        return search.incumbent(self._knobs, self._journal.history, criteria=self._criteria)
+        return search.incumbent(self._candidates, self._journal.history, criteria=self._criteria)
 
     @property
     def history(self) -> tuple[Comparison, ...]:
@@ -84,7 +84,7 @@ class SearchDriver:
         """
         limits = None if stopped else self._limits
         return search.rows(
-            self._knobs, self._journal.history, criteria=self._criteria, limits=limits
+            self._candidates, self._journal.history, criteria=self._criteria, limits=limits
         )
 
     @property
@@ -97,7 +97,7 @@ class SearchDriver:
         history = self._journal.history
         if self._journal.resumed_count:
             self._view.known(f"{self._journal.resumed_count} races are known from an earlier start")
-        races = _RACES_PER_KNOB * len(self._knobs)
+        races = _RACES_PER_CANDIDATE * len(self._candidates)
         best = self.best
         if best.settings:
             self._view.leads(best)
@@ -192,7 +192,7 @@ class SearchDriver:
 
     def _propose(self) -> search.Proposal | None:
         return search.propose(
-            self._knobs, self._journal.history, criteria=self._criteria, limits=self._limits
+            self._candidates, self._journal.history, criteria=self._criteria, limits=self._limits
         )
 
     def _propose_late(self) -> search.Proposal | None:
@@ -257,7 +257,7 @@ class SearchDriver:
 
     def _passed_over(self, reason: search.RefusalReason) -> list[search.Proposal]:
         passed = search.refusals(
-            self._knobs, self._journal.history, criteria=self._criteria, limits=self._limits
+            self._candidates, self._journal.history, criteria=self._criteria, limits=self._limits
         )
         return [one.asked for one in passed if one.reason is reason]
 

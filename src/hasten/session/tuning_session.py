@@ -27,7 +27,7 @@ from hasten.records import (
 from hasten.search.costs import LOOK_S, refuse_too_short
 from hasten.search.payback import blamed, passes_of, payback_of, savings, too_late, unpaid
 from hasten.session import setup
-from hasten.session.candidates import advice, find_knobs
+from hasten.session.candidates import advice, find_candidates
 from hasten.session.examine import examine
 from hasten.session.journals import open_journal
 from hasten.session.measured_costs import costs_of, first_costs
@@ -106,14 +106,14 @@ class TuningSession:
         ):
             self._runner = runner
             try:
-                journal = self._look(runner)
+                journal = self._watch(runner)
             except OutOfTime:
                 budget_s = self._options.budget_s
                 refuse_too_short(budget_s, self._spent_s(), first_costs(runner, self._spent_s()))
                 raise
-            return self._story(journal)
+            return self._search(journal)
 
-    def _look(self, runner: TrialRunner) -> search.Journal:
+    def _watch(self, runner: TrialRunner) -> search.Journal:
         """Watch the script as it is, and find what may be tried on it."""
         self._view.stage("baseline", "starting the script as it is")
         runner.trial(self._options.applied)
@@ -143,30 +143,31 @@ class TuningSession:
         journal = open_journal(
             self._workload, self._options, self._machine, torch=str(traits.get("torch"))
         )
-        self._knobs, rows = find_knobs(
+        self._candidates, rows = find_candidates(
             self._context, self._options, least_ratio=LEAST_RATIO,
             begun=journal.begun, findings=self._diagnosis.findings,
         )  # fmt: skip
         self._rows = [*rows]
         self._left_out = rows
-        if not self._knobs:
+        if not self._candidates:
             self._notes.append("No lever can reach 2% here: see why each was left out.")
         self._journal = journal
         # A closer look leaves marks: a large block that a probe frees makes glibc keep what the
         # script frees, and this child would be faster than any run of the script.
         runner.clear()
         journal.settle(
-            search.RaceStarted(
-                settings={knob.lever: knob.settings for knob in self._knobs},
-                named={k.lever: k.named_ratio for k in self._knobs if k.named_ratio},
+            search.SearchStarted(
+                settings={candidate.lever: candidate.settings for candidate in self._candidates},
+                named={k.lever: k.named_ratio for k in self._candidates if k.named_ratio},
             )
         )
         return journal
 
-    def _story(self, journal: search.Journal) -> Tuning:
+    def _search(self, journal: search.Journal) -> Tuning:
         self._driver = SearchDriver(
-            self._knobs, journal, runner=self._runner, races=self._races, options=self._options,
-            view=self._view, costs=self._costs, spent_s=self._spent_s, note=self._notes.append,
+            self._candidates, journal, runner=self._runner, races=self._races,
+            options=self._options, view=self._view, costs=self._costs, spent_s=self._spent_s,
+            note=self._notes.append,
         )  # fmt: skip
         self._driver.check_the_budget()
         try:
@@ -227,7 +228,7 @@ class TuningSession:
                     whole = passes.whole if passes else seen.speedup
                     self._notes += savings(payback, whole.mid_ratio, training_s, self._spent_s())
                     return self._result(plan, proof, tuned=self._after(plan, seen), confirmed=seen)
-            self._retell(plan.differing(rest), Outcome.DROPPED, lost)
+            self._decide(plan.differing(rest), Outcome.DROPPED, lost)
             self._surviving, self._proved, plan = rest, None, rest
         # Nothing helps; what the user set by hand is judged nevertheless.
         return self._result(*self._prove(Plan()))
@@ -311,17 +312,17 @@ class TuningSession:
         self._surviving = judge.plan
         if judge.fails_alone:
             lost = _Lost(None, f"{self._options.applied} fails alone")
-            self._retell(plan.differing(Plan()), Outcome.DROPPED, lost)
+            self._decide(plan.differing(Plan()), Outcome.DROPPED, lost)
             return
         for lever, why in judge.rejected.items():
             lost = _Lost(Reason.FAILED_GATE, f"faster, but {why}")
-            self._retell(frozenset({lever}), Outcome.REJECTED, lost)
+            self._decide(frozenset({lever}), Outcome.REJECTED, lost)
             self._view.known(f"rejected {lever}: {why}")
 
     def _give_up(self, plan: Plan, failure: Unprovable) -> Plan:
         """Leave every lever out where it is the script itself that cannot be recorded."""
         lost = _Lost(Reason.UNPROVED, "faster, but not proved")
-        self._retell(plan.differing(Plan()), Outcome.DROPPED, lost)
+        self._decide(plan.differing(Plan()), Outcome.DROPPED, lost)
         faster = f"{plan} is faster, but nothing" if plan.settings else "Nothing"
         self._notes.append(f"{faster} can be proved here: {failure}")
         return Plan()
@@ -378,7 +379,7 @@ class TuningSession:
         late = blamed(plan, self._driver.history, later_s=later_s)
         return plan.only(frozenset(name for name, _ in plan.settings) - late)
 
-    def _retell(self, levers: frozenset[str], outcome: Outcome, lost: _Lost) -> None:
+    def _decide(self, levers: frozenset[str], outcome: Outcome, lost: _Lost) -> None:
         self._rows = [
             replace(row, outcome=outcome, why=lost.why, reason=lost.reason)
             if row.lever in levers

@@ -42,7 +42,7 @@ _PATIENCE_COUNT = 8  # batches that may leave the dataset changed: it opens file
 _DEEPEST, _MOST_MEMBERS = 3, 64
 
 
-class _Knob(NamedTuple):
+class _ThreadCount(NamedTuple):
     """The thread count of one library."""
 
     read: Callable[[], int]
@@ -62,15 +62,15 @@ def _loaded() -> Iterator[tuple[str, ctypes.CDLL]]:
                 yield os.path.basename(path), library
 
 
-def _knobs() -> Iterator[_Knob]:
+def _settings() -> Iterator[_ThreadCount]:
     for name, library in _loaded():
         for pattern, read, put in _FUNCTIONS:
             if re.search(pattern, name) and hasattr(library, read) and hasattr(library, put):
-                yield _Knob(getattr(library, read), getattr(library, put))
+                yield _ThreadCount(getattr(library, read), getattr(library, put))
                 break
     opencv = sys.modules.get("cv2")
     if opencv is not None and hasattr(opencv, "setNumThreads"):
-        yield _Knob(opencv.getNumThreads, opencv.setNumThreads)
+        yield _ThreadCount(opencv.getNumThreads, opencv.setNumThreads)
 
 
 def limit(count: int) -> Callable[[], None]:
@@ -82,15 +82,15 @@ def limit(count: int) -> Callable[[], None]:
     import torch
 
     torch_count = torch.get_num_threads()
-    before = [(knob, knob.read()) for knob in _knobs()]
-    for knob, own in before:
+    before = [(each, each.read()) for each in _settings()]
+    for each, own in before:
         if own > count:
-            knob.put(count)
+            each.put(count)
 
     def undo() -> None:
-        for knob, own in before:
+        for each, own in before:
             if own > count:
-                knob.put(own)
+                each.put(own)
 
     if torch.get_num_threads() != torch_count:
         torch.set_num_threads(torch_count)
