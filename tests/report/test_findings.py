@@ -20,7 +20,7 @@ def test_a_hot_line_shows_its_place_phase_call_and_source(diagnosis, workload) -
     assert "images = slow(images)" in text
 
 
-def test_the_eight_dearest_lines_are_shown_and_the_rest_is_counted(diagnosis, workload) -> None:
+def test_the_eight_costliest_lines_are_shown_and_the_rest_is_counted(diagnosis, workload) -> None:
     place = diagnosis.hot_lines[0].place
     many = tuple(
         HotLine(place=replace(place, line=at), share_ratio=at / 100) for at in range(3, 14)

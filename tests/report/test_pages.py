@@ -49,7 +49,7 @@ def test_a_wheel_carries_the_pages_of_the_repository():
     assert wheel["wheel"]["force-include"] == {"docs/findings": target}
 
 
-def test_the_report_names_the_page_of_the_dearest_finding(diagnosis):
+def test_the_report_names_the_page_of_the_costliest_finding(diagnosis):
     console = Console(width=80)
     with console.capture() as capture:
         for part in findings.told(diagnosis):

@@ -26,7 +26,7 @@ def discover() -> Mapping[str, Symptom]:
 
 
 def diagnose(case: Case) -> tuple[Finding, ...]:
-    """Return what a case shows, dearest first; what has no share comes last.
+    """Return what a case shows, costliest first; what has no share comes last.
 
     A symptom that raises shows nothing; the others are told without it.
     """

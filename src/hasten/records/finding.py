@@ -70,8 +70,8 @@ class Diagnosis:
     """What a look at the running script found, beside its profile.
 
     Attributes:
-        findings: dearest first.
-        hot_lines: lines of the user's code that cost more than 2% of the loop, dearest first.
+        findings: costliest first.
+        hot_lines: lines of the user's code that cost more than 2% of the loop, costliest first.
         steps: the steps that were watched, in order.
     """
 

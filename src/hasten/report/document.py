@@ -136,7 +136,7 @@ def _plain(record: object) -> Any:
 
 
 def findings(diagnosis: Diagnosis | None) -> list[dict[str, Any]]:
-    """Return findings as the document writes them, dearest first."""
+    """Return findings as the document writes them, costliest first."""
     return [
         {
             "id": finding.name,

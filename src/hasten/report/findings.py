@@ -53,10 +53,10 @@ def place(where: Place) -> str:
 
 
 def lines(diagnosis: Diagnosis, workload: Workload) -> list[RenderableType]:
-    """List the dearest lines of the user's code, relative to where it runs."""
+    """List the costliest lines of the user's code, relative to where it runs."""
     parts: list[RenderableType] = []
-    dearest = sorted(diagnosis.hot_lines, key=lambda hot: -hot.share_ratio)
-    for hot in dearest[:_SHOWN_LINES]:
+    costliest = sorted(diagnosis.hot_lines, key=lambda hot: -hot.share_ratio)
+    for hot in costliest[:_SHOWN_LINES]:
         path = os.path.relpath(hot.place.path, workload.cwd)
         line = Text(f"{percent(hot.share_ratio):>6}  ", "bold")
         line.append(f"{path}:{hot.place.line}")
@@ -64,8 +64,8 @@ def lines(diagnosis: Diagnosis, workload: Workload) -> list[RenderableType]:
         parts.append(line)
         if hot.place.source:
             parts.append(indented(prose(hot.place.source, "cyan")))
-    if len(dearest) > _SHOWN_LINES:
-        parts.append(indented(prose(f"and {len(dearest) - _SHOWN_LINES} more", "dim")))
+    if len(costliest) > _SHOWN_LINES:
+        parts.append(indented(prose(f"and {len(costliest) - _SHOWN_LINES} more", "dim")))
     return parts
 
 

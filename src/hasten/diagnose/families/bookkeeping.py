@@ -37,7 +37,7 @@ def _per_parameter_loops(case: Case) -> Finding | None:
     share = share_of(case, [sum(each) for each in zip(*parts, strict=True)])
     if share is None:
         return None
-    dearest = sorted(loops, key=lambda loop: -fmean(loop["seconds"]))
+    costliest = sorted(loops, key=lambda loop: -fmean(loop["seconds"]))
     count = sum(loop["count"] for loop in loops)
     tensors_count = max(loop["tensors_count"] for loop in loops)
     is_optimizer = fmean(in_optimizer_s or [0.0]) >= fmean(by_hand_s or [0.0])
@@ -54,7 +54,7 @@ def _per_parameter_loops(case: Case) -> Finding | None:
             if is_optimizer
             else "Go over all tensors at once: torch._foreach_mul_, _foreach_lerp_ and the like."
         ),
-        places=places_of((loop["path"], loop["line"]) for loop in dearest),
+        places=places_of((loop["path"], loop["line"]) for loop in costliest),
     )
 
 

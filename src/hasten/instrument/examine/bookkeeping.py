@@ -121,12 +121,12 @@ class Bookkeeping:
         """Step out of the way."""
         for undo in reversed(self._undos):
             undo()
-        dearest = sorted(self._places_ns, key=self._places_ns.__getitem__, reverse=True)
+        costliest = sorted(self._places_ns, key=self._places_ns.__getitem__, reverse=True)
         steps_count = max(1, len(self._found_s["reporting"]))
         return {
             "reporting_s": self._found_s["reporting"],
             "reports_count": self._call_count / steps_count,
-            "places": dearest[:_PLACE_COUNT],
+            "places": costliest[:_PLACE_COUNT],
             "traceback_s": self._found_s["traceback"],
             "debug_places": self._watch.debug_lines[:_PLACE_COUNT],
             "recording_s": _recording_s(),

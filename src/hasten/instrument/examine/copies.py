@@ -33,7 +33,7 @@ class _Copy:
             self.lines[place] = self.lines.get(place, 0.0) + taken_s
 
     def read(self, step_count: int) -> dict[str, Any] | None:
-        """Return seconds per step and the lines, dearest first; None without a copy.
+        """Return seconds per step and the lines, costliest first; None without a copy.
 
         A copy waits for the kernels before it, and that is no cost of the copy. The fastest one
         met nobody, so no copy is charged with more than its bytes take at that rate.

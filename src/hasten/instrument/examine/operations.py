@@ -202,16 +202,16 @@ def _wait_for(args: Any) -> None:
 
 
 def _places(tallies: list[OperationProfile], kinds: list[str]) -> dict[str, list[Place]]:
-    """Return the dearest lines of each kind of work, of denormal numbers and of page faults."""
-    found = {kind: _dearest(tally.places_ns.get(kind, {}) for tally in tallies) for kind in kinds}
-    found["denormals"] = _dearest(tally.denormal_ns for tally in tallies)
+    """Return the costliest lines of each kind of work, of denormal numbers and of page faults."""
+    found = {kind: _costliest(tally.places_ns.get(kind, {}) for tally in tallies) for kind in kinds}
+    found["denormals"] = _costliest(tally.denormal_ns for tally in tallies)
     # Most may lie outside of all operations, and lines with few of them are not to be blamed.
     least_count = _LEAST_FAULTS_RATIO * sum(tally.faults_count for tally in tallies)
-    found["faults"] = _dearest((tally.faulting for tally in tallies), least_count)
+    found["faults"] = _costliest((tally.faulting for tally in tallies), least_count)
     return found
 
 
-def _dearest(costs: Iterable[Mapping[Place, float]], least: float = 0.0) -> list[Place]:
+def _costliest(costs: Iterable[Mapping[Place, float]], least: float = 0.0) -> list[Place]:
     """Return the lines that cost most over all steps, and more than the least."""
     sums: dict[Place, float] = {}
     for one in costs:

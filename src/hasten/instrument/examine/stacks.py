@@ -94,7 +94,7 @@ class Stacks:
         self._after_forward = False
 
     def end(self) -> dict[str, Any]:
-        """Stop looking; return the lines that cost time, dearest first, and counts of samples."""
+        """Stop looking; return the lines that cost time, costliest first, and counts of samples."""
         if self._pulse is not None:
             self._pulse.end()
         self._settle(Phase.OTHER)
@@ -110,7 +110,7 @@ class Stacks:
 
 
 def summarised(samples: Counter[Sample]) -> Iterator[dict[str, Any]]:
-    """Yield each line with at least 2% of the samples, dearest first.
+    """Yield each line with at least 2% of the samples, costliest first.
 
     Args:
         samples: how often each was seen; one without a path counts for the whole alone.
