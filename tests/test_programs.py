@@ -1,0 +1,47 @@
+"""The programs that no user starts, benchmarks and the corpus, still run: renames reach them, too."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.child
+
+ROOT = Path(__file__).parents[1]
+PROGRAMS = sorted(
+    path.relative_to(ROOT)
+    for path in [*(ROOT / "benchmarks").glob("*.py"), ROOT / "tests/corpus/runner.py"]
+    if "ArgumentParser" in path.read_text()
+)
+
+
+def started(*words):
+    argv = [sys.executable, *map(str, words)]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+def test_a_program_says_what_it_takes(program) -> None:
+    done = started(program, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage:" in done.stdout
+
+
+def test_the_corpus_writes_its_table(tmp_path) -> None:
+    table = tmp_path / "table.md"
+    words = ["ordinary/labels_in_a_table", "--set", "malloc_retention=true", "--table", table]
+    done = started("tests/corpus/runner.py", *words)
+    assert done.returncode == 0, done.stderr
+    assert "1 scripts, 1 comparisons, 0 differ" in done.stdout
+    assert "labels_in_a_table" in table.read_text()
+
+
+def test_the_loader_benchmark_writes_its_page(tmp_path) -> None:
+    words = ["--quick", "--no-peers", "--only", "rows", "--out", tmp_path]
+    done = started("benchmarks/loader.py", *words)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads((tmp_path / "loader.json").read_text())["cases"]
+    assert "failed" not in row
+    assert "rows" in (tmp_path / "loader.md").read_text()
