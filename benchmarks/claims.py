@@ -7,6 +7,7 @@
     python benchmarks/claims.py CHECKOUTS --aa 20         # tunings where nothing helps
     python benchmarks/claims.py CHECKOUTS --same 10       # ten tunings of each of four scripts
     python benchmarks/claims.py CHECKOUTS --neighbour busy --neighbour bursty
+    python benchmarks/claims.py CHECKOUTS --healed        # made scripts beside a cure by hand
 
 Each script is tuned, its folder compared, and then it runs by plain python and by `hasten run` in
 turn. The ruler (`ruler/sitecustomize.py`) is torch's own hook on optimizer steps; the wall clock is
@@ -184,26 +185,35 @@ def parts(ends: list[int], pass_steps: int | None) -> dict[str, float]:
     return found
 
 
+def own(entry: dict[str, Any]) -> list[str]:
+    """Return the words of a run to its end."""
+    return [entry["file"], *entry["short"]]
+
+
+def under(plan: Path, entry: dict[str, Any]) -> list[str]:
+    """Return the words of the same run under a plan."""
+    return ["-m", "hasten", "run", "--quiet", "--force", "--plan", str(plan), *own(entry)]
+
+
 def race(
-    entry: dict[str, Any], folder: Path, plans: dict[str, Path], rounds: int, coin: random.Random
+    entry: dict[str, Any], folder: Path, others: dict[str, list[str]], asked: argparse.Namespace
 ) -> dict[str, dict[str, Any]]:
-    """Run plainly and under each plan in turn; return ratios of each part, round by round."""
-    own = [entry["file"], *entry["short"]]
-    under = ["-m", "hasten", "run", "--quiet", "--force", "--plan"]
-    commands = {"": own} | {name: [*under, str(plan), *own] for name, plan in plans.items()}
-    logs: dict[str, dict[str, list[float]]] = {name: {} for name in plans}
+    """Run plainly and by each other command in turn; return ratios of parts, round by round."""
+    rounds, coin = asked.rounds, random.Random(3)
+    commands = {"": own(entry)} | others
+    logs: dict[str, dict[str, list[float]]] = {name: {} for name in others}
     failed, plain = set(), {}
     for number in range(rounds):
         names = coin.sample(sorted(commands.keys() - failed), len(commands) - len(failed))
         seen = {name: timed(entry, commands[name], folder) for name in names}
         failed |= {name for name, parts_s in seen.items() if parts_s is None}
         plain = seen.get("") or {}
-        for name in plans.keys() - failed if plain else ():
+        for name in others.keys() - failed if plain else ():
             for part in plain.keys() & seen[name].keys():
                 logs[name].setdefault(part, []).append(log(plain[part] / seen[name][part]))
             print(f"  round {number + 1}: {name} " + told(logs[name], number), flush=True)
     found = {}
-    for name in plans:
+    for name in others:
         ratios = {part: ratio(logs[name][part]) for part in PARTS if part in logs[name]}
         found[name] = {"ratios": ratios, "step_count": plain.get("steps", 0)}
         if {"", name} & failed:
@@ -239,7 +249,7 @@ def measure(
         if row["plan"] and plan.exists():
             row["plan_file"] = plan.read_text()
             if runs:
-                row |= race(entry, folder, {"run": plan}, asked.rounds, random.Random(3))["run"]
+                row |= race(entry, folder, {"run": under(plan, entry)}, asked)["run"]
                 row["whole"] = whole(found, row.get("step_count", 0)) or row["published"]
     return row
 
@@ -249,13 +259,38 @@ def race_again(
 ) -> dict[str, Any]:
     """Hold the different plans of several tunings of a script against one another."""
     with tempfile.TemporaryDirectory() as scratch:
-        plans = {}
+        plans: dict[str, list[str]] = {}
         for row in tuned:
             if (words := claims_page.plan(row)) not in plans and "plan_file" in row:
-                plans[words] = Path(scratch, f"{len(plans)}.toml")
-                plans[words].write_text(row["plan_file"])
+                plan = Path(scratch, f"{len(plans)}.toml")
+                plan.write_text(row["plan_file"])
+                plans[words] = under(plan, entry)
         folder = (asked.checkouts / entry["folder"]).resolve()
-        return race(entry, folder, plans, asked.rounds, random.Random(3)) if plans else {}
+        return race(entry, folder, plans, asked) if plans else {}
+
+
+def heal(
+    entry: dict[str, Any], cures: dict[str, Any], asked: argparse.Namespace, rows: dict[str, Any]
+) -> dict[str, Any]:
+    """Hold what `run` gives a made script, by its claim, against a cure by hand."""
+    cure, tuned = cures[entry["name"]], rows[f"claims/{entry['name']}"]
+    folder = (asked.checkouts / entry["folder"]).resolve()
+    text = (folder / entry["file"]).read_text()
+    for before, after in cure["edits"]:
+        if text.count(before) != 1:
+            raise SystemExit(f"{entry['file']} has changed: {before!r} stands in healed.json.")
+        text = text.replace(before, after)
+    healed = folder / f"healed_{entry['file']}"
+    healed.write_text(text)
+    with tempfile.TemporaryDirectory() as scratch:
+        others = {"by hand": own(entry | {"file": healed.name})}
+        if tuned.get("plan") and "plan_file" in tuned:
+            plan = Path(scratch, "hasten.toml")
+            plan.write_text(tuned["plan_file"])
+            others["run"] = under(plan, entry)
+        seen = race(entry, folder, others, asked)
+    return {"script": entry["name"], "cure": cure["cure"], "confirmed": tuned.get("confirmed"),
+            "plan": tuned.get("plan", {})} | seen  # fmt: skip
 
 
 Work = tuple[str, "Callable[[dict[str, Any]], dict[str, Any]]"]
@@ -281,7 +316,10 @@ def todo(asked: argparse.Namespace) -> Iterator[Work]:
         )
     for kind in asked.neighbour:
         yield from ((f"noise/{kind}/{e['name']}", tuned(e, kind, runs=True)) for e in steady)
-    if not (asked.aa or asked.same):
+    cures = json.loads((HERE / "healed.json").read_text()) if asked.healed else {}
+    for entry in (entry for entry in found if entry["name"] in cures):
+        yield f"healed/{entry['name']}", lambda rows, e=entry: heal(e, cures, asked, rows)
+    if not (asked.aa or asked.same or asked.healed):
         yield from ((f"claims/{entry['name']}", tuned(entry, runs=True)) for entry in found)
 
 
@@ -298,6 +336,7 @@ def main() -> None:
     parser.add_argument("--aa", type=int, default=0, help="tunings where nothing helps")
     parser.add_argument("--same", type=int, default=0, help="tunings of each of four scripts")
     parser.add_argument("--neighbour", action="append", default=[], choices=sorted(NEIGHBOURS))
+    parser.add_argument("--healed", action="store_true", help="beside a cure by hand")
     parser.add_argument("--out", type=Path, default=HERE)
     asked = parser.parse_args()
     asked.checkouts.mkdir(parents=True, exist_ok=True)

@@ -44,6 +44,7 @@ def render(found: Mapping[str, Any]) -> str:
     page += still(kinds["aa"].values()) if kinds["aa"] else ""
     page += same(kinds["same"].values(), kinds["plans"]) if kinds["same"] else ""
     page += noise(kinds["noise"].values(), kinds["claims"]) if kinds["noise"] else ""
+    page += healed(kinds["healed"].values()) if kinds["healed"] else ""
     return page + "\nReproduce with `make bench-claims CHECKOUTS=folder`.\n"
 
 
@@ -155,5 +156,25 @@ def noise(rows: Iterable[Mapping[str, Any]], quiet: Mapping[str, Any]) -> str:
         page += (
             f"| {row['script']} | {row['neighbour']} | {plan(row)} | {gain(row):.2f}x | "
             f"{best:.2f}x | {share} |\n"
+        )
+    return page
+
+
+def healed(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return what `run` gives sick scripts beside a cure by hand."""
+    page = (
+        "\n## Beside a cure by hand\n\nThe real loops of made scripts under the plan of `tune`, and"
+    )
+    page += " of the same scripts healed by hand as somebody would who knows what ails them.\n"
+    page += "*share* is of the log gain.\n\n"
+    page += "| script | cure by hand | by hand | plan | loop | share |\n|---|---|---|---|---|---|\n"
+    for row in rows:
+        own, by_hand = (row.get(name, {}).get("ratios", {}) for name in ("run", "by hand"))
+        best = by_hand["loop"]["mid"] if "loop" in by_hand else 1.0
+        got = own["loop"]["mid"] if "loop" in own else 1.0
+        share = f"{log(got) / log(best):.2f}" if best > 1.0 else ""
+        page += (
+            f"| {row['script']} | {row['cure']} | {ratio_cell(by_hand.get('loop'))} | "
+            f"{plan(row)} | {ratio_cell(own.get('loop'))} | {share} |\n"
         )
     return page
