@@ -273,7 +273,7 @@ def heal(
     entry: dict[str, Any], cures: dict[str, Any], asked: argparse.Namespace, rows: dict[str, Any]
 ) -> dict[str, Any]:
     """Hold what `run` gives a made script, by its claim, against a cure by hand."""
-    cure, tuned = cures[entry["name"]], rows[f"claims/{entry['name']}"]
+    cure, tuned = cures[entry["name"]], rows.get(f"claims/{entry['name']}", {})
     folder = (asked.checkouts / entry["folder"]).resolve()
     text = (folder / entry["file"]).read_text()
     for before, after in cure["edits"]:
