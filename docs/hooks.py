@@ -126,8 +126,8 @@ def finding_index() -> str:
     return "\n\n".join(
         [
             "# Findings",
-            "What `hasten profile` and `hasten tune` can find. Each is told only where its cost "
-            "was measured; `hasten findings NAME` shows its page on the terminal.",
+            "What `hasten profile` and `hasten tune` can find. Each is reported only where its "
+            "cost was measured; `hasten findings NAME` shows its page on the terminal.",
             table(("finding", "what you notice", "levers", "needs"), rows),
         ]
     )
