@@ -10,7 +10,7 @@ from hasten.diagnose.shares import ratio_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hasten.records import HotLine, Interval, Machine, Phase, Profile, Step
+    from hasten.records import HotLine, Interval, Machine, Profile, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +51,3 @@ class Case:
         if len(walls) < 2 or not sum(walls):
             return None
         return ratio_of(seconds[: len(walls)], walls)
-
-    def phase_share(self, *phases: Phase) -> Interval | None:
-        """Return the share of the examined steps that `phases` took."""
-        return self.share(
-            [sum(step.phase_ns.get(p, 0) for p in phases) * 1e-9 for step in self.steps]
-        )

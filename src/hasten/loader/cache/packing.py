@@ -36,7 +36,7 @@ def pack(value: Any, note: Any = None) -> list[Any]:
         note: plain values that can be read without building the rest.
 
     Raises:
-        Strange: it holds something else.
+        Unpackable: it holds something else.
     """
     found = places(value)
     if len(set(found)) < len(found):

@@ -26,7 +26,6 @@ GENERATORS = {"Generator", "RandomState", "Random"}
 _UNBOUND = ("method_descriptor", "wrapper_descriptor")
 _READ_MODES = {"r", "rb", "rt", "br", "tr", "r:gz", "c"}
 _OPENING = {"open", "File", "memmap", "ZipFile"}
-_NUMBERS = (int, float, complex, bool, str, bytes)
 _COPYING = ("copy", "deepcopy")
 _DRAWING = (
     "random", "numpy.random", "torch", "torch.nn.functional", "torchvision.transforms.transforms",

@@ -37,11 +37,6 @@ def is_container(one: Any) -> bool:
     return elements(one) is not None and not is_user_class(type(one))
 
 
-def is_indexer(kind: type) -> bool:
-    """Return whether a class is what `frame.loc` returns."""
-    return kind.__name__ in _INDEXERS
-
-
 def is_known(one: Any) -> bool:
     """Return whether reading an object changes nothing, in this process or in another."""
     if is_atomic(one) or is_container(one):
