@@ -6,7 +6,7 @@ import pytest
 
 from hasten.compare import signed_rank_interval
 from hasten.lever import discover
-from hasten.records import Entry, Plan, Scope, Workload
+from hasten.records import Entry, Phase, Plan, Scope, Workload
 from hasten.testing import FakeScript, steady
 from hasten.trials.blocks import settle_count
 from hasten.trials.process import Isolation
@@ -236,3 +236,10 @@ def test_the_first_start_counts_only_while_it_is_the_only_one() -> None:
         script.start_s = 2.0
         own.prepare(Plan(), Plan())
         assert own.start_s == pytest.approx(2.0, abs=0.1)
+
+
+def test_steps_that_are_watched_tell_what_passes_outside_of_steps() -> None:
+    phases = {Phase.FORWARD: 0.01, Phase.EVALUATION: 0.02}
+    with runner(FakeScript(cost=lambda plan: 0.01, phases=lambda plan: phases)) as own:
+        own.steps(Plan(), 4)
+        assert own.statistics.outside_s == pytest.approx(0.02)

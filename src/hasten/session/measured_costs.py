@@ -65,5 +65,5 @@ def costs_of(
         wave_count=wave_count(_USUAL if proved is None else effects(proved)),
         busy_ratio=busy_ratio,
         cycle_count=runner.cycle_count,
-        pass_count=runner.statistics.pass_count,
+        pass_count=runner.rhythm.pass_count,
     )

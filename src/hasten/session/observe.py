@@ -43,7 +43,7 @@ def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -
         runner.steps(plan, count)
     if step_count is None:
         step_count = watch_count(
-            runner.step_s, cycle_count=runner.cycle_count, pass_count=runner.statistics.pass_count
+            runner.step_s, cycle_count=runner.cycle_count, pass_count=runner.rhythm.pass_count
         )
         if runner.life_count is not None:
             step_count = max(2, min(step_count, runner.life_count // 2))

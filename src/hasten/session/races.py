@@ -111,7 +111,7 @@ class Races:
 
     def _neighbours(self, block_count: int) -> Sequence[Pair]:
         """Return pairs of neighbouring blocks of the profile; none where there are too few."""
-        pairs = self._runner.statistics.neighbours(block_count)
+        pairs = self._runner.rhythm.neighbours(block_count)
         return pairs if len(pairs) >= _NEIGHBOURS_LEAST_COUNT else ()
 
     def _launches_noise(self) -> Noise:
@@ -151,7 +151,7 @@ class Races:
         """Return the seconds that go by before the first pair of a race."""
         own, other = (self.with_applied(p) for p in (proposal.baseline, proposal.candidate))
         compile_s = 0.0
-        if not self._runner.statistics.has_compiled(other):
+        if not self._runner.starts.has_compiled(other):
             compile_s = sum(lever.start_ratio for lever, _ in lookup(other)) * self._runner.start_s
         return self._runner.prepare_s(own, other) + compile_s
 
@@ -225,7 +225,7 @@ class Races:
 
     def _later_s(self, baseline: Plan, candidate: Plan) -> float | None:
         self._note_costs(baseline, candidate)
-        return self._runner.statistics.later_s(baseline, candidate)
+        return self._runner.starts.later_s(baseline, candidate)
 
     def _note_costs(self, *plans: Plan) -> None:
         with suppress(OutOfTime, *TRIAL_FAILURES):  # a script may end just now; the race is over

@@ -363,10 +363,10 @@ class TuningSession:
 
     def _payback(self, plan: Plan, speedup: Interval) -> Payback | None:
         own, other = self._options.applied, self._races.with_applied(plan)
-        statistics = self._runner.statistics
+        starts = self._runner.starts
         return payback_of(
-            statistics.later_s(own, other),
-            first_pass_s=statistics.first_pass_s(own, other),
+            starts.later_s(own, other),
+            first_pass_s=starts.first_pass_s(own, other),
             step_s=self._baseline.step_s,
             speedup_ratio=speedup.mid_ratio,
         )
@@ -374,7 +374,7 @@ class TuningSession:
     def _early_part(self, plan: Plan) -> Plan:
         """Return the levers that do not make the start late."""
         other = self._races.with_applied(plan)
-        later_s = self._runner.statistics.later_s(self._options.applied, other) or 0.0
+        later_s = self._runner.starts.later_s(self._options.applied, other) or 0.0
         late = blamed(plan, self._driver.history, later_s=later_s)
         return plan.only(frozenset(name for name, _ in plan.settings) - late)
 
@@ -439,7 +439,7 @@ class TuningSession:
         cost_s = median(pair.baseline_s for pair in seen.pairs)
         return passes_of(
             self._context.traits, seen.speedup, step_s=cost_s * self._baseline.sample_count,
-            longer_s=self._runner.statistics.first_pass_s(own, other),
+            longer_s=self._runner.starts.first_pass_s(own, other),
             outside_s=self._runner.statistics.outside_s,
             training_s=self._options.training_s, life_count=self._runner.life_count,
         )  # fmt: skip

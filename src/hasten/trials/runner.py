@@ -18,7 +18,7 @@ from hasten.trials.blocks import (
     settle_count,
     shape_of,
 )
-from hasten.trials.plan_statistics import PlanStatistics
+from hasten.trials.plan_statistics import PlanStatistics, ScriptRhythm, StartCosts
 from hasten.trials.trial_process import TrialProcess, too_short
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class TrialRunner:
         self._patience_s = patience_s
         self._available_bytes = available_bytes
         self._make_trial = make_trial
+        self.starts, self.rhythm = StartCosts(), ScriptRhythm()
         self.statistics = PlanStatistics()
         self.notes: tuple[str, ...] = ()  # what the isolation could not do in full
         self._slots: list[TrialProcess | None] = [None, None]
@@ -129,7 +130,7 @@ class TrialRunner:
             for slot, trial in trials.items():
                 trial.begin()
                 self.notes = tuple(dict.fromkeys((*self.notes, *trial.notes)))
-                self.statistics.started(plans[slot], trial.start_s)
+                self.starts.started(plans[slot], trial.start_s)
                 self.step_s = self.step_s or trial.first_step_s
             for (slot, plan), trial in zip(plans.items(), trials.values(), strict=True):
                 trial.switch((plan,))
@@ -163,7 +164,7 @@ class TrialRunner:
         """Return what a child under `plan` says of itself."""
         found = self.trial(plan).ask(ReadTraits(), TraitsRead, self._patience_s)
         self.cycle_count = int(found.traits["cycle_count"])
-        self.statistics.know_passes(found.traits)
+        self.rhythm.know_passes(found.traits)
         return found
 
     def check_memory(self, resident_bytes: float) -> None:
@@ -176,7 +177,7 @@ class TrialRunner:
     @property
     def start_s(self) -> float:
         """Seconds from a launch to the first step; the very first one had to read the disk."""
-        return self.statistics.start_s
+        return self.starts.start_s
 
     def launch_s(self, plan: Plan) -> float:
         """Return about how long it takes until a new child is warm under `plan`."""
@@ -209,7 +210,7 @@ class TrialRunner:
             if plan in plans and (trial := self._slots[slot]) is not None:
                 trial.resume()
                 facts = trial.ask(ReadTraits(), TraitsRead, self._patience_s)
-                self.statistics.paid_once(plan, trial, facts)
+                self.starts.paid_once(plan, trial, facts)
 
     def pair_s(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> float:
         """Return about how long a pair takes, with the launches that a short life costs."""
@@ -231,7 +232,8 @@ class TrialRunner:
         (steps,), after = trial.turns([Turn(0, 0, count, True)], timeout_s=self.timeout_s(count))
         used = {name: after[name] - before[name] for name in ("faults_count", "cpu_s")}
         self.step_s = sum(step.wall_s for step in steps) / len(steps)
-        self.statistics.watched(plan, steps)
+        self.rhythm.watched(plan, steps)
+        self.statistics.saw(steps)
         return steps, {**used, "peak_rss_bytes": after["peak_rss_bytes"]}
 
     def pairs(
@@ -261,7 +263,8 @@ class TrialRunner:
 
     def prepare(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> None:
         """Bring the children of a comparison to life and settle them, outside every clock."""
-        self.statistics.know_late(baseline, candidate)
+        for plan in (baseline, candidate):
+            self.rhythm.know_late(plan, self.statistics.phase_s(plan) or {})
 
         def sit() -> None:
             if not self.shape(baseline, candidate, apart=apart).relay:
@@ -279,9 +282,9 @@ class TrialRunner:
         """Return how the pairs of two plans are run."""
         return shape_of(
             baseline, candidate, apart=apart,
-            cycle_count=self.statistics.cycle_count(self.cycle_count, baseline, candidate),
-            ahead_count=self.cycle_count, period_count=self.statistics.period_count,
-            pass_count=self.statistics.short_pass_count, step_s=self.step_s,
+            cycle_count=self.rhythm.cycle_count(self.cycle_count, baseline, candidate),
+            ahead_count=self.cycle_count, period_count=self.rhythm.period_count,
+            pass_count=self.rhythm.short_pass_count, step_s=self.step_s,
             single_process=self.single_process, left_count=self._left_count(),
         )  # fmt: skip
 
