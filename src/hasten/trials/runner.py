@@ -18,8 +18,9 @@ from hasten.trials.blocks import (
     settle_count,
     shape_of,
 )
+from hasten.trials.exit_errors import too_short
 from hasten.trials.plan_statistics import PlanStatistics, ScriptRhythm, StartCosts
-from hasten.trials.trial_process import TrialProcess, too_short
+from hasten.trials.trial_process import TrialProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

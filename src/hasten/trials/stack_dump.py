@@ -15,8 +15,12 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hasten.trials.process_tree import pid_within
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SIGNAL = signal.SIGRTMAX - 5 if hasattr(signal, "SIGRTMAX") else None  # macOS has none
 _PATIENCE_S = 1.0
@@ -56,6 +60,12 @@ def where(folder: Path, pid: int) -> str:
         time.sleep(0.05)
         stacks, before = answer.read_text(errors="replace"), stacks
     return place_in(stacks)
+
+
+def said_of(folder: Path, pids: Sequence[int]) -> str:
+    """Say where the first of these processes is that knows it; empty where none does."""
+    places = (where(folder, pid) for pid in pids)
+    return next((f" It was at {place}." for place in places if place), "")
 
 
 def place_in(stacks: str) -> str:
