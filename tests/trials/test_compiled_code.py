@@ -133,7 +133,7 @@ def test_the_second_trial_compiles_for_less_and_the_users_cache_stays(
         runner.steps(Plan(), 4)  # an optimizer has stepped before the lever is applied
         runner.steps(COMPILED, 4)
         found = runner.facts(COMPILED).compile_s
-        runner.clear()
+        runner.children.clear()
         return found
 
     with (

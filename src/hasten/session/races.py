@@ -103,10 +103,10 @@ class Races:
     def _neighbours_noise(self) -> Noise | None:
         """Return the noise of neighbouring steps in one child; None where too few were watched."""
         own = self._options.applied
-        pairs = self._neighbours(self._runner.shape(own, own).block_count)
+        pairs = self._neighbours(self._runner.pace.shape(own, own).block_count)
         if not pairs:
             return None
-        pair_s = max(1e-3, self._runner.pair_s(own, own, apart=True))
+        pair_s = max(1e-3, self._runner.pace.pair_s(own, own, apart=True))
         return compare.measure_noise(pairs, pair_s=pair_s, budget_s=self.confirm_s)
 
     def _neighbours(self, block_count: int) -> Sequence[Pair]:
@@ -145,14 +145,14 @@ class Races:
     def least_s(self, proposal: search.Proposal) -> float:
         """Return the seconds of pairs below which a race cannot decide anything."""
         own, other = (self.with_applied(p) for p in (proposal.baseline, proposal.candidate))
-        return _RACE_LEAST_COUNT * self._runner.pair_s(own, other)
+        return _RACE_LEAST_COUNT * self._runner.pace.pair_s(own, other)
 
     def prepare_s(self, proposal: search.Proposal) -> float:
         """Return the seconds that go by before the first pair of a race."""
         own, other = (self.with_applied(p) for p in (proposal.baseline, proposal.candidate))
-        compile_s = 0.0
-        if not self._runner.starts.has_compiled(other):
-            compile_s = sum(lever.start_ratio for lever, _ in lookup(other)) * self._runner.start_s
+        compile_s, starts = 0.0, self._runner.starts
+        if not starts.has_compiled(other):
+            compile_s = sum(lever.start_ratio for lever, _ in lookup(other)) * starts.start_s
         return self._runner.prepare_s(own, other) + compile_s
 
     def race(self, proposal: search.Proposal, share_s: float, *, most_s: float) -> Comparison:
@@ -194,7 +194,7 @@ class Races:
                 on_pairs=self._shower(rule.bets),
             )
         except TRIAL_FAILURES as failure:
-            self._runner.clear()
+            self._runner.children.clear()
             return Comparison(
                 baseline=baseline,
                 candidate=candidate,
@@ -216,8 +216,8 @@ class Races:
         steps of its own, mostly a single one; how these differ was seen as the script was watched.
         """
         assert self.noise is not None  # noqa: S101  # measured before the search
-        noise = replace(self.noise, pair_s=max(1e-3, self._runner.pair_s(own, other)))
-        shape = self._runner.shape(own, other)
+        noise = replace(self.noise, pair_s=max(1e-3, self._runner.pace.pair_s(own, other)))
+        shape = self._runner.pace.shape(own, other)
         pairs = [] if shape.relay else self._neighbours(shape.block_count)
         if not pairs:
             return noise
@@ -245,9 +245,9 @@ class Races:
         self._runner.statistics.forget_steps()
         rounds = []
         own_s, other_s = map(
-            self._runner.launch_s, (self._options.applied, self.with_applied(plan))
+            self._runner.pace.launch_s, (self._options.applied, self.with_applied(plan))
         )
-        launches_s = both_start_s(own_s, other_s, single_process=self._runner.single_process)
+        launches_s = both_start_s(own_s, other_s, single_process=self._runner.pace.single_process)
         for left_count in range(CONFIRM_ROUNDS, 0, -1):
             left_s = (until_s - self._clock()) / left_count - launches_s
             seconds = max(CONFIRM_LEAST_S, min(left_s, _CONFIRM_MOST_S / CONFIRM_ROUNDS))
@@ -256,11 +256,11 @@ class Races:
 
     def _confirm_once(self, plan: Plan, seconds: float) -> compare.Confirmation:
         assert self.noise is not None  # noqa: S101
-        self._runner.clear()
+        self._runner.children.clear()
         own, other = self.with_applied(Plan()), self.with_applied(plan)
         self._runner.prepare(own, other, apart=True)
         measure = self._measure(Plan(), plan, apart=True)
-        pair_s, started_s = self._runner.pair_s(own, other, apart=True), self._clock()
+        pair_s, started_s = self._runner.pace.pair_s(own, other, apart=True), self._clock()
         if (CONFIRM_TRIAL_COUNT + CONFIRM_LEAST_COUNT) * pair_s <= seconds:
             measure([True, False])
             pair_s = (self._clock() - started_s) / CONFIRM_TRIAL_COUNT

@@ -116,13 +116,13 @@ class TuningSession:
     def _look(self, runner: TrialRunner) -> search.Journal:
         """Watch the script as it is, and find what may be tried on it."""
         self._view.stage("baseline", "starting the script as it is")
-        runner.trial(self._options.applied)
+        runner.children.trial(self._options.applied)
         budget_s = self._options.budget_s
         refuse_too_short(budget_s, self._spent_s(), first_costs(runner, self._spent_s()))
         self._baseline = observe(runner, self._options.applied)
         self._view.profiled(self._baseline)
         self._view.known(where(self._baseline))
-        for note in runner.notes:
+        for note in runner.children.notes:
             self._view.note(note)
         seen, applied = self._baseline, self._options.applied
         costs = costs_of(runner, seen, self._machine, baseline=applied, candidate=applied)
@@ -154,7 +154,7 @@ class TuningSession:
         self._journal = journal
         # A closer look leaves marks: a large block that a probe frees makes glibc keep what the
         # script frees, and this child would be faster than any run of the script.
-        runner.clear()
+        runner.children.clear()
         journal.settle(
             search.RaceStarted(
                 settings={knob.lever: knob.settings for knob in self._knobs},
@@ -272,16 +272,16 @@ class TuningSession:
             return plan, Proof(effect=Effect.EXACT)
         from hasten.trials.process import best_isolation
 
-        self._runner.clear()
+        self._runner.children.clear()
         with open_prover(
             self._workload,
             isolation=best_isolation(self._workload.cwd),
             step_s=self._baseline.step_s,
-            start_s=self._runner.start_s,
+            start_s=self._runner.starts.start_s,
             patience_s=self._options.patience_s,
             parameter_count=int(self._context.traits.get("model.parameter_count", 0)),
             code=self._code,
-            at_once_count=1 if self._runner.single_process else 2,
+            at_once_count=1 if self._runner.pace.single_process else 2,
             assumed=self._options.assumed,
             deadline=self._deadline,
         ) as prover:
@@ -333,7 +333,7 @@ class TuningSession:
         try:
             seen = self._races.confirm(plan, until_s=until_s)
         except TRIAL_FAILURES as failure:
-            self._runner.clear()
+            self._runner.children.clear()
             self._notes.append(f"On fresh launches {plan} was not raced: {failure.last_words}")
             why = f"not raced on fresh launches: {failure.last_words}"
             return _Lost(Reason.NOT_RACED_AGAIN, why)
@@ -397,7 +397,7 @@ class TuningSession:
 
     @property
     def _cost(self) -> Cost:
-        launch_count = self._runner.launch_count + self._proof_launches_count
+        launch_count = self._runner.children.launch_count + self._proof_launches_count
         return Cost(wall_s=self._spent_s(), launch_count=launch_count)
 
     def _spent_s(self) -> float:
@@ -424,7 +424,7 @@ class TuningSession:
             means_ratio=confirmed.means_ratio if confirmed else None,
             noise=self._races.noise,
             levers=tuple(sorted(self._rows, key=lambda row: order.index(row.lever))),
-            notes=(*self._runner.notes, *self._notes),
+            notes=(*self._runner.children.notes, *self._notes),
             envelope=self._envelope if proof.gates else None,
             diagnosis=self._diagnosis,
             races=self._journal.history if self._journal else (),
@@ -441,5 +441,5 @@ class TuningSession:
             self._context.traits, seen.speedup, step_s=cost_s * self._baseline.sample_count,
             longer_s=self._runner.starts.first_pass_s(own, other),
             outside_s=self._runner.statistics.outside_s,
-            training_s=self._options.training_s, life_count=self._runner.life_count,
+            training_s=self._options.training_s, life_count=self._runner.pace.life_count,
         )  # fmt: skip

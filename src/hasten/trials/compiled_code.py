@@ -81,10 +81,6 @@ class LentCode:
 
     Attributes:
         patience_s: how much longer than other steps its first ones may take.
-
-    Args:
-        code: what other trials have compiled; None leaves it to compile all by itself.
-        scratch: of the trial.
     """
 
     def __init__(self, code: CompiledCode | None, scratch: Path) -> None:

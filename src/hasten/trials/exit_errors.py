@@ -36,13 +36,10 @@ def never_trained(
     Args:
         process: of the trial.
         reached: hasten came in at all.
-        imported_torch: some process of it did.
+        imported_torch: some process of the trial did.
         place: where it is if it still runs, as a sentence.
         patience_s: how long was waited.
         folder: where what trials write lies.
-
-    Raises:
-        IsolationFailed: it was started outside of the isolation, or its guard was ended.
     """
     error = bad_exit(process, when="before its first training step", folder=folder)
     if error is not None:
@@ -74,11 +71,6 @@ def never_trained(
 
 def bad_exit(process: Process, *, when: str, folder: Path) -> HastenError | None:
     """Return the error that the end of a trial is; None for one that is none, or that runs.
-
-    Args:
-        process: of the trial.
-        when: after how many steps, in words.
-        folder: where what trials write lies.
 
     Raises:
         IsolationFailed: it was started outside of the isolation, or its guard was ended.

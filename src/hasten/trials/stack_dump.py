@@ -15,12 +15,8 @@ import re
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hasten.trials.process_tree import pid_within
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _SIGNAL = signal.SIGRTMAX - 5 if hasattr(signal, "SIGRTMAX") else None  # macOS has none
 _PATIENCE_S = 1.0
@@ -62,7 +58,7 @@ def where(folder: Path, pid: int) -> str:
     return place_in(stacks)
 
 
-def said_of(folder: Path, pids: Sequence[int]) -> str:
+def said_of(folder: Path, pids: list[int]) -> str:
     """Say where the first of these processes is that knows it; empty where none does."""
     places = (where(folder, pid) for pid in pids)
     return next((f" It was at {place}." for place in places if place), "")
