@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hasten.records import Effect
 from hasten.search.costs import Costs
 from hasten.trials.blocks import TOGETHER_RATIO, both_start_s
-from hasten.verify.prover import effects, recorded_count, wave_count
+from hasten.verify.proof_runs import effects, recorded_count, wave_count
 
 if TYPE_CHECKING:
     from hasten.records import Machine, Plan, Profile

@@ -41,7 +41,7 @@ from hasten.trials.compiled_code import CompiledCode
 from hasten.trials.deadline import Deadline
 from hasten.units import times
 from hasten.verify.judge import Judge
-from hasten.verify.prover import declared_effect
+from hasten.verify.proof_runs import declared_effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
