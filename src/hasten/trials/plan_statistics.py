@@ -194,16 +194,10 @@ class ScriptRhythm:
 
         Each stands there in both orders, as the coin of a race may fall.
         """
-        size = 2 * block_count
-        found = []
-        for at in range(0, len(self._watched) - size + 1, size):
-            blocks = (
-                self._watched[at : at + block_count],
-                self._watched[at + block_count : at + size],
-            )
-            costs = [cost_s(block) for block in blocks]
-            found += [pair(costs, baseline_first, None) for baseline_first in (True, False)]
-        return found
+        begins = range(0, len(self._watched) - block_count + 1, block_count)
+        costs = [cost_s(self._watched[at : at + block_count]) for at in begins]
+        two = zip(costs[::2], costs[1::2], strict=False)
+        return [pair(both, first, None) for both in two for first in (True, False)]
 
     def know_late(self, plan: Plan, phase_s: Mapping[Phase, float]) -> None:
         """Decide before a race of a plan whether its steps have been seen to wait for a loader."""

@@ -125,7 +125,7 @@ class Prover:
             shown += self._redraw(plan, first, candidate)
         else:
             shown += self._rounding(first, candidate)
-        same_draws = not redraws and _draw_alike(first, candidate)
+        same_draws = not redraws and candidate.draws_like(first)
         effect = Effect.ROUNDING if declared is Effect.DISTRIBUTION and same_draws else declared
         return gates.prove(effect, shown)
 
@@ -223,11 +223,3 @@ class Prover:
 def _is_news(gate: Gate) -> bool:
     """Return whether a gate of a part of a plan says more than the same gate of the whole."""
     return gate.passed is False or gate.name not in (gates.REPEATABLE, gates.STRUCTURE)
-
-
-def _draw_alike(first: RecordedRun, candidate: RecordedRun) -> bool:
-    """Return whether torch's generator stood alike wherever it was looked at."""
-    return (first.fetch_draws, first.model_draws) == (
-        candidate.fetch_draws,
-        candidate.model_draws,
-    )
