@@ -227,7 +227,7 @@ def search_on(monkeypatch):
             )  # fmt: skip
             journal = Kept()
             driver = SearchDriver(
-                knobs, journal, runner=runner, races=races, options=options,
+                knobs, journal, races=races, options=options,
                 view=RecordingWatcher(), costs=lambda plan: nothing, spent_s=script.clock,
                 note=lambda text: None,
             )  # fmt: skip

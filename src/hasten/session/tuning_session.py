@@ -165,8 +165,8 @@ class TuningSession:
 
     def _story(self, journal: search.Journal) -> Tuning:
         self._driver = SearchDriver(
-            self._knobs, journal, runner=self._runner, races=self._races, options=self._options,
-            view=self._view, costs=self._costs, spent_s=self._spent_s, note=self._notes.append,
+            self._knobs, journal, races=self._races, options=self._options, view=self._view,
+            costs=self._costs, spent_s=self._spent_s, note=self._notes.append,
         )  # fmt: skip
         self._driver.check_the_budget()
         try:
@@ -234,11 +234,8 @@ class TuningSession:
 
     def _after(self, plan: Plan, seen: compare.Confirmation) -> Profile | None:
         """Look at it under its plan, both with the times of the confirmation; None if cut short."""
-        statistics, own, other = (
-            self._runner.statistics,
-            self._options.applied,
-            self._races.with_applied(plan),
-        )
+        statistics = self._runner.statistics
+        own, other = self._options.applied, self._options.with_applied(plan)
         try:
             tuned = observe(self._runner, other)
         except (KeyboardInterrupt, OutOfTime, *TRIAL_FAILURES):
@@ -262,13 +259,13 @@ class TuningSession:
         return replace(seen, interrupted=interrupted, out_of_time=not interrupted)
 
     def _unproved(self, plan: Plan) -> Proof:
-        return Proof(effect=declared_effect(self._races.with_applied(plan)))
+        return Proof(effect=declared_effect(self._options.with_applied(plan)))
 
     # ---- the parts
 
     def _prove(self, plan: Plan) -> tuple[Plan, Proof]:
         """Return what the gates let through of a plan, and its proof."""
-        if not self._races.with_applied(plan).settings:
+        if not self._options.with_applied(plan).settings:
             return plan, Proof(effect=Effect.EXACT)
         from hasten.trials.process import best_isolation
 
@@ -300,7 +297,7 @@ class TuningSession:
         return judge.plan, proof
 
     def _ask(self, prover: Prover, plan: Plan) -> Proof:
-        judged = self._races.with_applied(plan)
+        judged = self._options.with_applied(plan)
         self._view.stage("proof", f"does the script learn the same under {judged}?")
         proof = prover.prove(judged)
         self._envelope = prover.envelope
@@ -362,7 +359,7 @@ class TuningSession:
         return self._costs(plan).answer_s <= self._deadline.left_s
 
     def _payback(self, plan: Plan, speedup: Interval) -> Payback | None:
-        own, other = self._options.applied, self._races.with_applied(plan)
+        own, other = self._options.applied, self._options.with_applied(plan)
         starts = self._runner.starts
         return payback_of(
             starts.later_s(own, other),
@@ -373,7 +370,7 @@ class TuningSession:
 
     def _early_part(self, plan: Plan) -> Plan:
         """Return the levers that do not make the start late."""
-        other = self._races.with_applied(plan)
+        other = self._options.with_applied(plan)
         later_s = self._runner.starts.later_s(self._options.applied, other) or 0.0
         late = blamed(plan, self._driver.history, later_s=later_s)
         return plan.only(frozenset(name for name, _ in plan.settings) - late)
@@ -392,7 +389,7 @@ class TuningSession:
         """Return what the parts of this tuning take, with `plan` as the one that is proved."""
         return costs_of(
             self._runner, self._baseline, self._machine, baseline=self._options.applied,
-            candidate=self._races.with_applied(plan), proved=plan,
+            candidate=self._options.with_applied(plan), proved=plan,
         )  # fmt: skip
 
     @property
@@ -416,7 +413,7 @@ class TuningSession:
             machine=self._machine,
             workload=self._workload,
             baseline=self._baseline,
-            plan=self._races.with_applied(plan),
+            plan=self._options.with_applied(plan),
             proof=proof,
             cost=self._cost,
             tuned=tuned,
@@ -435,7 +432,7 @@ class TuningSession:
         )
 
     def _passes(self, plan: Plan, seen: compare.Confirmation) -> Passes | None:
-        own, other = self._options.applied, self._races.with_applied(plan)
+        own, other = self._options.applied, self._options.with_applied(plan)
         cost_s = median(pair.baseline_s for pair in seen.pairs)
         return passes_of(
             self._context.traits, seen.speedup, step_s=cost_s * self._baseline.sample_count,
