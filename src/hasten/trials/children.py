@@ -24,10 +24,6 @@ class Children:
     Attributes:
         launch_count: children so far.
         notes: what the isolation could not do in full.
-
-    Args:
-        launch: starts a child under a plan.
-        pace: what a launch and a step take.
     """
 
     def __init__(self, launch: Callable[[Plan], TrialProcess], pace: ScriptPace) -> None:

@@ -30,12 +30,6 @@ class ScriptPace:
         cycle_count: batches that its loader workers have on their way, at least one.
         life_count: steps after which it ends; None where it has not.
         single_process: memory holds only one child, so that two take turns at living.
-
-    Args:
-        starts: what launches took.
-        rhythm: after how many steps its times repeat.
-        patience_s: how long to wait for a first step.
-        available_bytes: free memory before the first child, None if unknown.
     """
 
     def __init__(

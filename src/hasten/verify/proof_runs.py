@@ -113,12 +113,6 @@ class ProofRuns:
         baseline: two runs of the script as it is, first that which teaches the others; None while
             nobody needed both.
         repeats: whether these two are the same.
-
-    Args:
-        recorder: records them.
-        step_s: seconds of a step, which decides how many are recorded.
-        parameter_count: numbers in the model, which decides for how many steps its weights are
-            kept.
     """
 
     def __init__(self, recorder: RunRecorder, *, step_s: float, parameter_count: int) -> None:
