@@ -43,7 +43,7 @@ def test_trials_and_profiles_are_started_under_it(workload, monkeypatch):
         starts(monkeypatch, trial_process),
         open_runner(workload, Options(assumed=GRANTED), LAPTOP) as runner,
     ):
-        runner.trial(PLAN)
+        runner.children.trial(PLAN)
 
 
 def test_recorded_runs_are_started_under_it(workload, monkeypatch):

@@ -36,7 +36,7 @@ from hasten.testing import LAPTOP, FakeScript, RecordingWatcher, plant, steady
 from hasten.trials.process import Isolation
 from hasten.trials.runner import TrialRunner
 from hasten.units import parse_duration
-from hasten.verify.prover import recorded_count
+from hasten.verify.proof_runs import recorded_count
 
 WORKLOAD = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd="/nowhere", python="python")
 DOCTOR_S = 3.0

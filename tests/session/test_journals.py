@@ -134,8 +134,8 @@ def test_a_disk_that_fills_up_ends_no_search(work, monkeypatch):
 def test_a_search_says_once_that_its_races_are_lost(work):
     said = []
     driver = SearchDriver(
-        (), search.Journal(path=work / "j", lost="disk quota exceeded"), runner=None,
-        races=SimpleNamespace(confirm_s=0.0, least_ratio=0.02), options=Options(),
+        (), search.Journal(path=work / "j", lost="disk quota exceeded"),
+        races=SimpleNamespace(confirm_s=0.0, least_ratio=0.02, price=None), options=Options(),
         view=SimpleNamespace(note=said.append), note=said.append, spent_s=lambda: 0.0,
         costs=lambda plan: SimpleNamespace(answer_s=lambda named: 0.0),
     )  # fmt: skip

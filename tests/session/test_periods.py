@@ -49,7 +49,7 @@ def raced(monkeypatch):
             )
             sd_ratio = races.measure_noise().sd_ratio
             race = races.race(propose_race(Kind.TOGGLE, Plan(), FASTER, ()), 5.0, most_s=inf)
-            return runner.statistics.period_count, sd_ratio, race.verdict
+            return runner.rhythm.period_count, sd_ratio, race.verdict
 
     return run
 

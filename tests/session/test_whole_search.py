@@ -227,7 +227,7 @@ def search_on(monkeypatch):
             )  # fmt: skip
             journal = Kept()
             driver = SearchDriver(
-                candidates, journal, runner=runner, races=races, options=options,
+                candidates, journal, races=races, options=options,
                 view=RecordingWatcher(), costs=lambda plan: nothing, spent_s=script.clock,
                 note=lambda text: None,
             )  # fmt: skip
@@ -235,8 +235,9 @@ def search_on(monkeypatch):
             best = log(machine.cost(Plan()) / machine.best_s())
             got = log(machine.cost(Plan()) / machine.cost(driver.best))
             return Searched(
-                share=got / best if best > log(1.02) else 1.0, launch_count=runner.launch_count,
-                race_count=len(journal.history), wall_s=script.spent_s, plan=driver.best,
+                share=got / best if best > log(1.02) else 1.0,
+                launch_count=runner.children.launch_count, race_count=len(journal.history),
+                wall_s=script.spent_s, plan=driver.best,
             )  # fmt: skip
 
     return run

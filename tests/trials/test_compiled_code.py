@@ -10,7 +10,7 @@ from hasten.records import Entry, Plan, Workload
 from hasten.session import Options, doctor
 from hasten.session.setup import open_runner
 from hasten.trials import compiled_code
-from hasten.trials.compiled_code import CompiledCode
+from hasten.trials.compiled_code import CompiledCode, LentCode
 from hasten.trials.runner import TrialRunner
 
 COMPILED = Plan().with_lever("torch_compile", "default")
@@ -56,6 +56,26 @@ def test_a_trial_begins_with_what_those_before_it_have_compiled(scratch) -> None
         assert seen(other) == {}
         kept = code._folder
     assert not kept.exists()
+
+
+@pytest.mark.parametrize(
+    ("plan", "spoiled", "handed"),
+    [(COMPILED, False, {"kernel": "1"}), (COMPILED, True, {}), (Plan(), False, {})],
+)
+def test_a_trial_hands_on_what_it_has_compiled_since_it_began(
+    scratch, plan, spoiled, handed
+) -> None:
+    with CompiledCode() as code:
+        own, new = LentCode(code, scratch("own", kernel="1")), scratch("new")
+        own.lend(COMPILED)
+        own.hand_on()  # it has not begun: what is there may be half written
+        assert code._folder is None
+        own.go_over(plan)
+        if spoiled:
+            own.spoil()
+        own.hand_on()
+        code.lend(new, COMPILED)
+        assert seen(new) == handed
 
 
 def test_a_folder_that_the_user_has_chosen_for_torch_is_left_to_be_it(
@@ -113,7 +133,7 @@ def test_the_second_trial_compiles_for_less_and_the_users_cache_stays(
         runner.steps(Plan(), 4)  # an optimizer has stepped before the lever is applied
         runner.steps(COMPILED, 4)
         found = runner.facts(COMPILED).compile_s
-        runner.clear()
+        runner.children.clear()
         return found
 
     with (

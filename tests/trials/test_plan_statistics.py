@@ -4,7 +4,7 @@ import pytest
 
 from hasten import compare
 from hasten.records import Phase, Plan, Step
-from hasten.trials.plan_statistics import PlanStatistics, pauses
+from hasten.trials.plan_statistics import PlanStatistics, ScriptRhythm, pauses
 
 
 def step(seconds):
@@ -12,20 +12,20 @@ def step(seconds):
 
 
 def test_neighbours_stand_in_both_orders_and_in_whole_blocks() -> None:
-    statistics = PlanStatistics()
-    statistics.watched(Plan(), [step(seconds) for seconds in (1.0, 2.0, 3.0, 4.0, 5.0)])
-    found = [(pair.baseline_s, pair.candidate_s) for pair in statistics.neighbours(1)]
+    rhythm = ScriptRhythm()
+    rhythm.watched(Plan(), [step(seconds) for seconds in (1.0, 2.0, 3.0, 4.0, 5.0)])
+    found = [(pair.baseline_s, pair.candidate_s) for pair in rhythm.neighbours(1)]
     assert found == [(0.5, 1.0), (1.0, 0.5), (1.5, 2.0), (2.0, 1.5)]
-    (pair, other) = statistics.neighbours(2)
+    (pair, other) = rhythm.neighbours(2)
     assert (pair.baseline_s, pair.candidate_s) == (0.75, 1.75)
     assert pair.log_ratio == -other.log_ratio
-    assert not statistics.neighbours(3)
+    assert not rhythm.neighbours(3)
 
 
 def test_steps_that_are_dear_and_cheap_in_turns_are_noise_step_by_step_only() -> None:
-    statistics = PlanStatistics()
-    statistics.watched(Plan(), [step(0.1 if at % 2 else 0.2) for at in range(64)])
-    single, double = (compare.spread(statistics.neighbours(count)) for count in (1, 2))
+    rhythm = ScriptRhythm()
+    rhythm.watched(Plan(), [step(0.1 if at % 2 else 0.2) for at in range(64)])
+    single, double = (compare.spread(rhythm.neighbours(count)) for count in (1, 2))
     assert single > 0.69
     assert double == pytest.approx(0.0)
 
@@ -60,21 +60,21 @@ def test_a_pause_at_the_head_of_each_short_pass_is_seen(steps, pass_count, has) 
 
 
 def test_what_is_found_later_does_not_change_how_the_script_is_raced() -> None:
-    statistics = PlanStatistics()
-    statistics.know_passes({"loader.batch_count": 20, "loader.batches_per_step": 2})
-    statistics.watched(Plan(), passes(*HEAD * 4))
-    assert statistics.period_count == 10
-    statistics.watched(Plan().with_lever("stays", True), passes(*[0.0] * 40))
-    assert statistics.period_count == 10
-    statistics.watched(Plan(), passes(*[0.0] * 40))
-    assert statistics.period_count == 1
+    rhythm = ScriptRhythm()
+    rhythm.know_passes({"loader.batch_count": 20, "loader.batches_per_step": 2})
+    rhythm.watched(Plan(), passes(*HEAD * 4))
+    assert rhythm.period_count == 10
+    rhythm.watched(Plan().with_lever("stays", True), passes(*[0.0] * 40))
+    assert rhythm.period_count == 10
+    rhythm.watched(Plan(), passes(*[0.0] * 40))
+    assert rhythm.period_count == 1
 
 
 def test_what_passes_outside_of_steps_is_a_mean_over_all_plans() -> None:
     statistics = PlanStatistics()
     assert statistics.outside_s == 0.0
     evaluated = Step(phase_ns={Phase.FORWARD: 10**8, Phase.EVALUATION: 4 * 10**9})
-    statistics.watched(Plan(), [step(0.1)] * 9 + [evaluated])
+    statistics.saw([step(0.1)] * 9 + [evaluated])
     statistics.ran(Plan().with_lever("a", True), [step(0.1)] * 10)
     statistics.forget_steps()
     assert statistics.outside_s == pytest.approx(4.0 / 20)

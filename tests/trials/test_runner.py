@@ -6,7 +6,7 @@ import pytest
 
 from hasten.compare import signed_rank_interval
 from hasten.lever import discover
-from hasten.records import Entry, Plan, Scope, Workload
+from hasten.records import Entry, Phase, Plan, Scope, Workload
 from hasten.testing import FakeScript, steady
 from hasten.trials.blocks import settle_count
 from hasten.trials.process import Isolation
@@ -31,7 +31,7 @@ def alone_s(plan, **details):
     """Seconds of a step where a plan has a child for itself."""
     with runner(computing(**details)) as own:
         own.steps(plan, 400)
-        return own.step_s
+        return own.pace.step_s
 
 
 def raced(script, *, knows_queue=True, pair_count=24):
@@ -99,7 +99,7 @@ def test_where_the_loop_waits_now_and_then_blocks_hold_whole_cycles(late) -> Non
     with runner(script) as own:
         count = own.facts(Plan()).traits["cycle_count"]
         own.steps(Plan(), 80)
-        assert own.pair_s(Plan(), FAST) == pytest.approx(4 * count * own.step_s)
+        assert own.pace.pair_s(Plan(), FAST) == pytest.approx(4 * count * own.pace.step_s)
 
 
 def test_a_plan_that_was_seen_to_wait_is_raced_in_whole_cycles_next_time() -> None:
@@ -109,11 +109,11 @@ def test_a_plan_that_was_seen_to_wait_is_raced_in_whole_cycles_next_time() -> No
     with runner(script) as own:
         count = own.facts(Plan()).traits["cycle_count"]
         own.steps(Plan(), 40)
-        assert own.pair_s(Plan(), FAST) == pytest.approx(4 * own.step_s)
+        assert own.pace.pair_s(Plan(), FAST) == pytest.approx(4 * own.pace.step_s)
         own.pairs(Plan(), FAST, [True, False] * 100)
         own.prepare(Plan(), FAST)
-        assert own.pair_s(Plan(), FAST) == pytest.approx(4 * count * own.step_s)
-        assert own.pair_s(Plan(), Plan()) < own.pair_s(Plan(), FAST)
+        assert own.pace.pair_s(Plan(), FAST) == pytest.approx(4 * count * own.pace.step_s)
+        assert own.pace.pair_s(Plan(), Plan()) < own.pace.pair_s(Plan(), FAST)
 
 
 def test_a_lever_of_the_loader_is_raced_behind_the_batches_that_are_on_their_way() -> None:
@@ -123,11 +123,11 @@ def test_a_lever_of_the_loader_is_raced_behind_the_batches_that_are_on_their_way
     with runner(script) as own:
         count = own.facts(Plan()).traits["cycle_count"]
         own.steps(Plan(), 40)
-        assert own.pair_s(Plan(), fetching) == pytest.approx(4 * count * own.step_s)
+        assert own.pace.pair_s(Plan(), fetching) == pytest.approx(4 * count * own.pace.step_s)
         own.prepare(Plan(), replaced)
         own.prepare(Plan(), Plan())
         drained = settle_count(Plan(), replaced, count)
-        assert own.prepare_s(Plan(), replaced) == pytest.approx(drained * own.step_s)
+        assert own.prepare_s(Plan(), replaced) == pytest.approx(drained * own.pace.step_s)
         assert drained > count + 1
 
 
@@ -137,7 +137,7 @@ def test_without_workers_plans_alternate_step_by_step() -> None:
         own.steps(Plan(), 4)
         own.facts(Plan())
         count = 2 * (STEPPED.settle_count + 1)
-        assert own.pair_s(Plan(), FAST) == pytest.approx(count * own.step_s)
+        assert own.pace.pair_s(Plan(), FAST) == pytest.approx(count * own.pace.step_s)
         own.prepare(Plan(), FAST)
         before_s = script.spent_s
         own.pairs(Plan(), FAST, [True] * 5)
@@ -154,7 +154,7 @@ def test_a_pair_takes_as_long_as_was_said(worker_count, apart) -> None:
         own.prepare(Plan(), FAST, apart=apart)
         before_s = script.spent_s
         own.pairs(Plan(), FAST, [True, False] * 10, apart=apart)
-        said_s = 20 * own.pair_s(Plan(), FAST, apart=apart)
+        said_s = 20 * own.pace.pair_s(Plan(), FAST, apart=apart)
     assert script.spent_s - before_s == pytest.approx(said_s, rel=0.1)
 
 
@@ -163,9 +163,9 @@ def test_bringing_children_to_life_takes_as_long_as_was_said() -> None:
     with runner(script) as own:
         own.steps(Plan(), 40)
         own.facts(Plan())
-        own.clear()
+        own.children.clear()
         own.prepare(Plan(), Plan())
-        own.trial(
+        own.children.trial(
             FAST.with_lever("allocator", "jemalloc"), slot=1
         )  # one of two, so that one is left
         said_s, before_s = own.prepare_s(Plan(), Plan()), script.spent_s
@@ -179,24 +179,24 @@ def test_two_children_start_at_once_where_memory_holds_both(single_process, star
     script = computing(start_s=3.0)
     with runner(script) as own:
         own.steps(Plan(), 4)
-        own.clear()
-        own.single_process = single_process
+        own.children.clear()
+        own.pace.single_process = single_process
         said_s, before_s = own.prepare_s(Plan(), Plan()), script.spent_s
         own.prepare(Plan(), Plan())
         assert script.spent_s - before_s == pytest.approx(3.0 * starts_count, rel=0.05)
         assert said_s == pytest.approx(3.9 if starts_count == 1 else 6.0, rel=0.05)
         assert script.launch_count == 3
-        assert own.start_s == pytest.approx(3.0, rel=0.01)
+        assert own.starts.start_s == pytest.approx(3.0, rel=0.01)
 
 
 def test_blocks_of_two_children_begin_when_both_are_warm_again() -> None:
     script = computing()
     with runner(script) as own:
         own.steps(Plan(), 4)
-        shape = own.shape(Plan(), Plan())
+        shape = own.pace.shape(Plan(), Plan())
         assert (shape.relay, shape.skip_counts, shape.block_count) == (True, (0, 0), 3)
-        own.step_s = 0.002
-        shape = own.shape(Plan(), Plan().with_lever("loader_workers", 3))
+        own.pace.step_s = 0.002
+        shape = own.pace.shape(Plan(), Plan().with_lever("loader_workers", 3))
         assert (shape.skip_counts, shape.block_count) == ((2, 6), 11)
 
 
@@ -206,16 +206,16 @@ def test_workers_are_raced_in_whole_passes_where_these_are_short() -> None:
         own.facts(Plan())
         own.steps(Plan(), 40)
         workers = Plan().with_lever("loader_workers", 1)
-        assert own.shape(Plan(), workers).block_count == 20
+        assert own.pace.shape(Plan(), workers).block_count == 20
         fetching = Plan().with_lever("batched_fetch", True)
-        assert own.shape(Plan(), fetching, apart=True).block_count == 2
-        assert own.shape(workers, workers.with_lever("allocator", "jemalloc")).block_count == 2
-        assert own.shape(Plan(), Plan().with_lever("allocator", "jemalloc")).block_count == 2
+        assert own.pace.shape(Plan(), fetching, apart=True).block_count == 2
+        assert own.pace.shape(workers, workers.with_lever("allocator", "jemalloc")).block_count == 2
+        assert own.pace.shape(Plan(), Plan().with_lever("allocator", "jemalloc")).block_count == 2
     long = computing(fetch_s=0.002, traits={"loader.batch_count": 300})
     with runner(long) as own:
         own.facts(Plan())
         own.steps(Plan(), 40)
-        assert own.shape(Plan(), Plan().with_lever("loader_workers", 1)).block_count == 2
+        assert own.pace.shape(Plan(), Plan().with_lever("loader_workers", 1)).block_count == 2
 
 
 def test_a_pair_that_one_life_cannot_hold_is_shared_by_two_children() -> None:
@@ -223,7 +223,7 @@ def test_a_pair_that_one_life_cannot_hold_is_shared_by_two_children() -> None:
     with runner(script) as own:
         own.steps(Plan(), 4)
         own.facts(Plan())
-        own.life_count = 40
+        own.pace.life_count = 40
         assert own.pairs(Plan(), FAST, [True, False])
     assert script.launch_count > 1
 
@@ -232,7 +232,14 @@ def test_the_first_start_counts_only_while_it_is_the_only_one() -> None:
     script = computing(start_s=20.0)
     with runner(script) as own:
         own.steps(Plan(), 4)
-        assert own.start_s == pytest.approx(20.0, abs=0.1)
+        assert own.starts.start_s == pytest.approx(20.0, abs=0.1)
         script.start_s = 2.0
         own.prepare(Plan(), Plan())
-        assert own.start_s == pytest.approx(2.0, abs=0.1)
+        assert own.starts.start_s == pytest.approx(2.0, abs=0.1)
+
+
+def test_steps_that_are_watched_tell_what_passes_outside_of_steps() -> None:
+    phases = {Phase.FORWARD: 0.01, Phase.EVALUATION: 0.02}
+    with runner(FakeScript(cost=lambda plan: 0.01, phases=lambda plan: phases)) as own:
+        own.steps(Plan(), 4)
+        assert own.statistics.outside_s == pytest.approx(0.02)

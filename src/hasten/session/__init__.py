@@ -52,7 +52,7 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
             runner, options.applied, seen, facts, seconds=_LOOK_S, assumed=options.assumed
         )
         view.found(diagnosis)
-        notes = runner.notes
+        notes = runner.children.notes
     return Profiling(
         machine=_of_what_trained(facts), workload=workload, profile=seen, diagnosis=diagnosis,
         notes=notes, assumed=tuple(sorted(options.assumed)),

@@ -44,7 +44,7 @@ def examine(
         seconds: how long to look, about; at least eight steps.
         assumed: what the user granted, by name.
     """
-    count = max(_LEAST_COUNT, runner.cycle_count, int(seconds / max(1e-6, seen.step_s)))
+    count = max(_LEAST_COUNT, runner.pace.cycle_count, int(seconds / max(1e-6, seen.step_s)))
     try:
         steps, found = probes.examine(runner, plan, min(count, _MOST_COUNT))
         traits = runner.facts(plan).traits

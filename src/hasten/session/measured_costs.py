@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hasten.records import Effect
 from hasten.search.costs import Costs
 from hasten.trials.blocks import TOGETHER_RATIO, both_start_s
-from hasten.verify.prover import effects, recorded_count, wave_count
+from hasten.verify.proof_runs import effects, recorded_count, wave_count
 
 if TYPE_CHECKING:
     from hasten.records import Machine, Plan, Profile
@@ -24,7 +24,7 @@ def first_costs(runner: TrialRunner, spent_s: float) -> Costs:
         runner: where it runs.
         spent_s: seconds so far.
     """
-    start_s, step_s = runner.start_s or spent_s, runner.step_s
+    start_s, step_s = runner.starts.start_s or spent_s, runner.pace.step_s
     return Costs(
         step_s=step_s, launch_s=start_s, launches_s=TOGETHER_RATIO * start_s, pair_s=2 * step_s,
         records_start_s=TOGETHER_RATIO * start_s, recorded_count=recorded_count(step_s),
@@ -51,19 +51,20 @@ def costs_of(
         candidate: the plan that is to be proved, with what the user set.
         proved: the levers of it that the search found; None where it has not begun.
     """
-    busy_ratio = 2.0 if runner.single_process else _BUSY_RATIO
-    if seen.cores_ratio is not None and not runner.single_process:
+    pace = runner.pace
+    busy_ratio = 2.0 if pace.single_process else _BUSY_RATIO
+    if seen.cores_ratio is not None and not pace.single_process:
         busy_ratio = min(2.0, max(1.0, 2 * seen.cores_ratio / machine.budget.core_count))
-    launches_s = (runner.launch_s(baseline), runner.launch_s(candidate))
+    launches_s = (pace.launch_s(baseline), pace.launch_s(candidate))
     return Costs(
-        step_s=runner.step_s,
+        step_s=pace.step_s,
         launch_s=sum(launches_s) / 2,
-        launches_s=both_start_s(*launches_s, single_process=runner.single_process),
-        pair_s=runner.pair_s(baseline, candidate, apart=True),
-        records_start_s=TOGETHER_RATIO * runner.start_s,
-        recorded_count=recorded_count(runner.step_s),
+        launches_s=both_start_s(*launches_s, single_process=pace.single_process),
+        pair_s=pace.pair_s(baseline, candidate, apart=True),
+        records_start_s=TOGETHER_RATIO * runner.starts.start_s,
+        recorded_count=recorded_count(pace.step_s),
         wave_count=wave_count(_USUAL if proved is None else effects(proved)),
         busy_ratio=busy_ratio,
-        cycle_count=runner.cycle_count,
-        pass_count=runner.statistics.pass_count,
+        cycle_count=pace.cycle_count,
+        pass_count=runner.rhythm.pass_count,
     )

@@ -37,19 +37,20 @@ def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -
         plan: the empty plan for the script as it is.
         step_count: steps to watch; None watches for some seconds.
     """
+    pace = runner.pace
     runner.steps(plan, GLANCE_COUNT)
     runner.facts(plan)
-    if count := probe_count(runner.step_s, cycle_count=runner.cycle_count):
+    if count := probe_count(pace.step_s, cycle_count=pace.cycle_count):
         runner.steps(plan, count)
     if step_count is None:
         step_count = watch_count(
-            runner.step_s, cycle_count=runner.cycle_count, pass_count=runner.statistics.pass_count
+            pace.step_s, cycle_count=pace.cycle_count, pass_count=runner.rhythm.pass_count
         )
-        if runner.life_count is not None:
-            step_count = max(2, min(step_count, runner.life_count // 2))
+        if pace.life_count is not None:
+            step_count = max(2, min(step_count, pace.life_count // 2))
     steps, used = runner.steps(plan, step_count)
     unit = runner.facts(plan).unit
-    runner.check_memory(used["peak_rss_bytes"])
+    pace.check_memory(used["peak_rss_bytes"])
     return summarise(steps, unit=unit, used=used)
 
 
@@ -137,7 +138,7 @@ def measure_ceiling(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
     """
     if seen.share_ratio(Phase.DATA) < _WAITING_RATIO:
         return seen
-    pair_s = (REPLAY_SETTLE_COUNT + 5 * runner.cycle_count) * max(1e-6, seen.step_s)
+    pair_s = (REPLAY_SETTLE_COUNT + 5 * runner.pace.cycle_count) * max(1e-6, seen.step_s)
     count = min(_CEILING_MOST_COUNT, int(_CEILING_S / pair_s))
     if count < _CEILING_LEAST_COUNT:
         return seen
@@ -157,9 +158,9 @@ def measure_peaks(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
     keeps its profile without it.
     """
     try:
-        best = runner.trial(plan).ask(MeasurePeaks(), PeaksMeasured, 60.0)
+        best = runner.children.trial(plan).ask(MeasurePeaks(), PeaksMeasured, 60.0)
         seen = replace(seen, peak_flops=best.peak_flops, copy_bytes=best.copy_bytes)
-        flops = runner.trial(plan).ask(CountFlops(), FlopsCounted, 120.0).flops
+        flops = runner.children.trial(plan).ask(CountFlops(), FlopsCounted, 120.0).flops
     except HastenError:
         return seen
     return replace(seen, flops=flops or None)

@@ -54,6 +54,12 @@ class Options:
         """Seconds that are shared out at first."""
         return min(self.budget_s, self.first_s)
 
+    def with_applied(self, plan: Plan) -> Plan:
+        """Return a plan with what the user set by hand."""
+        for name, setting in self.applied.settings:
+            plan = plan.with_lever(name, setting)
+        return plan
+
 
 class Watcher(Protocol):
     """Whoever looks on: the terminal, a log, or nobody."""

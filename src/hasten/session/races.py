@@ -7,9 +7,10 @@ import random
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from hasten import compare
+from hasten import compare, search
 from hasten.errors import TRIAL_FAILURES, OutOfTime
 from hasten.lever import lookup
 from hasten.records import Comparison, Noise, Plan, Verdict
@@ -28,7 +29,6 @@ from hasten.units import duration, percent, times
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hasten import search
     from hasten.records import Interval, Pair
     from hasten.session.options import Options, Watcher
     from hasten.trials.runner import TrialRunner
@@ -76,12 +76,6 @@ class Races:
         share_s = _CONFIRM_SHARE * self._options.aim_s
         return min(max(_CONFIRM_LEAST_S, share_s), _CONFIRM_MOST_S)
 
-    def with_applied(self, plan: Plan) -> Plan:
-        """Return a plan with what the user set by hand."""
-        for name, setting in self._options.applied.settings:
-            plan = plan.with_lever(name, setting)
-        return plan
-
     def measure_noise(self, *, quickly: bool = False) -> Noise:
         """Say what can be told apart here at all, by the script against itself.
 
@@ -103,23 +97,23 @@ class Races:
     def _neighbours_noise(self) -> Noise | None:
         """Return the noise of neighbouring steps in one child; None where too few were watched."""
         own = self._options.applied
-        pairs = self._neighbours(self._runner.shape(own, own).block_count)
+        pairs = self._neighbours(self._runner.pace.shape(own, own).block_count)
         if not pairs:
             return None
-        pair_s = max(1e-3, self._runner.pair_s(own, own, apart=True))
+        pair_s = max(1e-3, self._runner.pace.pair_s(own, own, apart=True))
         return compare.measure_noise(pairs, pair_s=pair_s, budget_s=self.confirm_s)
 
     def _neighbours(self, block_count: int) -> Sequence[Pair]:
         """Return pairs of neighbouring blocks of the profile; none where there are too few."""
-        pairs = self._runner.statistics.neighbours(block_count)
+        pairs = self._runner.rhythm.neighbours(block_count)
         return pairs if len(pairs) >= _NEIGHBOURS_LEAST_COUNT else ()
 
     def _launches_noise(self) -> Noise:
         """Race two launches of the script."""
-        plan = self._options.applied
-        measure = self._measure(plan, plan)
+        own = self._options.applied
+        measure = partial(self._runner.pairs, own, own)
         self._view.stage("noise", "the script against itself")
-        self._runner.prepare(self.with_applied(plan), self.with_applied(plan))
+        self._runner.prepare(own, own)
         self._view.race_begins(Plan(), Plan())
         seconds = min(max(NOISE_LEAST_S, _NOISE_SHARE * self._options.aim_s), _NOISE_MOST_S)
         started_s = self._clock()
@@ -142,18 +136,30 @@ class Races:
         )
         return noise
 
+    def _plans(self, proposal: search.Proposal) -> tuple[Plan, Plan]:
+        """Return both plans of a race, with what the user set by hand."""
+        own, other = proposal.baseline, proposal.candidate
+        return self._options.with_applied(own), self._options.with_applied(other)
+
     def least_s(self, proposal: search.Proposal) -> float:
         """Return the seconds of pairs below which a race cannot decide anything."""
-        own, other = (self.with_applied(p) for p in (proposal.baseline, proposal.candidate))
-        return _RACE_LEAST_COUNT * self._runner.pair_s(own, other)
+        own, other = self._plans(proposal)
+        return _RACE_LEAST_COUNT * self._runner.pace.pair_s(own, other)
 
     def prepare_s(self, proposal: search.Proposal) -> float:
         """Return the seconds that go by before the first pair of a race."""
-        own, other = (self.with_applied(p) for p in (proposal.baseline, proposal.candidate))
-        compile_s = 0.0
-        if not self._runner.statistics.has_compiled(other):
-            compile_s = sum(lever.start_ratio for lever, _ in lookup(other)) * self._runner.start_s
+        own, other = self._plans(proposal)
+        compile_s, starts = 0.0, self._runner.starts
+        if not starts.has_compiled(other):
+            compile_s = sum(lever.start_ratio for lever, _ in lookup(other)) * starts.start_s
         return self._runner.prepare_s(own, other) + compile_s
+
+    def price(self, proposal: search.Proposal) -> search.Price:
+        """Return the least that a race costs."""
+        return search.Price(
+            wall_s=self.prepare_s(proposal) + self.least_s(proposal),
+            launch_count=self._runner.launches(*self._plans(proposal)),
+        )
 
     def race(self, proposal: search.Proposal, share_s: float, *, most_s: float) -> Comparison:
         """Race a candidate; a script that breaks under it is a result, too.
@@ -177,7 +183,7 @@ class Races:
 
     def _race(self, proposal: search.Proposal, share_s: float, *, most_s: float) -> Comparison:
         baseline, candidate = proposal.baseline, proposal.candidate
-        own, other = self.with_applied(baseline), self.with_applied(candidate)
+        own, other = self._plans(proposal)
         noise = self._noise_between(own, other)
         usual_s = min(_RACE_USUAL_COUNT * noise.pair_s, _RACE_USUAL_S)
         seconds = max(min(max(share_s, usual_s), most_s), self.least_s(proposal))
@@ -187,14 +193,14 @@ class Races:
             self._runner.prepare(own, other)
             rule = patient(rule, launched_s=self._clock() - started_s, pair_s=noise.pair_s)
             seen = compare.race(
-                self._measure(baseline, candidate),
+                partial(self._runner.pairs, own, other),
                 rule=rule,
                 coin=self._coin,
                 clock=self._clock,
                 on_pairs=self._shower(rule.bets),
             )
         except TRIAL_FAILURES as failure:
-            self._runner.clear()
+            self._runner.children.clear()
             return Comparison(
                 baseline=baseline,
                 candidate=candidate,
@@ -202,11 +208,12 @@ class Races:
                 failure=failure.last_words,
                 wall_s=self._clock() - started_s,
             )
+        self._note_costs(own, other)
         return replace(
             compare.compare(baseline, candidate, seen.pairs, rule, seen.wall_s),
             phase_s=self._runner.statistics.phase_s(other),
             baseline_phase_s=self._runner.statistics.phase_s(own),
-            later_s=self._later_s(own, other),
+            later_s=self._runner.starts.later_s(own, other),
         )
 
     def _noise_between(self, own: Plan, other: Plan) -> Noise:
@@ -216,16 +223,12 @@ class Races:
         steps of its own, mostly a single one; how these differ was seen as the script was watched.
         """
         assert self.noise is not None  # noqa: S101  # measured before the search
-        noise = replace(self.noise, pair_s=max(1e-3, self._runner.pair_s(own, other)))
-        shape = self._runner.shape(own, other)
+        noise = replace(self.noise, pair_s=max(1e-3, self._runner.pace.pair_s(own, other)))
+        shape = self._runner.pace.shape(own, other)
         pairs = [] if shape.relay else self._neighbours(shape.block_count)
         if not pairs:
             return noise
         return replace(noise, sd_ratio=max(noise.sd_ratio, compare.spread(pairs)))
-
-    def _later_s(self, baseline: Plan, candidate: Plan) -> float | None:
-        self._note_costs(baseline, candidate)
-        return self._runner.statistics.later_s(baseline, candidate)
 
     def _note_costs(self, *plans: Plan) -> None:
         with suppress(OutOfTime, *TRIAL_FAILURES):  # a script may end just now; the race is over
@@ -244,10 +247,9 @@ class Races:
         """
         self._runner.statistics.forget_steps()
         rounds = []
-        own_s, other_s = map(
-            self._runner.launch_s, (self._options.applied, self.with_applied(plan))
-        )
-        launches_s = both_start_s(own_s, other_s, single_process=self._runner.single_process)
+        own, other = self._options.applied, self._options.with_applied(plan)
+        own_s, other_s = map(self._runner.pace.launch_s, (own, other))
+        launches_s = both_start_s(own_s, other_s, single_process=self._runner.pace.single_process)
         for left_count in range(CONFIRM_ROUNDS, 0, -1):
             left_s = (until_s - self._clock()) / left_count - launches_s
             seconds = max(CONFIRM_LEAST_S, min(left_s, _CONFIRM_MOST_S / CONFIRM_ROUNDS))
@@ -256,11 +258,11 @@ class Races:
 
     def _confirm_once(self, plan: Plan, seconds: float) -> compare.Confirmation:
         assert self.noise is not None  # noqa: S101
-        self._runner.clear()
-        own, other = self.with_applied(Plan()), self.with_applied(plan)
+        self._runner.children.clear()
+        own, other = self._options.applied, self._options.with_applied(plan)
         self._runner.prepare(own, other, apart=True)
-        measure = self._measure(Plan(), plan, apart=True)
-        pair_s, started_s = self._runner.pair_s(own, other, apart=True), self._clock()
+        measure = partial(self._runner.pairs, own, other, apart=True)
+        pair_s, started_s = self._runner.pace.pair_s(own, other, apart=True), self._clock()
         if (CONFIRM_TRIAL_COUNT + CONFIRM_LEAST_COUNT) * pair_s <= seconds:
             measure([True, False])
             pair_s = (self._clock() - started_s) / CONFIRM_TRIAL_COUNT
@@ -300,14 +302,6 @@ class Races:
         noise = compare.measure_noise(seen.pairs, pair_s=1.0, budget_s=1.0)
         count = compare.plan_pairs(noise, wanted_ratio=wanted_ratio, budget_s=_CONFIRM_MOST_COUNT)
         return max(CONFIRM_LEAST_COUNT, count)
-
-    def _measure(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> compare.Measure:
-        own, other = self.with_applied(baseline), self.with_applied(candidate)
-
-        def measure(coins: Sequence[bool]) -> Sequence[Pair]:
-            return self._runner.pairs(own, other, coins, apart=apart)
-
-        return measure
 
     def _shower(self, bets: Sequence[float]) -> Callable[[Sequence[Pair]], None]:
         """Tell the watcher of pairs, with an interval that bears to be looked at all the time."""

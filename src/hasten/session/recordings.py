@@ -12,7 +12,8 @@ from hasten.errors import TRIAL_FAILURES, Unprovable
 from hasten.trials.deadline import NEVER
 from hasten.trials.isolation.scratch import make_folder
 from hasten.trials.recording import Running, recorded
-from hasten.verify.prover import Prover, recorded_count
+from hasten.verify.proof_runs import recorded_count
+from hasten.verify.prover import Prover
 from hasten.verify.recorded_run import RecordedRun, read_evidence
 
 if TYPE_CHECKING:

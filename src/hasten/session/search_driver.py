@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from hasten.search.costs import Costs
     from hasten.session.options import Options, Watcher
     from hasten.session.races import Races
-    from hasten.trials.runner import TrialRunner
 
 # Of races: a child for a plan that none stands under. One that is started again because the script
 # ended, or because memory holds only one, costs time alone.
@@ -43,7 +42,6 @@ class SearchDriver:
         candidates: Sequence[search.Candidate],
         journal: search.Journal,
         *,
-        runner: TrialRunner,
         races: Races,
         options: Options,
         view: Watcher,
@@ -56,7 +54,6 @@ class SearchDriver:
         self._note = note
         self._candidates = candidates
         self._journal = journal
-        self._runner = runner
         self._races = races
         self._options = options
         self._view = view
@@ -109,7 +106,7 @@ class SearchDriver:
             left_s = self._left_s(proposal, best) - self._races.prepare_s(proposal)
             self._view.stage("search", f"{proposal.kind}: {proposal.candidate}")
             share_s = max(_LEAST_RACE_S, 2 * left_s / max(2, races - len(history)))
-            self._launch_count += self._price(proposal).launch_count
+            self._launch_count += self._races.price(proposal).launch_count
             self._journal.append(self._races.race(proposal, share_s, most_s=left_s))
             self._tell_what_is_lost()
             best, old = self.best, best
@@ -122,7 +119,7 @@ class SearchDriver:
 
         What is found later has to pay for its race, and for one more proof and confirmation.
         """
-        first = answer.speedup is not None and answer.plan == self._races.with_applied(self.best)
+        first = answer.speedup is not None and answer.plan == self._options.with_applied(self.best)
         if self.end_s >= self._options.budget_s or not first:
             return False
         self.end_s = self._options.budget_s
@@ -131,7 +128,7 @@ class SearchDriver:
             return False
         saved_s = self._limits.weighed_s * (1.0 - 1.0 / asked.expected_ratio)
         answer_s = self._costs(asked.candidate).answer_s
-        return saved_s > self._price(asked).wall_s + answer_s
+        return saved_s > self._races.price(asked).wall_s + answer_s
 
     def check_the_budget(self) -> None:
         """Say at the beginning what a budget cannot hold, and what could.
@@ -144,7 +141,7 @@ class SearchDriver:
         if proposal is None and not candidate.settings:
             return
         if proposal is not None and not self._journal.history:
-            first_s = self._price(proposal).wall_s
+            first_s = self._races.price(proposal).wall_s
             candidate = proposal.candidate
         costs, budget_s = self._costs(candidate), self._options.budget_s
         found_s = self._spent_s() + costs.noise_s + first_s
@@ -183,7 +180,7 @@ class SearchDriver:
     def _limits(self) -> search.BudgetLimits:
         best, begun = self.best, bool(self._journal.history)  # the first race is run in any case
         return search.BudgetLimits(
-            price=self._price,
+            price=self._races.price,
             left_s=lambda asked: self._left_s(asked, best) if begun else inf,
             launches_left=max(0, MOST_LAUNCHES_COUNT - self._launch_count),
             weighed_s=self._options.training_s
@@ -217,13 +214,6 @@ class SearchDriver:
                 "a plan that is found now ends up unconfirmed."
             )
         return proposal
-
-    def _price(self, asked: search.Proposal) -> search.Price:
-        own, other = map(self._races.with_applied, (asked.baseline, asked.candidate))
-        return search.Price(
-            wall_s=self._races.prepare_s(asked) + self._races.least_s(asked),
-            launch_count=self._runner.launches(own, other),
-        )
 
     def _left_s(self, asked: search.Proposal, best: Plan) -> float:
         """Return the seconds that the search has left, by the best plan that it has found."""
@@ -264,7 +254,7 @@ class SearchDriver:
     def _tell_what_was_passed_over(self) -> None:
         if late := self._passed_over(search.RefusalReason.TIME):
             after_s = self._after_s(late[0].candidate, self.best)
-            needed_s = self._spent_s() + self._price(late[0]).wall_s + after_s
+            needed_s = self._spent_s() + self._races.price(late[0]).wall_s + after_s
             self._note(
                 "The budget ended the search before every lever was tried alone: "
                 f"--budget {whole_minutes(needed_s)} or longer may find more."

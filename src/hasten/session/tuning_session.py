@@ -41,7 +41,7 @@ from hasten.trials.compiled_code import CompiledCode
 from hasten.trials.deadline import Deadline
 from hasten.units import times
 from hasten.verify.judge import Judge
-from hasten.verify.prover import declared_effect
+from hasten.verify.proof_runs import declared_effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,13 +116,13 @@ class TuningSession:
     def _watch(self, runner: TrialRunner) -> search.Journal:
         """Watch the script as it is, and find what may be tried on it."""
         self._view.stage("baseline", "starting the script as it is")
-        runner.trial(self._options.applied)
+        runner.children.trial(self._options.applied)
         budget_s = self._options.budget_s
         refuse_too_short(budget_s, self._spent_s(), first_costs(runner, self._spent_s()))
         self._baseline = observe(runner, self._options.applied)
         self._view.profiled(self._baseline)
         self._view.known(where(self._baseline))
-        for note in runner.notes:
+        for note in runner.children.notes:
             self._view.note(note)
         seen, applied = self._baseline, self._options.applied
         costs = costs_of(runner, seen, self._machine, baseline=applied, candidate=applied)
@@ -154,7 +154,7 @@ class TuningSession:
         self._journal = journal
         # A closer look leaves marks: a large block that a probe frees makes glibc keep what the
         # script frees, and this child would be faster than any run of the script.
-        runner.clear()
+        runner.children.clear()
         journal.settle(
             search.SearchStarted(
                 settings={candidate.lever: candidate.settings for candidate in self._candidates},
@@ -165,9 +165,14 @@ class TuningSession:
 
     def _search(self, journal: search.Journal) -> Tuning:
         self._driver = SearchDriver(
+<<<<<<< HEAD
             self._candidates, journal, runner=self._runner, races=self._races,
             options=self._options, view=self._view, costs=self._costs, spent_s=self._spent_s,
             note=self._notes.append,
+=======
+            self._knobs, journal, races=self._races, options=self._options, view=self._view,
+            costs=self._costs, spent_s=self._spent_s, note=self._notes.append,
+>>>>>>> runner
         )  # fmt: skip
         self._driver.check_the_budget()
         try:
@@ -235,11 +240,8 @@ class TuningSession:
 
     def _after(self, plan: Plan, seen: compare.Confirmation) -> Profile | None:
         """Look at it under its plan, both with the times of the confirmation; None if cut short."""
-        statistics, own, other = (
-            self._runner.statistics,
-            self._options.applied,
-            self._races.with_applied(plan),
-        )
+        statistics = self._runner.statistics
+        own, other = self._options.applied, self._options.with_applied(plan)
         try:
             tuned = observe(self._runner, other)
         except (KeyboardInterrupt, OutOfTime, *TRIAL_FAILURES):
@@ -263,26 +265,26 @@ class TuningSession:
         return replace(seen, interrupted=interrupted, out_of_time=not interrupted)
 
     def _unproved(self, plan: Plan) -> Proof:
-        return Proof(effect=declared_effect(self._races.with_applied(plan)))
+        return Proof(effect=declared_effect(self._options.with_applied(plan)))
 
     # ---- the parts
 
     def _prove(self, plan: Plan) -> tuple[Plan, Proof]:
         """Return what the gates let through of a plan, and its proof."""
-        if not self._races.with_applied(plan).settings:
+        if not self._options.with_applied(plan).settings:
             return plan, Proof(effect=Effect.EXACT)
         from hasten.trials.process import best_isolation
 
-        self._runner.clear()
+        self._runner.children.clear()
         with open_prover(
             self._workload,
             isolation=best_isolation(self._workload.cwd),
             step_s=self._baseline.step_s,
-            start_s=self._runner.start_s,
+            start_s=self._runner.starts.start_s,
             patience_s=self._options.patience_s,
             parameter_count=int(self._context.traits.get("model.parameter_count", 0)),
             code=self._code,
-            at_once_count=1 if self._runner.single_process else 2,
+            at_once_count=1 if self._runner.pace.single_process else 2,
             assumed=self._options.assumed,
             deadline=self._deadline,
         ) as prover:
@@ -301,7 +303,7 @@ class TuningSession:
         return judge.plan, proof
 
     def _ask(self, prover: Prover, plan: Plan) -> Proof:
-        judged = self._races.with_applied(plan)
+        judged = self._options.with_applied(plan)
         self._view.stage("proof", f"does the script learn the same under {judged}?")
         proof = prover.prove(judged)
         self._envelope = prover.envelope
@@ -334,7 +336,7 @@ class TuningSession:
         try:
             seen = self._races.confirm(plan, until_s=until_s)
         except TRIAL_FAILURES as failure:
-            self._runner.clear()
+            self._runner.children.clear()
             self._notes.append(f"On fresh launches {plan} was not raced: {failure.last_words}")
             why = f"not raced on fresh launches: {failure.last_words}"
             return _Lost(Reason.NOT_RACED_AGAIN, why)
@@ -363,19 +365,19 @@ class TuningSession:
         return self._costs(plan).answer_s <= self._deadline.left_s
 
     def _payback(self, plan: Plan, speedup: Interval) -> Payback | None:
-        own, other = self._options.applied, self._races.with_applied(plan)
-        statistics = self._runner.statistics
+        own, other = self._options.applied, self._options.with_applied(plan)
+        starts = self._runner.starts
         return payback_of(
-            statistics.later_s(own, other),
-            first_pass_s=statistics.first_pass_s(own, other),
+            starts.later_s(own, other),
+            first_pass_s=starts.first_pass_s(own, other),
             step_s=self._baseline.step_s,
             speedup_ratio=speedup.mid_ratio,
         )
 
     def _early_part(self, plan: Plan) -> Plan:
         """Return the levers that do not make the start late."""
-        other = self._races.with_applied(plan)
-        later_s = self._runner.statistics.later_s(self._options.applied, other) or 0.0
+        other = self._options.with_applied(plan)
+        later_s = self._runner.starts.later_s(self._options.applied, other) or 0.0
         late = blamed(plan, self._driver.history, later_s=later_s)
         return plan.only(frozenset(name for name, _ in plan.settings) - late)
 
@@ -393,12 +395,12 @@ class TuningSession:
         """Return what the parts of this tuning take, with `plan` as the one that is proved."""
         return costs_of(
             self._runner, self._baseline, self._machine, baseline=self._options.applied,
-            candidate=self._races.with_applied(plan), proved=plan,
+            candidate=self._options.with_applied(plan), proved=plan,
         )  # fmt: skip
 
     @property
     def _cost(self) -> Cost:
-        launch_count = self._runner.launch_count + self._proof_launches_count
+        launch_count = self._runner.children.launch_count + self._proof_launches_count
         return Cost(wall_s=self._spent_s(), launch_count=launch_count)
 
     def _spent_s(self) -> float:
@@ -417,7 +419,7 @@ class TuningSession:
             machine=self._machine,
             workload=self._workload,
             baseline=self._baseline,
-            plan=self._races.with_applied(plan),
+            plan=self._options.with_applied(plan),
             proof=proof,
             cost=self._cost,
             tuned=tuned,
@@ -425,7 +427,7 @@ class TuningSession:
             means_ratio=confirmed.means_ratio if confirmed else None,
             noise=self._races.noise,
             levers=tuple(sorted(self._rows, key=lambda row: order.index(row.lever))),
-            notes=(*self._runner.notes, *self._notes),
+            notes=(*self._runner.children.notes, *self._notes),
             envelope=self._envelope if proof.gates else None,
             diagnosis=self._diagnosis,
             races=self._journal.history if self._journal else (),
@@ -436,11 +438,11 @@ class TuningSession:
         )
 
     def _passes(self, plan: Plan, seen: compare.Confirmation) -> Passes | None:
-        own, other = self._options.applied, self._races.with_applied(plan)
+        own, other = self._options.applied, self._options.with_applied(plan)
         cost_s = median(pair.baseline_s for pair in seen.pairs)
         return passes_of(
             self._context.traits, seen.speedup, step_s=cost_s * self._baseline.sample_count,
-            longer_s=self._runner.statistics.first_pass_s(own, other),
+            longer_s=self._runner.starts.first_pass_s(own, other),
             outside_s=self._runner.statistics.outside_s,
-            training_s=self._options.training_s, life_count=self._runner.life_count,
+            training_s=self._options.training_s, life_count=self._runner.pace.life_count,
         )  # fmt: skip

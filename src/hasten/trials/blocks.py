@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hasten.lever import lookup
 from hasten.records import Pair, Phase, Plan, Scope, Step
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hasten.lever import Lever
     from hasten.records import Setting
 
+_T = TypeVar("_T")
 TOGETHER_RATIO = 1.3
 """How much longer two launches at once take than one: they read the disk together."""
 _PRESSURE = "/proc/pressure/cpu"
@@ -229,3 +230,17 @@ def pair(costs: Sequence[float], baseline_first: bool, pressure: float | None) -
         baseline_first=baseline_first,
         pressure_ratio=pressure,
     )
+
+
+def pairs_of(costs: Sequence[float], coins: Sequence[bool], pressure: float | None) -> list[Pair]:
+    """Return the pairs of blocks that were run by these coins, two costs each."""
+    return [pair(costs[2 * i : 2 * i + 2], coin, pressure) for i, coin in enumerate(coins)]
+
+
+def reordered(turns: Sequence[_T], coins: Sequence[bool]) -> list[_T]:
+    """Return the turns of a pair once for each coin; False turns them round.
+
+    >>> reordered(["own", "other"], [True, False])
+    ['own', 'other', 'other', 'own']
+    """
+    return [turn for coin in coins for turn in (turns if coin else turns[::-1])]

@@ -76,6 +76,40 @@ class CompiledCode:
                 _add(place, self._folder)
 
 
+class LentCode:
+    """What one trial has of the compiled code: lent to it, and handed on when it stands still.
+
+    Attributes:
+        patience_s: how much longer than other steps its first ones may take.
+    """
+
+    def __init__(self, code: CompiledCode | None, scratch: Path) -> None:
+        self.patience_s = 0.0
+        self._code = code
+        self._scratch = scratch
+        self._compiles = False
+
+    def lend(self, *plans: Plan) -> dict[str, str]:
+        """Lay down what there is for a trial's plans; return the environment that tells it."""
+        self.patience_s = patience_s(*plans)
+        return {} if self._code is None else self._code.lend(self._scratch, *plans)
+
+    def go_over(self, *plans: Plan) -> None:
+        """Lend again to a trial that runs: others may have compiled since its start."""
+        self.lend(*plans)
+        self._compiles = bool(self.patience_s)
+
+    def hand_on(self) -> None:
+        """Give what was compiled since the last plans to the trials that follow."""
+        if self._compiles and self._code is not None:
+            self._code.collect(self._scratch)
+        self._compiles = False
+
+    def spoil(self) -> None:
+        """Hand nothing on of a trial that may be writing just now."""
+        self._compiles = False
+
+
 def _add(own: Path, other: Path) -> None:
     """Lay down the files that are not there yet; a full disk only costs time."""
     with suppress(OSError):

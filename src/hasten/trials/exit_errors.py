@@ -5,18 +5,97 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from hasten.errors import HastenError, IsolationFailed, ScriptFailed
+from hasten.errors import HastenError, IsolationFailed, NeverTrains, ScriptFailed, TooFewSteps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from hasten.trials.process import Exit
+    from hasten.trials.process import Exit, Process
 
 _NO_ROOM = "No space left on device"
 # torch's own name for what its workers keep in /dev/shm, which TMPDIR does not move.
 _SHARED_MEMORY = "</torch_"
 _RUN_IT = "Make it run under plain python first."
+MORE_WORK = "Give the script more work, for example more epochs or more data."
+_TAIL_LINE_COUNT = 40
+
+
+def tail_of(process: Process) -> str:
+    """Return the last lines that a script wrote to its standard error, else to its output."""
+    text = process.errors() or process.output()
+    return "\n".join(text.rstrip().splitlines()[-_TAIL_LINE_COUNT:])
+
+
+def never_trained(
+    process: Process, *, reached: bool, imported_torch: bool, place: str, patience_s: float,
+    folder: Path,
+) -> HastenError:  # fmt: skip
+    """Return why a trial has not come to its first training step.
+
+    Args:
+        process: of the trial.
+        reached: hasten came in at all.
+        imported_torch: some process of the trial did.
+        place: where it is if it still runs, as a sentence.
+        patience_s: how long was waited.
+        folder: where what trials write lies.
+    """
+    error = bad_exit(process, when="before its first training step", folder=folder)
+    if error is not None:
+        return error
+    tail = tail_of(process)
+    if not reached:
+        return NeverTrains(
+            "The command starts no Python that hasten can reach by PYTHONPATH: a script that "
+            "sets it anew (`PYTHONPATH=. python train.py`), a Python before 3.11, `python -I`, "
+            "`-E` or `-S`, or `env -i` keeps hasten out.",
+            remedy="Write `PYTHONPATH=.:$PYTHONPATH` there, train with Python 3.11 or later, "
+            "and leave these options away while you tune.",
+            output=tail,
+        )
+    if process.exit is not None:
+        return NeverTrains(
+            "The script ended without an optimizer step or a backward pass.",
+            remedy="Give the command that really trains, with its arguments.",
+            output=tail,
+        )
+    seen = "" if imported_torch else " and no import of torch"
+    return NeverTrains(
+        f"There was no optimizer step or backward in {patience_s:.0f} s{seen}: "
+        f"the script does not train, waits for something, or is slow to start.{place}",
+        remedy="Raise --startup-timeout if it needs longer to start.",
+        output=tail,
+    )
+
+
+def bad_exit(process: Process, *, when: str, folder: Path) -> HastenError | None:
+    """Return the error that the end of a trial is; None for one that is none, or that runs.
+
+    Raises:
+        IsolationFailed: it was started outside of the isolation, or its guard was ended.
+    """
+    process.raise_if_outside()
+    if process.exit is None:
+        return None
+    return error_of(
+        process.exit, when=when, tail=tail_of(process), refused=process.refused, folder=folder
+    )
+
+
+def too_short(life_count: int, needed_count: int) -> TooFewSteps:
+    """Return the error of a script whose life has no room for a measurement."""
+    return TooFewSteps(
+        f"The script ended after {steps_said(life_count)}, and a measurement "
+        f"needs at least {needed_count}.",
+        remedy=MORE_WORK,
+        step_count=life_count,
+    )
+
+
+def steps_said(count: int) -> str:
+    """Return a number of steps in words."""
+    return "1 training step" if count == 1 else f"{count} training steps"
 
 
 def error_of(

@@ -1,4 +1,4 @@
-"""What a runner has seen of each plan: how long it takes to start, and where its steps go."""
+"""What a runner has seen: what plans cost once, where their steps go, how the script's repeat."""
 
 from __future__ import annotations
 
@@ -24,31 +24,14 @@ _MOST_TIMES = 20.0
 _PAUSE_SHARE, _LONGEST_PASS_S, _SHORT_PASS_S = 0.05, 2.0, 0.25
 
 
-class PlanStatistics:
-    """Sums over the starts and steps of a runner.
-
-    Attributes:
-        period_count: steps after which the times of the script as it is were seen to repeat,
-            without what it waits for its loader, but for pauses between short passes.
-        pass_count: steps of a pass over the data; 0 where that is unknown.
-        short_pass_count: the same where a pass is so short that a pause at its beginning, which
-            workers may bring, would matter; else 0.
-    """
+class StartCosts:
+    """What is paid once under each plan: the launch, compiling, a longer first pass."""
 
     def __init__(self) -> None:
         self._starts: list[tuple[Plan, float]] = []
         self._compiled_s: dict[Plan, float] = {}
         self._first_pass_s: dict[Plan, tuple[float, float]] = {}
         self._children: dict[int, tuple[object, float]] = {}
-        self._phases: dict[Plan, dict[Phase, float]] = {}
-        self._counts: dict[Plan, int] = {}
-        self._outside_s, self._seen_count = 0.0, 0
-        self._kept_up_count = 0
-        self._watched: Sequence[Step] = ()
-        self._watched_under: Plan | None = None
-        self.period_count = 1
-        self.pass_count = self.short_pass_count = 0
-        self._late: set[Plan] = set()
 
     def started(self, plan: Plan, wall_s: float) -> None:
         """Note the seconds from a launch under `plan` to its first step."""
@@ -65,112 +48,13 @@ class PlanStatistics:
         _, before_s = self._children.get(id(child), (child, 0.0))
         self._children[id(child)] = (child, total_s)  # held: its id is not given away
         if (part := filling(plan)).settings:
-            longer_s, held_s = facts.first_pass_s
-            self._first_pass_s[part] = longer_s, held_s
+            self._first_pass_s[part] = facts.first_pass_s
         key = _compiled_by(plan)
         self._compiled_s[key] = max(total_s - before_s, self._compiled_s.get(key, 0.0))
 
     def has_compiled(self, plan: Plan) -> bool:
         """Return whether a trial has compiled what a plan compiles."""
         return _compiled_by(plan) in self._compiled_s
-
-    def ran(self, plan: Plan, steps: Sequence[Step]) -> None:
-        """Note steps that were counted under `plan`."""
-        sums = self._phases.setdefault(plan, {})
-        self._counts[plan] = self._counts.get(plan, 0) + len(steps)
-        for step in steps:
-            for phase, spent_ns in step.phase_ns.items():
-                sums[phase] = sums.get(phase, 0.0) + spent_ns * 1e-9
-        self._see(steps)
-
-    def _see(self, steps: Sequence[Step]) -> None:
-        """Note what passes outside of steps, such as evaluation."""
-        self._seen_count += len(steps)
-        self._outside_s += 1e-9 * sum(
-            spent_ns
-            for step in steps
-            for phase, spent_ns in step.phase_ns.items()
-            if not phase.in_step
-        )
-
-    @property
-    def outside_s(self) -> float:
-        """Mean seconds that pass outside of steps for each step, under all plans together."""
-        return self._outside_s / max(1, self._seen_count)
-
-    def know_passes(self, traits: Mapping[str, Any]) -> None:
-        """Note how many steps a pass over the data has."""
-        per_step = int(traits.get("loader.batches_per_step", 1))
-        self.pass_count = int(traits.get("loader.batch_count", 0)) // max(1, per_step)
-
-    def watched(self, plan: Plan, steps: Sequence[Step]) -> None:
-        """Note steps in a row: does the script wait for its loader? Of the first plan alone.
-
-        Later ones are those that are found; what is raced is compared with the script as it is.
-        """
-        self._see(steps)
-        if self._watched_under not in (None, plan):
-            return
-        self._watched_under = plan
-        self._kept_up_count = 0 if _waits(steps) else len(steps)
-        self._watched = steps
-        # How often the loop waits for loader workers is known without: see `cycle_count`.
-        self.period_count = period(
-            [step.wall_s - step.phase_ns.get(Phase.DATA, 0) * 1e-9 for step in steps]
-        )
-        pass_s = sum(step.wall_s for step in steps) * self.pass_count / len(steps)
-        self.short_pass_count = self.pass_count if pass_s <= _SHORT_PASS_S else 0
-        if pauses(steps, self.pass_count):
-            self.period_count = self.pass_count
-
-    def neighbours(self, block_count: int) -> list[Pair]:
-        """Return pairs of blocks of the script as it is that followed on one another.
-
-        Each stands there in both orders, as the coin of a race may fall.
-        """
-        size = 2 * block_count
-        found = []
-        for at in range(0, len(self._watched) - size + 1, size):
-            blocks = (
-                self._watched[at : at + block_count],
-                self._watched[at + block_count : at + size],
-            )
-            costs = [cost_s(block) for block in blocks]
-            found += [pair(costs, baseline_first, None) for baseline_first in (True, False)]
-        return found
-
-    def know_late(self, *plans: Plan) -> None:
-        """Decide before a race which of its plans have been seen to wait for their loader."""
-        for plan in plans:
-            phases = self.phase_s(plan) or {}
-            if phases.get(Phase.DATA, 0.0) > _WAITING_SHARE * sum(phases.values()):
-                self._late.add(plan)
-
-    def cycle_count(self, ahead_count: int, *plans: Plan) -> int:
-        """Return the steps after which the times of plans repeat.
-
-        Args:
-            ahead_count: batches that loader workers have on their way. After as many steps times
-                repeat where the loop waits for them; where they keep up, each step is like others.
-            plans: what is raced.
-        """
-        keeps_up = self._kept_up_count >= ahead_count and not self._late & set(plans)
-        return 1 if keeps_up else ahead_count
-
-    def phase_s(self, plan: Plan) -> Mapping[Phase, float] | None:
-        """Return the mean seconds of a step in each phase, None where no step was seen."""
-        if not self._counts.get(plan):
-            return None
-        return {phase: s / self._counts[plan] for phase, s in self._phases[plan].items()}
-
-    def step_count(self, plan: Plan) -> int:
-        """Return how many steps were counted under `plan`."""
-        return self._counts.get(plan, 0)
-
-    def forget_steps(self) -> None:
-        """Begin to count anew: what ran before ran on a machine that may have changed since."""
-        self._phases.clear()
-        self._counts.clear()
 
     @property
     def start_s(self) -> float:
@@ -212,6 +96,124 @@ def _compiled_by(plan: Plan) -> Plan:
     """Return what tells compiled code apart: the levers that compile, else the whole plan."""
     part = compiling(plan)
     return part if part.settings else plan
+
+
+class PlanStatistics:
+    """Where the steps under each plan go, and what passes outside of steps."""
+
+    def __init__(self) -> None:
+        self._phases: dict[Plan, dict[Phase, float]] = {}
+        self._counts: dict[Plan, int] = {}
+        self._outside_s, self._seen_count = 0.0, 0
+
+    def ran(self, plan: Plan, steps: Sequence[Step]) -> None:
+        """Note steps that were counted under `plan`."""
+        sums = self._phases.setdefault(plan, {})
+        self._counts[plan] = self.step_count(plan) + len(steps)
+        for step in steps:
+            for phase, spent_ns in step.phase_ns.items():
+                sums[phase] = sums.get(phase, 0.0) + spent_ns * 1e-9
+        self.saw(steps)
+
+    def saw(self, steps: Sequence[Step]) -> None:
+        """Note what passes outside of steps, such as evaluation."""
+        self._seen_count += len(steps)
+        self._outside_s += 1e-9 * sum(
+            spent_ns
+            for step in steps
+            for phase, spent_ns in step.phase_ns.items()
+            if not phase.in_step
+        )
+
+    @property
+    def outside_s(self) -> float:
+        """Mean seconds that pass outside of steps for each step, under all plans together."""
+        return self._outside_s / max(1, self._seen_count)
+
+    def phase_s(self, plan: Plan) -> Mapping[Phase, float] | None:
+        """Return the mean seconds of a step in each phase, None where no step was seen."""
+        if not self._counts.get(plan):
+            return None
+        return {phase: s / self._counts[plan] for phase, s in self._phases[plan].items()}
+
+    def step_count(self, plan: Plan) -> int:
+        """Return how many steps were counted under `plan`."""
+        return self._counts.get(plan, 0)
+
+    def forget_steps(self) -> None:
+        """Begin to count anew: what ran before ran on a machine that may have changed since."""
+        self._phases.clear()
+        self._counts.clear()
+
+
+class ScriptRhythm:
+    """After how many steps the times of the script as it is repeat.
+
+    Attributes:
+        period_count: steps after which the times of its loop were seen to repeat, without what it
+            waits for its loader, but for pauses between short passes.
+        pass_count: steps of a pass over the data; 0 where that is unknown.
+        short_pass_count: the same where a pass is so short that a pause at its beginning, which
+            workers may bring, would matter; else 0.
+    """
+
+    def __init__(self) -> None:
+        self.period_count = 1
+        self.pass_count = self.short_pass_count = 0
+        self._watched: Sequence[Step] = ()
+        self._watched_under: Plan | None = None
+        self._kept_up_count = 0
+        self._late: set[Plan] = set()
+
+    def know_passes(self, traits: Mapping[str, Any]) -> None:
+        """Note how many steps a pass over the data has."""
+        per_step = int(traits.get("loader.batches_per_step", 1))
+        self.pass_count = int(traits.get("loader.batch_count", 0)) // max(1, per_step)
+
+    def watched(self, plan: Plan, steps: Sequence[Step]) -> None:
+        """Note steps in a row: does the script wait for its loader? Of the first plan alone.
+
+        Later ones are those that are found; what is raced is compared with the script as it is.
+        """
+        if self._watched_under not in (None, plan):
+            return
+        self._watched_under = plan
+        self._kept_up_count = 0 if _waits(steps) else len(steps)
+        self._watched = steps
+        # How often the loop waits for loader workers is known without: see `cycle_count`.
+        self.period_count = period(
+            [step.wall_s - step.phase_ns.get(Phase.DATA, 0) * 1e-9 for step in steps]
+        )
+        pass_s = sum(step.wall_s for step in steps) * self.pass_count / len(steps)
+        self.short_pass_count = self.pass_count if pass_s <= _SHORT_PASS_S else 0
+        if pauses(steps, self.pass_count):
+            self.period_count = self.pass_count
+
+    def neighbours(self, block_count: int) -> list[Pair]:
+        """Return pairs of blocks of the script as it is that followed on one another.
+
+        Each stands there in both orders, as the coin of a race may fall.
+        """
+        begins = range(0, len(self._watched) - block_count + 1, block_count)
+        costs = [cost_s(self._watched[at : at + block_count]) for at in begins]
+        two = zip(costs[::2], costs[1::2], strict=False)
+        return [pair(both, first, None) for both in two for first in (True, False)]
+
+    def know_late(self, plan: Plan, phase_s: Mapping[Phase, float]) -> None:
+        """Decide before a race of a plan whether its steps have been seen to wait for a loader."""
+        if phase_s.get(Phase.DATA, 0.0) > _WAITING_SHARE * sum(phase_s.values()):
+            self._late.add(plan)
+
+    def cycle_count(self, ahead_count: int, *plans: Plan) -> int:
+        """Return the steps after which the times of plans repeat.
+
+        Args:
+            ahead_count: batches that loader workers have on their way. After as many steps times
+                repeat where the loop waits for them; where they keep up, each step is like others.
+            plans: what is raced.
+        """
+        keeps_up = self._kept_up_count >= ahead_count and not self._late & set(plans)
+        return 1 if keeps_up else ahead_count
 
 
 def _waits(steps: Sequence[Step]) -> bool:

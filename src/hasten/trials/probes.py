@@ -21,7 +21,7 @@ def overhead(runner: TrialRunner, plan: Plan, count: int) -> list[Pair]:
 
 def ceiling(runner: TrialRunner, plan: Plan, count: int) -> tuple[list[Pair], float]:
     """Run pairs of blocks with new batches and with old ones; tell DATA's share in these."""
-    cycle = runner.cycle_count
+    cycle = runner.pace.cycle_count
     turns = (Turn(0, cycle, cycle, True), Turn(1, REPLAY_SETTLE_COUNT + 2 * cycle, cycle, True))
     pairs, steps = runner.within((plan, plan), count, turns, replayed_index=1)
     data_ns = sum(step.phase_ns.get(Phase.DATA, 0) for step in steps)
@@ -32,8 +32,8 @@ def examine(runner: TrialRunner, plan: Plan, count: int) -> tuple[list[Step], di
     """Look closely at some steps, as many as the script has room for; they are not timed ones."""
 
     def look() -> tuple[list[Step], dict[str, Any]]:
-        room = runner.room(count)
-        trial = runner.with_life((plan,), 0, room)
-        return trial.examine(room, timeout_s=runner.timeout_s(room))
+        room = runner.pace.room(count)
+        trial = runner.children.with_life((plan,), 0, room)
+        return trial.examine(room, timeout_s=runner.pace.timeout_s(room))
 
     return runner.repeat(look)

@@ -1,7 +1,7 @@
 """One trial as a process: started behind a guard, stopped, resumed, ended, and read.
 
-The guard (`guard.py`) owns the ending: whatever becomes of this process, the trial's processes and
-files are gone afterwards. This side only asks.
+The guard (`process_guard.py`) owns the ending: whatever becomes of this process, the trial's
+processes and files are gone afterwards. This side only asks.
 """
 
 from __future__ import annotations
@@ -97,11 +97,10 @@ class Process:
         self.exit: Exit | None = None
         self.notes: tuple[str, ...] = ()
         self._guard = guard
-        self._scratch = folders[0]
+        self._talk = GuardTalk(guard)
         self._folders = folders
         self._isolation = isolation
         self._cwd = cwd
-        self._text = b""
         self._output = output
         self._refused: tuple[str, ...] = ()
 
@@ -146,10 +145,11 @@ class Process:
                 f"Cannot start a process for the trial: {error.strerror}.",
                 remedy="Free some memory, disk or processes (ulimit -u) and try again.",
             ) from None
-        process = cls(guard, output, folders, isolation=isolation, cwd=os.path.realpath(cwd))
+        cwd = os.path.realpath(cwd)
+        process = cls(guard, output, folders, isolation=isolation, cwd=cwd)
         try:
-            process._send(argv, env, out)
-            process._greet()
+            spec = _spec(argv, env, out, folders, isolation=isolation, cwd=cwd)
+            process._greet(spec)
         except BaseException:
             process.kill()
             raise
@@ -172,10 +172,8 @@ class Process:
 
     def kill(self) -> None:
         """End the command, every descendant and the scratch folder; return when they are gone."""
-        self._keep_refusals()
-        if self._guard.stdin and not self._guard.stdin.closed:
-            with contextlib.suppress(OSError):
-                self._guard.stdin.close()
+        self._refused = _refusals(self._folders[0]) or self._refused
+        self._talk.hang_up()
         self.wait(_END_PATIENCE_S)
         try:
             self._guard.wait(_END_PATIENCE_S if self.exit else 0)
@@ -184,7 +182,8 @@ class Process:
                 self._finish({})
             self._guard.kill()
             self._guard.wait()
-        self._wipe()
+        for folder in self._folders:
+            wipe(str(folder))
 
     def wait(self, timeout_s: float | None) -> Exit | None:
         """Wait for the command's end and for that of all it left running.
@@ -198,9 +197,9 @@ class Process:
             How it ended, or None where it still runs.
         """
         if self.exit is None:
-            line = self._line(timeout_s)
-            if line is not None:
-                self._finish(json.loads(line) if line else {})
+            told = self._talk.hear(timeout_s)
+            if told is not None:
+                self._finish(told)
         return self.exit
 
     def follow(self, pid: int | None) -> None:
@@ -246,35 +245,15 @@ class Process:
     @property
     def refused(self) -> tuple[str, ...]:
         """The paths that could not be written because that cannot be redirected, oldest first."""
-        if not self._refused:
-            self._keep_refusals()
-        if self._refused or self.exit is None or self._isolation not in _REDIRECTED:
-            return self._refused
+        refused = _refusals(self._folders[0]) or self._refused
+        if refused or self.exit is None or self._isolation not in _REDIRECTED:
+            return refused
         return refused_writes.guessed(self.errors(), cwd=self._cwd, code=self.exit.code)
 
-    def _send(self, argv: Sequence[str], env: Mapping[str, str], out: int) -> None:
-        """Tell the guard what to start; the trial prints to its descriptor `out`."""
-        scratch, *layers = self._folders
-        environment = {**_environment(env, scratch, self._isolation), process_ancestry.SEAL_KEY: ""}
-        spec = {
-            "argv": [_plain(word) for word in argv],
-            "env": {_plain(key): _plain(value) for key, value in environment.items()},
-            "cwd": _plain(self._cwd),
-            "scratch": _plain(str(scratch)),
-            "isolation": self._isolation.value,
-            "layers": [_plain(str(layer)) for layer in layers],
-            "out": out,
-        }
-        pipe = self._guard.stdin
-        assert pipe is not None  # noqa: S101  # Popen was asked for a pipe
-        with contextlib.suppress(BrokenPipeError):  # the silence of the guard is read next
-            pipe.write(json.dumps(spec).encode() + b"\n")
-            pipe.flush()
-
-    def _greet(self) -> None:
-        """Read the guard's first line: the command runs, or why it does not."""
-        line = self._line(_START_PATIENCE_S)
-        told: dict[str, Any] = json.loads(line or "{}") or {"failure": "its guard did not start"}
+    def _greet(self, spec: dict[str, Any]) -> None:
+        """Tell the guard what to start; read that the command runs, or why it does not."""
+        self._talk.tell(spec)
+        told = self._talk.hear(_START_PATIENCE_S) or {"failure": "its guard did not start"}
         self.pid, self._keeper = told.get("pid", 0), told.get("keeper", 0)
         self.notes = tuple(told.get("notes", ()))
         if "failure" in told:
@@ -287,42 +266,14 @@ class Process:
             ended = self.wait(_END_PATIENCE_S)
             self.exit = Exit(ended.code if ended else None, None, failure=told["exec"])
 
-    def _line(self, timeout_s: float | None) -> bytes | None:
-        """Read one line from the guard: None in time-out, empty when the guard is gone."""
-        pipe = self._guard.stdout
-        assert pipe is not None  # noqa: S101
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        while b"\n" not in self._text:
-            left = None if until is None else max(0.0, until - time.monotonic())
-            if not select.select([pipe], [], [], left)[0]:
-                return None
-            part = os.read(pipe.fileno(), 65536)
-            if not part:
-                return b""
-            self._text += part
-        line, _, self._text = self._text.partition(b"\n")
-        return line
-
     def _finish(self, told: dict[str, Any]) -> None:
         if not told:  # the guard was killed, so nobody has ended the trial's processes
             self._signal(signal.SIGKILL)
         self.exit = Exit(
             told.get("code"), told.get("signal"), told.get("killed", False), lost=not told
         )
-        for pipe in (self._guard.stdin, self._guard.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        self._talk.close()
         self._output.close()
-
-    def _keep_refusals(self) -> None:
-        with contextlib.suppress(OSError):
-            text = (self._scratch / REFUSED).read_text(errors="replace")
-            self._refused = tuple(dict.fromkeys(text.splitlines()))
-
-    def _wipe(self) -> None:
-        for folder in self._folders:
-            wipe(str(folder))
 
     def _signal(self, number: signal.Signals) -> None:
         """Send a signal to the group, then to descendants that have left it.
@@ -383,6 +334,32 @@ def _try(isolation: Isolation, folder: Path, cwd: str) -> str:
     return process.output() if kept else ""
 
 
+def _refusals(scratch: Path) -> tuple[str, ...]:
+    """Return what a trial has noted in its folder; nothing where that is gone."""
+    with contextlib.suppress(OSError):
+        text = (scratch / REFUSED).read_text(errors="replace")
+        return tuple(dict.fromkeys(text.splitlines()))
+    return ()
+
+
+def _spec(
+    argv: Sequence[str], env: Mapping[str, str], out: int, folders: Sequence[Path], *,
+    isolation: Isolation, cwd: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what the guard is told to start; the trial prints to its descriptor `out`."""
+    scratch, *layers = folders
+    environment = {**_environment(env, scratch, isolation), process_ancestry.SEAL_KEY: ""}
+    return {
+        "argv": [_plain(word) for word in argv],
+        "env": {_plain(key): _plain(value) for key, value in environment.items()},
+        "cwd": _plain(cwd),
+        "scratch": _plain(str(scratch)),
+        "isolation": isolation.value,
+        "layers": [_plain(str(layer)) for layer in layers],
+        "out": out,
+    }
+
+
 def _environment(env: Mapping[str, str], scratch: Path, isolation: Isolation) -> Mapping[str, str]:
     if isolation not in _REDIRECTED:
         return env
@@ -403,6 +380,47 @@ _ROOT = str(Path(__file__).parents[2])
 _GUARD = (
     "import sys; sys.path.append(sys.argv[1]); from hasten.trials.process_guard import main; main()"
 )
+
+
+class GuardTalk:
+    """What is said to a guard, and what it says: lines of JSON."""
+
+    def __init__(self, guard: subprocess.Popen[bytes]) -> None:
+        assert guard.stdin is not None  # noqa: S101  # Popen was asked for pipes
+        assert guard.stdout is not None  # noqa: S101
+        self._to, self._from = guard.stdin, guard.stdout
+        self._text = b""
+
+    def tell(self, spec: dict[str, Any]) -> None:
+        """Say what to start."""
+        with contextlib.suppress(BrokenPipeError):  # the silence of the guard is heard next
+            self._to.write(json.dumps(spec).encode() + b"\n")
+            self._to.flush()
+
+    def hear(self, timeout_s: float | None) -> dict[str, Any] | None:
+        """Return what it says next: None in time-out, nothing where the guard is gone."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while b"\n" not in self._text:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            if not select.select([self._from], [], [], left)[0]:
+                return None
+            part = os.read(self._from.fileno(), 65536)
+            if not part:
+                return {}
+            self._text += part
+        line, _, self._text = self._text.partition(b"\n")
+        said: dict[str, Any] = json.loads(line)
+        return said
+
+    def hang_up(self) -> None:
+        """Say no more, at which the guard ends the trial and itself."""
+        with contextlib.suppress(OSError):
+            self._to.close()
+
+    def close(self) -> None:
+        """Neither speak nor listen any more."""
+        self.hang_up()
+        self._from.close()
 
 
 def start_guard() -> tuple[subprocess.Popen[bytes], Output, int]:

@@ -58,6 +58,12 @@ def where(folder: Path, pid: int) -> str:
     return place_in(stacks)
 
 
+def said_of(folder: Path, pids: list[int]) -> str:
+    """Say where the first of these processes is that knows it; empty where none does."""
+    places = (where(folder, pid) for pid in pids)
+    return next((f" It was at {place}." for place in places if place), "")
+
+
 def place_in(stacks: str) -> str:
     """Return the innermost line of the user's code in the main thread, which is told last."""
     for line in stacks.rstrip().split("\n\n")[-1].splitlines():

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from hasten import protocol
-from hasten.errors import ChildLost, NeverTrains, ScriptFailed, TooFewSteps
+from hasten.errors import ChildLost, ScriptFailed, TooFewSteps
 from hasten.protocol import Mode
 from hasten.records import Phase, Step
 from hasten.trials import stack_dump
-from hasten.trials.blocks import patience_s as more_patience_s
 from hasten.trials.channel import Listener
 from hasten.trials.child_environment import environment
+from hasten.trials.compiled_code import LentCode
 from hasten.trials.deadline import NEVER
-from hasten.trials.exit_errors import error_of
+from hasten.trials.exit_errors import MORE_WORK, bad_exit, never_trained, steps_said, tail_of
 from hasten.trials.isolation.removal import wipe
 from hasten.trials.isolation.scratch import make_scratch
 from hasten.trials.process import Isolation, Process
@@ -29,13 +29,11 @@ if TYPE_CHECKING:
     from hasten.trials.channel import Channel
     from hasten.trials.compiled_code import CompiledCode
     from hasten.trials.deadline import Deadline
-    from hasten.trials.process import Exit
 
 _A = TypeVar("_A", bound="Answer")
 _PHASES = tuple(Phase)
-_TAIL_LINE_COUNT = 40
 _END_S = 30.0
-MORE_WORK = "Give the script more work, for example more epochs or more data."
+_MARK = "reached"
 
 
 class TrialProcess:
@@ -63,26 +61,22 @@ class TrialProcess:
         self.step_count = 0
         self.first_step_s = self.start_s = 0.0
         self._counted = False
-        self._compile_s = more_patience_s(plan)
         self._parked = False
-        self._code = code
-        self._compiles = False
-        self._workload = workload
         self._patience_s = patience_s
         self._deadline = deadline
         self._channel: Channel | None = None
         self._scratch = make_scratch()
-        self._mark = self._scratch / "reached"
+        self._code = LentCode(code, self._scratch)
         with ExitStack() as undo:
             undo.callback(wipe, str(self._scratch))
-            socket = self._scratch / "s"
+            socket, mark = self._scratch / "s", self._scratch / _MARK
             self._listener = Listener(socket)
             undo.callback(self._listener.close)
             env = environment(
-                plan, mode=Mode.TRIAL, assumed=assumed, socket=str(socket), mark=str(self._mark)
+                plan, mode=Mode.TRIAL, assumed=assumed, socket=str(socket), mark=str(mark)
             )
-            env |= code.lend(self._scratch, plan) if code else {}
-            started_s = time.monotonic()
+            env |= self._code.lend(plan)
+            self._started_s = time.monotonic()
             self._process = Process.start(
                 workload.command,
                 env=env,
@@ -90,7 +84,6 @@ class TrialProcess:
                 scratch=self._scratch,
                 isolation=isolation,
             )
-            self._started_s = started_s
             undo.pop_all()
 
     def begin(self) -> None:
@@ -107,19 +100,14 @@ class TrialProcess:
         found = self._listener.adopt(
             protocol.FirstStep, until=until, alive=lambda: self._process.wait(0) is None
         )
-        if found is None and self._process.exit is None:
-            self._deadline.check()
-        attached, pids = self._listener.attached, self._listener.pids
-        place = self._place(pids) if found is None and self._process.exit is None else ""
-        self._listener.close()
         if found is None:
-            self._raise_never_trained(bool(attached), place)
-        else:
-            self._channel, message = found
-            self._process.follow(self._channel.peer_pid)
-            self.first_step_s = message.step_ns * 1e-9
-            self.start_s = message.at_s - self._started_s
-            self.step_count = 1
+            self._raise_never_trained()
+        self._listener.close()
+        self._channel, message = found
+        self._process.follow(self._channel.peer_pid)
+        self.first_step_s = message.step_ns * 1e-9
+        self.start_s = message.at_s - self._started_s
+        self.step_count = 1
 
     def ask(self, command: Command, answer: type[_A], timeout_s: float | None = None) -> _A:
         """Send a command and return the answer.
@@ -139,16 +127,18 @@ class TrialProcess:
         try:
             found = self._channel.ask(command, None if patience_s == inf else patience_s)
         except TimeoutError:
-            self._compiles = False  # it may be writing just now
+            self._code.spoil()
             self._deadline.check()
-            place = self._place([self._channel.pid] if self._channel.pid else [])
+            place = stack_dump.said_of(
+                self._scratch, [self._channel.pid] if self._channel.pid else []
+            )
             raise ScriptFailed(
                 f"The script came to a halt {self._when}: no answer in {timeout_s:.0f} s.{place}",
                 remedy="Raise --startup-timeout if its steps take that long.",
-                output=self._tail(),
+                output=tail_of(self._process),
             ) from None
         except ChildLost:
-            self._compiles = False
+            self._code.spoil()
             self._raise_ended()
         if isinstance(found, protocol.Ended):
             self.step_count, self._counted = found.step_count, True
@@ -165,10 +155,7 @@ class TrialProcess:
             plans: one or several.
             replayed_index: the one whose turns get batches that are there already.
         """
-        self._compile_s = more_patience_s(*plans)
-        self._compiles = bool(self._compile_s)
-        if self._code is not None:  # others may have compiled since its start
-            self._code.lend(self._scratch, *plans)
+        self._code.go_over(*plans)
         orders = tuple(
             protocol.PlanOrder(settings=dict(plan.settings), replays=index == replayed_index)
             for index, plan in enumerate(plans)
@@ -185,7 +172,7 @@ class TrialProcess:
             timeout_s: how long all of them may take.
         """
         if timeout_s is not None:
-            timeout_s += self._compile_s
+            timeout_s += self._code.patience_s
         command = protocol.RunTurns(turns=tuple(turns))
         answer = self.ask(command, protocol.TurnsRun, timeout_s)
         self.step_count += sum(turn.skip_count + turn.step_count for turn in turns)
@@ -194,7 +181,7 @@ class TrialProcess:
     def examine(self, count: int, *, timeout_s: float) -> tuple[list[Step], dict[str, Any]]:
         """Look closely at `count` steps; return them, and what the examiners found."""
         command = protocol.Examine(step_count=count)
-        answer = self.ask(command, protocol.Examined, timeout_s + self._compile_s)
+        answer = self.ask(command, protocol.Examined, timeout_s + self._code.patience_s)
         self.step_count += count
         return [_step(row) for row in answer.turns[0]], answer.found
 
@@ -203,13 +190,7 @@ class TrialProcess:
         if not self._parked:
             self._process.stop()
             self._parked = True
-            self._hand_on()
-
-    def _hand_on(self) -> None:
-        """Give what was compiled since the last switch to the trials that follow."""
-        if self._compiles and self._code is not None:
-            self._code.collect(self._scratch)
-        self._compiles = False
+            self._code.hand_on()
 
     def resume(self) -> None:
         """Let the child go on."""
@@ -219,7 +200,7 @@ class TrialProcess:
 
     def close(self) -> None:
         """End the child and everything that it started."""
-        self._hand_on()
+        self._code.hand_on()
         if self._channel is not None:
             self._channel.close()
         self._listener.close()
@@ -236,88 +217,35 @@ class TrialProcess:
         steps = steps_said(self.step_count)
         return f"after {steps}" if self._counted else f"after at least {steps}"
 
-    def _tail(self) -> str:
-        text = self._process.errors() or self._process.output()
-        return "\n".join(text.rstrip().splitlines()[-_TAIL_LINE_COUNT:])
+    def _raise_never_trained(self) -> NoReturn:
+        runs, place = self._process.exit is None, ""
+        if runs:
+            self._deadline.check()
+            place = stack_dump.said_of(self._scratch, self._listener.pids)
+        imported_torch = bool(self._listener.attached)
+        self._listener.close()
+        error = never_trained(
+            self._process, reached=(self._scratch / _MARK).exists(), place=place,
+            imported_torch=imported_torch, patience_s=self._patience_s, folder=self._scratch.parent,
+        )  # fmt: skip
+        if runs:
+            self._process.kill()
+        raise error
 
-    def _place(self, pids: Sequence[int]) -> str:
-        """Say where the first of these processes is that knows it."""
-        places = (stack_dump.where(self._scratch, pid) for pid in pids)
-        return next((f" It was at {place}." for place in places if place), "")
-
-    def _raise_never_trained(self, imported_torch: bool, place: str) -> None:
-        self._process.raise_if_outside()
-        ended = self._process.exit
-        if ended is not None:
-            self._raise_bad_exit(ended, "before its first training step")
-            self._raise_unless_reached()
-            raise NeverTrains(
-                "The script ended without an optimizer step or a backward pass.",
-                remedy="Give the command that really trains, with its arguments.",
-                output=self._tail(),
-            )
-        seen = "" if imported_torch else " and no import of torch"
-        tail = self._tail()
-        self._raise_unless_reached()
-        self._process.kill()
-        raise NeverTrains(
-            f"There was no optimizer step or backward in {self._patience_s:.0f} s{seen}: "
-            f"the script does not train, waits for something, or is slow to start.{place}",
-            remedy="Raise --startup-timeout if it needs longer to start.",
-            output=tail,
-        )
-
-    def _raise_unless_reached(self) -> None:
-        """Say it where hasten never came in, and what shuts its door."""
-        if not self._mark.exists():
-            raise NeverTrains(
-                "The command starts no Python that hasten can reach by PYTHONPATH: a script that "
-                "sets it anew (`PYTHONPATH=. python train.py`), a Python before 3.11, `python -I`, "
-                "`-E` or `-S`, or `env -i` keeps hasten out.",
-                remedy="Write `PYTHONPATH=.:$PYTHONPATH` there, train with Python 3.11 or later, "
-                "and leave these options away while you tune.",
-                output=self._tail(),
-            )
-
-    def _raise_ended(self) -> Any:
+    def _raise_ended(self) -> NoReturn:
         ended = self._process.wait(self._deadline.cut(_END_S))
         if ended is None:
             self._process.kill()
         elif ended.code or ended.signal or ended.lost:
-            self._raise_bad_exit(ended, self._when)
+            error = bad_exit(self._process, when=self._when, folder=self._scratch.parent)
+            if error is not None:
+                raise error
         raise TooFewSteps(
             f"The script ended {self._when}.",
             remedy=MORE_WORK,
-            output=self._tail(),
+            output=tail_of(self._process),
             step_count=self.step_count,
         )
-
-    def _raise_bad_exit(self, ended: Exit, when: str) -> None:
-        self._process.raise_if_outside()
-        error = error_of(
-            ended,
-            when=when,
-            tail=self._tail(),
-            refused=self._process.refused,
-            folder=self._scratch.parent,
-        )
-        if error is not None:
-            raise error
-
-
-def too_short(life_count: int, needed_count: int) -> TooFewSteps:
-    """Return the error of a script whose life has no room for a measurement."""
-    return TooFewSteps(
-        f"The script ended after {steps_said(life_count)}, and a measurement "
-        f"needs at least {needed_count}.",
-        remedy=MORE_WORK,
-        step_count=life_count,
-    )
-
-
-def steps_said(count: int) -> str:
-    """Return a number of steps in words."""
-    return "1 training step" if count == 1 else f"{count} training steps"
 
 
 def _step(row: Sequence[int]) -> Step:

@@ -1,8 +1,7 @@
 """Record the first steps of a training: what went in, what came out, to the last bit.
 
 Runs in the child. Tensors go to files in the session's scratch folder, everything else into one
-message; nothing of the script's is changed but what the order asks for: the last bits of its
-weights, the batches and gradients that it is taught.
+message; what is changed of the script is in `teaching.py`.
 """
 
 from __future__ import annotations
@@ -10,15 +9,21 @@ from __future__ import annotations
 import atexit
 import gc
 import hashlib
-import pickle
-import random
-import sys
 import weakref
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hasten.verify.contents import content_hash, outline, perturb, tensor_bytes, thinned
+from hasten.verify.contents import content_hash, outline, tensor_bytes, thinned
+from hasten.verify.teaching import (
+    BatchRecorder,
+    BatchReplayer,
+    Teaching,
+    generators,
+    parameters_of,
+    reseed,
+    transformed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,23 +50,15 @@ class Recorder:
     """
 
     def __init__(
-        self,
-        take: RecordingSpec,
-        folder: str,
-        watch: Any,
+        self, take: RecordingSpec, folder: str, watch: Any,
         done: Callable[[dict[str, Any]], object],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._take = take
-        self._folder = Path(folder)
-        self._teacher = Path(take.teacher) if take.teacher else None
-        self._watch = watch
+        self._live = watch.live
         self._done: Callable[[dict[str, Any]], object] | None = done
-        self._step_count = self._optimizers_count = 0
-        self._before: list[Any] = []
-        self._after_forced: list[Any] = []
-        self._perturbed = self._gradients_taught = self._noted_new = False
+        self._step_count = 0
+        self._noted_new = False
         self._fed_step_count: int | None = None
-        self._sizes: list[int] = []
         self._found: dict[str, list[Any]] = {
             name: []
             for name in (
@@ -69,19 +66,19 @@ class Recorder:
                 "fetch_draws", "model_draws",
             )
         }  # fmt: skip
-        self._averages: tuple[list[str], list[int]] = ([], [])
         self._orders: dict[int, list[str]] = {}
-        self._keeper = BatchRecorder(self._folder) if take.keeps else None
+        self._keeper = BatchRecorder(Path(folder)) if take.keeps else None
         self._feeder: BatchReplayer | None = None
-        if take.feeds and self._teacher:
-            advancers, seed = watch.live.advancers, take.reseed
-            self._feeder = BatchReplayer(self._teacher, advancers, reseed=seed)
+        if take.feeds and take.teacher:
+            advancers, seed = self._live.advancers, take.reseed
+            self._feeder = BatchReplayer(Path(take.teacher), advancers, reseed=seed)
             self._fed_step_count = 0
-        self._followers = AveragedState(self._parameters, self._buffers, self._states)
+        self._moves = MoveRecorder(Path(folder), self._live)
+        self._teaching = Teaching(take, Path(folder), self._live)
         watch.observers.append(self)
         watch.on_step = self.stepped
-        watch.live.on_root(self._before_first_call)
-        self._let_indices = self._follow_indices()
+        self._live.on_root(self._teaching.begin)
+        self._let_indices = _follow_indices(self._orders)
         atexit.register(self.finish)
 
     # ---- what the watch reports
@@ -112,11 +109,11 @@ class Recorder:
         self._found["structure"].append(f"call {_short_hash((parts, trains))}")
         if self._step_count == self._take.forced_count - 1 and not self._noted_new:
             self._noted_new = True
-            self._followers.note_new()
+            self._moves.followers.note_new()
 
     def backward(self, tensors: Any) -> None:
         """Keep the value of a loss; inside `torch.func` nobody can read one."""
-        if _transformed():
+        if transformed():
             return
         self._found["model_draws"].append(_generator_hash())
         for tensor in tensors:
@@ -141,25 +138,28 @@ class Recorder:
         """Keep how the step moved the weights, and go on from the taught ones."""
         forced = self._take.forced_count
         self._keep_gradients()
-        self._keep_moves()
-        self._before = []
+        self._moves.end(self._step_count)
         self._step_count += 1
         self._found["samples"].append(sample_count)
         self._found["losses_at"].append(len(self._found["losses"]))
         if self._feeder is not None and self._feeder.count and not self._feeder.lacks:
             self._fed_step_count = self._step_count
         if self._step_count < forced:
-            self._teach_or_learn()
+            self._teaching.weights(self._step_count)
         if self._step_count == 1 and forced > 1:
-            self._followers.note()
+            self._moves.followers.note()
         if self._step_count == forced:
-            self._keep_averages()
+            self._moves.keep_averages()
         if self._take.reseed is not None and not (self._feeder and self._feeder.count):
             reseed(self._take.reseed, self._step_count)
         if self._step_count == self._take.step_count:
             self.finish()
 
-    # ---- keeping
+    def _keep_gradients(self) -> None:
+        """Keep and teach the gradients of a step, once: before its first optimizer."""
+        if self._step_count < self._take.forced_count and not self._moves.begun:
+            self._moves.begin(self._step_count)
+            self._teaching.gradients(self._step_count)
 
     def finish(self) -> None:
         """Hand the evidence over, once: after the last step, or when the script ends."""
@@ -169,155 +169,49 @@ class Recorder:
             self._feeder.close()
         if done is None or not self._step_count:
             return
-        if self._after_forced:
-            self._write("tail", self._since(self._after_forced))
-        weights = [p.detach() for p in self._parameters()]
+        self._moves.keep_tail()
+        weights = [p.detach() for p in parameters_of(self._live)]
         done(
             {
                 **self._found,
                 "steps": self._step_count,
                 "forced": min(self._step_count, self._take.forced_count),
                 "orders": list(self._orders.values()),
-                "weights": content_hash([weights, self._buffers()]),
-                "sizes": self._sizes,
-                "averages": self._averages,
+                "weights": content_hash([weights, _buffers_of(self._live)]),
+                "sizes": self._moves.sizes,
+                "averages": self._moves.averages,
                 "fed": self._fed_step_count,
-                "gradients_taught": self._gradients_taught,
+                "gradients_taught": self._teaching.gradients_taught,
             }
         )
 
-    def _before_first_call(self, module: Any) -> None:
-        if self._take.perturb_ratio and not self._perturbed and not _transformed():
-            self._perturbed = True
-            perturb(
-                module.parameters(),
-                scale=self._take.perturb_ratio,
-                seed=self._take.perturb_seed,
-            )
 
-    def _keep_gradients(self) -> None:
-        if self._before or self._step_count >= self._take.forced_count:
-            return
-        parameters = self._parameters()
-        self._before = [p.detach().clone() for p in parameters]
-        gradients = [p.grad if p.grad is not None else p.detach() * 0 for p in parameters]
-        self._sizes = self._write(f"gradients{self._step_count}", gradients)
-        if self._keeper is not None or self._take.feeds:
-            self._teach_or_learn_gradients(parameters)
+def _follow_indices(orders: dict[int, list[str]]) -> Callable[[], None]:
+    """Keep the order of the samples of each dataset in `orders`, whoever fetches them.
 
-    def _teach_or_learn_gradients(self, parameters: list[Any]) -> None:
-        """Let every optimizer get the same gradients, so that it alone is compared.
+    The first pass only: a dataset that draws in the main process moves the generator from which
+    the next pass is shuffled, so that other workers mean another shuffle. Of an iterable dataset
+    nobody knows an order. The result ends it.
+    """
+    from torch.utils.data import IterableDataset, dataloader
 
-        With several optimizers in a step those of the later ones are not there yet.
-        """
-        if len(self._watch.live.optimizers.known) > 1:
-            self._gradients_taught = False
-            return
-        name = f"taught{self._step_count}"
-        if self._keeper is not None:
-            dense = [None if _is_odd(p.grad) else p.grad.detach().cpu() for p in parameters]
-            (self._folder / name).write_bytes(pickle.dumps(dense))
-        elif self._teacher is not None and (self._teacher / name).exists():
-            kept = pickle.loads((self._teacher / name).read_bytes())
-            for parameter, gradient in zip(parameters, kept, strict=False):
-                if gradient is not None and not _is_odd(parameter.grad):
-                    parameter.grad.detach().copy_(gradient)
-            self._gradients_taught = True
+    kind: Any = dataloader._BaseDataLoaderIter
+    stock = kind._next_index
 
-    def _keep_moves(self) -> None:
-        if self._before:
-            self._write(f"moves{self._step_count}", self._since(self._before))
+    def next_index(iterator: Any) -> Any:
+        index, dataset = stock(iterator), iterator._dataset
+        known = len(orders.get(id(dataset), ()))
+        if known < _pass_count(iterator) and not isinstance(dataset, IterableDataset):
+            plain = index.tolist() if hasattr(index, "tolist") else index
+            orders.setdefault(id(dataset), []).append(_short_hash(plain))
+        return index
 
-    def _since(self, before: list[Any]) -> list[Any]:
-        return [p.detach() - b for p, b in zip(self._parameters(), before, strict=False)]
+    def let() -> None:
+        if kind._next_index is next_index:
+            kind._next_index = stock
 
-    def _keep_averages(self) -> None:
-        self._after_forced = [p.detach().clone() for p in self._parameters()]
-        moved = self._followers.moved()
-        shapes = [str(tuple(tensor.shape)) for tensor in moved]
-        self._averages = (shapes, self._write("averages", moved))
-
-    def _teach_or_learn(self) -> None:
-        name = f"weights{self._step_count}"
-        if self._teacher is None:
-            with open(self._folder / name, "wb") as file:
-                for parameter in self._parameters():
-                    file.write(tensor_bytes(parameter))
-        else:
-            self._learn(self._teacher / name)
-
-    def _learn(self, taught: Path) -> None:
-        import torch
-
-        parameters = self._parameters()
-        with open(taught, "rb") as file, torch.no_grad():
-            for parameter in parameters:
-                content = bytearray(file.read(parameter.numel() * parameter.element_size()))
-                if content:
-                    values = torch.frombuffer(content, dtype=parameter.dtype)
-                    parameter.copy_(values.reshape(parameter.shape))
-        if scale := self._take.perturb_ratio:
-            seed = self._take.perturb_seed + self._step_count
-            perturb(parameters, scale=scale, seed=seed)
-
-    def _parameters(self) -> list[Any]:
-        found: dict[int, Any] = {}
-        for module in list(self._watch.live.roots.known):
-            found.update((id(p), p) for p in module.parameters())
-        for optimizer in list(self._watch.live.optimizers.known):
-            for group in optimizer.param_groups:
-                found.update((id(p), p) for p in group["params"])
-        return list(found.values())
-
-    def _buffers(self) -> list[Any]:
-        """Return what the model learns without gradients, such as the statistics of a norm."""
-        found: dict[int, Any] = {}
-        for module in list(self._watch.live.roots.known):
-            found.update((id(buffer), buffer) for buffer in module.buffers())
-        return list(found.values())
-
-    def _states(self) -> list[Any]:
-        known = list(self._watch.live.optimizers.known)
-        states = [state for optimizer in known for state in optimizer.state.values()]
-        return [v for state in states if isinstance(state, dict) for v in state.values()]
-
-    def _write(self, name: str, tensors: list[Any]) -> list[int]:
-        """Write tensors as one run of float32, large ones thinned out; return their lengths."""
-        sizes = []
-        with open(self._folder / name, "wb") as file:
-            for tensor in tensors:
-                flat = thinned(tensor)
-                file.write(tensor_bytes(flat))
-                sizes.append(flat.numel())
-        return sizes
-
-    def _follow_indices(self) -> Callable[[], None]:
-        """Keep the order of the samples of each dataset, whoever fetches them.
-
-        The first pass only: a dataset that draws in the main process moves the generator from
-        which the next pass is shuffled, so that other workers mean another shuffle. Of an
-        iterable dataset nobody knows an order.
-        """
-        from torch.utils.data import IterableDataset, dataloader
-
-        kind: Any = dataloader._BaseDataLoaderIter
-        stock = kind._next_index
-        orders = self._orders
-
-        def next_index(iterator: Any) -> Any:
-            index, dataset = stock(iterator), iterator._dataset
-            known = len(orders.get(id(dataset), ()))
-            if known < _pass_count(iterator) and not isinstance(dataset, IterableDataset):
-                plain = index.tolist() if hasattr(index, "tolist") else index
-                orders.setdefault(id(dataset), []).append(_short_hash(plain))
-            return index
-
-        def let() -> None:
-            if kind._next_index is next_index:
-                kind._next_index = stock
-
-        kind._next_index = next_index
-        return let
+    kind._next_index = next_index
+    return let
 
 
 def _pass_count(iterator: Any) -> float:
@@ -328,24 +222,9 @@ def _pass_count(iterator: Any) -> float:
         return float("inf")
 
 
-def _transformed() -> bool:
-    """Return whether a function runs under `torch.func`, where tensors have no values to read."""
-    import torch
-
-    functions: Any = getattr(torch._C, "_functorch", None)
-    peek = getattr(functions, "peek_interpreter_stack", None)
-    return peek is not None and peek() is not None
-
-
 def _plain(part: Any, name: str) -> Any:
     value = getattr(part, name, None)
     return value if isinstance(value, _PLAIN) else None
-
-
-def _is_odd(gradient: Any) -> bool:
-    import torch
-
-    return gradient is None or gradient.layout != torch.strided
 
 
 def _short_hash(value: Any) -> str:
@@ -357,27 +236,79 @@ def _generator_hash() -> str:
     return hashlib.sha256(b"".join(map(tensor_bytes, drawn["torch"]))).hexdigest()[:12]
 
 
-# ---- what follows the training without gradients: averages of the weights, statistics of a norm
+# ---- how the weights move, and what follows them without gradients
 
 _MOST_COUNT = 2000
 
 
-class AveragedState:
-    """The tensors that follow one training.
+class MoveRecorder:
+    """The gradients of a step and how it moves the weights, as files.
 
-    Args:
-        parameters: returns what trains.
-        buffers: returns what the models learn without gradients.
-        states: returns the tensors that the optimizers keep; they are their own matter.
+    Attributes:
+        sizes: values that are kept of each parameter.
+        averages: shape and kept values of each tensor that follows the training.
+        followers: these tensors.
     """
 
-    def __init__(
-        self,
-        parameters: Callable[[], list[Any]],
-        buffers: Callable[[], list[Any]],
-        states: Callable[[], list[Any]],
-    ) -> None:
-        self._parameters, self._buffers, self._states = parameters, buffers, states
+    def __init__(self, folder: Path, live: Any) -> None:
+        self.sizes: list[int] = []
+        self.averages: tuple[list[str], list[int]] = ([], [])
+        self.followers = AveragedState(live)
+        self._folder = folder
+        self._live = live
+        self._before: list[Any] = []
+        self._after_forced: list[Any] = []
+
+    @property
+    def begun(self) -> bool:
+        """The gradients of the step that goes on have been kept."""
+        return bool(self._before)
+
+    def begin(self, step: int) -> None:
+        """Keep the gradients of a step."""
+        parameters = parameters_of(self._live)
+        self._before = [p.detach().clone() for p in parameters]
+        gradients = [p.grad if p.grad is not None else p.detach() * 0 for p in parameters]
+        self.sizes = self._write(f"gradients{step}", gradients)
+
+    def end(self, step: int) -> None:
+        """Keep how a step that was begun has moved the weights."""
+        if self._before:
+            self._write(f"moves{step}", self._since(self._before))
+        self._before = []
+
+    def keep_averages(self) -> None:
+        """Keep what follows the training, after the last of the taught steps."""
+        self._after_forced = [p.detach().clone() for p in parameters_of(self._live)]
+        moved = self.followers.moved()
+        shapes = [str(tuple(tensor.shape)) for tensor in moved]
+        self.averages = (shapes, self._write("averages", moved))
+
+    def keep_tail(self) -> None:
+        """Keep how all steps after the taught ones have moved the weights."""
+        if self._after_forced:
+            self._write("tail", self._since(self._after_forced))
+
+    def _since(self, before: list[Any]) -> list[Any]:
+        parameters = parameters_of(self._live)
+        return [p.detach() - b for p, b in zip(parameters, before, strict=False)]
+
+    def _write(self, name: str, tensors: list[Any]) -> list[int]:
+        """Write tensors as one run of float32, large ones thinned out; return their lengths."""
+        sizes = []
+        with open(self._folder / name, "wb") as file:
+            for tensor in tensors:
+                flat = thinned(tensor)
+                file.write(tensor_bytes(flat))
+                sizes.append(flat.numel())
+        return sizes
+
+
+class AveragedState:
+    """The tensors that follow one training: averages of the weights, statistics of a norm."""
+
+    def __init__(self, live: Any) -> None:
+        self._live = live
         self._old: list[tuple[weakref.ref[Any], int]] = []
         self._new: list[weakref.ref[Any]] = []
 
@@ -393,7 +324,7 @@ class AveragedState:
     def moved(self) -> list[Any]:
         """Return the statistics of norms, and what has changed or outlived the last step."""
         old = [(ref(), checksum) for ref, checksum in self._old]
-        found = [t for t in self._buffers() if t.is_floating_point() and t.numel()]
+        found = [t for t in _buffers_of(self._live) if t.is_floating_point() and t.numel()]
         found += [t for t, checksum in old if t is not None and _checksum(t) != checksum]
         found += [t for t in (ref() for ref in self._new) if t is not None]
         return list({id(t): t for t in found}.values())[:_MOST_COUNT]
@@ -405,8 +336,8 @@ class AveragedState:
         """
         import torch
 
-        parameters = self._parameters()
-        known = {id(t) for t in (*parameters, *self._states(), *self._buffers())}
+        parameters, live = parameters_of(self._live), self._live
+        known = {id(t) for t in (*parameters, *_states_of(live), *_buffers_of(live))}
         known |= {id(p.grad) for p in parameters if p.grad is not None}
         shapes = {(p.shape, p.dtype) for p in parameters if p.numel() > 1}
         kinds = (torch.Tensor, torch.nn.Parameter)
@@ -417,125 +348,19 @@ class AveragedState:
         return [t for t in dense if (t.shape, t.dtype) in shapes][:_MOST_COUNT]
 
 
+def _buffers_of(live: Any) -> list[Any]:
+    """Return what the models learn without gradients, such as the statistics of a norm."""
+    found: dict[int, Any] = {}
+    for module in list(live.roots.known):
+        found.update((id(buffer), buffer) for buffer in module.buffers())
+    return list(found.values())
+
+
+def _states_of(live: Any) -> list[Any]:
+    """Return the tensors that the optimizers keep; they are their own matter."""
+    states = [state for own in list(live.optimizers.known) for state in own.state.values()]
+    return [v for state in states if isinstance(state, dict) for v in state.values()]
+
+
 def _checksum(tensor: Any) -> int:
     return zlib.crc32(tensor_bytes(tensor))
-
-
-# ---- batches and generators of the script as it is, kept and given to another run of it
-
-_MOST_BYTES = 1 << 28
-
-
-def generators() -> dict[str, Any]:
-    """Return the states of the generators that a script draws from without naming one."""
-    import torch
-
-    states: dict[str, Any] = {"torch": [torch.get_rng_state()], "python": random.getstate()}
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        states["torch"] += torch.cuda.get_rng_state_all()
-    if (numpy := sys.modules.get("numpy")) is not None:
-        states["numpy"] = numpy.random.get_state()
-    return states
-
-
-def set_generators(states: dict[str, Any]) -> None:
-    """Put the generators where `generators` found them."""
-    import torch
-
-    torch.set_rng_state(states["torch"][0])
-    if len(states["torch"]) > 1:
-        torch.cuda.set_rng_state_all(states["torch"][1:])
-    random.setstate(states["python"])
-    if "numpy" in states and (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.set_state(states["numpy"])
-
-
-class BatchRecorder:
-    """Keep the first batches in a folder, as many as fit; one that cannot be pickled ends it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._left_bytes = _MOST_BYTES
-        self._count = 0
-
-    def keep(self, batch: Any) -> None:
-        """Keep a batch that was just made."""
-        if self._left_bytes <= 0:
-            return
-        try:
-            content = pickle.dumps((batch, generators()))
-        except Exception:  # whatever a class of the script's raises: it is not kept, no more
-            self._left_bytes = 0
-            return
-        self._left_bytes -= len(content)
-        if self._left_bytes > 0:
-            (self._folder / f"batch{self._count}").write_bytes(content)
-            self._count += 1
-
-
-class BatchReplayer:
-    """Give the loop the kept batches in place of its own.
-
-    Args:
-        folder: where they are.
-        advancers: what is asked for the next batch of an iterator, the first one only; it
-            comes before the levers'.
-        reseed: draw other numbers after each batch, by this seed, than the script as it is.
-
-    Attributes:
-        own: the batch that was really made.
-        lacks: there was none left for a batch of the loop.
-        count: batches so far.
-    """
-
-    def __init__(self, folder: Path, advancers: list[Any], *, reseed: int | None) -> None:
-        self.own: Any = None
-        self.lacks = False
-        self.count = 0
-        self._folder = folder
-        self._advancers = advancers
-        self._reseed = reseed
-        self._armed = False
-        self._states: dict[str, Any] = {}
-        advancers.insert(0, self._advance)
-
-    def arm(self) -> None:
-        """Feed the next batch that is asked for; those that it is made of stay as they are."""
-        self._armed = True
-
-    def close(self) -> None:
-        """Feed no more."""
-        if self._advance in self._advancers:
-            self._advancers.remove(self._advance)
-
-    def _advance(self, original: Callable[[Any], Any], iterator: Any) -> Any:
-        armed, self._armed = self._armed, False
-        later = self._advancers[1:2]
-        own = later[0](original, iterator) if later else original(iterator)
-        if not armed:
-            return own
-        self.own = own
-        path = self._folder / f"batch{self.count}"
-        self.count += 1
-        if self.lacks or not path.exists():
-            self.lacks = True
-            return own
-        # Written by the run before, in a folder of our own.
-        batch, states = pickle.loads(path.read_bytes())
-        self._states = states
-        return batch
-
-    def settle(self) -> None:
-        """Put the generators where they stood when the batch was made, or aside by `reseed`."""
-        if self.lacks or not self._states:
-            return
-        set_generators(self._states)
-        if self._reseed is not None:
-            reseed(self._reseed, self.count)
-
-
-def reseed(seed: int, index: int) -> None:
-    """Seed torch's generator with a number that belongs to `seed` and `index`."""
-    import torch
-
-    torch.manual_seed(seed * 1_000_003 + index)

@@ -80,7 +80,6 @@ class RecordedRun:
         """Return whether this run saw the batches of `other` and ended with the same bits."""
         # Who was fed has the generators of the script as it is, whatever it drew itself.
         fed = self.fed_step_count is not None
-        same_draws = (self.fetch_draws, self.model_draws) == (other.fetch_draws, other.model_draws)
         return (
             self.step_count == other.step_count
             and self.batches == other.batches
@@ -89,8 +88,12 @@ class RecordedRun:
             and all(map(_same, self.gradients, other.gradients))
             and all(map(_same, self.moves, other.moves))
             and _holds(self.averages, other.averages)
-            and (same_draws or not fed)
+            and (self.draws_like(other) or not fed)
         )
+
+    def draws_like(self, other: RecordedRun) -> bool:
+        """Return whether torch's generator stood as in `other` wherever it was looked at."""
+        return self.fetch_draws == other.fetch_draws and self.model_draws == other.model_draws
 
     def until(self, step_count: int) -> RecordedRun:
         """Return what the first steps left; nothing is known of what came after them."""
