@@ -24,7 +24,7 @@ from hasten.loader.workers.tasks import Draws, Task
 from hasten.loader.workers.worker_timeout import WorkersLost, said
 
 if TYPE_CHECKING:
-    from hasten.loader.cache_warmup import CacheWarmup
+    from hasten.loader.cache_warmup import CacheWarmup, CacheWarmups
     from hasten.loader.indices import Stream
     from hasten.loader.loader_state import LoaderState
     from hasten.loader.sources.checked import Checked
@@ -40,9 +40,7 @@ class Wishes(Protocol):
     request: WorkerRequest
     offers: list[Any]
     setups: list[Any]
-
-    def warmup(self, epoch: Any, source: Any, process_count: int) -> CacheWarmup | None:
-        """Return where a trial's pass takes its batches from; None for the script's order."""
+    warmups: CacheWarmups | None
 
 
 class EpochIterator:
@@ -183,7 +181,12 @@ class EpochIterator:
         state, loader, self._version = self.state, self.loader, self._engine.version
         worker_plan, light, heavy = self._chosen()
         source = None if heavy is None else heavy.source
-        self._warmup = self._engine.warmup(self, source, worker_plan.count or state.spared_count)
+        warmups, there = self._engine.warmups, worker_plan.count or state.spared_count
+        self._warmup = (
+            None
+            if warmups is None
+            else warmups.of(source, loader, self.stream, process_count=there)
+        )
         worker_plan = state.spare(loader, worker_plan, source, self._warmup)
         if self._pool is not None and self._pool.serves(worker_plan, heavy, self._setups):
             self.worker_plan, self.chain = (
@@ -230,8 +233,7 @@ class EpochIterator:
             elif source is None and not self._setups:
                 raise
             else:  # what a lever adds to them may not pickle
-                self.state.note(why)
-                self.state.lose(why)
+                self.state.notices.lose(why)
                 self._pool = self.state.pool(self.loader, worker_plan, None, (), self)
         self.remember()
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from hasten.loader.cache_warmup import CacheWarmup
     from hasten.loader.indices import Stream
+    from hasten.loader.notices import Notices
     from hasten.loader.workers.pool import Pool
 
 LOOP_DRAWS = "the training loop draws random numbers between two batches"
@@ -57,10 +58,8 @@ class LoaderState:
     """Everything that is remembered of one loader from pass to pass.
 
     Args:
-        note: told, in one sentence, each thing that is not done, and why.
+        notices: hears what is not done, and why.
         clock: seconds of the loop.
-        tell: told what the user should hear.
-        lose: told why workers failed, where the main process goes on by itself.
 
     Attributes:
         pace: who makes batches faster, workers or the main process, where the script has none.
@@ -72,16 +71,9 @@ class LoaderState:
         trust: how far added workers have been found to be right.
     """
 
-    def __init__(
-        self,
-        note: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-        tell: Callable[[str], object] = str,
-        lose: Callable[[str], object] = str,
-    ) -> None:
-        self.note = note
-        self.lose = lose
-        self.trust = SpotCheck(tell)
+    def __init__(self, notices: Notices, clock: Callable[[], float]) -> None:
+        self.notices = notices
+        self.trust = SpotCheck(notices)
         self.pace = WorkerAdvantage(clock)
         self.draws: bool | None = None
         self.keeps = True
@@ -99,7 +91,7 @@ class LoaderState:
         self._slowest_s, self._added_count = 0.0, 0
         self._settled = False
         self._wants_workers = self._wants_none = self._redraws = False
-        self._pools = Pools(note)
+        self._pools = Pools(notices.note)
         self._given_up: set[str] = set()
         self._checked: tuple[str, Checked] | None = None
         self._streams: Streams | None = None
@@ -124,9 +116,8 @@ class LoaderState:
     def refuse_workers(self, why: str, *, lost: bool = False) -> None:
         """Add no processes from now on."""
         self._workers_off = why
-        self.note(note := f"no worker processes: {why}")
-        if lost:
-            self.lose(note)
+        hear = self.notices.lose if lost else self.notices.note
+        hear(f"no worker processes: {why}")
         self.drop_pools()
 
     def missed(self, why: str, *, foretold: bool) -> None:
@@ -145,17 +136,19 @@ class LoaderState:
     def changes_itself(self) -> None:
         """Note that items change the dataset: each process has its own copy then."""
         self.keeps = False
-        self.note("workers do not stay: the dataset changes while it is read")
+        self.notices.note("workers do not stay: the dataset changes while it is read")
 
     def stray(self) -> None:
         """Note that another thread asks for batches than the one of the loop."""
         self.is_astray = True
-        self.note("a loader was left alone: its batches are asked for in a thread of their own")
+        self.notices.note(
+            "a loader was left alone: its batches are asked for in a thread of their own"
+        )
 
     def refuse_here(self, why: str) -> None:
         """Let workers make the items of a loader that has some."""
         self._here_off = why
-        self.note(f"not without workers: {why}")
+        self.notices.note(f"not without workers: {why}")
 
     @property
     def may_go_without(self) -> bool:
@@ -381,7 +374,7 @@ class LoaderState:
                 continue
             found = offer(loader)
             if isinstance(found, str):
-                self.note(found)
+                self.notices.note(found)
                 continue
             if getattr(found, "light", False) != light or not drawable(found, loader):
                 continue
@@ -389,7 +382,8 @@ class LoaderState:
         return None
 
     def _trusted(self, key: str, found: Any, loader: Any) -> Checked:
-        given_up, note = self._given_up, self.note  # not this state: what it holds must not hold it
+        # Not this state: what it holds must not hold it.
+        given_up, note = self._given_up, self.notices.note
 
         def give_up(why: str) -> None:
             given_up.add(key)
