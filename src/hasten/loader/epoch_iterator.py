@@ -268,11 +268,9 @@ class EpochIterator:
             dismiss: end these workers: their copies of the dataset have changed.
         """
         pool = self._pool
-        rest = [] if pool is None else list(pool.given)
-        if pool is not None:
-            pool.discard()
+        rest = [] if pool is None else pool.discard()
         if pool is not None and dismiss:
-            pool.close()
+            pool.crew.close()
             self._pool = self.worker_plan = None
         again = [*tasks, *rest]
         if again:
@@ -356,15 +354,13 @@ class EpochIterator:
 
     def _collect(self, pool: Pool) -> tuple[Any] | None:
         """Return the oldest batch, or None where it must be asked for anew."""
-        task = pool.given[0]
         try:
-            batch, report = pool.take()
+            task, batch, report = pool.take()
         except WorkersLost as error:
             self._do_without(pool, error)
             return None
         except StaleWorkers:
             self.state.foretold_wrongly(stale=True)
-            pool.drop_early()
             self.abandon([])
             return None
         verdict = believe(self, task, batch, report)
@@ -382,10 +378,9 @@ class EpochIterator:
 
     def _do_without(self, pool: Pool, error: WorkersLost) -> None:
         """Go on where workers died, hang, or cannot send what they made."""
-        given = list(pool.given)
-        pool.discard()
+        given = pool.discard()
         self._pool = None
-        pool.close(lost=True)
+        pool.crew.close(lost=True)
         self.abandon(given)
         self.give_up_workers(f"a worker was lost ({error})", lost=True)
 

@@ -57,12 +57,12 @@ class Pools:
                 seen is not None and kept.serves(worker_plan, source, setups) and kept.seen == seen
             )
             # The streams of the script's own persistent workers go on in theirs.
-            if kept.lives and (own_stay or same):
+            if kept.crew.lives and (own_stay or same):
                 kept.hold(holder, realigned=own_stay)
                 return kept
             if seen is not None and not seen.is_whole:
                 self._note("workers do not stay: to see what they are made with takes too long")
-            kept.close()
+            kept.crew.close()
             del self._kept[key]
         pool = Pool(
             loader,
@@ -86,7 +86,7 @@ class Pools:
         pools, self._kept = self._kept, {}
         for pool in pools.values():
             if pool.free:
-                pool.close()
+                pool.crew.close()
 
 
 def _ahead_count(loader: Any, count: int) -> int:
