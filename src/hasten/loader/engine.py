@@ -13,7 +13,7 @@ from hasten.loader.loader_state import LoaderState
 from hasten.loader.notices import Notices
 from hasten.loader.proofs import Proofs, permit_of
 from hasten.loader.view import Unknown, make_front, steerable
-from hasten.loader.worker_plan import WorkerRequest
+from hasten.loader.worker_plan import WorkerRequest, stay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,11 +167,11 @@ class LoaderEngine:
             return stock()
         state = self._state(loader)
         # torch draws no base seed where the loader's own workers stayed from pass to pass.
-        stays = loader.persistent_workers and loader.num_workers > 0
+        stays = stay(loader)
         if stays and state.kept_seed is not None and loader._iterator is None:
             state.start_over()  # the script has let its workers go: torch would start new ones
         if state.is_astray and state.kept_seed is None:
-            state.drop_pools()
+            state.pools.drop()
             return stock()
         if state.kept_seed is None and not self._permitted(state, loader):
             front = stock()
@@ -204,10 +204,10 @@ class LoaderEngine:
             )
             return False
         if not self._granted:
-            state.permit = permit_of(self.proofs.of(loader))
-        if state.permit.missing:
-            self.notices.refuse(state.permit.missing)
-        return state.permit.allows(loader, self.request, self.offers, self.setups)
+            state.items.permit = permit_of(self.proofs.of(loader))
+        if state.items.permit.missing:
+            self.notices.refuse(state.items.permit.missing)
+        return state.items.permit.allows(loader, self.request, self.offers, self.setups)
 
     def _begin(self, state: LoaderState, loader: Any, *, resumed: bool) -> Any:
         """Return an iterator that a `EpochIterator` answers for."""
@@ -223,7 +223,7 @@ class LoaderEngine:
         front._index_sampler, front._sampler_iter = stream, iter(stream)
         epoch = EpochIterator(self, state, loader, stream, _pins(front))
         epoch.begin()
-        if loader.persistent_workers and loader.num_workers > 0:
+        if stay(loader):
             state.kept_seed = stream.seed
             stayed.hold(front, epoch)
             if loader._iterator is None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hasten.loader import random_states
+from hasten.loader.added_workers import LOOP_DRAWS
 from hasten.loader.batch_equality import difference
 from hasten.loader.cache import file_access
 from hasten.loader.indices import foretell, sample_count
-from hasten.loader.loader_state import LOOP_DRAWS
 from hasten.loader.sources.source import Stock, stock_of
 from hasten.loader.worker_plan import worker_plan_as_torchs
 from hasten.loader.workers import spot_check
@@ -136,12 +136,12 @@ class EpochIterator:
             self.abandon([])
             self.stream.regroup(list(self._backlog))
             self._backlog.clear()
-        self.state.pace.ask()
+        self.state.added.pace.ask()
 
     def _end(self, pool: Pool) -> None:
         pool.release(self)
         self._pool, self._ended = None, True
-        self.state.end_pass(stale=self.is_stale)
+        self.state.own.end_pass(stale=self.is_stale)
         raise StopIteration
 
     def leave(self) -> None:
@@ -168,7 +168,7 @@ class EpochIterator:
 
     @property
     def _setups(self) -> tuple[Any, ...]:
-        return self.state.permit.setups(self._engine.setups)
+        return self.state.items.permit.setups(self._engine.setups)
 
     @property
     def _outdated(self) -> bool:
@@ -181,13 +181,13 @@ class EpochIterator:
         state, loader, self._version = self.state, self.loader, self._engine.version
         worker_plan, light, heavy = self._chosen()
         source = None if heavy is None else heavy.source
-        warmups, there = self._engine.warmups, worker_plan.count or state.spared_count
+        warmups, there = self._engine.warmups, worker_plan.count or state.added.spared_count
         self._warmup = (
             None
             if warmups is None
             else warmups.of(source, loader, self.stream, process_count=there)
         )
-        worker_plan = state.spare(loader, worker_plan, source, self._warmup)
+        worker_plan = state.added.spare(loader, worker_plan, source, self._warmup)
         if self._pool is not None and self._pool.serves(worker_plan, heavy, self._setups):
             self.worker_plan, self.chain = (
                 worker_plan,
@@ -204,7 +204,9 @@ class EpochIterator:
         if worker_plan.count:
             self._hire(worker_plan, heavy)
         elif worker_plan.logical_count:
-            self._streams = state.streams_here(self, worker_plan.logical_count, self._starts)
+            self._streams = state.own.streams_here(
+                loader, key=self.key, seed=self.stream.seed, starts=self._starts
+            )
 
     def _chosen(self) -> tuple[WorkerPlan, Checked | None, Checked | None]:
         """Return who fetches, and with which source, here or in workers."""
@@ -214,18 +216,18 @@ class EpochIterator:
         if self.astray or (own and pool is not None and self.is_stale):
             worker_plan = worker_plan_as_torchs(own, there)
             return worker_plan, None, pool.source if pool and there == worker_plan.count else None
-        light = state.source(loader, engine.offers, light=True)
+        light = state.sources.choose(loader, engine.offers, light=True)
         worker_plan = state.worker_plan(loader, engine.request, light)
         return (
             worker_plan,
             light,
-            None if light else state.source(loader, engine.offers, light=False),
+            None if light else state.sources.choose(loader, engine.offers, light=False),
         )
 
     def _hire(self, worker_plan: WorkerPlan, source: Any) -> None:
         """Let worker processes fetch; where they cannot start, a script without any goes on."""
         try:
-            self._pool = self.state.pool(self.loader, worker_plan, source, self._setups, self)
+            self._pool = self.state.hire(self.loader, worker_plan, source, self._setups, self)
         except Exception as error:
             why = f"workers could not be started ({said(error)})"
             if not self.loader.num_workers:
@@ -234,7 +236,7 @@ class EpochIterator:
                 raise
             else:  # what a lever adds to them may not pickle
                 self.state.notices.lose(why)
-                self._pool = self.state.pool(self.loader, worker_plan, None, (), self)
+                self._pool = self.state.hire(self.loader, worker_plan, None, (), self)
         self.remember()
 
     def remember(self) -> None:
@@ -253,7 +255,7 @@ class EpochIterator:
             why: the reason.
             lost: it is a fault of the workers, which the user should hear of.
         """
-        self.state.refuse_workers(why, lost=lost)
+        self.state.added.refuse(why, lost=lost)
         self.look_again()
 
     def look_again(self) -> None:
@@ -332,7 +334,7 @@ class EpochIterator:
         if draws is Draws.STREAM:
             before = self._starts.pop(number % self.worker_plan.logical_count, None)
         elif draws is Draws.CHAIN:
-            before = self.state.foresee(self, sample_count(indices))
+            before = self._foresee(sample_count(indices))
         checked = self.state.due()
         for_workers = self.worker_plan.logical_count > 0
         return Task(
@@ -344,11 +346,22 @@ class EpochIterator:
             states=before,
             hands_over=draws is Draws.CHAIN or self.worker_plan.provisional or self.shared,
             checked=checked,
-            probed=self.worker_plan.provisional and self.state.first_probe(),
+            probed=self.worker_plan.provisional and self.state.own.first_probe(),
             looked=checked
             or self.worker_plan.provisional
             or self.stream.left_after(number) < pool.count,
         )
+
+    def _foresee(self, count: int) -> random_states.States | None:
+        """Return the states before the next batch, None where the one helper goes on itself."""
+        if self.chain is None:
+            before = random_states.read()
+        elif (forecast := self.state.added.forecast) is None:
+            return None
+        else:
+            before = forecast.skip(*self.chain)
+        self.chain = before, count
+        return before
 
     # ---- batches
 
@@ -372,7 +385,7 @@ class EpochIterator:
             raise verdict.error
         if verdict.fetched_here:
             return (self._pins(verdict.batch),)
-        if not self.loader.num_workers and self.state.pace.of_workers(1e-9 * report.fetch_ns):
+        if not self.loader.num_workers and self.state.added.pace.of_workers(1e-9 * report.fetch_ns):
             self.look_again()
         return (verdict.batch,)
 
@@ -394,12 +407,10 @@ class EpochIterator:
                 batch = self._fetch_for_workers(number, indices)
             elif self.astray:
                 batch = self._fetch(indices)
-            elif self.state.curious:
-                batch = self.state.observe(
-                    self, lambda: self._fetch(indices), sample_count(indices)
-                )
+            elif self.state.added.curious:
+                batch = self._observe(indices)
             else:
-                pace, began_s = self.state.pace, time.perf_counter()
+                pace, began_s = self.state.added.pace, time.perf_counter()
                 batch = self._fetch(indices)
                 if pace.is_home and pace.of_main(time.perf_counter() - began_s):
                     self.look_again()
@@ -411,6 +422,16 @@ class EpochIterator:
         if self._light:
             return self._here.fetch(indices, fast=self.stream.fast)
         return self._here.fetch(indices)
+
+    def _observe(self, indices: Any) -> Any:
+        """Fetch, and see whether other processes could."""
+        added, count = self.state.added, sample_count(indices)
+        found = added.observe(self.loader, self.key, lambda: self._fetch(indices), count)
+        if not added.curious:
+            self.look_again()
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def _fetch_for_workers(self, number: int, indices: Any) -> Any:
         """Fetch as one of the script's workers would; see now and then that nothing changes."""
@@ -424,7 +445,7 @@ class EpochIterator:
             return fetch()
         found, moves = observe(self.loader, fetch)
         if moves.changed or moves.seeked:
-            self.state.refuse_here("items change something when they are made here")
+            self.state.own.refuse_here("items change something when they are made here")
             self.look_again()
         if isinstance(found, Exception):
             raise found
@@ -472,7 +493,7 @@ def _of_workers(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport
         if not (report.drew or report.changed or report.unequal):
             return BatchCheck(batch=batch)
         # Nothing was drawn before this batch: the script's streams stand at their start.
-        state.draws = True
+        state.items.draws = True
         changes = bool(report.changed or report.unequal)
         if changes:
             state.changes_itself()
@@ -491,17 +512,18 @@ def _learn(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> 
     """Learn from a batch of the script's own workers whether others could make it."""
     if not task.hands_over:
         return
-    curious = epoch.state.draws is None and epoch.state.keeps and not epoch.astray
+    curious = epoch.state.items.draws is None and epoch.state.items.keeps and not epoch.astray
     if curious and not report.changed:
         _try_here(epoch, task, batch, report)
-        epoch.state.learn_of_workers(epoch, drew=report.drew)
+        if epoch.state.own.learn(epoch.loader.num_workers, drew=report.drew):
+            epoch.look_again()
     epoch.resumes[task.number % epoch.loader.num_workers] = report.states
 
 
 def _try_here(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> None:
     """Make a batch in this process, too, where the script's workers may be done without."""
     state, index = epoch.state, task.number % epoch.loader.num_workers
-    if not state.may_go_without or index not in epoch.resumes:
+    if not state.own.may_go_without or index not in epoch.resumes:
         return
     loader = epoch.loader
     streams = Streams(0, epoch.stream.seed, loader.num_workers, loader.dataset, quiet=False)
@@ -516,7 +538,7 @@ def _try_here(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) 
         return moved or streams.starts[index] != report.states or bool(difference(found, batch))
 
     if doubtful(differs):
-        state.refuse_here("items made in the main process differ, or change something there")
+        state.own.refuse_here("items made in the main process differ, or change something there")
 
 
 def _raised(wrapped: Any) -> Exception:
@@ -531,7 +553,7 @@ def _raised(wrapped: Any) -> Exception:
 
 
 def _of_none(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> BatchCheck:
-    number = epoch.state.trust.delivered()
+    number = epoch.state.added.trust.delivered()
     doubtful = report.error is not None or report.drew or report.changed or report.unequal
     if not (
         doubtful
@@ -542,14 +564,14 @@ def _of_none(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -
         return _stale(epoch, task) or BatchCheck(batch=batch)
     truth, moves = _truth(epoch, task)
     if moves.drew and not isinstance(truth, Exception):
-        epoch.state.draws = True
+        epoch.state.items.draws = True
         epoch.abandon([])
     elif why := _why_not_elsewhere(truth, moves, batch, report):
         epoch.abandon([])
-        epoch.state.trust.tell_broken(why)
+        epoch.state.added.trust.tell_broken(why)
         epoch.give_up_workers(why)
     else:
-        epoch.state.trust.found_equal()
+        epoch.state.added.trust.found_equal()
     return _here(truth)
 
 
@@ -590,7 +612,7 @@ def _of_chain(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) 
     before = task.states if task.states is not None else epoch.handed
     if before != now:
         # Where nobody else has drawn, the number of draws was foretold wrongly.
-        epoch.state.missed(LOOP_DRAWS, foretold=epoch.handed == now)
+        epoch.state.added.missed(LOOP_DRAWS, foretold=epoch.handed == now)
         truth, _ = _truth(epoch, task)
         epoch.handed = random_states.read()
         epoch.abandon([])
@@ -633,7 +655,7 @@ def _stale(epoch: EpochIterator, task: Task) -> BatchCheck | None:
         return None
     why = "the script changes the dataset between two batches"
     epoch.abandon([task], dismiss=True)
-    epoch.state.trust.tell_broken(why)
+    epoch.state.added.trust.tell_broken(why)
     epoch.give_up_workers(why)
     return BatchCheck(again=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hasten.loader.worker_plan import stay
 from hasten.loader.workers.pool import Pool, looks
 from hasten.loader.workers.worker_timeout import WorkerTimeout
 
@@ -50,7 +51,7 @@ class Pools:
         """
         key = (worker_plan.count, worker_plan.logical_count)
         kept = self._kept.get(key)
-        own_stay = loader.persistent_workers and loader.num_workers > 0
+        own_stay = stay(loader)
         seen = looks(loader) if keeps and not own_stay else None
         if kept is not None and kept.free:
             same = (
