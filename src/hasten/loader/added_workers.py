@@ -140,7 +140,7 @@ class AddedWorkers:
 
     # ---- who fetches
 
-    def plan(self, loader: Any) -> WorkerPlan:
+    def worker_plan(self, loader: Any) -> WorkerPlan:
         """Decide who fetches for a loader without a light source."""
         if self._redraws and self._off == LOOP_DRAWS:
             self._off = ""  # that speaks against the script's own numbers only

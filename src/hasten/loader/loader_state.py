@@ -121,7 +121,7 @@ class LoaderState:
             return HERE if light.pure or not own else WorkerPlan(0, Draws.STREAM, own)
         if own and request.redraws and count:
             return WorkerPlan(count, Draws.STREAM, count)
-        return self.own.plan(loader, count) if own else self.added.plan(loader)
+        return self.own.worker_plan(loader, count) if own else self.added.worker_plan(loader)
 
     def hire(
         self, loader: Any, worker_plan: WorkerPlan, source: Any, setups: Sequence[Any], holder: Any

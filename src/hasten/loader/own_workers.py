@@ -79,7 +79,7 @@ class OwnWorkers:
 
     # ---- who fetches
 
-    def plan(self, loader: Any, count: int) -> WorkerPlan:
+    def worker_plan(self, loader: Any, count: int) -> WorkerPlan:
         """Decide who fetches, where so many processes are asked for."""
         own, items = int(loader.num_workers), self._items
         stays = loader.persistent_workers and count <= own
