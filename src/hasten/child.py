@@ -227,7 +227,7 @@ def _run(order: Order) -> None:
     if "hasten.loader" in sys.modules:
         from hasten.loader import engine_for
 
-        engine_for(watch.live).tell = lambda why: sys.stderr.write(f"hasten: {why}\n")
+        engine_for(watch.live).notices.tell = lambda why: sys.stderr.write(f"hasten: {why}\n")
     atexit.register(_tell_of_lost_workers, watch.live, os.getpid())
     watch.install()
     if order.envelope is not None:
@@ -255,7 +255,7 @@ def _tell_of_lost_workers(training: Any, own_pid: int) -> None:
         return
     from hasten.loader import engine_for
 
-    for note in engine_for(training).lost_workers:
+    for note in engine_for(training).notices.lost_workers:
         sys.stderr.write(f"hasten: {note}; the main process went on by itself\n")
 
 

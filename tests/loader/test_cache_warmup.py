@@ -35,7 +35,7 @@ facts["real"] = sorted(sum(real, [])) == list(range(1202))
 facts["lengths"] = [len(batch) for batch in trial] == [len(batch) for batch in real]
 facts["begins alike"] = trial[:4] == real[:4]
 facts["comes again"] = len({str(batch) for batch in trial}) < len(trial) // 2
-facts["notes"] = engine.notes
+facts["notes"] = engine.notices.notes
 """
 )
 
@@ -72,7 +72,7 @@ facts["ratio"] = rehearsal._kept_ratio
 facts["hits"] = passes[0][0] / sum(passes[0])
 facts["length"] = len(list(loader)) == len(loader)
 facts["held once"] = len(engine.warmups._done)
-facts["notes"] = engine.notes
+facts["notes"] = engine.notices.notes
 """
 )
 
@@ -110,7 +110,7 @@ loader = DataLoader(Slow(1000), batch_size=10, shuffle=True)
 found = longest()
 facts["first"] = found[0]
 facts["later"] = sorted(found[1:])[-5]
-facts["notes"] = engine.notes
+facts["notes"] = engine.notices.notes
 facts["first pass"] = engine.warmups.cost_s()[0]
 undo()
 """

@@ -874,7 +874,7 @@ passes()
 after = cache.counts()
 facts["entries"] = after["entries"]
 facts["hits"] = after["hits"] - before["hits"]
-facts["home"] = engine._states_by_loader[loader].pace.is_home
+facts["home"] = engine._states_by_loader[loader].added.pace.is_home
 facts["children"] = len(multiprocessing.active_children())
 for undo in undos:
     undo()

@@ -166,7 +166,7 @@ def killed():
     return seen
 
 facts["killed"] = same(killed, 1)
-facts["notes"] = engine.notes
+facts["notes"] = engine.notices.notes
 """
 
 ENDS = r"""
@@ -276,7 +276,7 @@ def redrawn(make):
 
 for make in (Opened, Counts, Grows):
     facts[make.__name__] = stock(lambda: run(make)) == redrawn(make)
-facts["notes"] = engine.notes
+facts["notes"] = engine.notices.notes
 os.remove(path)
 os.rmdir(sys.path[0])
 """
@@ -296,7 +296,7 @@ engine.want(2)
 facts["replayed"] = all(pids())
 engine.want(2, redraws=True)
 facts["redrawn"] = any(pids()[4:])
-facts["notes"] = engine.notes
+facts["notes"] = engine.notices.notes
 """
 
 
@@ -311,7 +311,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
     facts["own"].append(is_own())
 facts["own"].append(is_own())
 engine.want(None)
-facts["notes"] = engine.notes
+facts["notes"] = engine.notices.notes
 """
 
 PROVEN = r"""

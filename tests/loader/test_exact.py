@@ -190,7 +190,7 @@ for name, make, offers, wanted in runs:
             for undo in undos:
                 undo()
             facts[f"{name} {own} {order}"] = before == after
-facts["notes"] = engine.notes
+facts["notes"] = engine.notices.notes
 """
 )
 
@@ -209,7 +209,7 @@ for kind in KINDS:
         for order in some.get(own, ["shuffle"]):
             wanted = (0, 1, 2, 3) if order == "shuffle" and own != 4 else (0, 1) if own else (1, 2)
             compare(f"{kind} {order} {own}", wanted, data[kind], order, own)
-facts["notes"] = engine.notes
+facts["notes"] = engine.notices.notes
 """
 )
 

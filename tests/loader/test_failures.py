@@ -153,8 +153,8 @@ def test_a_killed_worker_of_the_script_s_own_is_torch_s_error(ran) -> None:
 def test_a_dataset_that_deadlocks_under_fork_is_read_by_the_main_process(ran) -> None:
     code = r"""
 if "hasten.child" in sys.modules:
-    from hasten.loader import loader_state
-    loader_state._PATIENCE_S = 1.0
+    from hasten.loader import added_workers
+    added_workers._PATIENCE_S = 1.0
 lock = threading.Lock()
 class Locked(Numbers):
     def __getitem__(self, i):

@@ -203,7 +203,7 @@ for name, value in values.items():
                 for period in (3, 8):
                     label = f"{name} {make.__name__} {own} {wanted} {period}"
                     facts[label] = same(lambda: run(make, own, value, period), wanted)
-facts["notes"] = engine.notes
+facts["notes"] = engine.notices.notes
 """
 
 DEEP = r"""
@@ -272,7 +272,7 @@ def run(call):
 
 for name, call in {"trainer": lambda t: t.collate, "model": lambda t: Collator(t.model)}.items():
     ours(lambda: run(call), 1)
-    facts[name] = list(engine.notes)
+    facts[name] = list(engine.notices.notes)
 """
 
 BEGUN = r"""
@@ -326,7 +326,7 @@ def run():
     return seen, rng()
 
 facts["same"] = same(run, 0)
-facts["notes"] = engine.notes
+facts["notes"] = engine.notices.notes
 """
 
 
@@ -380,7 +380,7 @@ def test_streams_played_here_go_on_in_workers_where_items_turn_out_to_remember(l
 
 BROKEN = r"""
 told = []
-engine.tell = told.append
+engine.notices.tell = told.append
 
 
 class Env(Numbers):

@@ -83,7 +83,7 @@ for begin in (itself, inside, outside):
                 undo()
             name = f"{begin.__name__} {make.__name__} {own} {wanted} {more}"
             facts[name] = True if before == after else f"stock {before} and now {after}"[:1000]
-facts["notes"] = engine.notes
+facts["notes"] = engine.notices.notes
 """
 
 MEETING = r"""
@@ -134,7 +134,7 @@ def loop():
 thread = threading.Thread(target=loop)
 thread.start()
 thread.join()
-facts["notes"] = engine.notes
+facts["notes"] = engine.notices.notes
 """
 
 

@@ -39,7 +39,7 @@ def run():
 
 dataloader._SingleProcessDataLoaderIter = Torchs
 facts["refused"] = same(run, 2)
-facts["notes"] = engine.notes
+facts["notes"] = engine.notices.notes
 """
 
 

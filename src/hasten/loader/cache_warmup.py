@@ -32,16 +32,21 @@ class CacheWarmups:
         self._clock = clock
         self._done: list[CacheWarmup] = []
 
-    def of(self, source: Any, loader: Any, stream: Stream, *, process_count: int) -> CacheWarmup:
+    def of(
+        self, source: Any, loader: Any, stream: Stream, *, process_count: int
+    ) -> CacheWarmup | None:
         """Return the rehearsal of the passes over `loader`, held now where it is the first.
 
         Args:
             source: something whose `warm(indices)` keeps samples ahead of use, and whose
-                `kept_ratio` is the share of the dataset that will be kept.
+                `kept_ratio` is the share of the dataset that will be kept. There is no rehearsal
+                of others.
             loader: the script's loader.
             stream: the indices of the pass.
             process_count: workers that make its batches; 0 for the main process.
         """
+        if not hasattr(source, "warm"):
+            return None
         for known in self._done:
             if known.suits(source, loader):
                 known.process_count = process_count

@@ -10,14 +10,15 @@ from weakref import WeakKeyDictionary
 from hasten.loader.epoch_iterator import EpochIterator
 from hasten.loader.indices import begin_stream, fresh_seed, kept_draws, rest_of
 from hasten.loader.loader_state import LoaderState
+from hasten.loader.notices import Notices
 from hasten.loader.proofs import Proofs, permit_of
 from hasten.loader.view import Unknown, make_front, steerable
-from hasten.loader.worker_plan import WorkerRequest
+from hasten.loader.worker_plan import WorkerRequest, stay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.loader.cache_warmup import CacheWarmup, CacheWarmups
+    from hasten.loader.cache_warmup import CacheWarmups
     from hasten.loader.sources.source import Setup, Source
 
     Offer = Callable[[Any], Source | str]
@@ -66,14 +67,13 @@ class LoaderEngine:
         granted: the user answers for what cannot be proven of a dataset.
 
     Attributes:
+        warmups: as given.
         request: the number of workers that a lever asks for.
         offers: what may propose a source for a loader.
         setups: what each worker process does at its start.
         version: grows with every change of these.
-        notes: what is not done for some loader, and why, one sentence each.
-        lost_workers: those of them that are a fault of workers.
+        notices: what is not done for some loader, and why.
         proofs: what is proven of each loader.
-        tell: told, once each, what is not done for want of a proof.
     """
 
     def __init__(
@@ -86,14 +86,12 @@ class LoaderEngine:
         self.warmups = warmups
         self._granted = granted
         self.proofs = Proofs()
-        self.tell: Callable[[str], object] = lambda why: None
+        self.notices = Notices()
         self._clock = clock
         self.request = WorkerRequest()
         self.offers: list[Offer] = []
         self.setups: list[Any] = []
         self.version = 0
-        self.notes: list[str] = []
-        self.lost_workers: list[str] = []
         self._after: list[Callable[[Any, Any], Any]] = []
         self._states_by_loader: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
         self._fronts: WeakKeyDictionary[Any, Callable[[], Any]] = WeakKeyDictionary()
@@ -109,11 +107,11 @@ class LoaderEngine:
         """
         self.request = WorkerRequest(count, redraws)
         self._changed()
-        return self._unwish
 
-    def _unwish(self) -> None:
-        self.request = WorkerRequest()
-        self._changed()
+        def undo() -> None:
+            self.want(None)
+
+        return undo
 
     def add(self, offer: Offer) -> Undo:
         """Let `offer(loader)` propose a source for each loader, until the result is called.
@@ -155,40 +153,11 @@ class LoaderEngine:
             if self._permitted(self._state(loader), loader):
                 self._take_over(front, loader)
 
-    @property
-    def idle(self) -> bool:
-        """Nothing is asked for."""
-        return self.request.count is None and not self.offers and not self.setups
-
     def _state(self, loader: Any) -> LoaderState:
         state = self._states_by_loader.get(loader)
         if state is None:
-            state = self._states_by_loader[loader] = LoaderState(
-                self._note, self._clock, self._say, self._lose
-            )
+            state = self._states_by_loader[loader] = LoaderState(self.notices, self._clock)
         return state
-
-    def _lose(self, why: str) -> None:
-        if why not in self.lost_workers:
-            self.lost_workers.append(why)
-
-    def _say(self, why: str) -> None:
-        self.tell(why)
-
-    def _refuse(self, why: str) -> None:
-        if why not in self.notes:
-            self.tell(why)
-        self._note(why)
-
-    def warmup(self, epoch: EpochIterator, source: Any, process_count: int) -> CacheWarmup | None:
-        """Return where a trial's pass takes its batches from; None for the script's own order."""
-        if self.warmups is None or not hasattr(source, "warm"):
-            return None
-        return self.warmups.of(source, epoch.loader, epoch.stream, process_count=process_count)
-
-    def _note(self, why: str) -> None:
-        if why not in self.notes:
-            self.notes.append(why)
 
     # ---- what the script does
 
@@ -198,11 +167,11 @@ class LoaderEngine:
             return stock()
         state = self._state(loader)
         # torch draws no base seed where the loader's own workers stayed from pass to pass.
-        stays = loader.persistent_workers and loader.num_workers > 0
+        stays = stay(loader)
         if stays and state.kept_seed is not None and loader._iterator is None:
             state.start_over()  # the script has let its workers go: torch would start new ones
         if state.is_astray and state.kept_seed is None:
-            state.drop_pools()
+            state.pools.drop()
             return stock()
         if state.kept_seed is None and not self._permitted(state, loader):
             front = stock()
@@ -218,7 +187,7 @@ class LoaderEngine:
         except (AttributeError, TypeError, Unknown) as error:
             restore()
             why = error.__cause__ or error
-            self._note(f"a loader was left alone: {type(why).__name__}: {why}")
+            self.notices.note(f"a loader was left alone: {type(why).__name__}: {why}")
             if isinstance(loader._iterator, Stayed):
                 loader._iterator = None
             return stock()
@@ -227,16 +196,18 @@ class LoaderEngine:
         """Return whether anything is asked for, and may be done by what is proven of a loader."""
         if self.warmups is not None:
             self.proofs.of(loader)  # the parent asks what could be done
-        if self.idle:
-            return False
+        if self.request.count is None and not self.offers and not self.setups:
+            return False  # nothing is asked for
         if _is_autocast():  # items compute in other bits than in passes without
-            self._refuse("autocast is on where a pass begins: its batches are made by torch alone")
+            self.notices.refuse(
+                "autocast is on where a pass begins: its batches are made by torch alone"
+            )
             return False
         if not self._granted:
-            state.permit = permit_of(self.proofs.of(loader))
-        if state.permit.missing:
-            self._refuse(state.permit.missing)
-        return state.permit.allows(loader, self.request, self.offers, self.setups)
+            state.items.permit = permit_of(self.proofs.of(loader))
+        if state.items.permit.missing:
+            self.notices.refuse(state.items.permit.missing)
+        return state.items.permit.allows(loader, self.request, self.offers, self.setups)
 
     def _begin(self, state: LoaderState, loader: Any, *, resumed: bool) -> Any:
         """Return an iterator that a `EpochIterator` answers for."""
@@ -252,7 +223,7 @@ class LoaderEngine:
         front._index_sampler, front._sampler_iter = stream, iter(stream)
         epoch = EpochIterator(self, state, loader, stream, _pins(front))
         epoch.begin()
-        if loader.persistent_workers and loader.num_workers > 0:
+        if stay(loader):
             state.kept_seed = stream.seed
             stayed.hold(front, epoch)
             if loader._iterator is None:

@@ -1,48 +1,36 @@
-"""One pass over a loader: who fetches each batch."""
+"""One pass over a loader: its batches, in order."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hasten.loader import random_states
+from hasten.loader.added_workers import LOOP_DRAWS
 from hasten.loader.batch_equality import difference
 from hasten.loader.cache import file_access
-from hasten.loader.indices import foretell, sample_count
-from hasten.loader.loader_state import LOOP_DRAWS
+from hasten.loader.index_queue import IndexQueue
+from hasten.loader.indices import sample_count
+from hasten.loader.look_ahead import LookAhead
+from hasten.loader.pass_draws import PassDraws
 from hasten.loader.sources.source import Stock, stock_of
-from hasten.loader.worker_plan import worker_plan_as_torchs
+from hasten.loader.staff import Staff
 from hasten.loader.workers import spot_check
-from hasten.loader.workers.observed import Moves, glance, observe
+from hasten.loader.workers.observed import Moves, observe
 from hasten.loader.workers.pool import StaleWorkers
 from hasten.loader.workers.stateful_fetch import doubtful
 from hasten.loader.workers.streams import Streams
 from hasten.loader.workers.tasks import Draws, Task
-from hasten.loader.workers.worker_timeout import WorkersLost, said
+from hasten.loader.workers.worker_timeout import WorkersLost
 
 if TYPE_CHECKING:
-    from hasten.loader.cache_warmup import CacheWarmup
     from hasten.loader.indices import Stream
     from hasten.loader.loader_state import LoaderState
-    from hasten.loader.sources.checked import Checked
-    from hasten.loader.worker_plan import WorkerPlan, WorkerRequest
+    from hasten.loader.staff import Wishes
     from hasten.loader.workers.pool import Pool
     from hasten.loader.workers.tasks import TaskReport
-
-
-class Wishes(Protocol):
-    """What levers want of loaders, at any time: `engine.LoaderEngine`."""
-
-    version: int
-    request: WorkerRequest
-    offers: list[Any]
-    setups: list[Any]
-
-    def warmup(self, epoch: Any, source: Any, process_count: int) -> CacheWarmup | None:
-        """Return where a trial's pass takes its batches from; None for the script's order."""
 
 
 class EpochIterator:
@@ -57,56 +45,39 @@ class EpochIterator:
     without us.
 
     Args:
-        engine: says what the levers want, at any time.
+        wishes: says what the levers want, at any time.
         state: what is known of the loader.
         loader: the script's.
         stream: the indices of the batches.
         pins: copies a batch into pinned memory where the script's loader would.
 
     Attributes:
-        number: of the next batch that will be asked for.
-        chain: the states of the generators before the batch that was asked for last, where the
-            draws are handed over, and its samples; None until they are read.
-        handed: the states after the batch that was delivered last, there.
-        resumes: the states with which streams of the script's workers would go on elsewhere.
-        astray: another thread asks for batches than the one that began the pass.
+        state: as given.
+        loader: as given.
+        draws: the random numbers of the pass.
+        staff: who fetches.
     """
 
     def __init__(
-        self, engine: Wishes, state: LoaderState, loader: Any, stream: Stream, pins: Any
+        self, wishes: Wishes, state: LoaderState, loader: Any, stream: Stream, pins: Any
     ) -> None:
         self.state = state
         self.loader = loader
-        self.stream = stream
-        self.worker_plan: WorkerPlan | None = None
-        self.number = 0
-        self.chain: tuple[random_states.States, int] | None = None
-        self.handed: random_states.States | None = None
-        self.resumes: dict[int, random_states.States] = {}
-        self.key = state.begin_pass(loader)
-        self.astray = state.is_astray
+        self.draws = PassDraws(state.begin_pass(loader), stream.seed)
+        self._stream = stream
+        self._queue = IndexQueue(stream)
+        self.staff = Staff(wishes, state, loader, self._queue, self.draws)
+        self._ahead = LookAhead(state, loader)
         self._thread = threading.get_ident()
-        self._engine = engine
         self._pins = pins
-        self._backlog: deque[Any] = deque()
-        self._pool: Pool | None = None
-        self._here: Any = None
-        self._light = False
-        self._starts: dict[int, random_states.States] = {}
-        self._streams: Streams | None = None
-        self._coming: Stream | None = None
-        self._coming_number = 0
-        self._warmup: CacheWarmup | None = None
-        self._version = -1
-        self._look: Any = None
         self._ended = False
 
     def begin(self) -> None:
         """Start the script's own workers where torch does, before the first batch is asked for."""
         if self.loader.num_workers:
-            self._restaff()
-            if self._pool is not None:
-                self._fill(self._pool)
+            self.staff.decide()
+            if self.staff.pool is not None:
+                self._fill(self.staff.pool)
 
     def next(self) -> Any:
         """Return the next batch.
@@ -115,10 +86,11 @@ class EpochIterator:
             StopIteration: the pass has ended.
         """
         self._ask()
+        staff = self.staff
         while True:
-            if self._outdated:
-                self._restaff()
-            pool = self._pool
+            if staff.is_outdated:
+                staff.decide()
+            pool = staff.pool
             if pool is None:
                 return self._fetch_here()
             self._fill(pool, now=True)
@@ -126,137 +98,30 @@ class EpochIterator:
                 found = self._collect(pool)
                 if found is not None:
                     return found[0]
-            elif not self._outdated:
-                self._end(pool)
+            elif not staff.is_outdated:
+                self._end()
 
     def _ask(self) -> None:
         if self._ended:
             raise StopIteration
-        if not self.astray and threading.get_ident() != self._thread:
-            self._stray()
-        if self.stream.is_resized:
+        if not self.staff.astray and threading.get_ident() != self._thread:
+            self.staff.stray()  # from now on as torch would
+            if not self.loader.num_workers:
+                self.abandon([])
+        if self._stream.is_resized:
             self.abandon([])
-            self.stream.regroup(list(self._backlog))
-            self._backlog.clear()
-        self.state.pace.ask()
+            self._queue.regroup()
+        self.state.added.pace.ask()
 
-    def _end(self, pool: Pool) -> None:
-        pool.release(self)
-        self._pool, self._ended = None, True
-        self.state.end_pass(stale=self.is_stale)
+    def _end(self) -> None:
+        self.leave()
+        self.state.own.end_pass(stale=self.staff.seen.is_stale)
         raise StopIteration
 
     def leave(self) -> None:
         """End here: another pass of the same iterator begins."""
-        if self._pool is not None:
-            self._pool.release(self)
-        self._pool, self._ended = None, True
-
-    def _stray(self) -> None:
-        """Go on as torch would."""
-        self.astray = True
-        self.state.stray()
-        if not self.loader.num_workers:
-            self.abandon([])
-        self.look_again()
-
-    # ---- who fetches
-
-    @property
-    def shared(self) -> bool:
-        """Some process plays several of the script's workers."""
-        worker_plan = self.worker_plan
-        return worker_plan is not None and 0 < worker_plan.count < worker_plan.logical_count
-
-    @property
-    def _setups(self) -> tuple[Any, ...]:
-        return self.state.permit.setups(self._engine.setups)
-
-    @property
-    def _outdated(self) -> bool:
-        return self._version != self._engine.version
-
-    def _restaff(self) -> None:
-        """Let those fetch whom the levers, and what is known by now, ask for."""
-        if self._pool is not None and self._pool.given:
-            return  # first what has been asked for
-        state, loader, self._version = self.state, self.loader, self._engine.version
-        worker_plan, light, heavy = self._chosen()
-        source = None if heavy is None else heavy.source
-        self._warmup = self._engine.warmup(self, source, worker_plan.count or state.spared_count)
-        worker_plan = state.spare(loader, worker_plan, source, self._warmup)
-        if self._pool is not None and self._pool.serves(worker_plan, heavy, self._setups):
-            self.worker_plan, self.chain = (
-                worker_plan,
-                None,
-            )  # the same processes, asked for other draws
-            return
-        if self._pool is not None:
-            self._pool.release(self)
-        if self._streams is not None:
-            self.resumes.update(self._streams.starts)
-        self.worker_plan, self._pool, self.chain, self._streams = worker_plan, None, None, None
-        self._starts, self.resumes = self.resumes, {}
-        self._here, self._light = light or heavy or stock_of(loader), light is not None
-        if worker_plan.count:
-            self._hire(worker_plan, heavy)
-        elif worker_plan.logical_count:
-            self._streams = state.streams_here(self, worker_plan.logical_count, self._starts)
-
-    def _chosen(self) -> tuple[WorkerPlan, Checked | None, Checked | None]:
-        """Return who fetches, and with which source, here or in workers."""
-        state, loader, engine, pool = self.state, self.loader, self._engine, self._pool
-        own, there = int(loader.num_workers), 0 if pool is None else pool.count
-        # Torch's workers have the dataset as it was when the pass began.
-        if self.astray or (own and pool is not None and self.is_stale):
-            worker_plan = worker_plan_as_torchs(own, there)
-            return worker_plan, None, pool.source if pool and there == worker_plan.count else None
-        light = state.source(loader, engine.offers, light=True)
-        worker_plan = state.worker_plan(loader, engine.request, light)
-        return (
-            worker_plan,
-            light,
-            None if light else state.source(loader, engine.offers, light=False),
-        )
-
-    def _hire(self, worker_plan: WorkerPlan, source: Any) -> None:
-        """Let worker processes fetch; where they cannot start, a script without any goes on."""
-        try:
-            self._pool = self.state.pool(self.loader, worker_plan, source, self._setups, self)
-        except Exception as error:
-            why = f"workers could not be started ({said(error)})"
-            if not self.loader.num_workers:
-                self.give_up_workers(why, lost=True)
-            elif source is None and not self._setups:
-                raise
-            else:  # what a lever adds to them may not pickle
-                self.state.note(why)
-                self.state.lose(why)
-                self._pool = self.state.pool(self.loader, worker_plan, None, (), self)
-        self.remember()
-
-    def remember(self) -> None:
-        """Keep what the items are made with, as it looks now."""
-        self._look = glance(self.loader)
-
-    @property
-    def is_stale(self) -> bool:
-        """The workers saw another dataset, or collate function, than there is now."""
-        return bool(self._look != glance(self.loader))
-
-    def give_up_workers(self, why: str, *, lost: bool = False) -> None:
-        """Fetch in the main process from now on.
-
-        Args:
-            why: the reason.
-            lost: it is a fault of the workers, which the user should hear of.
-        """
-        self.state.refuse_workers(why, lost=lost)
-        self.look_again()
-
-    def look_again(self) -> None:
-        """Decide anew who fetches, before the next batch."""
-        self._version = -1
+        self.staff.release()
+        self._ended = True
 
     def abandon(self, tasks: list[Task], *, dismiss: bool = False) -> None:
         """Throw away what the workers have fetched or will have for `tasks`; ask anew.
@@ -265,170 +130,118 @@ class EpochIterator:
             tasks: the oldest that were given and not delivered, in order.
             dismiss: end these workers: their copies of the dataset have changed.
         """
-        pool = self._pool
-        rest = [] if pool is None else list(pool.given)
-        if pool is not None:
-            pool.discard()
-        if pool is not None and dismiss:
-            pool.close()
-            self._pool = self.worker_plan = None
-        again = [*tasks, *rest]
-        if again:
-            self.number = again[0].number
-            self._backlog.extendleft(task.indices for task in reversed(again))
-        self.chain = None
-        self.look_again()
+        self._queue.put_back([*tasks, *self.staff.recall(dismiss=dismiss)])
 
-    # ---- tasks
+    # ---- by workers
 
     def _fill(self, pool: Pool, *, now: bool = False) -> None:
-        while pool.room > 0 and not self._outdated:
-            indices = self._take(now=now and not pool.given)
-            if indices is None:
-                if self.stream.ended:
-                    self._look_ahead(pool)
+        staff = self.staff
+        while pool.room > 0 and not staff.is_outdated:
+            taken = self._queue.take(now=now and not pool.given)
+            if taken is None:
+                if self._stream.ended and not staff.astray:
+                    self._ahead.begin(pool, staff.worker_plan)
                 return
             try:
-                if not pool.give(self._task(indices, pool)):
+                if not pool.give(self._task(*taken, pool)):
                     self.state.foretold_wrongly()
             except WorkersLost as error:
-                self._do_without(pool, error)
+                self._do_without(error)
 
-    def _look_ahead(self, pool: Pool) -> None:
-        """Let idle workers begin the next pass, where one can know how it will begin."""
-        worker_plan = self.worker_plan
-        if pool.idle_room <= 0 or worker_plan is None or self.astray:
-            return
-        if not self.state.foretells(self.loader, worker_plan, pool):
-            return
-        if self._coming is None:
-            self._coming = foretell(self.loader)
-        while pool.idle_room > 0:
-            indices = self._coming.take(now=True)
-            if indices is None:
-                return
-            number, self._coming_number = self._coming_number, self._coming_number + 1
-            task = Task(
-                number=number,
-                indices=indices,
-                draws=worker_plan.draws,
-                pass_key=self.state.coming_key if worker_plan.logical_count else 0,
-                seed=self._coming.seed if worker_plan.logical_count else 0,
-                checked=self.state.due(),
-            )
-            pool.begin_early(task)
-
-    def _take(self, *, now: bool) -> Any:
-        if self._backlog:
-            return self._backlog.popleft()
-        if self._warmup is not None:
-            return self._warmup.take(self.stream, now=now)
-        return self.stream.take(now=now, raw=self._light)
-
-    def _task(self, indices: Any, pool: Pool) -> Task:
-        assert self.worker_plan is not None  # noqa: S101  # a pool has a plan
-        number, self.number = self.number, self.number + 1
-        draws, before = self.worker_plan.draws, None
-        if draws is Draws.STREAM:
-            before = self._starts.pop(number % self.worker_plan.logical_count, None)
-        elif draws is Draws.CHAIN:
-            before = self.state.foresee(self, sample_count(indices))
-        checked = self.state.due()
-        for_workers = self.worker_plan.logical_count > 0
+    def _task(self, number: int, indices: Any, pool: Pool) -> Task:
+        draws, worker_plan = self.draws, self.staff.worker_plan
+        before = draws.before(worker_plan, number, indices, self.state.added.forecast)
+        checked, provisional = self.state.due(), worker_plan.provisional
+        for_workers = worker_plan.logical_count > 0
         return Task(
             number=number,
             indices=indices,
-            draws=draws,
-            pass_key=self.key if for_workers else 0,
-            seed=self.stream.seed if for_workers else 0,
+            draws=worker_plan.draws,
+            pass_key=draws.key if for_workers else 0,
+            seed=draws.seed if for_workers else 0,
             states=before,
-            hands_over=draws is Draws.CHAIN or self.worker_plan.provisional or self.shared,
+            hands_over=worker_plan.draws is Draws.CHAIN or provisional or self.staff.shared,
             checked=checked,
-            probed=self.worker_plan.provisional and self.state.first_probe(),
-            looked=checked
-            or self.worker_plan.provisional
-            or self.stream.left_after(number) < pool.count,
+            probed=provisional and self.state.own.first_probe(),
+            looked=checked or provisional or self._stream.left_after(number) < pool.count,
         )
-
-    # ---- batches
 
     def _collect(self, pool: Pool) -> tuple[Any] | None:
         """Return the oldest batch, or None where it must be asked for anew."""
-        task = pool.given[0]
         try:
-            batch, report = pool.take()
+            task, batch, report = pool.take()
         except WorkersLost as error:
-            self._do_without(pool, error)
+            self._do_without(error)
             return None
         except StaleWorkers:
             self.state.foretold_wrongly(stale=True)
-            pool.drop_early()
             self.abandon([])
             return None
         verdict = believe(self, task, batch, report)
         if verdict.again:
             return None
-        self.stream.delivered()
+        self._stream.delivered()
         self._fill(pool)
         if verdict.error is not None:
             raise verdict.error
         if verdict.fetched_here:
             return (self._pins(verdict.batch),)
-        if not self.loader.num_workers and self.state.pace.of_workers(1e-9 * report.fetch_ns):
-            self.look_again()
+        if not self.loader.num_workers and self.state.added.pace.of_workers(1e-9 * report.fetch_ns):
+            self.staff.look_again()
         return (verdict.batch,)
 
-    def _do_without(self, pool: Pool, error: WorkersLost) -> None:
+    def _do_without(self, error: WorkersLost) -> None:
         """Go on where workers died, hang, or cannot send what they made."""
-        given = list(pool.given)
-        pool.discard()
-        self._pool = None
-        pool.close(lost=True)
-        self.abandon(given)
-        self.give_up_workers(f"a worker was lost ({error})", lost=True)
+        self._queue.put_back(self.staff.recall(lost=True))
+        self.staff.give_up_workers(f"a worker was lost ({error})", lost=True)
+
+    # ---- in the main process
 
     def _fetch_here(self) -> Any:
-        indices = self._take(now=True)
-        if indices is None:
+        taken = self._queue.take(now=True)
+        if taken is None:
             raise StopIteration
-        number, self.number = self.number, self.number + 1
+        number, indices = taken
         try:
-            if self._streams is not None:
-                batch = self._fetch_for_workers(number, indices)
-            elif self.astray:
-                batch = self._fetch(indices)
-            elif self.state.curious:
-                batch = self.state.observe(
-                    self, lambda: self._fetch(indices), sample_count(indices)
-                )
+            if self.draws.streams is not None:
+                batch = self._fetch_for_workers(self.draws.streams, number, indices)
+            elif self.staff.astray:
+                batch = self.staff.fetch(indices)
+            elif self.state.added.curious:
+                batch = self._observe(indices)
             else:
-                pace, began_s = self.state.pace, time.perf_counter()
-                batch = self._fetch(indices)
+                pace, began_s = self.state.added.pace, time.perf_counter()
+                batch = self.staff.fetch(indices)
                 if pace.is_home and pace.of_main(time.perf_counter() - began_s):
-                    self.look_again()
+                    self.staff.look_again()
         finally:
-            self.stream.delivered()
+            self._stream.delivered()
         return self._pins(batch)
 
-    def _fetch(self, indices: Any) -> Any:
-        if self._light:
-            return self._here.fetch(indices, fast=self.stream.fast)
-        return self._here.fetch(indices)
+    def _observe(self, indices: Any) -> Any:
+        """Fetch, and see whether other processes could."""
+        staff, added = self.staff, self.state.added
+        found = added.observe(
+            self.loader, self.draws.key, lambda: staff.fetch(indices), sample_count(indices)
+        )
+        if not added.curious:
+            staff.look_again()
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    def _fetch_for_workers(self, number: int, indices: Any) -> Any:
+    def _fetch_for_workers(self, streams: Streams, number: int, indices: Any) -> Any:
         """Fetch as one of the script's workers would; see now and then that nothing changes."""
-        streams = self._streams
-        assert streams is not None  # noqa: S101  # the caller has looked
 
         def fetch() -> Any:
-            return streams.fetch(number, lambda: self._fetch(indices))
+            return streams.fetch(number, lambda: self.staff.fetch(indices))
 
-        if self._light or not self.state.due():
+        if self.staff.is_light or not self.state.due():
             return fetch()
         found, moves = observe(self.loader, fetch)
         if moves.changed or moves.seeked:
-            self.state.refuse_here("items change something when they are made here")
-            self.look_again()
+            self.state.own.refuse_here("items change something when they are made here")
+            self.staff.look_again()
         if isinstance(found, Exception):
             raise found
         return found
@@ -475,7 +288,7 @@ def _of_workers(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport
         if not (report.drew or report.changed or report.unequal):
             return BatchCheck(batch=batch)
         # Nothing was drawn before this batch: the script's streams stand at their start.
-        state.draws = True
+        state.items.draws = True
         changes = bool(report.changed or report.unequal)
         if changes:
             state.changes_itself()
@@ -483,7 +296,7 @@ def _of_workers(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport
         return BatchCheck(again=True)
     if report.changed:
         state.changes_itself()
-        if epoch.shared:  # each of the script's workers would have a copy of its own
+        if epoch.staff.shared:  # each of the script's workers would have a copy of its own
             epoch.abandon([task], dismiss=True)
             return BatchCheck(again=True)
     _learn(epoch, task, batch, report)
@@ -494,21 +307,22 @@ def _learn(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> 
     """Learn from a batch of the script's own workers whether others could make it."""
     if not task.hands_over:
         return
-    curious = epoch.state.draws is None and epoch.state.keeps and not epoch.astray
+    curious = epoch.state.items.draws is None and epoch.state.items.keeps and not epoch.staff.astray
     if curious and not report.changed:
         _try_here(epoch, task, batch, report)
-        epoch.state.learn_of_workers(epoch, drew=report.drew)
-    epoch.resumes[task.number % epoch.loader.num_workers] = report.states
+        if epoch.state.own.learn(epoch.loader.num_workers, drew=report.drew):
+            epoch.staff.look_again()
+    epoch.draws.resumes[task.number % epoch.loader.num_workers] = report.states
 
 
 def _try_here(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> None:
     """Make a batch in this process, too, where the script's workers may be done without."""
     state, index = epoch.state, task.number % epoch.loader.num_workers
-    if not state.may_go_without or index not in epoch.resumes:
+    if not state.own.may_go_without or index not in epoch.draws.resumes:
         return
     loader = epoch.loader
-    streams = Streams(0, epoch.stream.seed, loader.num_workers, loader.dataset, quiet=False)
-    streams.starts[index] = epoch.resumes[index]
+    streams = Streams(0, epoch.draws.seed, loader.num_workers, loader.dataset, quiet=False)
+    streams.starts[index] = epoch.draws.resumes[index]
     fetch = stock_of(loader).fetch
 
     def differs() -> bool:
@@ -519,7 +333,7 @@ def _try_here(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) 
         return moved or streams.starts[index] != report.states or bool(difference(found, batch))
 
     if doubtful(differs):
-        state.refuse_here("items made in the main process differ, or change something there")
+        state.own.refuse_here("items made in the main process differ, or change something there")
 
 
 def _raised(wrapped: Any) -> Exception:
@@ -534,7 +348,7 @@ def _raised(wrapped: Any) -> Exception:
 
 
 def _of_none(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> BatchCheck:
-    number = epoch.state.trust.delivered()
+    number = epoch.state.added.trust.delivered()
     doubtful = report.error is not None or report.drew or report.changed or report.unequal
     if not (
         doubtful
@@ -545,14 +359,14 @@ def _of_none(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -
         return _stale(epoch, task) or BatchCheck(batch=batch)
     truth, moves = _truth(epoch, task)
     if moves.drew and not isinstance(truth, Exception):
-        epoch.state.draws = True
+        epoch.state.items.draws = True
         epoch.abandon([])
     elif why := _why_not_elsewhere(truth, moves, batch, report):
         epoch.abandon([])
-        epoch.state.trust.tell_broken(why)
-        epoch.give_up_workers(why)
+        epoch.state.added.trust.tell_broken(why)
+        epoch.staff.give_up_workers(why)
     else:
-        epoch.state.trust.found_equal()
+        epoch.state.added.trust.found_equal()
     return _here(truth)
 
 
@@ -580,7 +394,7 @@ def _of_redraws(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport
         return BatchCheck(error=_raised(report.error))
     if report.changed:
         epoch.abandon([task], dismiss=True)
-        epoch.give_up_workers("the dataset changes while it is read")
+        epoch.staff.give_up_workers("the dataset changes while it is read")
         return BatchCheck(again=True)
     return _stale(epoch, task) or BatchCheck(batch=batch)
 
@@ -590,19 +404,19 @@ def _of_redraws(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport
 
 def _of_chain(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> BatchCheck:
     now = random_states.read()
-    before = task.states if task.states is not None else epoch.handed
+    before = task.states if task.states is not None else epoch.draws.handed
     if before != now:
         # Where nobody else has drawn, the number of draws was foretold wrongly.
-        epoch.state.missed(LOOP_DRAWS, foretold=epoch.handed == now)
+        epoch.state.added.missed(LOOP_DRAWS, foretold=epoch.draws.handed == now)
         truth, _ = _truth(epoch, task)
-        epoch.handed = random_states.read()
+        epoch.draws.handed = random_states.read()
         epoch.abandon([])
         return _here(truth)
     doubtful = report.error is not None or report.changed or report.unequal
     if not (doubtful or task.checked or _reads_otherwise(report)):
         return _stale(epoch, task) or _handed_over(epoch, batch, report)
     truth, moves = _truth(epoch, task)
-    epoch.handed = random_states.read()
+    epoch.draws.handed = random_states.read()
     why = ""
     if report.error is not None:
         epoch.abandon([])
@@ -610,12 +424,12 @@ def _of_chain(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) 
         why = "the dataset changes while it is read"
     elif not isinstance(truth, Exception):
         found = report.unequal or difference(truth, batch)
-        if not found and report.states != epoch.handed:
+        if not found and report.states != epoch.draws.handed:
             found = "the generators afterwards"
         why = f"items made in another process differ ({found})" if found else ""
     if why:
         epoch.abandon([])
-        epoch.give_up_workers(why)
+        epoch.staff.give_up_workers(why)
     return _here(truth)
 
 
@@ -626,27 +440,27 @@ def _reads_otherwise(report: TaskReport) -> bool:
 
 def _handed_over(epoch: EpochIterator, batch: Any, report: TaskReport) -> BatchCheck:
     random_states.restore(report.states)
-    epoch.handed = report.states
+    epoch.draws.handed = report.states
     return BatchCheck(batch=batch)
 
 
 def _stale(epoch: EpochIterator, task: Task) -> BatchCheck | None:
     """Put a batch back that was made with another dataset than the script's is by now."""
-    if not epoch.is_stale:
+    if not epoch.staff.seen.is_stale:
         return None
     why = "the script changes the dataset between two batches"
     epoch.abandon([task], dismiss=True)
-    epoch.state.trust.tell_broken(why)
-    epoch.give_up_workers(why)
+    epoch.state.added.trust.tell_broken(why)
+    epoch.staff.give_up_workers(why)
     return BatchCheck(again=True)
 
 
 def _truth(epoch: EpochIterator, task: Task) -> tuple[Any, Moves]:
     """Fetch a batch as torch does, here; return it, or what it raised, and what moved."""
-    fetch, is_stale = Stock(epoch.loader).fetch, epoch.is_stale
+    fetch, is_stale = Stock(epoch.loader).fetch, epoch.staff.seen.is_stale
     found, moves = observe(epoch.loader, lambda: fetch(task.indices))
     if not is_stale:
-        epoch.remember()  # what items write into themselves is not the script's doing
+        epoch.staff.seen.renew()  # what items write into themselves is not the script's doing
     return found, moves
 
 

@@ -87,6 +87,11 @@ def worker_plan_of_workers(
     return WorkerPlan(fitting, Draws.STREAM, own)
 
 
+def stay(loader: Any) -> bool:
+    """Return whether the script's own workers stay from pass to pass."""
+    return bool(loader.persistent_workers and loader.num_workers > 0)
+
+
 def forks(loader: Any) -> bool:
     """Return whether a loader's workers are copies of this process, and not started anew."""
     import multiprocessing

@@ -31,57 +31,45 @@ _OFF = b"off"
 class Memo:
     """Keep what a function of a key returned, where it is seen to return the same again.
 
-    A value is kept when its first making drew from no generator, left the objects it is made
-    from as they were, opened files only to read them, and can be packed. The first few values
-    are made twice. Where they differ, share memory with the dataset, or cost no more than their
-    copy, nothing is kept any more. What is kept is used while the files it was made from have
-    the same stamps, and is now and then made anew and compared.
+    What may be kept is decided by an `Admission`. What is kept is used while the files it was made
+    from have the same stamps, and is now and then made anew and compared.
 
     Args:
         store: where the bytes lie.
         salt: what sets the keys of this memo apart.
         roots: the objects whose code makes the values, and whose changes would change them.
             Without any, the maker is known: it draws nothing and reads one file only.
+        off: as the attribute.
 
     Attributes:
         salt: as given.
         off: why nothing is kept any more; empty where something is.
     """
 
-    def __init__(self, store: Store, salt: bytes, roots: tuple[Any, ...]) -> None:
+    def __init__(self, store: Store, salt: bytes, roots: tuple[Any, ...], off: str = "") -> None:
         self.store = store
-        self.off = ""
+        self.off = off
         self.salt = salt
         self.roots = roots
-        self._begin()
-
-    def _begin(self) -> None:
-        self._code = PurityAnalysis(*self.roots)
-        self._private: random_states.Private | None = None
-        self._seen: Any = None
+        self._made_of = RootWatch(roots)
+        self._admission = Admission(self._made_of)
         self._pending: list[tuple[bytes, list[Any], bool]] = []
-        self._try_count = self._keep_count = self._use_count = 0
-        self._live_ns = self._copy_ns = self._look_ns = 0
-        self._batch_count = 1
+        self._use_count = 0
         self._is_full = False
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"store": self.store, "off": self.off, "salt": self.salt, "roots": self.roots}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Memo, (self.store, self.salt, self.roots, self.off)
 
     @property
     def why_not(self) -> str:
         """Why the code alone forbids it, or why this or another process gave it up."""
         found = self.store.get(self.salt + _OFF)
-        return self._code.why_not or self.off or (bytes(found).decode() if found else "")
+        return self._made_of.why_not or self.off or (bytes(found).decode() if found else "")
 
     @property
     def is_forbidden(self) -> bool:
         """Whether the code alone speaks against it, so that nothing was ever kept."""
-        return bool(self._code.why_not)
+        return bool(self._made_of.why_not)
 
     @property
     def draws_privately(self) -> bool:
@@ -96,32 +84,18 @@ class Memo:
     @property
     def kept_share(self) -> float:
         """The share of the values made here that were kept; 1 before any was."""
-        return self._keep_count / self._try_count if self._try_count else 1.0
-
-    def look(self) -> Any:
-        """Return what the roots look like; another look may mean other values."""
-        if not self.roots:
-            return None
-        began_ns = time.perf_counter_ns()
-        outside = [fingerprint(value, 1, deepest=DEEP) for value in self._code.outside()]
-        seen = [*(fingerprint(root, deepest=DEEP) for root in self.roots), *outside]
-        self._look_ns = time.perf_counter_ns() - began_ns
-        return seen
+        return self._admission.kept_share
 
     def begin_batch(self, count: int) -> None:
         """See whether the roots are as they were, before `count` values are fetched."""
-        self._batch_count = count
-        if self.roots and not self.off:
-            now = self.look()
-            if self._seen is None:
-                self._seen = now
-            elif now != self._seen:
-                self.give_up("the dataset changes while it is read")
+        self._admission.batch_count = count
+        if self.roots and not self.off and self._made_of.changed():
+            self.give_up("the dataset changes while it is read")
 
     def end_batch(self) -> None:
         """Keep what was made since `begin_batch`, if the roots are as they were."""
         pending, self._pending = self._pending, []
-        if pending and self.roots and self.look() != self._seen:
+        if pending and self._made_of.changed():
             self.give_up("its samples change the dataset")
         if not self.off:
             for key, parts, replace in pending:
@@ -156,8 +130,6 @@ class Memo:
         self.off = why
         self.store.put(self.salt + _OFF, why.encode())
 
-    # ---- a value that is there
-
     def _use(self, packed: packing.Packed, make: Callable[[], Any]) -> Any:
         value = packed.build()
         self._use_count += 1
@@ -168,11 +140,105 @@ class Memo:
             self.give_up("a sample differs from what it was")
         return live
 
-    # ---- a value that is not
-
     def _make(self, key: bytes, make: Callable[[], Any], path: str | None, *, replace: bool) -> Any:
-        before = self._draws()
-        opened = file_access.record() if self.roots else file_access.FileAccessRecord()
+        value, parts = self._admission.make(make, path)
+        if self._admission.why_over:
+            self.give_up(self._admission.why_over)
+        elif parts is not None and self.roots:
+            # Some parts are the value's own memory, which a transform may write into.
+            self._pending.append((key, [b"".join(parts)], replace))
+        elif parts is not None:
+            self._put(key, parts, replace=replace)
+        return value
+
+    def _put(self, key: bytes, parts: list[Any], *, replace: bool) -> None:
+        if not self.store.put(key, *parts, replace=replace):
+            needed_bytes = sum(memoryview(part).nbytes for part in parts)
+            self._is_full = not self.store.has_room(needed_bytes)
+
+
+class RootWatch:
+    """The objects whose code makes the values of a memo: whether they move or change.
+
+    Args:
+        roots: these objects.
+
+    Attributes:
+        roots: as given.
+        look_ns: what the last look at them took.
+    """
+
+    def __init__(self, roots: tuple[Any, ...]) -> None:
+        self.roots = roots
+        self.look_ns = 0
+        self._code = PurityAnalysis(*roots)
+        self._private: random_states.Private | None = None
+        self._seen: Any = None
+
+    @property
+    def why_not(self) -> str:
+        """Why their code alone forbids to keep a value; empty where nothing speaks for it."""
+        return self._code.why_not
+
+    def changed(self) -> bool:
+        """Return whether they look other than at the first call; another look, other values."""
+        if not self.roots:
+            return False
+        began_ns = time.perf_counter_ns()
+        outside = [fingerprint(value, 1, deepest=DEEP) for value in self._code.outside()]
+        now = [*(fingerprint(root, deepest=DEEP) for root in self.roots), *outside]
+        self.look_ns = time.perf_counter_ns() - began_ns
+        if self._seen is None:
+            self._seen = now
+        return bool(now != self._seen)
+
+    def draws(self) -> Any:
+        """Return the states of all generators that they can draw from."""
+        if not self.roots:
+            return None
+        if self._private is None:
+            self._private = random_states.Private(*self.roots)
+        return random_states.read(), self._private.read()
+
+
+class Admission:
+    """Makes values, and decides which of them may be kept.
+
+    A value is kept when its first making drew from no generator, left the objects it is made
+    from as they were, opened files only to read them, and can be packed. The first few values
+    are made twice. Where they differ, share memory with the dataset, or cost no more than their
+    copy, nothing is kept any more.
+
+    Args:
+        made_of: the objects whose code makes the values.
+
+    Attributes:
+        batch_count: values of a batch.
+        why_over: why nothing is to be kept any more; empty where something is.
+    """
+
+    def __init__(self, made_of: RootWatch) -> None:
+        self.batch_count = 1
+        self.why_over = ""
+        self._made_of = made_of
+        self._try_count = self._keep_count = 0
+        self._live_ns = self._copy_ns = 0
+
+    @property
+    def kept_share(self) -> float:
+        """The share of the values made here that were kept; 1 before any was."""
+        return self._keep_count / self._try_count if self._try_count else 1.0
+
+    def make(self, make: Callable[[], Any], path: str | None) -> tuple[Any, list[Any] | None]:
+        """Return the value, and its parts where it may be kept.
+
+        Args:
+            make: makes the value.
+            path: a file that it reads in a way that would not be seen.
+        """
+        roots = self._made_of.roots
+        before = self._made_of.draws()
+        opened = file_access.record() if roots else file_access.FileAccessRecord()
         began_ns = time.perf_counter_ns()
         try:
             if path is not None:
@@ -182,76 +248,59 @@ class Memo:
             file_access.stop()
         live_ns = time.perf_counter_ns() - began_ns
         if opened.unsettled:
-            return value
+            return value, None
         self._try_count += 1
-        why = self._judge(value, make, before, opened)
-        if not why:
-            why = self._pack(key, value, opened, live_ns, replace=replace)
-        if why and not self.off:
-            self._weigh(why)
-        return value
+        found = self._why_not(value, make, before, opened) or self._pack(value, opened, live_ns)
+        if not isinstance(found, str):
+            return value, found
+        is_rare = self._keep_count < _LEAST_KEPT_RATIO * self._try_count
+        if not self.why_over and self._try_count >= _JUDGED_COUNT and is_rare:
+            self.why_over = found
+        return value, None
 
-    def _draws(self) -> Any:
-        if not self.roots:
-            return None
-        if self._private is None:
-            self._private = random_states.Private(*self.roots)
-        return random_states.read(), self._private.read()
-
-    def _judge(
+    def _why_not(
         self, value: Any, make: Callable[[], Any], before: Any, opened: file_access.FileAccessRecord
     ) -> str:
         """Return why a value may not be kept; empty where it may."""
-        if self._draws() != before:
+        if self._made_of.draws() != before:
             return "its samples draw random numbers"
         if opened.why_not or len(opened.stamps) > _MOST_FILES:
             return opened.why_not or "a sample reads many files"
         if not file_access.unchanged(tuple(opened.stamps.values())):
             return "its files are being written"
-        if not self.roots:
+        if not self._made_of.roots:
             return ""
         if self._try_count <= _DOUBLE_COUNT or self._try_count % _DOUBLE_EVERY == 0:
-            return self._make_again(value, make, before)
-        return ""
+            self._make_again(value, make, before)
+        return self.why_over
 
-    def _make_again(self, value: Any, make: Callable[[], Any], before: Any) -> str:
-        if self.look() != self._seen:  # a second making would change it a second time
-            self.give_up("its samples change the dataset")
-            return self.off
+    def _make_again(self, value: Any, make: Callable[[], Any], before: Any) -> None:
+        if self._made_of.changed():  # a second making would change it a second time
+            self.why_over = "its samples change the dataset"
+            return
         again = make()
-        if self._draws() != before:
+        if self._made_of.draws() != before:
             random_states.restore(before[0])
-            self.give_up("its samples draw random numbers, though not always")
+            self.why_over = "its samples draw random numbers, though not always"
         elif found := difference(value, again, "sample"):
-            self.give_up(f"made twice, a sample differs ({found})")
+            self.why_over = f"made twice, a sample differs ({found})"
         elif set(packing.places(value)) & set(packing.places(again)):
-            self.give_up("its samples are the dataset's own memory")
-        return self.off
+            self.why_over = "its samples are the dataset's own memory"
 
     def _pack(
-        self,
-        key: bytes,
-        value: Any,
-        opened: file_access.FileAccessRecord,
-        live_ns: int,
-        *,
-        replace: bool,
-    ) -> str:
+        self, value: Any, opened: file_access.FileAccessRecord, live_ns: int
+    ) -> list[Any] | str:
+        """Return the parts of a value, or why there are none."""
         try:
             parts = packing.pack(value, tuple(opened.stamps.values()))
         except Exception as error:  # an object of somebody else's may raise anything
             return f"a sample holds {error}"
         if self._keep_count < _DOUBLE_COUNT:
             self._compare_copy(value, parts, live_ns)
-            if self.off:
-                return self.off
+        if self.why_over:
+            return self.why_over
         self._keep_count += 1
-        # Some parts are the value's own memory, which a transform may write into.
-        if self.roots:
-            self._pending.append((key, [b"".join(parts)], replace))
-        else:
-            self._put(key, parts, replace=replace)
-        return ""
+        return parts
 
     def _compare_copy(self, value: Any, parts: list[Any], live_ns: int) -> None:
         """Unpack a value once: is it the same, and is that cheaper than to make it?"""
@@ -261,26 +310,16 @@ class Memo:
         self._copy_ns += time.perf_counter_ns() - began_ns + _OVERHEAD_NS
         self._live_ns += live_ns
         if found := difference(copy, value, "sample"):
-            self.give_up(f"a copy of a sample differs ({found})")
+            self.why_over = f"a copy of a sample differs ({found})"
         elif self._keep_count == _DOUBLE_COUNT - 1:
             self._compare_costs()
 
     def _compare_costs(self) -> None:
         if self._live_ns < 1.25 * self._copy_ns:
-            self.give_up("a sample is made as fast as it is copied")
-        batch_ns = self._batch_count * self._live_ns / _DOUBLE_COUNT
-        if self._look_ns > _LOOK_SHARE_RATIO * batch_ns:
-            self.give_up("to see whether the dataset changed takes as long as its samples")
-
-    def _put(self, key: bytes, parts: list[Any], *, replace: bool) -> None:
-        if not self.store.put(key, *parts, replace=replace):
-            needed_bytes = sum(memoryview(part).nbytes for part in parts)
-            self._is_full = not self.store.has_room(needed_bytes)
-
-    def _weigh(self, why: str) -> None:
-        rare = self._keep_count < _LEAST_KEPT_RATIO * self._try_count
-        if self._try_count >= _JUDGED_COUNT and rare:
-            self.give_up(why)
+            self.why_over = "a sample is made as fast as it is copied"
+        batch_ns = self.batch_count * self._live_ns / _DOUBLE_COUNT
+        if self._made_of.look_ns > _LOOK_SHARE_RATIO * batch_ns:
+            self.why_over = "to see whether the dataset changed takes as long as its samples"
 
 
 def _take(opened: file_access.FileAccessRecord, path: str) -> None:

@@ -51,8 +51,24 @@ def observe(loader: Any, fetch: Callable[[], Any]) -> tuple[Any, Moves]:
     return found, Moves(before, after, changed, seeked)
 
 
-def glance(loader: Any) -> list[Any]:
-    """Return what the items of a loader are made with, cheaply enough for each batch."""
+class LastGlance:
+    """How what the items of a loader are made with looked once, cheaply enough for each batch."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._seen: list[Any] | None = None
+
+    def renew(self) -> None:
+        """Keep how it looks now."""
+        self._seen = _glance(self._loader)
+
+    @property
+    def is_stale(self) -> bool:
+        """It looks otherwise by now."""
+        return self._seen != _glance(self._loader)
+
+
+def _glance(loader: Any) -> list[Any]:
     roots = loader.dataset, loader.collate_fn
     return [fingerprint(root, brief=True, deepest=DEEP) for root in roots]
 

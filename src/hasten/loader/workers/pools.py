@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hasten.loader.worker_plan import stay
 from hasten.loader.workers.pool import Pool, looks
 from hasten.loader.workers.worker_timeout import WorkerTimeout
 
@@ -50,19 +51,19 @@ class Pools:
         """
         key = (worker_plan.count, worker_plan.logical_count)
         kept = self._kept.get(key)
-        own_stay = loader.persistent_workers and loader.num_workers > 0
+        own_stay = stay(loader)
         seen = looks(loader) if keeps and not own_stay else None
         if kept is not None and kept.free:
             same = (
                 seen is not None and kept.serves(worker_plan, source, setups) and kept.seen == seen
             )
             # The streams of the script's own persistent workers go on in theirs.
-            if kept.lives and (own_stay or same):
+            if kept.crew.lives and (own_stay or same):
                 kept.hold(holder, realigned=own_stay)
                 return kept
             if seen is not None and not seen.is_whole:
                 self._note("workers do not stay: to see what they are made with takes too long")
-            kept.close()
+            kept.crew.close()
             del self._kept[key]
         pool = Pool(
             loader,
@@ -86,7 +87,7 @@ class Pools:
         pools, self._kept = self._kept, {}
         for pool in pools.values():
             if pool.free:
-                pool.close()
+                pool.crew.close()
 
 
 def _ahead_count(loader: Any, count: int) -> int:

@@ -9,7 +9,9 @@ from hasten.loader.batch_equality import difference
 from hasten.loader.sources.source import Stock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from hasten.loader.notices import Notices
 
 EVERY = 32
 """Batches from one such sample to the next."""
@@ -19,11 +21,11 @@ class SpotCheck:
     """How far batches of added workers have been found to be those of the main process.
 
     Args:
-        tell: told where they are not, after they were.
+        notices: tells where they are not, after they were.
     """
 
-    def __init__(self, tell: Callable[[str], object]) -> None:
-        self._tell = tell
+    def __init__(self, notices: Notices) -> None:
+        self._notices = notices
         self._count = self._equal_count = 0
 
     def delivered(self) -> int:
@@ -38,7 +40,7 @@ class SpotCheck:
     def tell_broken(self, why: str) -> None:
         """Tell the user that workers that were believed are believed no more."""
         if self._equal_count:  # before that they were only tried
-            self._tell(
+            self._notices.tell(
                 f"loader workers stopped at their batch {self._count:,}: {why}; the last that was "
                 f"compared and equal is batch {self._equal_count:,}"
             )

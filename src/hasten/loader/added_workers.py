@@ -1,0 +1,191 @@
+"""Workers for a loader of which the script says that it has none."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.worker_advantage import WorkerAdvantage
+from hasten.loader.worker_plan import HERE, WorkerPlan, why_not_elsewhere
+from hasten.loader.workers import draw_predictor
+from hasten.loader.workers.observed import Moves, observe
+from hasten.loader.workers.spot_check import SpotCheck
+from hasten.loader.workers.tasks import Draws
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.loader.cache_warmup import CacheWarmup
+    from hasten.loader.item_facts import ItemFacts
+    from hasten.loader.notices import Notices
+    from hasten.loader.workers.pools import Pools
+
+LOOP_DRAWS = "the training loop draws random numbers between two batches"
+_PATIENCE_S = 10.0
+_PATIENCE_RATIO = 20.0
+_MOST_MISSES = 3
+
+
+class AddedWorkers:
+    """Whether workers are added to a loader, and what has been seen of its items for that.
+
+    The first batches are made in the main process and observed there: do they draw, change the
+    dataset, move an open file?
+
+    Args:
+        items: what is known of the items.
+        pools: the workers.
+        notices: hears why there are none.
+        clock: seconds of the loop.
+
+    Attributes:
+        pace: who makes batches faster, workers or the main process.
+        trust: how far the workers have been found to be right.
+        forecast: how many numbers each item draws, where all draw as many.
+    """
+
+    def __init__(
+        self, items: ItemFacts, pools: Pools, notices: Notices, clock: Callable[[], float]
+    ) -> None:
+        self.pace = WorkerAdvantage(clock)
+        self.trust = SpotCheck(notices)
+        self.forecast: draw_predictor.DrawPredictor | None = None
+        self._items = items
+        self._pools = pools
+        self._notices = notices
+        self._off = ""
+        self._count = 0
+        self._wanted = self._redraws = self._settled = False
+        self._miss_count = 0
+        self._observations: list[tuple[int, Moves, int]] = []
+        self._slowest_s = 0.0
+
+    def want(self, count: int, *, redraws: bool, light: bool) -> None:
+        """Note what is asked for.
+
+        Args:
+            count: workers to be added; 0 where the script has some.
+            redraws: they may draw random numbers of their own.
+            light: the main process has a source that is faster still.
+        """
+        self._count, self._redraws = count, redraws
+        self._wanted = count > 0 and not light
+
+    # ---- what turns out
+
+    def refuse(self, why: str, *, lost: bool = False) -> None:
+        """Add no processes from now on."""
+        self._off = why
+        hear = self._notices.lose if lost else self._notices.note
+        hear(f"no worker processes: {why}")
+        self._pools.drop()
+
+    def missed(self, why: str, *, foretold: bool) -> None:
+        """Note that random numbers were handed over in vain.
+
+        Args:
+            why: who drew.
+            foretold: nobody else; the number of draws was foretold wrongly.
+        """
+        self._miss_count += 1
+        if foretold:
+            self.forecast = None
+        elif self._miss_count >= _MOST_MISSES:
+            self.refuse(why)
+
+    @property
+    def curious(self) -> bool:
+        """The next batches should be observed, to know whether other processes may make them."""
+        return self._wanted and not self._settled and not self._off
+
+    def observe(self, loader: Any, key: int, fetch: Callable[[], Any], count: int) -> Any:
+        """Fetch a batch here and learn from it; return it, or the exception that it raised.
+
+        Args:
+            loader: the script's.
+            key: of the pass.
+            fetch: makes the batch.
+            count: its samples.
+        """
+        start_s = time.monotonic()
+        found, moves = observe(loader, fetch)
+        self._slowest_s = max(self._slowest_s, time.monotonic() - start_s)
+        self._observations.append((key, moves, count))
+        if len(self._observations) > 1:
+            self._learn()
+        return found
+
+    def _learn(self) -> None:
+        (old_key, old, _), (key, new, _) = self._observations[-2:]
+        drew = [(m.before, m.after, count) for _, m, count in self._observations if m.drew]
+        self._items.draws = bool(drew)
+        if new.changed:  # what opens a file at its first item only is no harm
+            self.refuse("the dataset changes while it is read")
+        elif new.seeked:
+            self.refuse("items are read from a file that is open already, whose position is shared")
+        elif self._redraws:
+            self._settled = True
+        elif drew and key == old_key and old.after != new.before:
+            self.refuse(LOOP_DRAWS)
+        elif not drew:
+            self._settled = True
+        elif len(drew) > 1:
+            self._settled = True
+            self.forecast = draw_predictor.learn(drew)
+
+    @property
+    def patience_s(self) -> float:
+        """How long to wait for one of their batches."""
+        return _PATIENCE_S + _PATIENCE_RATIO * self._slowest_s
+
+    # ---- who fetches
+
+    def worker_plan(self, loader: Any) -> WorkerPlan:
+        """Decide who fetches for a loader without a light source."""
+        if self._redraws and self._off == LOOP_DRAWS:
+            self._off = ""  # that speaks against the script's own numbers only
+        if not self._count or self._unshareable(loader) or self.curious:
+            return HERE
+        if self._redraws:
+            return WorkerPlan(self._count, Draws.STREAM, self._count)
+        if self.pace.is_home:
+            return HERE
+        if self._items.draws:
+            return WorkerPlan(self._count if self.forecast is not None else 1, Draws.CHAIN, 0)
+        return WorkerPlan(self._count, Draws.NONE, 0)
+
+    def _unshareable(self, loader: Any) -> bool:
+        """Return whether the items must be made in the main process; says why, once."""
+        if not self._off and (why := why_not_elsewhere(loader)):
+            self.refuse(why)
+        return bool(self._off)
+
+    @property
+    def spared_count(self) -> int:
+        """Workers that would make the batches, were these not kept."""
+        return self._count if self.pace.is_home else 0
+
+    def spare(
+        self, loader: Any, worker_plan: WorkerPlan, source: Any, shown: CacheWarmup | None
+    ) -> WorkerPlan:
+        """Do without them where all samples are kept: to make a batch is to copy it.
+
+        Args:
+            loader: the script's.
+            worker_plan: who would fetch.
+            source: what keeps samples, where something does.
+            shown: what a trial sees of them.
+        """
+        if loader.num_workers or not hasattr(source, "is_kept"):
+            return worker_plan
+        # What they make is taken for the main process's own, and the other way round.
+        source.for_workers = self._wanted and not self._off
+        is_shown = shown is None or shown.is_whole
+        if not (worker_plan.count and worker_plan.draws is Draws.NONE and is_shown):
+            return worker_plan
+        if source.is_kept(None if shown is None else shown.indices):
+            self.pace.kept()
+        if not self.pace.is_home:
+            return worker_plan
+        self._pools.drop()
+        return HERE

@@ -1,0 +1,114 @@
+"""The workers that a loader has in the script, and who may stand for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.worker_plan import WorkerPlan, forks, worker_plan_of_workers
+from hasten.loader.workers.streams import Streams
+from hasten.loader.workers.tasks import Draws
+
+if TYPE_CHECKING:
+    from hasten.loader.item_facts import ItemFacts
+    from hasten.loader.notices import Notices
+    from hasten.loader.random_states import States
+
+
+class OwnWorkers:
+    """Whether others may make the batches of the script's own workers, and what was seen of them.
+
+    Args:
+        items: what is known of the items.
+        notices: hears why the main process may not.
+    """
+
+    def __init__(self, items: ItemFacts, notices: Notices) -> None:
+        self._items = items
+        self._notices = notices
+        self._here_off = ""
+        self._wants_none = False
+        self._drew = self._whole = self._probed = False
+        self._proof_count = 0
+        self._streams: Streams | None = None
+
+    def want(self, loader: Any, count: int) -> None:
+        """Note how many processes are asked for in their place."""
+        self._wants_none = loader.num_workers > 0 and not count
+        if self._wants_none and loader.worker_init_fn is not None and not self._here_off:
+            self.refuse_here("each of its workers is set up by a function of the script's")
+
+    # ---- what turns out
+
+    def refuse_here(self, why: str) -> None:
+        """Let workers make the items from now on."""
+        self._here_off = why
+        self._notices.note(f"not without workers: {why}")
+
+    @property
+    def may_go_without(self) -> bool:
+        """The main process should make the items, if it can."""
+        return self._wants_none and not self._here_off
+
+    def learn(self, own_count: int, *, drew: bool) -> bool:
+        """Note a batch of theirs that left the dataset alone; return whether that settles it.
+
+        Args:
+            own_count: how many there are.
+            drew: it drew random numbers.
+        """
+        self._drew = self._drew or drew
+        self._proof_count += 1
+        items = self._items
+        if not items.keeps or items.draws is not None or self._proof_count < 2 * own_count:
+            return False
+        items.draws = self._drew
+        return True
+
+    def first_probe(self) -> bool:
+        """Return True once: looking at items in a fork costs two batches."""
+        first, self._probed = not self._probed, True
+        return first
+
+    def end_pass(self, *, stale: bool) -> None:
+        """Note that workers have made a pass to its end.
+
+        Args:
+            stale: meanwhile the script has changed the dataset, which workers do not see.
+        """
+        self._whole = not stale
+
+    # ---- who fetches
+
+    def worker_plan(self, loader: Any, count: int) -> WorkerPlan:
+        """Decide who fetches, where so many processes are asked for."""
+        own, items = int(loader.num_workers), self._items
+        stays = loader.persistent_workers and count <= own
+        if not (items.keeps and items.permit.is_pure) or stays:
+            return WorkerPlan(own, Draws.STREAM, own)
+        is_plain = loader.worker_init_fn is None and forks(loader)
+        is_proven = is_plain and items.permit.draws is not None
+        if is_proven:  # its workers need not be watched first
+            items.draws = items.draws or items.permit.draws
+        without = (is_proven or self._whole) and not self._here_off
+        return worker_plan_of_workers(own, count, draws=items.draws, without=without)
+
+    def streams_here(
+        self, loader: Any, *, key: int, seed: int, starts: dict[int, States]
+    ) -> Streams:
+        """Return their random streams, for a pass in this process.
+
+        Args:
+            loader: the script's.
+            key: of the pass.
+            seed: its base seed.
+            starts: the states with which streams go on that began elsewhere.
+        """
+        if self._streams is None or self._streams.key != key or key:
+            quiet = self._items.draws is False
+            self._streams = Streams(key, seed, loader.num_workers, loader.dataset, quiet=quiet)
+        self._streams.starts.update(starts)
+        return self._streams
+
+    def forget_streams(self) -> None:
+        """Let their random streams begin anew."""
+        self._streams = None

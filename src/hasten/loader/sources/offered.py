@@ -1,0 +1,69 @@
+"""Which of the sources that levers offer makes the batches of a loader."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.sources.checked import Checked
+from hasten.loader.sources.source import drawable, stock_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hasten.loader.item_facts import ItemFacts
+    from hasten.loader.notices import Notices
+
+
+class OfferedSources:
+    """Chooses a source for one loader, and remembers which was found wanting.
+
+    Args:
+        items: what is known of the items.
+        notices: hears why a source is not used.
+    """
+
+    def __init__(self, items: ItemFacts, notices: Notices) -> None:
+        self._items = items
+        self._notices = notices
+        self._given_up: set[str] = set()
+        self._checked: tuple[str, Checked] | None = None
+
+    def choose(
+        self, loader: Any, offers: Sequence[Callable[[Any], Any]], *, light: bool
+    ) -> Checked | None:
+        """Return the first source that is offered for the loader as it is now, checked.
+
+        Args:
+            loader: the script's loader.
+            offers: functions that propose a source, or say why not.
+            light: for the main process; False for workers, where light ones do not pay.
+        """
+        if not self._items.permit.is_unchanged and (loader.num_workers or not light):
+            return None  # it would show changes at once, or not at all
+        for offer in offers:
+            key = f"{offer.__module__}.{offer.__qualname__}"
+            if key in self._given_up:
+                continue
+            found = offer(loader)
+            if isinstance(found, str):
+                self._notices.note(found)
+                continue
+            if getattr(found, "light", False) != light or not drawable(found, loader):
+                continue
+            return self._trusted(key, found, loader)
+        return None
+
+    def _trusted(self, key: str, found: Any, loader: Any) -> Checked:
+        given_up, notices = self._given_up, self._notices  # not self, which will hold the result
+
+        def give_up(why: str) -> None:
+            given_up.add(key)
+            notices.note(why)
+
+        if self._checked is not None and self._checked[0] == key:
+            checked = self._checked[1]
+            checked.source, checked.stock = found, stock_of(loader)
+            return checked
+        checked = Checked(found, stock_of(loader), on_end=give_up)
+        self._checked = key, checked
+        return checked

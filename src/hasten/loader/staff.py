@@ -1,0 +1,195 @@
+"""Who fetches the batches of one pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hasten.loader.sources.source import stock_of
+from hasten.loader.worker_plan import HERE, worker_plan_as_torchs
+from hasten.loader.workers.observed import LastGlance
+from hasten.loader.workers.worker_timeout import said
+
+if TYPE_CHECKING:
+    from hasten.loader.cache_warmup import CacheWarmup, CacheWarmups
+    from hasten.loader.index_queue import IndexQueue
+    from hasten.loader.loader_state import LoaderState
+    from hasten.loader.pass_draws import PassDraws
+    from hasten.loader.sources.checked import Checked
+    from hasten.loader.worker_plan import WorkerPlan, WorkerRequest
+    from hasten.loader.workers.pool import Pool
+    from hasten.loader.workers.tasks import Task
+
+
+class Wishes(Protocol):
+    """What levers want of loaders, at any time: `engine.LoaderEngine`."""
+
+    version: int
+    request: WorkerRequest
+    offers: list[Any]
+    setups: list[Any]
+    warmups: CacheWarmups | None
+
+
+class Staff:
+    """Who fetches in a pass: a pool of workers, ahead of use, or the main process.
+
+    It is decided anew where the levers want something else, or something turns out. What workers
+    have been asked for is delivered first.
+
+    Args:
+        wishes: what the levers want.
+        state: what is known of the loader.
+        loader: the script's.
+        queue: the batches that are left.
+        draws: the random numbers of the pass.
+
+    Attributes:
+        worker_plan: who fetches.
+        pool: the workers; None where the main process fetches.
+        is_light: the main process has a source that is made for it.
+        seen: how what the items are made with looked when the workers started.
+        astray: another thread asks for batches than the one that began the pass.
+    """
+
+    def __init__(
+        self, wishes: Wishes, state: LoaderState, loader: Any, queue: IndexQueue, draws: PassDraws
+    ) -> None:
+        self.worker_plan = HERE
+        self.pool: Pool | None = None
+        self.is_light = False
+        self.seen = LastGlance(loader)
+        self.astray = state.is_astray
+        self._wishes = wishes
+        self._state = state
+        self._loader = loader
+        self._queue = queue
+        self._draws = draws
+        self._here: Any = None
+        self._version = -1
+
+    @property
+    def is_outdated(self) -> bool:
+        """It is to be decided anew."""
+        return self._version != self._wishes.version
+
+    def look_again(self) -> None:
+        """Decide anew who fetches, before the next batch."""
+        self._version = -1
+
+    @property
+    def shared(self) -> bool:
+        """Some process plays several of the script's workers."""
+        return 0 < self.worker_plan.count < self.worker_plan.logical_count
+
+    # ---- who it is
+
+    def decide(self) -> None:
+        """Let those fetch whom the levers, and what is known by now, ask for."""
+        if self.pool is not None and self.pool.given:
+            return  # first what has been asked for
+        self._version = self._wishes.version
+        self._draws.restart_chain()
+        worker_plan, light, heavy = self._chosen()
+        self.worker_plan = self._spared(worker_plan, light, heavy)
+        if self.pool is not None and self.pool.serves(self.worker_plan, heavy, self._setups):
+            return  # the same processes, asked for other draws
+        self.release()
+        self._draws.hand_over()
+        self._here, self.is_light = light or heavy or stock_of(self._loader), light is not None
+        if self.worker_plan.count:
+            self._hire(heavy)
+        elif self.worker_plan.logical_count:
+            self._draws.play(self._state.own, self._loader)
+
+    def _chosen(self) -> tuple[WorkerPlan, Checked | None, Checked | None]:
+        """Return who fetches, and with which source, here or in workers."""
+        state, loader, wishes, pool = self._state, self._loader, self._wishes, self.pool
+        own, there = int(loader.num_workers), 0 if pool is None else pool.count
+        # Torch's workers have the dataset as it was when the pass began.
+        if self.astray or (own and pool is not None and self.seen.is_stale):
+            worker_plan = worker_plan_as_torchs(own, there)
+            return worker_plan, None, pool.source if pool and there == worker_plan.count else None
+        light = state.sources.choose(loader, wishes.offers, light=True)
+        worker_plan = state.worker_plan(loader, wishes.request, light)
+        heavy = None if light else state.sources.choose(loader, wishes.offers, light=False)
+        return worker_plan, light, heavy
+
+    def _spared(
+        self, worker_plan: WorkerPlan, light: Checked | None, heavy: Checked | None
+    ) -> WorkerPlan:
+        """Return who fetches where samples may be kept; a trial is shown the later passes."""
+        added, warmups, queue = self._state.added, self._wishes.warmups, self._queue
+        source = None if heavy is None else heavy.source
+        shown: CacheWarmup | None = None
+        if warmups is not None:
+            count = worker_plan.count or added.spared_count
+            shown = warmups.of(source, self._loader, queue.stream, process_count=count)
+        queue.draw_from(shown, raw=light is not None)
+        return added.spare(self._loader, worker_plan, source, shown)
+
+    @property
+    def _setups(self) -> tuple[Any, ...]:
+        return self._state.items.permit.setups(self._wishes.setups)
+
+    def _hire(self, source: Any) -> None:
+        """Let worker processes fetch; where they cannot start, a script without any goes on."""
+        state, loader = self._state, self._loader
+        try:
+            self.pool = state.hire(loader, self.worker_plan, source, self._setups, self)
+        except Exception as error:
+            why = f"workers could not be started ({said(error)})"
+            if not loader.num_workers:
+                self.give_up_workers(why, lost=True)
+            elif source is None and not self._setups:
+                raise
+            else:  # what a lever adds to them may not pickle
+                state.notices.lose(why)
+                self.pool = state.hire(loader, self.worker_plan, None, (), self)
+        self.seen.renew()
+
+    # ---- what turns out
+
+    def give_up_workers(self, why: str, *, lost: bool = False) -> None:
+        """Fetch in the main process from now on.
+
+        Args:
+            why: the reason.
+            lost: it is a fault of the workers, which the user should hear of.
+        """
+        self._state.added.refuse(why, lost=lost)
+        self.look_again()
+
+    def stray(self) -> None:
+        """Let those fetch who would without us."""
+        self.astray = True
+        self._state.stray()
+        self.look_again()
+
+    def recall(self, *, dismiss: bool = False, lost: bool = False) -> list[Task]:
+        """Throw away what workers have fetched or will have; return what they were given.
+
+        Args:
+            dismiss: end them: their copies of the dataset have changed.
+            lost: end them: they died, or hang.
+        """
+        self.look_again()
+        pool = self.pool
+        if pool is None:
+            return []
+        tasks = pool.discard()
+        if dismiss or lost:
+            self.worker_plan, self.pool = HERE, None
+            pool.crew.close(lost=lost)
+        return tasks
+
+    def release(self) -> None:
+        """Let the workers go: other passes may have them."""
+        if self.pool is not None:
+            self.pool.release(self)
+        self.pool = None
+
+    def fetch(self, indices: Any) -> Any:
+        """Fetch a batch in the main process."""
+        if self.is_light:
+            return self._here.fetch(indices, fast=self._queue.stream.fast)
+        return self._here.fetch(indices)

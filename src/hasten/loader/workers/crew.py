@@ -1,0 +1,120 @@
+"""Torch's own worker processes, that answer tasks in the order in which they are put."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.random_states import as_read
+from hasten.loader.view import make_crew
+from hasten.loader.workers.tasks import as_it_is
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hasten.loader.workers.tasks import Task, TaskReport, WorkerDataset
+    from hasten.loader.workers.worker_timeout import WorkerTimeout
+
+
+class _Feed:
+    """The row of tasks that torch's iterator takes its indices from; it ends only for a while."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Task] = deque()
+
+    def __iter__(self) -> Iterator[Task]:
+        return self
+
+    def __next__(self) -> Task:
+        if not self.waiting:
+            raise StopIteration
+        return self.waiting.popleft()
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+
+class Crew:
+    """The worker processes of a pool.
+
+    The processes, queues, pinning thread and watchdogs are those of torch's own iterator; it
+    is given tasks in place of indices, and never comes to the end of its sampler.
+
+    Args:
+        loader: the script's loader.
+        site: what stands in the workers where the dataset would.
+        count: worker processes.
+        ahead_count: tasks that each worker holds at most.
+        waiting: how long to wait for a batch.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        site: WorkerDataset,
+        *,
+        count: int,
+        ahead_count: int,
+        waiting: WorkerTimeout,
+    ) -> None:
+        self._count = count
+        self._feed = _Feed()
+        self._torchs = make_crew(
+            loader,
+            count,
+            dataset=site,
+            collate_fn=as_it_is,
+            worker_init_fn=site.start,
+            prefetch_factor=ahead_count,
+            timeout=waiting.timeout_s,
+            _index_sampler=self._feed,
+            **waiting.start_method,
+        )
+        self._received_count = 0
+        self._waiting = waiting
+
+    def begin(self, *, realigned: bool) -> None:
+        """Begin a pass; `realigned` with the first worker, as torch does."""
+        self._waiting.begin(self._torchs)
+        if realigned:
+            self._torchs._worker_queue_idx_cycle = cycle(range(self._count))
+
+    def end(self) -> None:
+        """End a pass: workers that stay may die, and that is no error."""
+        self._waiting.end(self._torchs)
+
+    @property
+    def lives(self) -> bool:
+        """All workers live."""
+        return not self._torchs._shutdown and all(w.is_alive() for w in self._torchs._workers)
+
+    def put(self, task: Task) -> None:
+        """Hand a task to the next worker."""
+        self._feed.waiting.append(task)
+        self._torchs._try_put_index()
+
+    def next_answer(self, *, checked: bool) -> tuple[int, Any, TaskReport]:
+        """Wait for an answer; return how many tasks before it are lost, the batch and its report.
+
+        Torch leaves out what a dead worker had, and an interruption may have cost an answer.
+
+        Args:
+            checked: batches are made more than once.
+
+        Raises:
+            WorkersLost: the script never asked for them, and can do without.
+            RuntimeError: a worker died, or the time-out passed (torch's own words).
+        """
+        batch, report = self._waiting.next_answer(self._torchs, checked=checked)
+        lost_count = self._torchs._rcvd_idx - 1 - self._received_count
+        self._received_count = self._torchs._rcvd_idx
+        if type(report.states) is list:
+            report = report._replace(states=as_read(report.states))
+        return lost_count, batch, report
+
+    def close(self, *, lost: bool = False) -> None:
+        """End the workers, and wait for them; those that are lost may hang."""
+        for worker in self._torchs._workers if lost else ():
+            worker.kill()
+        self._torchs._shutdown_workers()
