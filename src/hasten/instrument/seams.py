@@ -156,28 +156,15 @@ def _differentiate(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
     return make
 
 
-def _loader_iter(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
+def _loader(watch: SeamObserver, report: Callable[[Any, Any], Any]) -> Callable[[Any, Seam], Any]:
     def make(original: Any, seam: Seam) -> Any:
         @wraps(original)
-        def iterate(self: Any) -> Any:
+        def call(self: Any) -> Any:
             if get_ident() != watch.thread or not seam.on:
                 return original(self)
-            return watch.loader_iter(original, self)
+            return report(original, self)
 
-        return iterate
-
-    return make
-
-
-def _loader_next(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
-    def make(original: Any, seam: Seam) -> Any:
-        @wraps(original)
-        def advance(self: Any) -> Any:
-            if get_ident() != watch.thread or not seam.on:
-                return original(self)
-            return watch.loader_next(original, self)
-
-        return advance
+        return call
 
     return make
 
@@ -234,8 +221,8 @@ def steering(watch: SeamObserver) -> tuple[Seam, ...]:
 
     return (
         Seam(torch.nn.Module, "__call__", _root_call(watch)),
-        Seam(dataloader.DataLoader, "__iter__", _loader_iter(watch)),
-        Seam(dataloader._BaseDataLoaderIter, "__next__", _loader_next(watch)),
+        Seam(dataloader.DataLoader, "__iter__", _loader(watch, watch.loader_iter)),
+        Seam(dataloader._BaseDataLoaderIter, "__next__", _loader(watch, watch.loader_next)),
     )
 
 

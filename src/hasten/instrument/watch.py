@@ -82,20 +82,12 @@ class Watch:
         self._steering = seams.steering(self)
         self._watching = seams.watching(self) if measuring else ()
         self._fetching = seams.fetching(self) if measuring else ()
-        self._begin_pass, self._advance = self._passing()
         self._moving = seams.moving(self)
         self._differentiating = seams.differentiating(self)
         self._times_transfers = False
         self._is_in = False
         self.live.seams_wanted = self._mind_seams
         self._hooks: list[Any] = []
-
-    def _passing(self) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
-        """Return what begins a pass over a loader, and what fetches its next batch."""
-        begin, advance = self.live.make, self.live.advance
-        if not self.measuring:
-            return begin, advance
-        return self.starts.beginning(begin), self.starts.advancing(advance)
 
     def _in_loop(self) -> bool:
         from torch.compiler import is_compiling
@@ -284,7 +276,9 @@ class Watch:
         """Make an iterator of `loader`, by a lever where one wants to."""
         self.ledger.enter(_DATA)
         try:
-            return self._begin_pass(original, loader)
+            if not self.measuring:
+                return self.live.make(original, loader)
+            return self.starts.begin(self.live.make, original, loader)
         finally:
             self.ledger.leave()
 
@@ -303,7 +297,10 @@ class Watch:
             for observer in self.observers:
                 observer.loading()
         try:
-            batch = self._advance(original, iterator)
+            if self.measuring:
+                batch = self.starts.advance(self.live.advance, original, iterator)
+            else:
+                batch = self.live.advance(original, iterator)
         finally:
             ledger.leave()
         if self.measuring and not nested:
