@@ -97,7 +97,7 @@ from hasten.instrument import Watch
 from hasten.instrument.examine.stacks import Stacks
 
 (watch,) = (found for found in gc.get_objects() if type(found) is Watch)
-assert watch.live.callers, "channels_last"
+assert watch.live.roots.callers, "channels_last"
 assert torch.get_num_threads() == 1, "threads"
 block(2, False)
 assert optimizer.param_groups[0]["fused"], "fused"

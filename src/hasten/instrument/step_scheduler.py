@@ -126,7 +126,7 @@ class StepScheduler:
                 usage=usage(),
                 unit=self._watch.samples.unit,
                 compile_s=self._watch.live.compile_s,
-                first_pass_s=self._watch.live.first_pass_s,
+                first_pass_s=self._watch.live.first_pass_s(),
             )
         if isinstance(command, protocol.MeasurePeaks):
             return protocol.PeaksMeasured(**peaks(self.traits.device))

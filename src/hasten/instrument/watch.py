@@ -11,7 +11,8 @@ from hasten.instrument import accelerators, seams
 from hasten.instrument.eager import stay_eager
 from hasten.instrument.fetches import FetchClock
 from hasten.instrument.ledger import INDEX, Ledger
-from hasten.instrument.live import LiveTraining, convert
+from hasten.instrument.lever_calls import convert
+from hasten.instrument.live import LiveTraining
 from hasten.instrument.loader_lines import LoaderLines
 from hasten.instrument.object_table import Table
 from hasten.instrument.samples import SampleCounter, quietly
@@ -64,7 +65,7 @@ class Watch:
         self.starts = StartClock(lambda: self.live.paused_s)
         self.loader_lines = LoaderLines()
         self.debug_lines: list[tuple[str, int]] = []
-        self.inside = [False]
+        self.inside = self.live.roots.inside
         self.thread = get_ident()
         self.observers: list[Any] = []
         self._pid = os.getpid()
@@ -137,8 +138,8 @@ class Watch:
     def _mind_seams(self) -> None:
         """Stand in the way of transfers and gradients only where the time or a lever asks."""
         asked = (
-            (self._moving, self._times_transfers or bool(self.live.movers)),
-            (self._differentiating, self.measuring or bool(self.live.enterers)),
+            (self._moving, self._times_transfers or bool(self.live.answers.movers)),
+            (self._differentiating, self.measuring or bool(self.live.phases.enterers)),
         )
         for group, wanted in asked:
             for seam in group:
@@ -161,37 +162,29 @@ class Watch:
         if ledger.current == _DATA or self._backward_id() != -1:
             # A transform of the dataset; the recomputation of a checkpointed block.
             return original(module, *args, **kwargs)
-        if not self.live.begun and _in_loader_worker():  # started by spawn
+        if not self.live.start.begun and _in_loader_worker():  # started by spawn
             self._detach()
             return original(module, *args, **kwargs)
         phase_index = self._phase_of(module) if self.measuring else _FORWARD
         if phase_index == _FORWARD and self._hands.due:
             self._end_step()
-        self.live.begins()
-        converters = self.live.meet(module)
+        self.live.start.begin()
+        converters = self.live.roots.meet(module)
         if converters is None:  # nobody can look at its parameters, or only after this call
-            return self._inside(original, module, *args, **kwargs)
+            return self.live.roots.call_plainly(original, module, args, kwargs)
         if converters:
             args = convert(converters, args)
             kwargs = convert(converters, kwargs) if kwargs else kwargs
         if not self.measuring:
-            return self._inside(self.live.call, original, module, args, kwargs)
+            return self.live.roots.call(original, module, args, kwargs)
         self._enter_root(phase_index, module, args, kwargs)
         try:
-            return self._inside(self.live.call, original, module, args, kwargs)
+            return self.live.roots.call(original, module, args, kwargs)
         finally:
             ledger.leave()
             # What follows a teacher may still be the student's loss; a rollout has none.
             asked = self._after_forward or self._asks_for_gradients()
             self._after_forward = asked and phase_index in (_FORWARD, _LOSS)
-
-    def _inside(self, act: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run a root call; the modules that it calls are no roots."""
-        self.inside[0] = True
-        try:
-            return act(*args, **kwargs)
-        finally:
-            self.inside[0] = False
 
     def _enter_root(self, phase_index: int, module: Any, args: Any, kwargs: Any) -> None:
         ledger = self.ledger
@@ -237,11 +230,11 @@ class Watch:
     def backward(self, original: Any, args: Any, kwargs: Any) -> Any:
         """Run a backward pass, under its phase and its levers."""
         if not self.measuring:
-            return self.live.within(Phase.BACKWARD, original, *args, **kwargs)
+            return self.live.phases.within(Phase.BACKWARD, original, *args, **kwargs)
         self.backward_begins(seams.differentiated(args, kwargs))
         self.ledger.enter(_BACKWARD)
         try:
-            result = self.live.within(Phase.BACKWARD, original, *args, **kwargs)
+            result = self.live.phases.within(Phase.BACKWARD, original, *args, **kwargs)
         finally:
             self.ledger.leave()
         if self._ends_late and not self._stepping and self._backward_id() == -1:
@@ -277,8 +270,8 @@ class Watch:
         self.ledger.enter(_DATA)
         try:
             if not self.measuring:
-                return self.live.make(original, loader)
-            return self.starts.begin(self.live.make, original, loader)
+                return self.live.answers.make(original, loader)
+            return self.starts.begin(self.live.answers.make, original, loader)
         finally:
             self.ledger.leave()
 
@@ -298,9 +291,9 @@ class Watch:
                 observer.loading()
         try:
             if self.measuring:
-                batch = self.starts.advance(self.live.advance, original, iterator)
+                batch = self.starts.advance(self.live.answers.advance, original, iterator)
             else:
-                batch = self.live.advance(original, iterator)
+                batch = self.live.answers.advance(original, iterator)
         finally:
             ledger.leave()
         if self.measuring and not nested:
@@ -312,10 +305,10 @@ class Watch:
     def transfer(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
         """Move a tensor, by a lever where one wants to; the time of CPU tensors is TRANSFER."""
         if not self.measuring or not tensor.is_cpu:
-            return self.live.move(original, tensor, args, kwargs)
+            return self.live.answers.move(original, tensor, args, kwargs)
         self.ledger.enter(_TRANSFER)
         try:
-            return self.live.move(original, tensor, args, kwargs)
+            return self.live.answers.move(original, tensor, args, kwargs)
         finally:
             self.ledger.leave()
 
@@ -329,7 +322,7 @@ class Watch:
         elif self._stepping:
             self._unwind(steps_around())
         if not self._stepping:
-            self.live.begins()
+            self.live.start.begin()
             if optimizer not in self.live.optimizers:
                 self._hands.update = False
                 self.live.optimizers.add(optimizer)
@@ -340,7 +333,7 @@ class Watch:
             self.ledger.loop_begins()
             self.ledger.enter(_OPTIMIZER)
             self.ledger.commit()
-        self._leaving.append(self.live.enter(Phase.OPTIMIZER))
+        self._leaving.append(self.live.phases.enter(Phase.OPTIMIZER))
 
     def _follows(self) -> bool:
         """Return whether this thread runs the loop, which may be one of its own."""

@@ -74,7 +74,7 @@ class Recorder:
         self._keeper = BatchRecorder(self._folder) if take.keeps else None
         self._feeder: BatchReplayer | None = None
         if take.feeds and self._teacher:
-            advancers, seed = watch.live.advancers, take.reseed
+            advancers, seed = watch.live.answers.advancers, take.reseed
             self._feeder = BatchReplayer(self._teacher, advancers, reseed=seed)
             self._fed_step_count = 0
         self._followers = AveragedState(self._parameters, self._buffers, self._states)
