@@ -158,7 +158,7 @@ class Meter:
 
 meter = Meter()
 watch._detach()
-seams = [(seam.owner, seam.name) for seam in watch._steering]
+seams = [(seam.owner, seam.name) for seam in watch._seams.steering]
 for owner, name in seams:
     setattr(owner, name, meter.inside(getattr(owner, name)))
 watch.install()

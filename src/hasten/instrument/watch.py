@@ -7,7 +7,6 @@ import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from hasten.instrument import accelerators, seams
 from hasten.instrument.eager import stay_eager
 from hasten.instrument.fetches import FetchClock
 from hasten.instrument.ledger import INDEX, Ledger
@@ -16,6 +15,7 @@ from hasten.instrument.live import LiveTraining
 from hasten.instrument.loader_lines import LoaderLines
 from hasten.instrument.object_table import Table
 from hasten.instrument.samples import SampleCounter, quietly
+from hasten.instrument.seams import SeamGroups, differentiated
 from hasten.instrument.starts import StartClock
 from hasten.instrument.step_cycle import Cycle
 from hasten.instrument.steps_in_progress import asks_backward_id, steps_around
@@ -65,7 +65,6 @@ class Watch:
         self.starts = StartClock(lambda: self.live.paused_s)
         self.loader_lines = LoaderLines()
         self.debug_lines: list[tuple[str, int]] = []
-        self.inside = self.live.roots.inside
         self.thread = get_ident()
         self.observers: list[Any] = []
         self._pid = os.getpid()
@@ -80,15 +79,8 @@ class Watch:
         self._after_forward = False
         self._evaluating = False
         self._in_backward = self._ends_late = False
-        self._steering = seams.steering(self)
-        self._watching = seams.watching(self) if measuring else ()
-        self._fetching = seams.fetching(self) if measuring else ()
-        self._moving = seams.moving(self)
-        self._differentiating = seams.differentiating(self)
-        self._times_transfers = False
-        self._is_in = False
-        self.live.seams_wanted = self._mind_seams
-        self._hooks: list[Any] = []
+        self._seams = SeamGroups(self, measuring=measuring)
+        self.live.seams_wanted = self._seams.mind
 
     def _in_loop(self) -> bool:
         from torch.compiler import is_compiling
@@ -102,15 +94,9 @@ class Watch:
 
     def install(self) -> None:
         """Put every seam in. Forked children (loader workers) are left alone."""
-        from torch.optim import optimizer
-
-        self.resume()
+        self._seams.install()
         stay_eager()
-        if not self._hooks:
-            before = optimizer.register_optimizer_step_pre_hook(self._optimizer_begins)
-            after = optimizer.register_optimizer_step_post_hook(self._optimizer_ends)
-            self._hooks = [before, after]
-            os.register_at_fork(after_in_child=self._detach)
+        self._seams.hook(self._optimizer_begins, self._optimizer_ends)
 
     def pause(self) -> None:
         """Take the seams out, but for the end of each step: the cost of our own hooks.
@@ -119,40 +105,14 @@ class Watch:
         inside a backward pass) they stay.
         """
         if not (self._hands.update or self._in_backward):
-            self._remove()
-
-    def _remove(self) -> None:
-        fetching = self._fetching if os.getpid() == self._pid else ()  # it stays in workers
-        for seam in (*self._steering, *self._watching, *fetching):
-            seam.remove()
-        self._is_in = False
-        self._mind_seams()
+            self._seams.remove()
 
     def resume(self) -> None:
         """Put the seams back in after `pause`."""
-        for seam in (*self._steering, *self._watching, *self._fetching):
-            seam.install()
-        self._is_in = True
-        self._mind_seams()
-
-    def _mind_seams(self) -> None:
-        """Stand in the way of transfers and gradients only where the time or a lever asks."""
-        asked = (
-            (self._moving, self._times_transfers or bool(self.live.answers.movers)),
-            (self._differentiating, self.measuring or bool(self.live.phases.enterers)),
-        )
-        for group, wanted in asked:
-            for seam in group:
-                if self._is_in and wanted:
-                    seam.install()
-                else:
-                    seam.remove()
+        self._seams.install()
 
     def _detach(self) -> None:
-        self._remove()
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        self._seams.detach()
 
     # ---- what the seams report
 
@@ -231,7 +191,7 @@ class Watch:
         """Run a backward pass, under its phase and its levers."""
         if not self.measuring:
             return self.live.phases.within(Phase.BACKWARD, original, *args, **kwargs)
-        self.backward_begins(seams.differentiated(args, kwargs))
+        self.backward_begins(differentiated(args, kwargs))
         self.ledger.enter(_BACKWARD)
         try:
             result = self.live.phases.within(Phase.BACKWARD, original, *args, **kwargs)
@@ -375,9 +335,7 @@ class Watch:
         if not self.measuring or os.getpid() != self._pid:
             return
         self._hands.waiting = self._ends_late = False
-        if not self._times_transfers and accelerators.in_use():
-            self._times_transfers = True
-            self._mind_seams()
+        self._seams.mind_accelerators()
         phases = self.ledger.cut()
         count = self.samples.cut()
         for observer in self.observers:
