@@ -97,7 +97,7 @@ from hasten.instrument import Watch
 from hasten.instrument.examine.stacks import Stacks
 
 (watch,) = (found for found in gc.get_objects() if type(found) is Watch)
-assert watch.live.callers, "channels_last"
+assert watch.live.roots.callers, "channels_last"
 assert torch.get_num_threads() == 1, "threads"
 block(2, False)
 assert optimizer.param_groups[0]["fused"], "fused"
@@ -158,7 +158,7 @@ class Meter:
 
 meter = Meter()
 watch._detach()
-seams = [(seam.owner, seam.name) for seam in watch._steering]
+seams = [(seam.owner, seam.name) for seam in watch._seams.steering]
 for owner, name in seams:
     setattr(owner, name, meter.inside(getattr(owner, name)))
 watch.install()

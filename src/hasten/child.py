@@ -283,7 +283,7 @@ def _trial(order: Order) -> None:
     watch.live.assumed = frozenset(order.assumed)
     engine = engine_for(watch.live)  # it must have seen a pass begin to take it over in the middle
     discover()  # a lever may come at any step; whatever its file touches must be there before
-    applied, replay = AppliedLevers(watch.live), Replay(watch.live.advancers)
+    applied, replay = AppliedLevers(watch.live), Replay(watch.live.answers.advancers)
 
     def switch(plan: PlanOrder) -> None:
         replay.switch(replays=plan.replays)
@@ -291,7 +291,7 @@ def _trial(order: Order) -> None:
 
     turns = StepScheduler(watch, switch, talk)
     # Two children may start at once; where both compute, threads that spin starve each other.
-    watch.live.before_training = turns.wait_for_go
+    watch.live.start.before = turns.wait_for_go
     turns.traits.about_data = engine.proofs.traits
 
     def stepped(phases_ns: tuple[int, ...], sample_count: int) -> None:

@@ -225,16 +225,16 @@ def test_only_loaders_with_workers_have_starts() -> None:
             self._num_workers = count
 
     clock = StartClock(lambda: 0.0)
-    clock.beginning(lambda original, loader: Iterator(0))(None, Loader())
+    clock.begin(lambda original, loader: Iterator(0), None, Loader())
     assert clock.read() == {}
-    iterator = clock.beginning(lambda original, loader: Iterator(2))(None, Loader())
-    assert clock.advancing(lambda original, iterator: "batch")(None, iterator) == "batch"
+    iterator = clock.begin(lambda original, loader: Iterator(2), None, Loader())
+    assert clock.advance(lambda original, iterator: "batch", None, iterator) == "batch"
 
     def stop(original, iterator):
         raise StopIteration
 
     with pytest.raises(StopIteration):
-        clock.advancing(stop)(None, iterator)
+        clock.advance(stop, None, iterator)
     found = clock.read()
     assert found["started_count"] == 2
     assert all(seconds > 0 for seconds in found["starts"][0])
@@ -250,5 +250,5 @@ def test_workers_that_stay_have_one_start() -> None:
 
     clock, loader = StartClock(lambda: 0.0), Loader()
     for _ in range(3):
-        clock.beginning(lambda original, loader: Iterator())(None, loader)
+        clock.begin(lambda original, loader: Iterator(), None, loader)
     assert len(clock.read()["starts"]) == 1

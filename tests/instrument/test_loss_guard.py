@@ -122,7 +122,7 @@ def by_hand(live, *, lr=0.1):
 
 
 def watched():
-    return SimpleNamespace(live=LiveTraining(), inside=[False], thread=get_ident())
+    return SimpleNamespace(live=LiveTraining(), thread=get_ident())
 
 
 def record(script, seed, **options):

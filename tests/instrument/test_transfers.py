@@ -75,7 +75,7 @@ undo = timed.live.on_transfer(convert)
 before = timed.ledger.current
 during = []
 end = timed.live.on_transfer(convert)
-timed.live.movers.insert(0, lambda original, *rest: during.append(timed.ledger.current))
+timed.live.answers.movers.insert(0, lambda original, *rest: during.append(timed.ledger.current))
 x.to(torch.float64)
 facts["phase"] = [during == [INDEX[Phase.TRANSFER]], timed.ledger.current == before]
 timed._detach()

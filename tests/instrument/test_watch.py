@@ -147,9 +147,9 @@ facts["in backward"] = watched(in_backward)
 
 
 def in_a_thread_of_autograd(watch, ends):
-    model, own, backward_id = nn.Linear(2, 1), watch.thread, watch._backward_id
+    model, own, backward_id = nn.Linear(2, 1), watch.thread, watch._ends.backward_id
     optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
-    watch._backward_id = lambda: backward_id() if threading.get_ident() == own else 7
+    watch._ends.backward_id = lambda: backward_id() if threading.get_ident() == own else 7
 
     def step(parameter):
         thread = threading.Thread(target=optimizers[parameter].step)
@@ -231,7 +231,7 @@ def odd(watch, ends):
 
     image = torch.ones(1, 1, 2, 2)
     seen.append(list(torch.func.vmap(convolve, (0, None))(weights, image).shape))
-    return [*seen, watch.samples._loaded_waiting]
+    return [*seen, watch.tracker.samples._loaded_waiting]
 
 
 facts["odd"] = watched(odd)

@@ -97,7 +97,7 @@ def run(ahead):
                 first = False
             step(*batch)
     undo()
-    gone = not engine.after and not run.watch.live.movers
+    gone = not engine.after and not run.watch.live.answers.movers
     run.close()
     return run.bits(), device.count, gone, "to" in vars(torch.Tensor)
 
@@ -110,7 +110,7 @@ for name, ahead in ("call", False), ("arrival", True):
 run = Run()
 run.applied.switch({"device_copies": "call"})
 facts["without a device"] = run.train().close().bits() == Run().train().close().bits()
-facts["left alone"] = not run.watch.live.movers
+facts["left alone"] = not run.watch.live.answers.movers
 """
 
 

@@ -23,11 +23,11 @@ class Source:
 @pytest.fixture
 def loop():
     live = LiveTraining()
-    replay = Replay(live.advancers)
+    replay = Replay(live.answers.advancers)
     return SimpleNamespace(
         live=live,
         replay=replay,
-        next=lambda source: live.advance(Source.next, source),
+        next=lambda source: live.answers.advance(Source.next, source),
         on=lambda: replay.switch(replays=True),
         off=lambda: replay.switch(replays=False),
     )
@@ -59,7 +59,7 @@ def test_gives_the_first_batches_in_turn_once_a_step_has_shown_who_feeds_the_loo
     assert set(seen[1:]) == {3, 4, 5, 6}
     loop.off()
     assert trained(loop, source, 2) == [7, 8]
-    assert loop.live.advancers == []
+    assert loop.live.answers.advancers == []
 
 
 def test_an_evaluation_comes_to_its_end(loop) -> None:

@@ -1,4 +1,4 @@
-"""A table of live objects of the script, by who they are."""
+"""Live objects of the script, by who they are, and what levers do to each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    Undo = Callable[[], None]
+    Apply = Callable[[Any], Undo | None]
 
 
 class Table:
@@ -45,3 +48,38 @@ class Table:
     def clear(self) -> None:
         """Forget all objects."""
         self._rows.clear()
+
+
+class Registry:
+    """Objects of one kind, and what levers do to each of them, old and new."""
+
+    def __init__(self) -> None:
+        self.known = Table()
+        self._applied: dict[int, tuple[Apply, Table]] = {}
+        self._serial = 0
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self.known
+
+    def add(self, item: Any) -> None:
+        """Take in an object, and let every lever act on it."""
+        self.known[item] = None
+        for apply, undos in self._applied.values():
+            undos[item] = apply(item)
+
+    def act(self, apply: Apply) -> Undo:
+        """Apply `apply` to every object, now and later; the result undoes all of it."""
+        self._serial += 1
+        serial = self._serial
+        undos = Table()
+        self._applied[serial] = (apply, undos)
+        for item in self.known:
+            undos[item] = apply(item)
+
+        def undo() -> None:
+            del self._applied[serial]
+            for one in undos.values():
+                if one is not None:
+                    one()
+
+        return undo

@@ -15,6 +15,7 @@ from threading import get_ident
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hasten.instrument import accelerators
 from hasten.instrument.ledger import INDEX
 from hasten.instrument.source_lines import own_place
 from hasten.records import Phase
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.instrument.ledger import Ledger
+    from hasten.instrument.live import LiveTraining
 
 _OPTIMIZER, _CHECKPOINT = INDEX[Phase.OPTIMIZER], INDEX[Phase.CHECKPOINT]
 
@@ -31,7 +33,7 @@ class SeamObserver(Protocol):
     """Who is told of what happens at the seams: `watch.Watch`."""
 
     thread: int
-    inside: list[bool]
+    live: LiveTraining
     ledger: Ledger
     fetches: Any
     loader_lines: Any
@@ -96,7 +98,7 @@ def _root_call(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
 
     internals: Any = torch._C
     tracing_state = internals._get_tracing_state
-    inside = watch.inside
+    inside = watch.live.roots.inside
     plain = torch.nn.Module._wrapped_call_impl
 
     def make(original: Any, seam: Seam) -> Any:
@@ -156,28 +158,15 @@ def _differentiate(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
     return make
 
 
-def _loader_iter(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
+def _loader(watch: SeamObserver, report: Callable[[Any, Any], Any]) -> Callable[[Any, Seam], Any]:
     def make(original: Any, seam: Seam) -> Any:
         @wraps(original)
-        def iterate(self: Any) -> Any:
+        def call(self: Any) -> Any:
             if get_ident() != watch.thread or not seam.on:
                 return original(self)
-            return watch.loader_iter(original, self)
+            return report(original, self)
 
-        return iterate
-
-    return make
-
-
-def _loader_next(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
-    def make(original: Any, seam: Seam) -> Any:
-        @wraps(original)
-        def advance(self: Any) -> Any:
-            if get_ident() != watch.thread or not seam.on:
-                return original(self)
-            return watch.loader_next(original, self)
-
-        return advance
+        return call
 
     return make
 
@@ -234,8 +223,8 @@ def steering(watch: SeamObserver) -> tuple[Seam, ...]:
 
     return (
         Seam(torch.nn.Module, "__call__", _root_call(watch)),
-        Seam(dataloader.DataLoader, "__iter__", _loader_iter(watch)),
-        Seam(dataloader._BaseDataLoaderIter, "__next__", _loader_next(watch)),
+        Seam(dataloader.DataLoader, "__iter__", _loader(watch, watch.loader_iter)),
+        Seam(dataloader._BaseDataLoaderIter, "__next__", _loader(watch, watch.loader_next)),
     )
 
 
@@ -301,3 +290,76 @@ def moving(watch: SeamObserver) -> tuple[Seam, ...]:
     import torch
 
     return tuple(Seam(torch.Tensor, name, _transfer(watch)) for name in ("to", "cuda"))
+
+
+class SeamGroups:
+    """The seams of one watch, and torch's hooks around the steps of optimizers.
+
+    Args:
+        watch: is told of what happens there.
+        measuring: put in those that only measuring needs.
+    """
+
+    def __init__(self, watch: SeamObserver, *, measuring: bool) -> None:
+        self.steering = steering(watch)
+        self._watching = watching(watch) if measuring else ()
+        self._fetching = fetching(watch) if measuring else ()
+        self._moving = moving(watch)
+        self._differentiating = differentiating(watch)
+        self._live = watch.live
+        self._measuring = measuring
+        self._pid = os.getpid()
+        self._times_transfers = self._is_in = False
+        self._hooks: list[Any] = []
+
+    def install(self) -> None:
+        """Put the seams in."""
+        for seam in (*self.steering, *self._watching, *self._fetching):
+            seam.install()
+        self._is_in = True
+        self.mind()
+
+    def remove(self) -> None:
+        """Take the seams out."""
+        fetching = self._fetching if os.getpid() == self._pid else ()  # it stays in workers
+        for seam in (*self.steering, *self._watching, *fetching):
+            seam.remove()
+        self._is_in = False
+        self.mind()
+
+    def mind(self) -> None:
+        """Stand in the way of transfers and gradients only where the time or a lever asks."""
+        asked = (
+            (self._moving, self._times_transfers or bool(self._live.answers.movers)),
+            (self._differentiating, self._measuring or bool(self._live.phases.enterers)),
+        )
+        for group, wanted in asked:
+            for seam in group:
+                if self._is_in and wanted:
+                    seam.install()
+                else:
+                    seam.remove()
+
+    def mind_accelerators(self) -> None:
+        """Time transfers from the step on in which the script has begun to use an accelerator."""
+        if not self._times_transfers and accelerators.in_use():
+            self._times_transfers = True
+            self.mind()
+
+    def hook(self, before: Callable[..., None], after: Callable[..., None]) -> None:
+        """Let torch call back around each step of an optimizer, but not in forked children."""
+        from torch.optim import optimizer
+
+        if not self._hooks:
+            self._hooks = [
+                optimizer.register_optimizer_step_pre_hook(before),
+                optimizer.register_optimizer_step_post_hook(after),
+            ]
+            os.register_at_fork(after_in_child=self.detach)
+
+    def detach(self) -> None:
+        """Take the seams and the hooks out."""
+        self.remove()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []

@@ -53,18 +53,14 @@ class StartClock:
         self._staying: MutableMapping[Any, bool] = WeakIdKeyDictionary()
         self._method = ""
 
-    def beginning(self, begin: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Return `begin(original, loader)` with its time taken."""
-
-        def timed(original: Any, loader: Any) -> Any:
-            at_s, began_ns = time.monotonic() - self._paused_s(), time.perf_counter_ns()
-            iterator = begin(original, loader)
-            spent_s = (time.perf_counter_ns() - began_ns) * 1e-9
-            if getattr(iterator, "_num_workers", 0):
-                self._begun(loader, iterator, Start(at_s, spent_s))
-            return iterator
-
-        return timed
+    def begin(self, make: Callable[[Any, Any], Any], original: Any, loader: Any) -> Any:
+        """Return `make(original, loader)`, and take its time."""
+        at_s, began_ns = time.monotonic() - self._paused_s(), time.perf_counter_ns()
+        iterator = make(original, loader)
+        spent_s = (time.perf_counter_ns() - began_ns) * 1e-9
+        if getattr(iterator, "_num_workers", 0):
+            self._begun(loader, iterator, Start(at_s, spent_s))
+        return iterator
 
     def _begun(self, loader: Any, iterator: Any, start: Start) -> None:
         # Workers that stayed from the pass before are not started.
@@ -79,33 +75,26 @@ class StartClock:
         self.spent_s += start.begin_s
         self._starts = [*self._starts[1 - _MOST_STARTS :], start]
 
-    def advancing(self, advance: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Return `advance(original, iterator)` with the time of a first and a last call taken."""
+    def advance(self, advance: Callable[[Any, Any], Any], original: Any, iterator: Any) -> Any:
+        """Return `advance(original, iterator)`, and take the time of a first and a last call."""
+        if self._going is None or self._going() is not iterator:
+            return advance(original, iterator)
+        began_ns = time.perf_counter_ns()
+        try:
+            batch = advance(original, iterator)
+        except StopIteration:
+            self._starts[-1].end_s = self._spend(began_ns)
+            self._going = None
+            raise
+        if self._is_first:
+            self._is_first = False
+            self._starts[-1].first_s = self._spend(began_ns)
+        return batch
 
-        def timed(original: Any, iterator: Any) -> Any:
-            if self._going is None or self._going() is not iterator:
-                return advance(original, iterator)
-            began_ns = time.perf_counter_ns()
-            try:
-                batch = advance(original, iterator)
-            except StopIteration:
-                self._ended((time.perf_counter_ns() - began_ns) * 1e-9)
-                raise
-            if self._is_first:
-                self._is_first = False
-                self._came((time.perf_counter_ns() - began_ns) * 1e-9)
-            return batch
-
-        return timed
-
-    def _came(self, waited_s: float) -> None:
-        self._starts[-1].first_s = waited_s
-        self.spent_s += waited_s
-
-    def _ended(self, waited_s: float) -> None:
-        self._starts[-1].end_s = waited_s
-        self.spent_s += waited_s
-        self._going = None
+    def _spend(self, began_ns: int) -> float:
+        spent_s = (time.perf_counter_ns() - began_ns) * 1e-9
+        self.spent_s += spent_s
+        return spent_s
 
     def read(self) -> dict[str, Any]:
         """Return when workers were started and what each start took, in seconds.

@@ -124,9 +124,9 @@ class StepScheduler:
             return protocol.TraitsRead(
                 traits=self.traits.read(),
                 usage=usage(),
-                unit=self._watch.samples.unit,
+                unit=self._watch.tracker.samples.unit,
                 compile_s=self._watch.live.compile_s,
-                first_pass_s=self._watch.live.first_pass_s,
+                first_pass_s=self._watch.live.first_pass_s(),
             )
         if isinstance(command, protocol.MeasurePeaks):
             return protocol.PeaksMeasured(**peaks(self.traits.device))

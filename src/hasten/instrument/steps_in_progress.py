@@ -1,4 +1,4 @@
-"""Which steps of optimizers and passes of autograd go on just now."""
+"""Which steps of optimizers go on just now."""
 
 from __future__ import annotations
 
@@ -9,13 +9,39 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def asks_backward_id() -> Callable[[], int]:
-    """Return what tells the backward pass that this thread is in, -1 outside of any."""
-    import torch
+class StepsInProgress:
+    """The steps that go on, the outermost first, and what to call as each is left.
 
-    internals: Any = torch._C
-    asked: Callable[[], int] = internals._current_graph_task_id
-    return asked
+    One steps inside another where a closure or a wrapper such as SAM does so.
+    """
+
+    def __init__(self) -> None:
+        self._leaves: dict[int, tuple[Callable[[], None], ...]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._leaves)
+
+    def begin(self, optimizer: Any, leaves: tuple[Callable[[], None], ...]) -> None:
+        """Note that a step of an optimizer has begun inside the others."""
+        self._leaves[id(optimizer)] = leaves
+
+    def end(self, optimizer: Any) -> bool:
+        """Leave a step and those inside it; return whether it was going on."""
+        if id(optimizer) not in self._leaves:
+            return False
+        self._unwind(list(self._leaves).index(id(optimizer)))
+        return True
+
+    def leave_raised(self, optimizer: Any, around_count: int) -> None:
+        """Leave what has raised before a step of an optimizer, around which so many steps go on."""
+        if not self.end(optimizer):
+            self._unwind(around_count)
+
+    def _unwind(self, around_count: int) -> None:
+        while len(self._leaves) > around_count:
+            _, leaves = self._leaves.popitem()
+            for leave in leaves:
+                leave()
 
 
 def steps_around() -> int:

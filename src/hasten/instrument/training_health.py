@@ -122,7 +122,7 @@ class TrainingHealthMonitor:
         def differentiate(original: Any, *args: Any, **kwargs: Any) -> Any:
             if self._over:
                 self._leave()
-            elif not self._watch.inside[0]:
+            elif not self._watch.live.roots.inside[0]:
                 self._guarded(self._take, differentiated(args, kwargs), is_grad)
             result = original(*args, **kwargs)
             if self._by_hand and self._took and not self._over:

@@ -165,14 +165,8 @@ class TuningSession:
 
     def _search(self, journal: search.Journal) -> Tuning:
         self._driver = SearchDriver(
-<<<<<<< HEAD
-            self._candidates, journal, runner=self._runner, races=self._races,
-            options=self._options, view=self._view, costs=self._costs, spent_s=self._spent_s,
-            note=self._notes.append,
-=======
-            self._knobs, journal, races=self._races, options=self._options, view=self._view,
+            self._candidates, journal, races=self._races, options=self._options, view=self._view,
             costs=self._costs, spent_s=self._spent_s, note=self._notes.append,
->>>>>>> runner
         )  # fmt: skip
         self._driver.check_the_budget()
         try:

@@ -70,7 +70,7 @@ class Recorder:
         self._keeper = BatchRecorder(Path(folder)) if take.keeps else None
         self._feeder: BatchReplayer | None = None
         if take.feeds and take.teacher:
-            advancers, seed = self._live.advancers, take.reseed
+            advancers, seed = self._live.answers.advancers, take.reseed
             self._feeder = BatchReplayer(Path(take.teacher), advancers, reseed=seed)
             self._fed_step_count = 0
         self._moves = MoveRecorder(Path(folder), self._live)

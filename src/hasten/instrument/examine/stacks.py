@@ -61,7 +61,7 @@ class Stacks:
             return
         self._compiler_count += in_compiler * count
         self._break_count += (in_compiler and _is_resumed(frame)) * count
-        if phase is Phase.OTHER and self._watch.evaluating:
+        if phase is Phase.OTHER and self._watch.tracker.evaluating:
             phase = Phase.EVALUATION
         path, line, calls = sample
         seen = self._waiting if phase is Phase.OTHER else self._samples

@@ -1,6 +1,6 @@
 """Where a training step ends when there is more than one optimizer."""
 
-from hasten.instrument.step_cycle import Cycle
+from hasten.instrument.step_ends import Cycle
 
 
 def ends(cycle, sequence, alive_count):

@@ -1,0 +1,200 @@
+"""Where the loop asks the levers: at phases, calls of root modules, loaders and transfers."""
+
+from __future__ import annotations
+
+import operator
+from bisect import insort
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from hasten.instrument.object_table import Registry, Table
+from hasten.records import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Undo = Callable[[], None]
+    Convert = Callable[[Any], Any]
+
+
+def join(levers: list[Any], lever: Any, changed: Callable[[], None] = lambda: None) -> Undo:
+    """Add what a lever wants to be asked, until the result is called; `changed` hears of both."""
+    levers.append(lever)
+    changed()
+
+    def undo() -> None:
+        levers.remove(lever)
+        changed()
+
+    return undo
+
+
+class PhaseCallbacks:
+    """Levers that are told of the phases of the loop.
+
+    Attributes:
+        enterers: called with the phase that begins; what they return is called at its end.
+    """
+
+    def __init__(self) -> None:
+        self.enterers: list[Callable[[Phase], Undo | None]] = []
+
+    def enter(self, phase: Phase) -> tuple[Undo, ...]:
+        """Tell the levers of a phase; what is returned has to be called on the way out."""
+        if not self.enterers:
+            return ()
+        leaves = [enter(phase) for enter in self.enterers]
+        return tuple(leave for leave in reversed(leaves) if leave is not None)
+
+    def within(self, phase: Phase, act: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run `act` in a phase of which the levers are told."""
+        leaves = self.enter(phase)
+        try:
+            return act(*args, **kwargs)
+        finally:
+            for leave in leaves:
+                leave()
+
+
+class SeamAnswers:
+    """Levers that answer in torch's place; of several for one thing the first does."""
+
+    def __init__(self) -> None:
+        self.makers: list[Callable[[Any, Callable[[], Any]], Any]] = []
+        self.advancers: list[Callable[[Any, Any], Any]] = []
+        self.movers: list[Callable[[Any, Any, Any, Any], Any]] = []
+
+    def make(self, original: Any, loader: Any) -> Any:
+        """Make the iterator of a pass, by a lever where one wants to."""
+        for make in self.makers:
+            return make(loader, lambda: original(loader))
+        return original(loader)
+
+    def advance(self, original: Any, iterator: Any) -> Any:
+        """Fetch the next batch, by a lever where one wants to."""
+        for advance in self.advancers:
+            return advance(original, iterator)
+        return original(iterator)
+
+    def move(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
+        """Answer a `Tensor.to` or `Tensor.cuda`, by a lever where one wants to."""
+        for convert in self.movers:
+            return convert(original, tensor, args, kwargs)
+        return original(tensor, *args, **kwargs)
+
+
+class RootModules(Registry):
+    """The modules that the script itself calls, and what levers do to these calls.
+
+    Args:
+        phases: the levers that are told of a call as of a phase.
+
+    Attributes:
+        callers: levers that make the calls, the innermost first, each behind its depth.
+        inside: one cell: whether a call goes on. The modules that it calls are no roots.
+    """
+
+    def __init__(self, phases: PhaseCallbacks) -> None:
+        super().__init__()
+        self.callers: list[tuple[int, Callable[[Any, Any, Any, Any], Any]]] = []
+        self.inside = [False]
+        self._phases = phases
+        self._choosers: list[Callable[[Any], Convert | None]] = []
+        self._converters = Table()
+        self._refusing = Table()
+
+    def on_inputs(self, choose: Callable[[Any], Convert | None]) -> Undo:
+        """Pass the tensors that a root is called with through what `choose(root)` returns."""
+        return join(self._choosers, choose, self._converters.clear)
+
+    def on_call(self, around: Callable[[Any, Any, Any, Any], Any], innermost: int) -> Undo:
+        """Let `around(module, call, args, kwargs)` make each root call."""
+        entry = (-innermost, around)
+        insort(self.callers, entry, key=itemgetter(0))
+        return lambda: self.callers.remove(entry)
+
+    def meet(self, module: Any) -> tuple[Convert, ...] | None:
+        """Take a root in at its first call; return what its tensors are passed through.
+
+        None for a lazy module that has not been called: its parameters have no shape yet. None
+        as well for one that cannot be asked for its parts; a lever could not either.
+        """
+        found: tuple[Convert, ...] | None = self._converters.get(module)
+        if found is None:
+            if module in self._refusing:
+                return None
+            if module not in self:
+                try:
+                    lazy = _is_lazy(module)
+                except Exception:
+                    self._refusing[module] = None
+                    return None
+                if lazy:
+                    return None
+                self.add(module)
+            chosen = [choose(module) for choose in self._choosers]
+            found = tuple(convert for convert in chosen if convert is not None)
+            self._converters[module] = found
+        return found
+
+    def call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        """Make a root call, by the levers that want to."""
+        self.inside[0] = True
+        try:
+            if self._phases.enterers:
+                within = self._phases.within
+                return within(Phase.FORWARD, self._call, original, module, args, kwargs)
+            if self.callers:
+                return self._call(original, module, args, kwargs)
+            return original(module, *args, **kwargs)
+        finally:
+            self.inside[0] = False
+
+    def call_plainly(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        """Make a root call without the levers."""
+        self.inside[0] = True
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            self.inside[0] = False
+
+    def _call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        def call(args: Any, kwargs: Any) -> Any:
+            return original(module, *args, **kwargs)
+
+        made: Any = call
+        for _, around in self.callers:
+            made = partial(around, module, made)
+        return made(args, kwargs)
+
+
+def _is_lazy(module: Any) -> bool:
+    """Return whether parameters or buffers wait for the first call to get a shape.
+
+    Any exception may come out of a module that has no hash, or something else by these names.
+    """
+    from torch.nn.parameter import is_lazy
+
+    iter(module.modules())
+    return any(map(is_lazy, module.parameters())) or any(map(is_lazy, module.buffers()))
+
+
+def convert(converters: Sequence[Convert], value: Any) -> Any:
+    """Pass the tensors in `value` through every converter.
+
+    A container is kept where nothing in it changed: modules may write into their inputs.
+    """
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        for through in converters:
+            value = through(value)
+        return value
+    if type(value) in (list, tuple):
+        parts = [convert(converters, part) for part in value]
+        return value if all(map(operator.is_, parts, value)) else type(value)(parts)
+    if type(value) is dict:
+        items = {name: convert(converters, part) for name, part in value.items()}
+        return value if all(items[name] is value[name] for name in value) else items
+    return value

@@ -1,0 +1,289 @@
+"""Options under which optimizers step (`fused`, `foreach`), and the script's own beside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from hasten.instrument.object_table import Registry, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Undo = Callable[[], None]
+    Choose = Callable[[Any], Mapping[str, Any] | None]
+
+
+class OptimizerOptions:
+    """What levers choose for the optimizers of the script; several may choose for the same one.
+
+    Args:
+        optimizers: those that have stepped, or are about to.
+    """
+
+    def __init__(self, optimizers: Registry) -> None:
+        self._optimizers = optimizers
+        self._choices: list[Choose] = []
+        self._adjusted = Table()
+        self._stop: Undo | None = None
+
+    def act(self, choose: Choose) -> Undo:
+        """Step each optimizer under what `choose(optimizer)` returns, until the result is called.
+
+        It sees the script's own options, and is asked again when parameters come in, when one
+        gets its first gradient, when a weight lies elsewhere in memory or its gradient in another
+        order, when other objects are in its state, and when a checkpoint was loaded.
+        """
+        self._choices.append(choose)
+        if self._stop is None:
+            old = set(map(id, self._optimizers.known))
+            self._stop = self._optimizers.act(
+                lambda new: self._take(new, has_stepped=id(new) in old)
+            )
+            old.clear()
+        else:
+            self._settle()
+
+        def undo() -> None:
+            self._choices.remove(choose)
+            if self._choices:
+                self._settle()
+            elif self._stop is not None:
+                self._stop()
+                self._stop = None
+                self._adjusted.clear()
+
+        return undo
+
+    def _take(self, optimizer: Any, *, has_stepped: bool) -> Undo:
+        adjusted = Adjusted(optimizer, self._choices, has_stepped=has_stepped)
+        self._adjusted[optimizer] = adjusted
+        return adjusted.release
+
+    def _settle(self) -> None:
+        for adjusted in self._adjusted.values():
+            adjusted.settle()
+
+
+class Adjusted:
+    """One optimizer that steps under other options than its script gave it.
+
+    They are in its groups while it steps, and no longer: the dicts may be those of another
+    optimizer too, which saves and prints them. Checkpoints, pickles and copies that are made within
+    a step, or after one that failed, hold the script's own. A step in which a parameter is
+    updated for the first time, or since its state was emptied, is always the script's own: its
+    state comes out as the script would have it, and `_fused_sgd` fails where only some momenta
+    exist.
+
+    Args:
+        optimizer: whose options they are.
+        choices: what the levers choose; the list of all, shared and alive.
+        has_stepped: whether it did, so that gradients that are there have been used.
+    """
+
+    def __init__(self, optimizer: Any, choices: list[Choose], *, has_stepped: bool) -> None:
+        self._optimizer = ref(optimizer)
+        self._choices = choices
+        self._chosen: dict[str, Any] = {}
+        self._own: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._retyped: list[tuple[dict[str, Any], Any, Any]] = []
+        self._unseen: list[Any] = []
+        self._shape: tuple[int, int, frozenset[int]] | None = None
+        self._places: list[Any] | None = None
+        self._waits = True
+        self._before = optimizer.register_step_pre_hook(self._before_step)
+        after = optimizer.register_step_post_hook(self._after_step)
+        optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)
+        self._hooks = [
+            self._before,
+            after,
+            optimizer.register_state_dict_post_hook(self._saved, prepend=True),
+            optimizer.register_load_state_dict_post_hook(self._loaded),
+        ]
+        self._guards_pickles = "__getstate__" not in vars(optimizer)
+        if self._guards_pickles:  # of the instance: pickles and copies do not inherit it
+            optimizer.__getstate__ = self._pickled
+        if has_stepped:
+            self._look_at_states(optimizer)
+            if not any(map(_filled, optimizer.state.values())):  # as SGD without momentum
+                self._unseen = [p for p in self._unseen if p.grad is None]
+            self.settle()
+
+    def settle(self) -> None:
+        """Ask every lever anew, and step under what they choose from now on."""
+        optimizer = self._optimizer()
+        if optimizer is None:
+            return
+        self._put_back()
+        self._waits = False
+        self._places = _places(optimizer)
+        chosen: dict[str, Any] = {}
+        for choose in self._choices:
+            chosen.update(choose(optimizer) or {})
+        if chosen.get("fused"):  # torch takes one of them at a time, not all in the same order
+            chosen["foreach"] = False
+            self._retype(optimizer)
+        self._chosen = chosen
+
+    def release(self) -> None:
+        """Leave the optimizer as the script has it."""
+        self._put_back()
+        for hook in self._hooks:
+            hook.remove()
+        optimizer = self._optimizer()
+        if optimizer is not None and self._guards_pickles:
+            vars(optimizer).pop("__getstate__", None)
+
+    def _retype(self, optimizer: Any) -> None:
+        """Let the fused kernels count steps as they do: in float32, where the parameter is.
+
+        A script in float64 counts otherwise, and one on a GPU counts on the CPU.
+        """
+        import torch
+
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter) or {}
+                step, device = state.get("step"), parameter.device
+                if not isinstance(step, torch.Tensor):
+                    continue
+                if step.dtype != torch.float32 or step.device != device:
+                    self._retyped.append((state, step.device, step.dtype))
+                    state["step"] = step.to(device, torch.float32)
+
+    def _put_back(self) -> None:
+        """Choose nothing, and leave nothing of what was chosen."""
+        optimizer = self._optimizer()
+        if optimizer is not None:
+            self._give_back(optimizer)
+        for state, device, dtype in self._retyped:
+            state["step"] = state["step"].to(device, dtype)
+        self._chosen, self._own, self._retyped = {}, [], []
+
+    def _give_own(self, groups: list[dict[str, Any]]) -> None:
+        for group, (own, options) in zip(groups, self._own, strict=False):
+            for name, value in own.items():
+                if group.get(name) is options[name]:  # else the script has set it meanwhile
+                    group[name] = value
+
+    def _look_at_states(self, optimizer: Any) -> None:
+        """Note who has no gradient or no state yet, where groups or states have come or gone."""
+        groups, states = optimizer.param_groups, optimizer.state
+        filled = frozenset([id(parameter) for parameter in states if _filled(states[parameter])])
+        shape = len(groups), len(states), filled
+        if self._shape == shape:
+            return
+        self._shape = shape
+        parameters = (p for group in groups for p in group["params"])
+        self._unseen = [p for p in parameters if p.grad is None or not _filled(states.get(p))]
+        self._waits = True
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._give_back(optimizer)  # after a step that failed
+        if not self._is_last(optimizer):  # what comes behind may change gradients
+            return
+        self._look_at_states(optimizer)
+        given = (*args[1:], *kwargs.values())
+        if self._unseen and self._is_first(optimizer, closes=any(a is not None for a in given)):
+            self._put_back()
+            self._waits = True
+            return
+        if self._waits or self._places != _places(optimizer):
+            self.settle()
+        if self._chosen:
+            for group in optimizer.param_groups:
+                options = {name: v for name, v in self._chosen.items() if name in group}
+                self._own.append(({name: group[name] for name in options}, options))
+                group.update(options)
+
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        self._give_back(optimizer)
+        if not self._is_last(optimizer):
+            optimizer._optimizer_step_pre_hooks.move_to_end(self._before.id)
+
+    def _is_last(self, optimizer: Any) -> bool:
+        """Return whether no hook of the script comes between ours and the step."""
+        return bool(next(reversed(optimizer._optimizer_step_pre_hooks), None) == self._before.id)
+
+    def _give_back(self, optimizer: Any) -> None:
+        if self._own:
+            self._give_own(optimizer.param_groups)
+            self._own = []
+
+    def _is_first(self, optimizer: Any, *, closes: bool) -> bool:
+        """Return whether a parameter is updated for the first time in this step.
+
+        Args:
+            optimizer: that steps.
+            closes: whether a closure may bring gradients that are not there yet.
+        """
+        state = optimizer.state
+        known = [p for p in self._unseen if p.grad is not None]
+        if known:
+            self._unseen = [p for p in self._unseen if p.grad is None]
+            self._waits = True
+        comes = closes and any(p.requires_grad for p in self._unseen)
+        return comes or not all(_filled(state.get(p)) for p in known)
+
+    def _saved(self, optimizer: Any, saved: dict[str, Any]) -> dict[str, Any]:
+        """Let a checkpoint say what it would have said."""
+        self._give_own(saved["param_groups"])
+        saved["state"] = _own_states(saved["state"], self._retyped)
+        return saved
+
+    def _loaded(self, optimizer: Any) -> None:
+        """Take the options of the checkpoint for the script's own, for they are now."""
+        self._chosen, self._own, self._retyped = {}, [], []
+        self._shape = None
+
+    def _pickled(self) -> dict[str, Any]:
+        optimizer = self._optimizer()
+        kind: Any = type(optimizer)
+        state: dict[str, Any] = kind.__getstate__(optimizer)
+        state["param_groups"] = [dict(group) for group in state["param_groups"]]
+        self._give_own(state["param_groups"])
+        state["state"] = _own_states(state["state"], self._retyped)
+        return state
+
+
+def _own_states(states: Any, retyped: list[tuple[dict[str, Any], Any, Any]]) -> Any:
+    """Return `states`, with what was retyped as the script has it."""
+    if not retyped:
+        return states
+    types = {id(state): (device, dtype) for state, device, dtype in retyped}
+    own = type(states)(dict) if hasattr(states, "default_factory") else {}
+    for key, state in states.items():
+        kind = types.get(id(state))
+        own[key] = state if kind is None else {**state, "step": state["step"].to(*kind)}
+    return own
+
+
+def _filled(state: Any) -> bool:
+    """Return whether an update has left something in the state of a parameter."""
+    return any(value is not None for value in state.values()) if state else False
+
+
+def _places(optimizer: Any) -> list[Any] | None:
+    """Return where weights lie in memory, whether gradients lie as they do, and their states.
+
+    A script may give a weight other memory (`p.data = ...`), a gradient or a moment of its own at
+    any time. The fused kernels walk over them side by side, whatever their strides say.
+    """
+    import torch
+
+    found: list[Any] = []
+    states = optimizer.state
+    try:
+        for group in optimizer.param_groups:
+            fuses = "fused" in group
+            for weight in group["params"]:
+                gradient = weight.grad
+                alike = gradient is None or (
+                    gradient.layout is torch.strided and gradient.stride() == weight.stride()
+                )
+                found.append((weight.data_ptr(), weight.numel(), alike))
+                if fuses and weight in states:  # others have new tensors in each step
+                    found.extend(map(id, states[weight].values()))
+    except RuntimeError:  # a weight without strides or an address: no lever chooses for such
+        return None
+    return found

@@ -1,0 +1,141 @@
+"""What a stretch of the loop was for, which often shows in hindsight only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hasten.instrument.ledger import INDEX
+from hasten.instrument.object_table import Table
+from hasten.instrument.samples import SampleCounter, quietly
+from hasten.records import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.instrument.ledger import Ledger
+
+_DATA, _FORWARD, _LOSS = INDEX[Phase.DATA], INDEX[Phase.FORWARD], INDEX[Phase.LOSS]
+_OPTIMIZER, _EVALUATION = INDEX[Phase.OPTIMIZER], INDEX[Phase.EVALUATION]
+
+
+class PhaseTracker:
+    """Charge time and samples to the phases of the loop, and tell the observers of them.
+
+    Args:
+        ledger: takes the time.
+        observers: all of them, also those to come.
+
+    Attributes:
+        samples: what the steps consume.
+        evaluating: true between a call without gradients and what trains again.
+        after_forward: what runs may turn out to be the loss.
+    """
+
+    def __init__(self, ledger: Ledger, observers: list[Any]) -> None:
+        import torch
+
+        self.samples = SampleCounter()
+        self.evaluating = self.after_forward = False
+        self._ledger = ledger
+        self._observers = observers
+        self._asks_for_gradients: Callable[[], bool] = torch.is_grad_enabled
+        self._first_parameters = Table()
+        self._trained_parameters: set[int] = set()
+
+    def phase_of(self, module: Any) -> int:
+        """Return FORWARD, LOSS (no parameters) or EVALUATION (trained, but not now)."""
+        first, asks = self._first_parameters.get(module), self._asks_for_gradients()
+        if first is None:
+            try:
+                parameters = list(module.parameters())
+            except Exception:  # a module that cannot be asked
+                return _FORWARD
+            first = id(parameters[0] if parameters else None)
+            self._first_parameters[module] = first
+            if asks:
+                self._trained_parameters.update(map(id, parameters))
+        if first == id(None):  # a criterion; behind an evaluated model it is part of that
+            return _EVALUATION if self.evaluating and not asks else _LOSS
+        if asks or module.training:
+            return _FORWARD
+        # A teacher or a target network also runs without gradients inside a step; an
+        # evaluation is the trained module itself (or a part of it), switched to eval.
+        trained = not self._trained_parameters or first in self._trained_parameters
+        return _EVALUATION if trained else _FORWARD
+
+    def enter_root(self, phase_index: int, module: Any, args: Any, kwargs: Any) -> None:
+        """Begin a root call, of the phase that `phase_of` returned."""
+        ledger = self._ledger
+        ledger.loop_begins()
+        ledger.enter(phase_index)
+        if phase_index == _EVALUATION:
+            self.evaluating = True
+            ledger.commit_as_evaluation()
+            self.samples.evaluated()
+        elif phase_index == _FORWARD:
+            self.evaluating = False
+            if not self.after_forward:
+                ledger.commit()
+            quietly(self.samples.called, id(module), args, kwargs)
+            for observer in self._observers:
+                observer.called(module, args, kwargs)
+
+    def leave_root(self, phase_index: int) -> None:
+        """End a root call."""
+        self._ledger.leave()
+        # What follows a teacher may still be the student's loss; a rollout has none.
+        asked = self.after_forward or self._asks_for_gradients()
+        self.after_forward = asked and phase_index in (_FORWARD, _LOSS)
+
+    def begins_backward(self, tensors: tuple[Any, ...]) -> None:
+        """A backward pass starts: what ran since the forward pass was the loss."""
+        ledger = self._ledger
+        ledger.loop_begins()
+        ledger.enter(_LOSS)
+        ledger.leave()
+        if self.after_forward:
+            ledger.commit_as_loss()
+        else:
+            ledger.commit()
+        self.after_forward = False
+        self.samples.trained()
+        for observer in self._observers:
+            observer.backward(tensors)
+
+    def enter_data(self, *, nested: bool) -> None:
+        """Begin to fetch a batch: the time is DATA until a call tells what it was for.
+
+        Args:
+            nested: the dataset reads another loader.
+        """
+        self.after_forward = False
+        self._ledger.enter(_DATA)
+        if self.evaluating:  # metrics of the batch before
+            self._ledger.commit_as_evaluation()
+            self.evaluating = False
+        if not nested:
+            for observer in self._observers:
+                observer.loading()
+
+    def loaded(self, iterator: Any, batch: Any) -> None:
+        """Note a batch."""
+        quietly(self.samples.loaded, batch)
+        for observer in self._observers:
+            observer.loaded(iterator, batch)
+
+    def enter_optimizer(self) -> None:
+        """Begin a step of an optimizer: what waits was as it seemed."""
+        self._ledger.loop_begins()
+        self._ledger.enter(_OPTIMIZER)
+        self._ledger.commit()
+
+    def optimizer_stepped(self) -> None:
+        """Note that no loss follows any more."""
+        self.after_forward = False
+
+    def cut(self) -> tuple[tuple[int, ...], int]:
+        """End a training step; return nanoseconds per phase and the samples of the step."""
+        step = self._ledger.cut(), self.samples.cut()
+        for observer in self._observers:
+            observer.ended()
+        return step

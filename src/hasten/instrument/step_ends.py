@@ -1,0 +1,240 @@
+"""When does a training step end? After the last optimizer of one cycle, as a rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hasten.instrument.object_table import Table
+from hasten.instrument.weight_samples import read_some, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.instrument.live import LiveTraining
+    from hasten.instrument.steps_in_progress import StepsInProgress
+
+_LEARNED_AFTER_COUNT = 3
+_GIVE_UP_AFTER_COUNT = 24
+_SILENT_PERIODS_COUNT = 4
+_PATIENT_COUNT = 64
+
+
+@dataclass(slots=True)
+class _Habit:
+    """How often an optimizer steps.
+
+    Attributes:
+        step_count: its steps.
+        quiet_count: steps of others since its last one.
+        period_count: the most steps of others between two of its own.
+    """
+
+    step_count: int = 0
+    quiet_count: int = 0
+    period_count: int = 0
+
+
+class Cycle:
+    """Learn the period of several optimizers from the order of their steps.
+
+    One optimizer: each of its steps ends a training step. Several (GANs, actor and critic): the
+    cycle ends with the optimizer that steps most rarely, the one seen last among equals, so
+    D-D-D-D-D-G is one training step that ends with G. One that is silent while each of the
+    others steps 24 times (a warm-up, once in an epoch, frozen from now on) is given up on.
+    """
+
+    def __init__(self) -> None:
+        self._habits: dict[int, _Habit] = {}
+        self._given_up: set[int] = set()
+        self._ender: int | None = None
+
+    def ends_step(self, optimizer: int, alive_count: int) -> bool:
+        """Return whether this step of `optimizer` (its id) ends a training step.
+
+        Args:
+            optimizer: identity of the optimizer that has just stepped.
+            alive_count: optimizers that the script has constructed; while there is only one
+                there is nothing to learn.
+        """
+        known = optimizer in self._habits or optimizer in self._given_up
+        if self._ender is not None and not known:
+            self._learn_anew()
+        self._note(optimizer)
+        if self._ender is None and alive_count <= 1:
+            return True
+        self._give_up()
+        if not self._habits:  # only those that were given up on are left
+            self._learn_anew()
+            self._note(optimizer)
+        if self._ender is None and self._learned():
+            self._ender = self._rarest()
+        return optimizer == self._ender
+
+    def _learn_anew(self) -> None:
+        self._habits, self._given_up, self._ender = {}, set(), None
+
+    def _note(self, optimizer: int) -> None:
+        for key, other in self._habits.items():
+            other.quiet_count += key != optimizer
+        if optimizer not in self._given_up:
+            habit = self._habits.setdefault(optimizer, _Habit())
+            habit.step_count += 1
+            habit.period_count = max(habit.period_count, habit.quiet_count)
+            habit.quiet_count = 0
+
+    def _give_up(self) -> None:
+        """Leave out who is silent for too long: of all while learning, later of the ender."""
+        others_count = max(1, len(self._habits) - 1)
+        for key, habit in list(self._habits.items()):
+            patience_count = _GIVE_UP_AFTER_COUNT * others_count
+            if key == self._ender:
+                patience_count = max(patience_count, _SILENT_PERIODS_COUNT * habit.period_count)
+            if self._ender in (None, key) and habit.quiet_count >= patience_count:
+                del self._habits[key]
+                self._given_up.add(key)
+                self._ender = None
+
+    def _learned(self) -> bool:
+        counts = [habit.step_count for habit in self._habits.values()]
+        if len(counts) > 1:
+            return min(counts) >= _LEARNED_AFTER_COUNT
+        return max(counts) >= _GIVE_UP_AFTER_COUNT
+
+    def _rarest(self) -> int:
+        rarest = min(habit.step_count for habit in self._habits.values())
+        return [key for key, habit in self._habits.items() if habit.step_count <= rarest + 1][-1]
+
+
+class StepEnds:
+    """Decide where a training step ends: after an optimizer, a backward pass, or updates by hand.
+
+    Args:
+        live: the optimizers and roots that are known.
+        steps: those of optimizers that go on just now.
+
+    Attributes:
+        by_hand: whether the script updates its weights without an optimizer.
+        backward_id: tells the backward pass that this thread is in, -1 outside of any.
+    """
+
+    def __init__(self, live: LiveTraining, steps: StepsInProgress) -> None:
+        import torch
+
+        internals: Any = torch._C
+        self.backward_id: Callable[[], int] = internals._current_graph_task_id
+        self.by_hand = ManualUpdateDetector(live)
+        self._live = live
+        self._steps = steps
+        self._cycle = Cycle()
+        self._in_backward = self._ends_late = False
+
+    @property
+    def needs_seams(self) -> bool:
+        """Whether seams show where a step ends, and not the hooks of optimizers alone."""
+        return self.by_hand.update or self._in_backward
+
+    def moves_here(self) -> bool:
+        """Return whether the loop runs in this thread: no optimizer has stepped in another."""
+        if len(self._live.optimizers.known):
+            return False
+        if self.backward_id() != -1:  # in a hook, on a thread of autograd's
+            self._in_backward = self._ends_late = True
+            return False
+        return True
+
+    def begins_backward(self) -> None:
+        """Note a backward pass."""
+        self.by_hand.begins_backward(stepping=bool(self._steps) or self._in_backward)
+
+    def ends_after_backward(self) -> bool:
+        """Return whether a backward pass that is over ends a step."""
+        return self._ends_late and not self._steps and self.backward_id() == -1
+
+    def ends_after(self, optimizer: Any) -> bool:
+        """Return whether a step of an optimizer that is over ends a training step."""
+        self.by_hand.stepped()
+        if self._steps:
+            return False
+        if self.backward_id() != -1:  # a hook: what is left of the pass belongs to the step
+            self._in_backward = self._ends_late = True
+            return False
+        return self._cycle.ends_step(id(optimizer), len(self.by_hand.made))
+
+    def ended(self) -> None:
+        """Note that a training step has ended."""
+        self._ends_late = False
+        self.by_hand.ended()
+
+
+class ManualUpdateDetector:
+    """Decide whether a script updates its weights by hand, as long as no optimizer has stepped.
+
+    A script without optimizers updates by hand. Of one that has made some, many passes say
+    little (it accumulates gradients, takes inner steps, or skips those whose gradients are not
+    finite), unless its weights move between them.
+
+    Args:
+        live: the optimizers and roots that are known.
+
+    Attributes:
+        update: the script updates its weights by hand.
+        waiting: a backward pass has been made that no end of a step has followed.
+    """
+
+    def __init__(self, live: LiveTraining) -> None:
+        self.update = self.waiting = False
+        self.made = Table()
+        self._live = live
+        self._unstepped_count = 0
+        self._before: dict[int, Any] = {}
+
+    @property
+    def due(self) -> bool:
+        """Whether a step ends where the script goes on to the next forward pass or batch."""
+        return self.update and self.waiting
+
+    def constructed(self, optimizer: Any) -> None:
+        """Note that the script has made an optimizer, before its first step."""
+        self.made[optimizer] = None
+
+    def begins_backward(self, *, stepping: bool) -> None:
+        """Note a backward pass, inside the step of an optimizer or not."""
+        self.waiting = True
+        self._unstepped_count += 1
+        if stepping or self.update or len(self._live.optimizers.known):
+            return
+        patient = self._unstepped_count <= _PATIENT_COUNT
+        self.update = not len(self.made) or (not patient and self._moved())
+
+    def stepped(self) -> None:
+        """Note that an optimizer has made a step."""
+        self._unstepped_count = 0
+        self._before = {}
+
+    def meets_optimizer(self) -> None:
+        """Note that an optimizer begins its first step."""
+        self.update = False
+
+    def ended(self) -> None:
+        """Note that a training step has ended."""
+        self.waiting = False
+
+    def _moved(self) -> bool:
+        """Return whether weights have moved since the last pass, True where nobody can tell.
+
+        Those with gradients are looked at, or those of the roots where no optimizer has any.
+        """
+        import torch
+
+        held = [p for made in self.made for group in made.param_groups for p in group["params"]]
+        trained = [p for p in held if p.grad is not None]
+        if not trained:
+            trained = [p for root in self._live.roots.known for p in root.parameters()]
+        try:
+            now = {id(parameter): read_some(parameter) for parameter in spread(trained)}
+            before, self._before = self._before, now
+            known = before.keys() & now.keys()
+            return not now or any(not torch.equal(before[key], now[key]) for key in known)
+        except Exception:  # weights of a kind of their own
+            return True
