@@ -1,4 +1,4 @@
-"""The programs that no user starts, benchmarks and the corpus, still run: renames reach them, too."""
+"""The programs that no user starts, benchmarks and the corpus, run: renames reach them, too."""
 
 import json
 import subprocess

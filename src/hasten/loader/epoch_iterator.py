@@ -11,12 +11,12 @@ from hasten.loader import random_states
 from hasten.loader.added_workers import LOOP_DRAWS
 from hasten.loader.batch_equality import difference
 from hasten.loader.cache import file_access
+from hasten.loader.fetchers import Fetchers
 from hasten.loader.index_queue import IndexQueue
 from hasten.loader.indices import sample_count
 from hasten.loader.look_ahead import LookAhead
 from hasten.loader.pass_draws import PassDraws
 from hasten.loader.sources.source import Stock, stock_of
-from hasten.loader.staff import Staff
 from hasten.loader.workers import spot_check
 from hasten.loader.workers.observed import Moves, observe
 from hasten.loader.workers.pool import StaleWorkers
@@ -26,9 +26,9 @@ from hasten.loader.workers.tasks import Draws, Task
 from hasten.loader.workers.worker_timeout import WorkersLost
 
 if TYPE_CHECKING:
+    from hasten.loader.fetchers import Wishes
     from hasten.loader.indices import Stream
     from hasten.loader.loader_state import LoaderState
-    from hasten.loader.staff import Wishes
     from hasten.loader.workers.pool import Pool
     from hasten.loader.workers.tasks import TaskReport
 
@@ -55,7 +55,7 @@ class EpochIterator:
         state: as given.
         loader: as given.
         draws: the random numbers of the pass.
-        staff: who fetches.
+        fetchers: who fetches.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class EpochIterator:
         self.draws = PassDraws(state.begin_pass(loader), stream.seed)
         self._stream = stream
         self._queue = IndexQueue(stream)
-        self.staff = Staff(wishes, state, loader, self._queue, self.draws)
+        self.fetchers = Fetchers(wishes, state, loader, self._queue, self.draws)
         self._ahead = LookAhead(state, loader)
         self._thread = threading.get_ident()
         self._pins = pins
@@ -75,9 +75,9 @@ class EpochIterator:
     def begin(self) -> None:
         """Start the script's own workers where torch does, before the first batch is asked for."""
         if self.loader.num_workers:
-            self.staff.decide()
-            if self.staff.pool is not None:
-                self._fill(self.staff.pool)
+            self.fetchers.decide()
+            if self.fetchers.pool is not None:
+                self._fill(self.fetchers.pool)
 
     def next(self) -> Any:
         """Return the next batch.
@@ -86,11 +86,11 @@ class EpochIterator:
             StopIteration: the pass has ended.
         """
         self._ask()
-        staff = self.staff
+        fetchers = self.fetchers
         while True:
-            if staff.is_outdated:
-                staff.decide()
-            pool = staff.pool
+            if fetchers.is_outdated:
+                fetchers.decide()
+            pool = fetchers.pool
             if pool is None:
                 return self._fetch_here()
             self._fill(pool, now=True)
@@ -98,14 +98,14 @@ class EpochIterator:
                 found = self._collect(pool)
                 if found is not None:
                     return found[0]
-            elif not staff.is_outdated:
+            elif not fetchers.is_outdated:
                 self._end()
 
     def _ask(self) -> None:
         if self._ended:
             raise StopIteration
-        if not self.staff.astray and threading.get_ident() != self._thread:
-            self.staff.stray()  # from now on as torch would
+        if not self.fetchers.astray and threading.get_ident() != self._thread:
+            self.fetchers.stray()  # from now on as torch would
             if not self.loader.num_workers:
                 self.abandon([])
         if self._stream.is_resized:
@@ -115,12 +115,12 @@ class EpochIterator:
 
     def _end(self) -> None:
         self.leave()
-        self.state.own.end_pass(stale=self.staff.seen.is_stale)
+        self.state.own.end_pass(stale=self.fetchers.seen.is_stale)
         raise StopIteration
 
     def leave(self) -> None:
         """End here: another pass of the same iterator begins."""
-        self.staff.release()
+        self.fetchers.release()
         self._ended = True
 
     def abandon(self, tasks: list[Task], *, dismiss: bool = False) -> None:
@@ -130,17 +130,17 @@ class EpochIterator:
             tasks: the oldest that were given and not delivered, in order.
             dismiss: end these workers: their copies of the dataset have changed.
         """
-        self._queue.put_back([*tasks, *self.staff.recall(dismiss=dismiss)])
+        self._queue.put_back([*tasks, *self.fetchers.recall(dismiss=dismiss)])
 
     # ---- by workers
 
     def _fill(self, pool: Pool, *, now: bool = False) -> None:
-        staff = self.staff
-        while pool.room > 0 and not staff.is_outdated:
+        fetchers = self.fetchers
+        while pool.room > 0 and not fetchers.is_outdated:
             taken = self._queue.take(now=now and not pool.given)
             if taken is None:
-                if self._stream.ended and not staff.astray:
-                    self._ahead.begin(pool, staff.worker_plan)
+                if self._stream.ended and not fetchers.astray:
+                    self._ahead.begin(pool, fetchers.worker_plan)
                 return
             try:
                 if not pool.give(self._task(*taken, pool)):
@@ -149,7 +149,7 @@ class EpochIterator:
                 self._do_without(error)
 
     def _task(self, number: int, indices: Any, pool: Pool) -> Task:
-        draws, worker_plan = self.draws, self.staff.worker_plan
+        draws, worker_plan = self.draws, self.fetchers.worker_plan
         before = draws.before(worker_plan, number, indices, self.state.added.forecast)
         checked, provisional = self.state.due(), worker_plan.provisional
         for_workers = worker_plan.logical_count > 0
@@ -160,7 +160,7 @@ class EpochIterator:
             pass_key=draws.key if for_workers else 0,
             seed=draws.seed if for_workers else 0,
             states=before,
-            hands_over=worker_plan.draws is Draws.CHAIN or provisional or self.staff.shared,
+            hands_over=worker_plan.draws is Draws.CHAIN or provisional or self.fetchers.shared,
             checked=checked,
             probed=provisional and self.state.own.first_probe(),
             looked=checked or provisional or self._stream.left_after(number) < pool.count,
@@ -187,13 +187,13 @@ class EpochIterator:
         if verdict.fetched_here:
             return (self._pins(verdict.batch),)
         if not self.loader.num_workers and self.state.added.pace.of_workers(1e-9 * report.fetch_ns):
-            self.staff.look_again()
+            self.fetchers.look_again()
         return (verdict.batch,)
 
     def _do_without(self, error: WorkersLost) -> None:
         """Go on where workers died, hang, or cannot send what they made."""
-        self._queue.put_back(self.staff.recall(lost=True))
-        self.staff.give_up_workers(f"a worker was lost ({error})", lost=True)
+        self._queue.put_back(self.fetchers.recall(lost=True))
+        self.fetchers.give_up_workers(f"a worker was lost ({error})", lost=True)
 
     # ---- in the main process
 
@@ -205,27 +205,27 @@ class EpochIterator:
         try:
             if self.draws.streams is not None:
                 batch = self._fetch_for_workers(self.draws.streams, number, indices)
-            elif self.staff.astray:
-                batch = self.staff.fetch(indices)
+            elif self.fetchers.astray:
+                batch = self.fetchers.fetch(indices)
             elif self.state.added.curious:
                 batch = self._observe(indices)
             else:
                 pace, began_s = self.state.added.pace, time.perf_counter()
-                batch = self.staff.fetch(indices)
+                batch = self.fetchers.fetch(indices)
                 if pace.is_home and pace.of_main(time.perf_counter() - began_s):
-                    self.staff.look_again()
+                    self.fetchers.look_again()
         finally:
             self._stream.delivered()
         return self._pins(batch)
 
     def _observe(self, indices: Any) -> Any:
         """Fetch, and see whether other processes could."""
-        staff, added = self.staff, self.state.added
+        fetchers, added = self.fetchers, self.state.added
         found = added.observe(
-            self.loader, self.draws.key, lambda: staff.fetch(indices), sample_count(indices)
+            self.loader, self.draws.key, lambda: fetchers.fetch(indices), sample_count(indices)
         )
         if not added.curious:
-            staff.look_again()
+            fetchers.look_again()
         if isinstance(found, Exception):
             raise found
         return found
@@ -234,14 +234,14 @@ class EpochIterator:
         """Fetch as one of the script's workers would; see now and then that nothing changes."""
 
         def fetch() -> Any:
-            return streams.fetch(number, lambda: self.staff.fetch(indices))
+            return streams.fetch(number, lambda: self.fetchers.fetch(indices))
 
-        if self.staff.is_light or not self.state.due():
+        if self.fetchers.is_light or not self.state.due():
             return fetch()
         found, moves = observe(self.loader, fetch)
         if moves.changed or moves.seeked:
             self.state.own.refuse_here("items change something when they are made here")
-            self.staff.look_again()
+            self.fetchers.look_again()
         if isinstance(found, Exception):
             raise found
         return found
@@ -296,7 +296,7 @@ def _of_workers(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport
         return BatchCheck(again=True)
     if report.changed:
         state.changes_itself()
-        if epoch.staff.shared:  # each of the script's workers would have a copy of its own
+        if epoch.fetchers.shared:  # each of the script's workers would have a copy of its own
             epoch.abandon([task], dismiss=True)
             return BatchCheck(again=True)
     _learn(epoch, task, batch, report)
@@ -307,11 +307,13 @@ def _learn(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> 
     """Learn from a batch of the script's own workers whether others could make it."""
     if not task.hands_over:
         return
-    curious = epoch.state.items.draws is None and epoch.state.items.keeps and not epoch.staff.astray
+    curious = (
+        epoch.state.items.draws is None and epoch.state.items.keeps and not epoch.fetchers.astray
+    )
     if curious and not report.changed:
         _try_here(epoch, task, batch, report)
         if epoch.state.own.learn(epoch.loader.num_workers, drew=report.drew):
-            epoch.staff.look_again()
+            epoch.fetchers.look_again()
     epoch.draws.resumes[task.number % epoch.loader.num_workers] = report.states
 
 
@@ -364,7 +366,7 @@ def _of_none(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -
     elif why := _why_not_elsewhere(truth, moves, batch, report):
         epoch.abandon([])
         epoch.state.added.trust.tell_broken(why)
-        epoch.staff.give_up_workers(why)
+        epoch.fetchers.give_up_workers(why)
     else:
         epoch.state.added.trust.found_equal()
     return _here(truth)
@@ -394,7 +396,7 @@ def _of_redraws(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport
         return BatchCheck(error=_raised(report.error))
     if report.changed:
         epoch.abandon([task], dismiss=True)
-        epoch.staff.give_up_workers("the dataset changes while it is read")
+        epoch.fetchers.give_up_workers("the dataset changes while it is read")
         return BatchCheck(again=True)
     return _stale(epoch, task) or BatchCheck(batch=batch)
 
@@ -429,7 +431,7 @@ def _of_chain(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) 
         why = f"items made in another process differ ({found})" if found else ""
     if why:
         epoch.abandon([])
-        epoch.staff.give_up_workers(why)
+        epoch.fetchers.give_up_workers(why)
     return _here(truth)
 
 
@@ -446,21 +448,21 @@ def _handed_over(epoch: EpochIterator, batch: Any, report: TaskReport) -> BatchC
 
 def _stale(epoch: EpochIterator, task: Task) -> BatchCheck | None:
     """Put a batch back that was made with another dataset than the script's is by now."""
-    if not epoch.staff.seen.is_stale:
+    if not epoch.fetchers.seen.is_stale:
         return None
     why = "the script changes the dataset between two batches"
     epoch.abandon([task], dismiss=True)
     epoch.state.added.trust.tell_broken(why)
-    epoch.staff.give_up_workers(why)
+    epoch.fetchers.give_up_workers(why)
     return BatchCheck(again=True)
 
 
 def _truth(epoch: EpochIterator, task: Task) -> tuple[Any, Moves]:
     """Fetch a batch as torch does, here; return it, or what it raised, and what moved."""
-    fetch, is_stale = Stock(epoch.loader).fetch, epoch.staff.seen.is_stale
+    fetch, is_stale = Stock(epoch.loader).fetch, epoch.fetchers.seen.is_stale
     found, moves = observe(epoch.loader, lambda: fetch(task.indices))
     if not is_stale:
-        epoch.staff.seen.renew()  # what items write into themselves is not the script's doing
+        epoch.fetchers.seen.renew()  # what items write into themselves is not the script's doing
     return found, moves
 
 

@@ -123,7 +123,7 @@ class LoaderState:
             return WorkerPlan(count, Draws.STREAM, count)
         return self.own.worker_plan(loader, count) if own else self.added.worker_plan(loader)
 
-    def hire(
+    def pool(
         self, loader: Any, worker_plan: WorkerPlan, source: Any, setups: Sequence[Any], holder: Any
     ) -> Pool:
         """Return workers for a pass."""

@@ -7,7 +7,7 @@ import os
 from typing import Any
 from weakref import WeakSet
 
-_CREWS: WeakSet[Any] = WeakSet()
+_WORKER_ITERATORS: WeakSet[Any] = WeakSet()
 _FORKED: list[int] = []
 
 
@@ -69,7 +69,7 @@ def make_front(loader: Any) -> Any:
     return front
 
 
-def make_crew(loader: Any, worker_count: int, **overrides: Any) -> Any:
+def make_worker_iterator(loader: Any, worker_count: int, **overrides: Any) -> Any:
     """Return torch's own iterator with workers that stay, over an endless row of tasks.
 
     Args:
@@ -88,16 +88,16 @@ def make_crew(loader: Any, worker_count: int, **overrides: Any) -> Any:
         loader, worker_count, persistent_workers=True, in_order=True, pin_memory=pins, **overrides
     )
     many: Any = dataloader._MultiProcessingDataLoaderIter
-    crew = many(view)
-    _CREWS.add(crew)
-    return crew
+    iterator = many(view)
+    _WORKER_ITERATORS.add(iterator)
+    return iterator
 
 
 def _disown() -> None:
     """Leave the workers of the process that this one was forked from to that one."""
     _FORKED.append(os.getpid())
-    for crew in _CREWS:
-        crew._shutdown = True
+    for iterator in _WORKER_ITERATORS:
+        iterator._shutdown = True
 
 
 if hasattr(os, "register_at_fork"):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader.batch_equality import difference
 from hasten.loader.dataset_snapshot import DatasetSnapshot
-from hasten.loader.workers.crew import Crew
 from hasten.loader.workers.inline_batch import opened
 from hasten.loader.workers.tasks import WorkerDataset
+from hasten.loader.workers.worker_processes import WorkerProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ class Pool:
         setups: what each worker does before its first batch.
 
     Attributes:
-        crew: the worker processes.
+        processes: the worker processes.
         given: tasks of the current pass that were not taken yet.
         early: tasks that the next pass will probably give.
         seen: what the workers saw of the loader, where they may stay.
@@ -89,7 +89,9 @@ class Pool:
         self._row: deque[SentTask] = deque()
         self._holder: weakref.ref[Any] | None = None
         site = WorkerDataset(loader, source, logical_count=logical_count, setups=setups)
-        self.crew = Crew(loader, site, count=count, ahead_count=ahead_count, waiting=waiting)
+        self.processes = WorkerProcesses(
+            loader, site, count=count, ahead_count=ahead_count, waiting=waiting
+        )
 
     # ---- who uses it
 
@@ -102,14 +104,14 @@ class Pool:
                 on from pass to pass stay where they are.
         """
         self._holder = weakref.ref(holder)
-        self.crew.begin(realigned=realigned)
+        self.processes.begin(realigned=realigned)
         self.discard()
 
     def release(self, holder: Any) -> None:
         """Take the workers back from a pass that has ended."""
         if self._holder is not None and self._holder() is holder:
             self._holder = None
-            self.crew.end()
+            self.processes.end()
 
     def serves(self, worker_plan: WorkerPlan, source: Any, setups: Sequence[Any]) -> bool:
         """Return whether these workers are what is asked for."""
@@ -168,7 +170,7 @@ class Pool:
     def _submit(self, sent: SentTask) -> None:
         while len(self._row) >= self.capacity:
             self._receive()
-        self.crew.put(sent.task)
+        self.processes.put(sent.task)
         self._row.append(sent)
 
     def take(self) -> tuple[Task, Any, TaskReport]:
@@ -200,7 +202,7 @@ class Pool:
     def _receive(self) -> None:
         """Wait for the next answer; keep it where its task is still wanted."""
         checked = any(sent.task.checked for sent in self._row)
-        lost_count, batch, report = self.crew.next_answer(checked=checked)
+        lost_count, batch, report = self.processes.next_answer(checked=checked)
         for _ in range(lost_count):
             lost = self._row.popleft()
             lost.awaited = False

@@ -58,12 +58,12 @@ class Pools:
                 seen is not None and kept.serves(worker_plan, source, setups) and kept.seen == seen
             )
             # The streams of the script's own persistent workers go on in theirs.
-            if kept.crew.lives and (own_stay or same):
+            if kept.processes.lives and (own_stay or same):
                 kept.hold(holder, realigned=own_stay)
                 return kept
             if seen is not None and not seen.is_whole:
                 self._note("workers do not stay: to see what they are made with takes too long")
-            kept.crew.close()
+            kept.processes.close()
             del self._kept[key]
         pool = Pool(
             loader,
@@ -87,7 +87,7 @@ class Pools:
         pools, self._kept = self._kept, {}
         for pool in pools.values():
             if pool.free:
-                pool.crew.close()
+                pool.processes.close()
 
 
 def _ahead_count(loader: Any, count: int) -> int:

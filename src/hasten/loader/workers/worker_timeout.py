@@ -46,22 +46,22 @@ class WorkerTimeout:
             {"multiprocessing_context": multiprocessing.get_context("fork")} if self._added else {}
         )
 
-    def begin(self, crew: Any) -> None:
+    def begin(self, iterator: Any) -> None:
         """Begin a pass: torch tells of the deaths of the script's own workers in it."""
         if self._added:
-            _stop_watching(crew)
+            _stop_watching(iterator)
         else:
-            _watch(crew)
+            _watch(iterator)
 
-    def end(self, crew: Any) -> None:
+    def end(self, iterator: Any) -> None:
         """End a pass: workers that stay die when the process ends, and that is no error."""
-        _stop_watching(crew)
+        _stop_watching(iterator)
 
-    def next_answer(self, crew: Any, *, checked: bool) -> Any:
+    def next_answer(self, iterator: Any, *, checked: bool) -> Any:
         """Return the next answer.
 
         Args:
-            crew: torch's iterator.
+            iterator: torch's iterator.
             checked: batches are made more than once, which the script's time-out knows not.
 
         Raises:
@@ -70,14 +70,14 @@ class WorkerTimeout:
         """
         if not self._added:
             more_s = _CHECKS_S + (_CHECKS_RATIO - 1) * self._timeout_s if checked else 0.0
-            return _patient(crew, more_s)
+            return _patient(iterator, more_s)
         try:
-            _watch(crew)
-            return _patient(crew, self._patience_s)
+            _watch(iterator)
+            return _patient(iterator, self._patience_s)
         except Exception as error:
             raise WorkersLost(self._said(error)) from error
         finally:
-            _stop_watching(crew)
+            _stop_watching(iterator)
 
     def _said(self, error: Exception) -> str:
         if _timed_out(error):
@@ -90,12 +90,12 @@ def said(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
-def _patient(crew: Any, patience_s: float) -> Any:
+def _patient(iterator: Any, patience_s: float) -> Any:
     """Wait for the next answer; go on where the time-out passes before `patience_s`."""
     until_s = time.monotonic() + patience_s
     while True:
         try:
-            return crew._next_data()
+            return iterator._next_data()
         except RuntimeError as error:
             if not _timed_out(error) or time.monotonic() >= until_s:
                 raise
@@ -105,21 +105,21 @@ def _timed_out(error: Exception) -> bool:
     return str(error).startswith("DataLoader timed out")
 
 
-def _watch(crew: Any) -> None:
+def _watch(iterator: Any) -> None:
     """Let torch raise where one of these workers dies; raise at once where one has."""
     from torch.utils.data._utils import signal_handling
 
     signals: Any = signal_handling
-    _stop_watching(crew)
-    crew._worker_pids_set = True
-    signals._set_worker_pids(id(crew), tuple(worker.pid for worker in crew._workers))
+    _stop_watching(iterator)
+    iterator._worker_pids_set = True
+    signals._set_worker_pids(id(iterator), tuple(worker.pid for worker in iterator._workers))
     signals._error_if_any_worker_fails()
 
 
-def _stop_watching(crew: Any) -> None:
+def _stop_watching(iterator: Any) -> None:
     from torch.utils.data._utils import signal_handling
 
     signals: Any = signal_handling
     with contextlib.suppress(ValueError):  # they are not watched
-        signals._remove_worker_pids(id(crew))
-    crew._worker_pids_set = False
+        signals._remove_worker_pids(id(iterator))
+    iterator._worker_pids_set = False

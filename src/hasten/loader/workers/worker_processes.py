@@ -7,7 +7,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.random_states import as_read
-from hasten.loader.view import make_crew
+from hasten.loader.view import make_worker_iterator
 from hasten.loader.workers.tasks import as_it_is
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class _Feed:
         return len(self.waiting)
 
 
-class Crew:
+class WorkerProcesses:
     """The worker processes of a pool.
 
     The processes, queues, pinning thread and watchdogs are those of torch's own iterator; it
@@ -60,7 +60,7 @@ class Crew:
     ) -> None:
         self._count = count
         self._feed = _Feed()
-        self._torchs = make_crew(
+        self._torchs = make_worker_iterator(
             loader,
             count,
             dataset=site,

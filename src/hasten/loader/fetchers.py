@@ -30,7 +30,7 @@ class Wishes(Protocol):
     warmups: CacheWarmups | None
 
 
-class Staff:
+class Fetchers:
     """Who fetches in a pass: a pool of workers, ahead of use, or the main process.
 
     It is decided anew where the levers want something else, or something turns out. What workers
@@ -97,7 +97,7 @@ class Staff:
         self._draws.hand_over()
         self._here, self.is_light = light or heavy or stock_of(self._loader), light is not None
         if self.worker_plan.count:
-            self._hire(heavy)
+            self._start(heavy)
         elif self.worker_plan.logical_count:
             self._draws.play(self._state.own, self._loader)
 
@@ -131,11 +131,11 @@ class Staff:
     def _setups(self) -> tuple[Any, ...]:
         return self._state.items.permit.setups(self._wishes.setups)
 
-    def _hire(self, source: Any) -> None:
+    def _start(self, source: Any) -> None:
         """Let worker processes fetch; where they cannot start, a script without any goes on."""
         state, loader = self._state, self._loader
         try:
-            self.pool = state.hire(loader, self.worker_plan, source, self._setups, self)
+            self.pool = state.pool(loader, self.worker_plan, source, self._setups, self)
         except Exception as error:
             why = f"workers could not be started ({said(error)})"
             if not loader.num_workers:
@@ -144,7 +144,7 @@ class Staff:
                 raise
             else:  # what a lever adds to them may not pickle
                 state.notices.lose(why)
-                self.pool = state.hire(loader, self.worker_plan, None, (), self)
+                self.pool = state.pool(loader, self.worker_plan, None, (), self)
         self.seen.renew()
 
     # ---- what turns out
@@ -179,7 +179,7 @@ class Staff:
         tasks = pool.discard()
         if dismiss or lost:
             self.worker_plan, self.pool = HERE, None
-            pool.crew.close(lost=lost)
+            pool.processes.close(lost=lost)
         return tasks
 
     def release(self) -> None:
