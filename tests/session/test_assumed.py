@@ -8,7 +8,7 @@ import pytest
 
 from hasten.lever import Lever
 from hasten.records import Effect, Entry, Phase, Plan, Proof, Scope, Workload
-from hasten.session import Options, run, setup, tuning_session
+from hasten.session import Options, run, settlement, setup, tuning_session
 from hasten.session.recordings import open_prover
 from hasten.session.setup import open_runner
 from hasten.testing import LAPTOP, FakeScript, RecordingWatcher, plant, steady
@@ -103,7 +103,7 @@ def test_a_tuning_offers_it_to_levers_and_to_the_proof(workload, monkeypatch, tm
     monkeypatch.setattr("hasten.trials.process.best_isolation", lambda cwd: Isolation.NONE)
     monkeypatch.setattr(setup, "doctor", lambda python, patience_s: LAPTOP)
     monkeypatch.setattr(setup, "open_runner", opened)
-    monkeypatch.setattr(tuning_session, "open_prover", Prover)
+    monkeypatch.setattr(settlement, "open_prover", Prover)
     options = Options(budget_s=300.0, assumed=granted)
     tuning = tuning_session.TuningSession(
         workload, options, RecordingWatcher(), clock=script.clock

@@ -30,7 +30,7 @@ from hasten.records import (
 )
 from hasten.report.events import Events
 from hasten.report.evidence_table import State, state_of
-from hasten.session import Options, setup, tuning_session
+from hasten.session import Options, settlement, setup, tuning_session, watching
 from hasten.session.races import Races
 from hasten.testing import LAPTOP, FakeScript, RecordingWatcher, plant, steady
 from hasten.trials.process import Isolation
@@ -153,11 +153,11 @@ def tuned(monkeypatch, tmp_path):
             return Diagnosis(findings=findings)
 
         if findings:
-            monkeypatch.setattr(tuning_session, "examine", found)
+            monkeypatch.setattr(watching, "examine", found)
         monkeypatch.setattr(setup, "doctor", doctor)
         monkeypatch.setattr(setup, "open_runner", open_runner)
         prover = make_prover(script, slower_ratio=slower_ratio, rejected=rejected)
-        monkeypatch.setattr(tuning_session, "open_prover", prover)
+        monkeypatch.setattr(settlement, "open_prover", prover)
         view = RecordingWatcher()
         options = Options(
             budget_s=budget_s, first_s=first_s, training_s=training_s, applied=applied
@@ -351,12 +351,12 @@ def test_a_crash_in_the_confirmation_leaves_an_answer(tuned, monkeypatch) -> Non
 
 
 def test_a_crash_after_the_confirmation_leaves_what_was_confirmed(tuned, monkeypatch) -> None:
-    stock = tuning_session.observe
+    stock = settlement.observe
 
     def observe(runner, plan):
         return stock(runner, plan) if not plan.settings else crash()
 
-    monkeypatch.setattr(tuning_session, "observe", observe)
+    monkeypatch.setattr(settlement, "observe", observe)
     seen = tuned(600.0, step_s=0.1, start_s=2.0).tuning
     assert seen.speedup.is_gain
     assert seen.tuned is None

@@ -4,66 +4,36 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
-from statistics import median
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hasten import compare, search
-from hasten.errors import TRIAL_FAILURES, OutOfTime, Unprovable
-from hasten.lever import ScriptContext, discover
-from hasten.records import (
-    Cost,
-    Effect,
-    LeverReport,
-    Outcome,
-    Plan,
-    Profile,
-    Proof,
-    Reason,
-    Tuning,
-    Verdict,
-)
-from hasten.search.costs import LOOK_S, refuse_too_short
-from hasten.search.payback import blamed, passes_of, payback_of, savings, too_late, unpaid
+from hasten.errors import OutOfTime
+from hasten.lever import discover
+from hasten.records import Cost, Tuning
+from hasten.search.costs import refuse_too_short
 from hasten.session import setup
-from hasten.session.candidates import advice, find_candidates
-from hasten.session.examine import examine
-from hasten.session.journals import open_journal
+from hasten.session.decisions import Decisions
 from hasten.session.measured_costs import costs_of, first_costs
-from hasten.session.observe import observe, retimed, where
-from hasten.session.protection import refuse_ranks
-from hasten.session.races import LEAST_RATIO, Races, confirmed_race
-from hasten.session.recordings import open_prover
+from hasten.session.races import Races, confirmed_race
 from hasten.session.search_driver import SearchDriver
-from hasten.trials.blocks import filling
+from hasten.session.settlement import Answer, Settlement
+from hasten.session.watching import watch
 from hasten.trials.compiled_code import CompiledCode
 from hasten.trials.deadline import Deadline
 from hasten.units import times
-from hasten.verify.judge import Judge
-from hasten.verify.proof_runs import declared_effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.records import Diagnosis, Interval, LossEnvelope, Passes, Workload
+    from hasten.records import Machine, Plan, Workload
     from hasten.search.costs import Costs
-    from hasten.search.payback import Payback
     from hasten.session.options import Options, Watcher
+    from hasten.session.watching import Watched
     from hasten.trials.runner import TrialRunner
-    from hasten.verify.prover import Prover
-
-
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    """Why levers that were faster are not in the plan."""
-
-    reason: Reason | None
-    why: str
 
 
 class TuningSession:
-    """The state of one tuning; `tune` runs it once."""
+    """The time and the parts of one tuning; `tune` runs it once."""
 
     def __init__(
         self,
@@ -79,14 +49,6 @@ class TuningSession:
         self._clock = clock
         self._started_s = clock()
         self._deadline = Deadline(self._started_s + options.budget_s, clock=clock)
-        self._notes: list[str] = []
-        self._rows: list[LeverReport] = []
-        self._proof_launches_count = 0
-        self._envelope: LossEnvelope | None = None
-        self._diagnosis: Diagnosis | None = None
-        self._journal: search.Journal | None = None
-        self._surviving: Plan | None = None
-        self._proved: Proof | None = None
 
     def tune(self) -> Tuning:
         """Run it from the first launch to the last pair.
@@ -97,77 +59,40 @@ class TuningSession:
             KeyboardInterrupt: before there was anything to keep.
         """
         self._view.stage("machine", "reading what this job may use")
-        self._machine = setup.doctor(self._workload.python, patience_s=self._deadline.left_s)
+        machine = setup.doctor(self._workload.python, patience_s=self._deadline.left_s)
+        workload, options, view, deadline = (
+            self._workload, self._options, self._view, self._deadline,
+        )  # fmt: skip
         with (
-            CompiledCode() as self._code,
-            setup.open_runner(
-                self._workload, self._options, self._machine, self._code, deadline=self._deadline
-            ) as runner,
+            CompiledCode() as code,
+            setup.open_runner(workload, options, machine, code, deadline=deadline) as runner,
         ):
-            self._runner = runner
-            try:
-                journal = self._watch(runner)
-            except OutOfTime:
-                budget_s = self._options.budget_s
-                refuse_too_short(budget_s, self._spent_s(), first_costs(runner, self._spent_s()))
-                raise
-            return self._search(journal)
+            watched = self._watch(runner, machine)
+            self._runner, self._watched = runner, watched
+            self._decisions = Decisions(left_out=watched.left_out, rows=[*watched.left_out])
+            self._decisions.notes += watched.notes
+            self._races = Races(runner, options, view, clock=self._clock)
+            self._driver = SearchDriver(
+                watched.candidates, watched.journal, races=self._races, options=options, view=view,
+                costs=self._costs, spent_s=self._spent_s, note=self._decisions.notes.append,
+            )  # fmt: skip
+            self._settlement = Settlement(
+                workload, options, view, watched, runner=runner, races=self._races,
+                decisions=self._decisions, code=code, deadline=deadline, costs=self._costs,
+            )  # fmt: skip
+            return self._search()
 
-    def _watch(self, runner: TrialRunner) -> search.Journal:
-        """Watch the script as it is, and find what may be tried on it."""
-        self._view.stage("baseline", "starting the script as it is")
-        runner.children.trial(self._options.applied)
-        budget_s = self._options.budget_s
-        refuse_too_short(budget_s, self._spent_s(), first_costs(runner, self._spent_s()))
-        self._baseline = observe(runner, self._options.applied)
-        self._view.profiled(self._baseline)
-        self._view.known(where(self._baseline))
-        for note in runner.children.notes:
-            self._view.note(note)
-        seen, applied = self._baseline, self._options.applied
-        costs = costs_of(runner, seen, self._machine, baseline=applied, candidate=applied)
-        refuse_too_short(budget_s, self._spent_s(), costs)
-        self._diagnosis = examine(
-            runner, self._options.applied, self._baseline, self._machine, seconds=LOOK_S,
-            assumed=self._options.assumed,
-        )  # fmt: skip
-        self._view.found(self._diagnosis)
-        traits = runner.facts(self._options.applied).traits
-        refuse_ranks(traits.get("ranks.count", 1))
-        self._context = ScriptContext(
-            machine=self._machine, baseline=self._baseline, traits=traits,
-            assumed=self._options.assumed,
-        )  # fmt: skip
-        self._notes += advice(self._context)
-        self._races = Races(runner, self._options, self._view, clock=self._clock)
-        journal = open_journal(
-            self._workload, self._options, self._machine, torch=str(traits.get("torch"))
-        )
-        self._candidates, rows = find_candidates(
-            self._context, self._options, least_ratio=LEAST_RATIO,
-            begun=journal.begun, findings=self._diagnosis.findings,
-        )  # fmt: skip
-        self._rows = [*rows]
-        self._left_out = rows
-        if not self._candidates:
-            self._notes.append("No lever can reach 2% here: see why each was left out.")
-        self._journal = journal
-        # A closer look leaves marks: a large block that a probe frees makes glibc keep what the
-        # script frees, and this child would be faster than any run of the script.
-        runner.children.clear()
-        journal.settle(
-            search.SearchStarted(
-                settings={candidate.lever: candidate.settings for candidate in self._candidates},
-                named={k.lever: k.named_ratio for k in self._candidates if k.named_ratio},
+    def _watch(self, runner: TrialRunner, machine: Machine) -> Watched:
+        try:
+            return watch(
+                self._workload, self._options, self._view, runner, machine, spent_s=self._spent_s
             )
-        )
-        return journal
+        except OutOfTime:
+            costs = first_costs(runner, self._spent_s())
+            refuse_too_short(self._options.budget_s, self._spent_s(), costs)
+            raise
 
-    def _search(self, journal: search.Journal) -> Tuning:
-        self._driver = SearchDriver(
-            self._candidates, journal, races=self._races, options=self._options, view=self._view,
-            costs=self._costs, spent_s=self._spent_s, note=self._notes.append,
-        )  # fmt: skip
+    def _search(self) -> Tuning:
         self._driver.check_the_budget()
         try:
             if self._driver.best.settings or not self._driver.is_over:
@@ -179,14 +104,16 @@ class TuningSession:
             return self._stopped(interrupted=True)
         except OutOfTime:
             return self._stopped()
-        journal.forget()
+        self._watched.journal.forget()
         return result
 
     def _answer(self) -> Tuning:
         """Search, then prove and confirm what was found."""
         self._driver.run()
-        self._rows = [*self._left_out, *self._driver.rows()]
-        return self._settle(self._driver.best)
+        self._decisions.searched(self._driver.rows())
+        end_s = self._started_s + self._driver.end_s
+        found = self._settlement.settle(self._driver.best, end_s=end_s, spent_s=self._spent_s)
+        return self._result(found)
 
     def _better(self, first: Tuning) -> Tuning:
         """Go on from a first answer, which is kept unless a better one is confirmed in time."""
@@ -204,239 +131,56 @@ class TuningSession:
             return second
         return replace(first, cost=self._cost, races=self._driver.history)
 
-    def _settle(self, plan: Plan) -> Tuning:
-        """Prove and confirm a plan; where the gain is not seen again, the part that won alone."""
-        while plan.settings:
-            self._surviving = plan
-            plan, proof = self._prove(plan)
-            if not plan.settings:
-                return self._result(plan, proof)
-            self._proved = proof
-            seen = self._confirm(plan)
-            if isinstance(seen, _Lost):
-                rest, lost = self._proven_part(plan), seen
-            else:
-                training_s = self._options.training_s
-                payback, passes = self._payback(plan, seen.speedup), self._passes(plan, seen)
-                if why := too_late(payback, training_s):
-                    rest, lost = self._early_part(plan), _Lost(Reason.STARTS_LATE, why)
-                elif why := unpaid(passes):
-                    rest = plan.only(plan.differing(filling(plan)))
-                    lost = _Lost(Reason.FIRST_PASS, why)
-                else:
-                    whole = passes.whole if passes else seen.speedup
-                    self._notes += savings(payback, whole.mid_ratio, training_s, self._spent_s())
-                    return self._result(plan, proof, tuned=self._after(plan, seen), confirmed=seen)
-            self._decide(plan.differing(rest), Outcome.DROPPED, lost)
-            self._surviving, self._proved, plan = rest, None, rest
-        # Nothing helps; what the user set by hand is judged nevertheless.
-        return self._result(*self._prove(Plan()))
-
-    def _after(self, plan: Plan, seen: compare.Confirmation) -> Profile | None:
-        """Look at it under its plan, both with the times of the confirmation; None if cut short."""
-        statistics = self._runner.statistics
-        own, other = self._options.applied, self._options.with_applied(plan)
-        try:
-            tuned = observe(self._runner, other)
-        except (KeyboardInterrupt, OutOfTime, *TRIAL_FAILURES):
-            return None
-        before_s = [pair.baseline_s for pair in seen.pairs]
-        self._baseline = retimed(self._baseline, statistics, own, before_s)
-        return retimed(tuned, statistics, other, [pair.candidate_s for pair in seen.pairs])
-
     def _stopped(self, *, interrupted: bool = False) -> Tuning:
         """Keep the best so far, and say what it lacks; the journal stays for the next time."""
-        told = {row.lever for row in self._rows}
-        self._rows += [row for row in self._driver.rows(stopped=True) if row.lever not in told]
-        plan = self._driver.best if self._surviving is None else self._surviving
-        lacks = "neither proved nor" if self._proved is None else "proved, but not"
-        lost = self._journal is not None and self._journal.lost
-        on = "" if lost else " The same command goes on from here."
+        settlement = self._settlement
+        self._decisions.stopped(self._driver.rows(stopped=True))
+        plan = self._driver.best if settlement.surviving is None else settlement.surviving
+        lacks = "neither proved nor" if settlement.proved is None else "proved, but not"
+        on = "" if self._watched.journal.lost else " The same command goes on from here."
         why = "Interrupted" if interrupted else "The budget is spent"
         kept = f"the best so far is kept, {lacks} confirmed" if plan.settings else "no gain so far"
-        self._notes.append(f"{why}: {kept}.{on}")
-        seen = self._result(plan, self._proved or self._unproved(plan))
+        self._decisions.notes.append(f"{why}: {kept}.{on}")
+        proof = settlement.proved or settlement.unproved(plan)
+        seen = self._result(Answer(plan=plan, proof=proof, baseline=self._watched.baseline))
         return replace(seen, interrupted=interrupted, out_of_time=not interrupted)
-
-    def _unproved(self, plan: Plan) -> Proof:
-        return Proof(effect=declared_effect(self._options.with_applied(plan)))
-
-    # ---- the parts
-
-    def _prove(self, plan: Plan) -> tuple[Plan, Proof]:
-        """Return what the gates let through of a plan, and its proof."""
-        if not self._options.with_applied(plan).settings:
-            return plan, Proof(effect=Effect.EXACT)
-        from hasten.trials.process import best_isolation
-
-        self._runner.children.clear()
-        with open_prover(
-            self._workload,
-            isolation=best_isolation(self._workload.cwd),
-            step_s=self._baseline.step_s,
-            start_s=self._runner.starts.start_s,
-            patience_s=self._options.patience_s,
-            parameter_count=int(self._context.traits.get("model.parameter_count", 0)),
-            code=self._code,
-            at_once_count=1 if self._runner.pace.single_process else 2,
-            assumed=self._options.assumed,
-            deadline=self._deadline,
-        ) as prover:
-            judge = Judge(
-                partial(self._ask, prover),
-                self._is_in_time,
-                has_applied=bool(self._options.applied.settings),
-            )
-            try:
-                proof = judge.judge(plan)
-            except Unprovable as failure:
-                return self._give_up(plan, failure), self._unproved(Plan())
-            finally:
-                self._proof_launches_count += prover.launch_count
-                self._blame(plan, judge)
-        return judge.plan, proof
-
-    def _ask(self, prover: Prover, plan: Plan) -> Proof:
-        judged = self._options.with_applied(plan)
-        self._view.stage("proof", f"does the script learn the same under {judged}?")
-        proof = prover.prove(judged)
-        self._envelope = prover.envelope
-        return proof
-
-    def _blame(self, plan: Plan, judge: Judge) -> None:
-        """Say of each lever that had to go why, also where the user ends it in between."""
-        self._surviving = judge.plan
-        if judge.fails_alone:
-            lost = _Lost(None, f"{self._options.applied} fails alone")
-            self._decide(plan.differing(Plan()), Outcome.DROPPED, lost)
-            return
-        for lever, why in judge.rejected.items():
-            lost = _Lost(Reason.FAILED_GATE, f"faster, but {why}")
-            self._decide(frozenset({lever}), Outcome.REJECTED, lost)
-            self._view.known(f"rejected {lever}: {why}")
-
-    def _give_up(self, plan: Plan, failure: Unprovable) -> Plan:
-        """Leave every lever out where it is the script itself that cannot be recorded."""
-        lost = _Lost(Reason.UNPROVED, "faster, but not proved")
-        self._decide(plan.differing(Plan()), Outcome.DROPPED, lost)
-        faster = f"{plan} is faster, but nothing" if plan.settings else "Nothing"
-        self._notes.append(f"{faster} can be proved here: {failure}")
-        return Plan()
-
-    def _confirm(self, plan: Plan) -> compare.Confirmation | _Lost:
-        """Race the plan on fresh launches, and see its gain once more or lose it."""
-        self._view.stage("confirmation", f"fresh launches: the script against {plan}")
-        until_s = self._started_s + self._driver.end_s - self._costs(plan).observe_s
-        try:
-            seen = self._races.confirm(plan, until_s=until_s)
-        except TRIAL_FAILURES as failure:
-            self._runner.children.clear()
-            self._notes.append(f"On fresh launches {plan} was not raced: {failure.last_words}")
-            why = f"not raced on fresh launches: {failure.last_words}"
-            return _Lost(Reason.NOT_RACED_AGAIN, why)
-        if seen.verdict is not Verdict.WIN:
-            found = f"{times(seen.speedup.mid_ratio)}: no measurable gain"
-            self._notes.append(f"On fresh launches {plan} gave {found}.")
-            return _Lost(Reason.NOT_SEEN_AGAIN, "the gain was not seen on fresh launches")
-        if seen.stalls:
-            why = (
-                f"most steps are {times(seen.speedup.mid_ratio)} faster, but some stall: "
-                f"{times(seen.means_ratio)} on average"
-            )
-            self._notes.append(f"On fresh launches under {plan} {why}.")
-            return _Lost(Reason.STALLS, why)
-        return seen
-
-    def _proven_part(self, plan: Plan) -> Plan:
-        """Return the levers that won a race of their own; none if all did, or if it is late."""
-        kept = [row for row in self._rows if row.outcome is Outcome.KEPT]
-        won = frozenset(row.lever for row in kept if row.speedup and row.speedup.is_gain)
-        rest = plan.only(won)
-        return rest if rest != plan and self._is_in_time(rest) else Plan()
-
-    def _is_in_time(self, plan: Plan) -> bool:
-        """Return whether a plan can still be proved and confirmed."""
-        return self._costs(plan).answer_s <= self._deadline.left_s
-
-    def _payback(self, plan: Plan, speedup: Interval) -> Payback | None:
-        own, other = self._options.applied, self._options.with_applied(plan)
-        starts = self._runner.starts
-        return payback_of(
-            starts.later_s(own, other),
-            first_pass_s=starts.first_pass_s(own, other),
-            step_s=self._baseline.step_s,
-            speedup_ratio=speedup.mid_ratio,
-        )
-
-    def _early_part(self, plan: Plan) -> Plan:
-        """Return the levers that do not make the start late."""
-        other = self._options.with_applied(plan)
-        later_s = self._runner.starts.later_s(self._options.applied, other) or 0.0
-        late = blamed(plan, self._driver.history, later_s=later_s)
-        return plan.only(frozenset(name for name, _ in plan.settings) - late)
-
-    def _decide(self, levers: frozenset[str], outcome: Outcome, lost: _Lost) -> None:
-        self._rows = [
-            replace(row, outcome=outcome, why=lost.why, reason=lost.reason)
-            if row.lever in levers
-            else row
-            for row in self._rows
-        ]
-
-    # ---- small things
 
     def _costs(self, plan: Plan) -> Costs:
         """Return what the parts of this tuning take, with `plan` as the one that is proved."""
         return costs_of(
-            self._runner, self._baseline, self._machine, baseline=self._options.applied,
-            candidate=self._options.with_applied(plan), proved=plan,
+            self._runner, self._watched.baseline, self._watched.machine,
+            baseline=self._options.applied, candidate=self._options.with_applied(plan),
+            proved=plan,
         )  # fmt: skip
 
     @property
     def _cost(self) -> Cost:
-        launch_count = self._runner.children.launch_count + self._proof_launches_count
+        launch_count = self._runner.children.launch_count + self._settlement.launch_count
         return Cost(wall_s=self._spent_s(), launch_count=launch_count)
 
     def _spent_s(self) -> float:
         return self._clock() - self._started_s
 
-    def _result(
-        self,
-        plan: Plan,
-        proof: Proof,
-        *,
-        tuned: Profile | None = None,
-        confirmed: compare.Confirmation | None = None,
-    ) -> Tuning:
-        order = list(discover())
+    def _result(self, found: Answer) -> Tuning:
+        order, confirmed = list(discover()), found.confirmed
         return Tuning(
-            machine=self._machine,
+            machine=self._watched.machine,
             workload=self._workload,
-            baseline=self._baseline,
-            plan=self._options.with_applied(plan),
-            proof=proof,
+            baseline=found.baseline,
+            plan=self._options.with_applied(found.plan),
+            proof=found.proof,
             cost=self._cost,
-            tuned=tuned,
+            tuned=found.tuned,
             speedup=confirmed.speedup if confirmed else None,
             means_ratio=confirmed.means_ratio if confirmed else None,
             noise=self._races.noise,
-            levers=tuple(sorted(self._rows, key=lambda row: order.index(row.lever))),
-            notes=(*self._runner.children.notes, *self._notes),
-            envelope=self._envelope if proof.gates else None,
-            diagnosis=self._diagnosis,
-            races=self._journal.history if self._journal else (),
-            confirmed=confirmed_race(plan, confirmed) if confirmed else None,
-            traits=self._context.traits,
+            levers=tuple(sorted(self._decisions.rows, key=lambda row: order.index(row.lever))),
+            notes=(*self._runner.children.notes, *self._decisions.notes),
+            envelope=self._settlement.envelope if found.proof.gates else None,
+            diagnosis=self._watched.diagnosis,
+            races=self._watched.journal.history,
+            confirmed=confirmed_race(found.plan, confirmed) if confirmed else None,
+            traits=self._watched.context.traits,
             assumed=tuple(sorted(self._options.assumed)),
-            passes=self._passes(plan, confirmed) if confirmed else None,
+            passes=found.passes,
         )
-
-    def _passes(self, plan: Plan, seen: compare.Confirmation) -> Passes | None:
-        own, other = self._options.applied, self._options.with_applied(plan)
-        cost_s = median(pair.baseline_s for pair in seen.pairs)
-        return passes_of(
-            self._context.traits, seen.speedup, step_s=cost_s * self._baseline.sample_count,
-            longer_s=self._runner.starts.first_pass_s(own, other),
-            outside_s=self._runner.statistics.outside_s,
-            training_s=self._options.training_s, life_count=self._runner.pace.life_count,
-        )  # fmt: skip

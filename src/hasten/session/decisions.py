@@ -1,0 +1,61 @@
+"""What a tuning has decided so far about each lever, and what the user should hear of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from hasten.records import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hasten.records import LeverReport, Plan, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Why levers that were faster are not in the plan."""
+
+    reason: Reason | None
+    why: str
+
+
+@dataclass(slots=True)
+class Decisions:
+    """The rows of the report, and its notes.
+
+    Attributes:
+        left_out: rows of levers that are not tried.
+        rows: one for each lever that was decided about.
+        notes: sentences.
+    """
+
+    left_out: tuple[LeverReport, ...] = ()
+    rows: list[LeverReport] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def searched(self, rows: Sequence[LeverReport]) -> None:
+        """Take what a search says of the levers that it tried."""
+        self.rows = [*self.left_out, *rows]
+
+    def stopped(self, rows: Sequence[LeverReport]) -> None:
+        """Take what a search that was cut short says of levers that are not decided."""
+        decided = {row.lever for row in self.rows}
+        self.rows += [row for row in rows if row.lever not in decided]
+
+    def lose(self, levers: frozenset[str], outcome: Outcome, lost: Lost) -> None:
+        """Leave levers out that a search had kept."""
+        self.rows = [
+            replace(row, outcome=outcome, why=lost.why, reason=lost.reason)
+            if row.lever in levers
+            else row
+            for row in self.rows
+        ]
+
+    def won_alone(self, plan: Plan) -> Plan:
+        """Return the levers of a plan that won a race of their own; none if all of them did."""
+        kept = [row for row in self.rows if row.outcome is Outcome.KEPT]
+        won = frozenset(row.lever for row in kept if row.speedup and row.speedup.is_gain)
+        rest = plan.only(won)
+        return rest if rest != plan else plan.only(frozenset())

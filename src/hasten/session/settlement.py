@@ -1,0 +1,298 @@
+"""What a search has found is proved, and confirmed on fresh launches, before it is published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING
+
+from hasten.errors import TRIAL_FAILURES, OutOfTime, Unprovable
+from hasten.records import Effect, Outcome, Plan, Proof, Reason, Verdict
+from hasten.search.payback import blamed, passes_of, payback_of, savings, too_late, unpaid
+from hasten.session.decisions import Lost
+from hasten.session.observe import observe, retimed
+from hasten.session.recordings import open_prover
+from hasten.trials.blocks import filling
+from hasten.units import times
+from hasten.verify.judge import Judge
+from hasten.verify.prover import declared_effect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten import compare
+    from hasten.records import Interval, LossEnvelope, Passes, Profile, Workload
+    from hasten.search.costs import Costs
+    from hasten.search.payback import Payback
+    from hasten.session.decisions import Decisions
+    from hasten.session.options import Options, Watcher
+    from hasten.session.races import Races
+    from hasten.session.watching import Watched
+    from hasten.trials.compiled_code import CompiledCode
+    from hasten.trials.deadline import Deadline
+    from hasten.trials.runner import TrialRunner
+    from hasten.verify.prover import Prover
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What comes out of a tuning.
+
+    Attributes:
+        plan: what the search found, as far as it was proved and confirmed.
+        proof: of the plan, with what the user set by hand.
+        baseline: the profile of the script as it is, with times of the confirmation.
+        tuned: that under the plan; None where it was not looked at.
+        confirmed: the races on fresh launches; None where there were none.
+        passes: the gain of the whole training, where it is another than that of its steps.
+    """
+
+    plan: Plan
+    proof: Proof
+    baseline: Profile
+    tuned: Profile | None = None
+    confirmed: compare.Confirmation | None = None
+    passes: Passes | None = None
+
+
+class Settlement:
+    """Prove and confirm plans of one tuning.
+
+    Args:
+        workload: the user's command.
+        options: what the user asked for.
+        view: who looks on.
+        watched: the script as it is.
+        runner: where it runs.
+        races: confirm a plan.
+        decisions: what becomes of each lever.
+        code: what trials have compiled so far.
+        deadline: the end of the budget.
+        costs: what the proof and the confirmation of a plan take.
+
+    Attributes:
+        surviving: the plan that is not lost so far; None before there is one.
+        proved: its proof; None before there is one.
+        envelope: what a real run is held against.
+        launch_count: runs for proofs.
+    """
+
+    def __init__(
+        self, workload: Workload, options: Options, view: Watcher, watched: Watched, *,
+        runner: TrialRunner, races: Races, decisions: Decisions, code: CompiledCode,
+        deadline: Deadline, costs: Callable[[Plan], Costs],
+    ) -> None:  # fmt: skip
+        self.surviving: Plan | None = None
+        self.proved: Proof | None = None
+        self.envelope: LossEnvelope | None = None
+        self.launch_count = 0
+        self._workload = workload
+        self._options = options
+        self._view = view
+        self._watched = watched
+        self._runner = runner
+        self._races = races
+        self._decisions = decisions
+        self._code = code
+        self._deadline = deadline
+        self._costs = costs
+
+    def settle(self, plan: Plan, *, end_s: float, spent_s: Callable[[], float]) -> Answer:
+        """Prove and confirm a plan; where the gain is not seen again, the part that won alone.
+
+        Args:
+            plan: what the search found.
+            end_s: when an answer should be there, by the clock of the deadline.
+            spent_s: seconds of the budget so far.
+
+        Raises:
+            OutOfTime: the budget has ended.
+        """
+        while plan.settings:
+            self.surviving = plan
+            plan, proof = self._prove(plan)
+            if not plan.settings:
+                return self._answer(plan, proof)
+            self.proved = proof
+            seen = self._confirm(plan, end_s)
+            if not isinstance(seen, Lost):
+                payback, passes = self._payback(plan, seen.speedup), self._passes(plan, seen)
+                lost = self._unpaid(payback, passes)
+                if lost is None:
+                    whole, training_s = passes.whole if passes else seen.speedup, self._training_s
+                    notes = savings(payback, whole.mid_ratio, training_s, spent_s())
+                    self._decisions.notes += notes
+                    return self._confirmed(plan, proof, seen, passes)
+                seen = lost
+            rest = self._rest(plan, seen)
+            self._decisions.lose(plan.differing(rest), Outcome.DROPPED, seen)
+            self.surviving, self.proved, plan = rest, None, rest
+        # Nothing helps; what the user set by hand is judged nevertheless.
+        return self._answer(*self._prove(Plan()))
+
+    def unproved(self, plan: Plan) -> Proof:
+        """Return the proof of a plan that nobody has judged: what its levers say themselves."""
+        return Proof(effect=declared_effect(self._options.with_applied(plan)))
+
+    @property
+    def _training_s(self) -> float | None:
+        return self._options.training_s
+
+    def _answer(self, plan: Plan, proof: Proof) -> Answer:
+        return Answer(plan=plan, proof=proof, baseline=self._watched.baseline)
+
+    def _confirmed(
+        self, plan: Plan, proof: Proof, seen: compare.Confirmation, passes: Passes | None
+    ) -> Answer:
+        """Look at the script under its plan, both with the times of the confirmation."""
+        statistics, baseline = self._runner.statistics, self._watched.baseline
+        own, other = self._options.applied, self._options.with_applied(plan)
+        tuned = None
+        try:
+            tuned = observe(self._runner, other)
+        except (KeyboardInterrupt, OutOfTime, *TRIAL_FAILURES):
+            pass  # it is confirmed all the same
+        else:
+            candidates_s = [pair.candidate_s for pair in seen.pairs]
+            tuned = retimed(tuned, statistics, other, candidates_s)
+            before_s = [pair.baseline_s for pair in seen.pairs]
+            baseline = retimed(baseline, statistics, own, before_s)
+        return Answer(
+            plan=plan, proof=proof, baseline=baseline, tuned=tuned, confirmed=seen, passes=passes
+        )
+
+    # ---- the proof
+
+    def _prove(self, plan: Plan) -> tuple[Plan, Proof]:
+        """Return what the gates let through of a plan, and its proof."""
+        if not self._options.with_applied(plan).settings:
+            return plan, Proof(effect=Effect.EXACT)
+        from hasten.trials.process import best_isolation
+
+        self._runner.children.clear()
+        with open_prover(
+            self._workload,
+            isolation=best_isolation(self._workload.cwd),
+            step_s=self._watched.baseline.step_s,
+            start_s=self._runner.starts.start_s,
+            patience_s=self._options.patience_s,
+            parameter_count=int(self._watched.context.traits.get("model.parameter_count", 0)),
+            code=self._code,
+            at_once_count=1 if self._runner.pace.single_process else 2,
+            assumed=self._options.assumed,
+            deadline=self._deadline,
+        ) as prover:
+            judge = Judge(
+                partial(self._ask, prover),
+                self._is_in_time,
+                has_applied=bool(self._options.applied.settings),
+            )
+            try:
+                proof = judge.judge(plan)
+            except Unprovable as failure:
+                return self._give_up(plan, failure), self.unproved(Plan())
+            finally:
+                self.launch_count += prover.launch_count
+                self._blame(plan, judge)
+        return judge.plan, proof
+
+    def _ask(self, prover: Prover, plan: Plan) -> Proof:
+        judged = self._options.with_applied(plan)
+        self._view.stage("proof", f"does the script learn the same under {judged}?")
+        proof = prover.prove(judged)
+        self.envelope = prover.envelope
+        return proof
+
+    def _blame(self, plan: Plan, judge: Judge) -> None:
+        """Say of each lever that had to go why, also where the user ends it in between."""
+        self.surviving = judge.plan
+        if judge.fails_alone:
+            lost = Lost(None, f"{self._options.applied} fails alone")
+            self._decisions.lose(plan.differing(Plan()), Outcome.DROPPED, lost)
+            return
+        for lever, why in judge.rejected.items():
+            lost = Lost(Reason.FAILED_GATE, f"faster, but {why}")
+            self._decisions.lose(frozenset({lever}), Outcome.REJECTED, lost)
+            self._view.known(f"rejected {lever}: {why}")
+
+    def _give_up(self, plan: Plan, failure: Unprovable) -> Plan:
+        """Leave every lever out where it is the script itself that cannot be recorded."""
+        lost = Lost(Reason.UNPROVED, "faster, but not proved")
+        self._decisions.lose(plan.differing(Plan()), Outcome.DROPPED, lost)
+        faster = f"{plan} is faster, but nothing" if plan.settings else "Nothing"
+        self._decisions.notes.append(f"{faster} can be proved here: {failure}")
+        return Plan()
+
+    def _is_in_time(self, plan: Plan) -> bool:
+        """Return whether a plan can still be proved and confirmed."""
+        return self._costs(plan).answer_s <= self._deadline.left_s
+
+    # ---- the confirmation
+
+    def _confirm(self, plan: Plan, end_s: float) -> compare.Confirmation | Lost:
+        """Race the plan on fresh launches, and see its gain once more or lose it."""
+        self._view.stage("confirmation", f"fresh launches: the script against {plan}")
+        notes = self._decisions.notes
+        try:
+            seen = self._races.confirm(plan, until_s=end_s - self._costs(plan).observe_s)
+        except TRIAL_FAILURES as failure:
+            self._runner.children.clear()
+            notes.append(f"On fresh launches {plan} was not raced: {failure.last_words}")
+            why = f"not raced on fresh launches: {failure.last_words}"
+            return Lost(Reason.NOT_RACED_AGAIN, why)
+        if seen.verdict is not Verdict.WIN:
+            found = f"{times(seen.speedup.mid_ratio)}: no measurable gain"
+            notes.append(f"On fresh launches {plan} gave {found}.")
+            return Lost(Reason.NOT_SEEN_AGAIN, "the gain was not seen on fresh launches")
+        if seen.stalls:
+            why = (
+                f"most steps are {times(seen.speedup.mid_ratio)} faster, but some stall: "
+                f"{times(seen.means_ratio)} on average"
+            )
+            notes.append(f"On fresh launches under {plan} {why}.")
+            return Lost(Reason.STALLS, why)
+        return seen
+
+    def _unpaid(self, payback: Payback | None, passes: Passes | None) -> Lost | None:
+        """Return why what is faster is not worth its start or its first pass; None if it is."""
+        if why := too_late(payback, self._training_s):
+            return Lost(Reason.STARTS_LATE, why)
+        if why := unpaid(passes):
+            return Lost(Reason.FIRST_PASS, why)
+        return None
+
+    def _rest(self, plan: Plan, lost: Lost) -> Plan:
+        """Return what of a plan may hold where the whole does not."""
+        if lost.reason is Reason.STARTS_LATE:
+            own, other = self._options.applied, self._options.with_applied(plan)
+            later_s = self._runner.starts.later_s(own, other) or 0.0
+            late = blamed(plan, self._watched.journal.history, later_s=later_s)
+            return plan.only(frozenset(name for name, _ in plan.settings) - late)
+        if lost.reason is Reason.FIRST_PASS:
+            return plan.only(plan.differing(filling(plan)))
+        rest = self._decisions.won_alone(plan)
+        return rest if self._is_in_time(rest) else Plan()
+
+    def _payback(self, plan: Plan, speedup: Interval) -> Payback | None:
+        own, other = self._options.applied, self._options.with_applied(plan)
+        starts = self._runner.starts
+        return payback_of(
+            starts.later_s(own, other),
+            first_pass_s=starts.first_pass_s(own, other),
+            step_s=self._watched.baseline.step_s,
+            speedup_ratio=speedup.mid_ratio,
+        )
+
+    def _passes(self, plan: Plan, seen: compare.Confirmation) -> Passes | None:
+        own, other = self._options.applied, self._options.with_applied(plan)
+        cost_s = median(pair.baseline_s for pair in seen.pairs)
+        return passes_of(
+            self._watched.context.traits,
+            seen.speedup,
+            step_s=cost_s * self._watched.baseline.sample_count,
+            longer_s=self._runner.starts.first_pass_s(own, other),
+            outside_s=self._runner.statistics.outside_s,
+            training_s=self._training_s,
+            life_count=self._runner.pace.life_count,
+        )

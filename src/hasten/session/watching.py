@@ -1,0 +1,109 @@
+"""What a tuning knows of a script before it races anything: how it runs, and what may be tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hasten import search
+from hasten.lever import ScriptContext
+from hasten.search.costs import LOOK_S, refuse_too_short
+from hasten.session.candidates import advice, find_candidates
+from hasten.session.examine import examine
+from hasten.session.journals import open_journal
+from hasten.session.measured_costs import costs_of, first_costs
+from hasten.session.observe import observe, where
+from hasten.session.protection import refuse_ranks
+from hasten.session.races import LEAST_RATIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hasten.records import Diagnosis, LeverReport, Machine, Profile, Workload
+    from hasten.session.options import Options, Watcher
+    from hasten.trials.runner import TrialRunner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """A script as it is.
+
+    Attributes:
+        machine: where it runs.
+        baseline: its profile.
+        diagnosis: what makes it slow.
+        context: what levers are asked about.
+        candidates: what may be tried.
+        left_out: a row for each lever that may not.
+        journal: the races so far, of an earlier start of the same search.
+    """
+
+    machine: Machine
+    baseline: Profile
+    diagnosis: Diagnosis
+    context: ScriptContext
+    candidates: Sequence[search.Candidate]
+    left_out: tuple[LeverReport, ...]
+    journal: search.Journal
+
+    @property
+    def notes(self) -> list[str]:
+        """What levers have to say of it, and whether none can help."""
+        nothing = "No lever can reach 2% here: see why each was left out."
+        return [*advice(self.context), *(() if self.candidates else (nothing,))]
+
+
+def watch(
+    workload: Workload, options: Options, view: Watcher, runner: TrialRunner, machine: Machine,
+    *, spent_s: Callable[[], float],
+) -> Watched:  # fmt: skip
+    """Watch a script as it is, and find what may be tried on it.
+
+    Args:
+        workload: the user's command.
+        options: what the user asked for.
+        view: who looks on.
+        runner: where it runs.
+        machine: this machine.
+        spent_s: seconds of the budget so far.
+
+    Raises:
+        UsageError: the budget holds no answer, or the script trains in several processes.
+        OutOfTime: the budget has ended.
+    """
+    applied = options.applied
+    view.stage("baseline", "starting the script as it is")
+    runner.children.trial(applied)
+    refuse_too_short(options.budget_s, spent_s(), first_costs(runner, spent_s()))
+    baseline = observe(runner, applied)
+    view.profiled(baseline)
+    view.known(where(baseline))
+    for note in runner.children.notes:
+        view.note(note)
+    costs = costs_of(runner, baseline, machine, baseline=applied, candidate=applied)
+    refuse_too_short(options.budget_s, spent_s(), costs)
+    diagnosis = examine(runner, applied, baseline, machine, seconds=LOOK_S, assumed=options.assumed)
+    view.found(diagnosis)
+    traits = runner.facts(applied).traits
+    refuse_ranks(traits.get("ranks.count", 1))
+    context = ScriptContext(
+        machine=machine, baseline=baseline, traits=traits, assumed=options.assumed
+    )
+    journal = open_journal(workload, options, machine, torch=str(traits.get("torch")))
+    candidates, left_out = find_candidates(
+        context, options, least_ratio=LEAST_RATIO, begun=journal.begun,
+        findings=diagnosis.findings,
+    )  # fmt: skip
+    # A closer look leaves marks: a large block that a probe frees makes glibc keep what the
+    # script frees, and this child would be faster than any run of the script.
+    runner.children.clear()
+    journal.settle(
+        search.SearchStarted(
+            settings={candidate.lever: candidate.settings for candidate in candidates},
+            named={k.lever: k.named_ratio for k in candidates if k.named_ratio},
+        )
+    )
+    return Watched(
+        machine=machine, baseline=baseline, diagnosis=diagnosis, context=context,
+        candidates=candidates, left_out=left_out, journal=journal,
+    )  # fmt: skip
