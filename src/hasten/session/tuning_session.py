@@ -129,16 +129,14 @@ class TuningSession:
         )  # fmt: skip
         self._view.found(self._diagnosis)
         traits = runner.facts(self._options.applied).traits
-        refuse_ranks(traits.get("ranks.count", 1))
+        refuse_ranks(traits.rank_count)
         self._context = ScriptContext(
             machine=self._machine, baseline=self._baseline, traits=traits,
             assumed=self._options.assumed,
         )  # fmt: skip
         self._notes += advice(self._context)
         self._races = Races(runner, self._options, self._view, clock=self._clock)
-        journal = open_journal(
-            self._workload, self._options, self._machine, torch=str(traits.get("torch"))
-        )
+        journal = open_journal(self._workload, self._options, self._machine, torch=traits.torch)
         self._knobs, rows = find_knobs(
             self._context, self._options, least_ratio=LEAST_RATIO,
             begun=journal.begun, findings=self._diagnosis.findings,
@@ -275,7 +273,7 @@ class TuningSession:
             step_s=self._baseline.step_s,
             start_s=self._runner.start_s,
             patience_s=self._options.patience_s,
-            parameter_count=int(self._context.traits.get("model.parameter_count", 0)),
+            parameter_count=self._context.traits.model.parameter_count or 0,
             code=self._code,
             at_once_count=1 if self._runner.single_process else 2,
             assumed=self._options.assumed,

@@ -162,7 +162,7 @@ class TrialRunner:
     def facts(self, plan: Plan) -> TraitsRead:
         """Return what a child under `plan` says of itself."""
         found = self.trial(plan).ask(ReadTraits(), TraitsRead, self._patience_s)
-        self.cycle_count = int(found.traits["cycle_count"])
+        self.cycle_count = found.traits.cycle_count
         self.statistics.know_passes(found.traits)
         return found
 
