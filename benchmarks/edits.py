@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from figures import machine_line, ratio, ratio_cell
 
-from hasten.records import Entry, Plan, Workload
+from hasten.records import Entry, ModelTraits, Plan, Traits, Workload
 from hasten.report.edits import write_edits
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"
-CONVOLVED = {"model.conv": True, "model.conv_input_rank": 4}
+CONVOLVED = Traits(model=ModelTraits(has_conv2d=True, conv_input_dimension_count=4))
 
 
 class Case(NamedTuple):
@@ -42,7 +42,7 @@ class Case(NamedTuple):
     name: str
     argv: tuple[str, ...]
     plan: Mapping[str, Setting]
-    traits: Mapping[str, Setting]
+    traits: Traits
 
 
 CASES = (
@@ -56,13 +56,13 @@ CASES = (
         "digits.py",
         ("--epochs", "40"),
         {"fused_optimizer": True, "intra_op_threads": 1},
-        {},
+        Traits(),
     ),
     Case(
         "char_transformer.py",
         ("--epochs", "2"),
         {"fused_optimizer": True, "malloc_retention": True},
-        {},
+        Traits(),
     ),
 )
 PAGE = """\

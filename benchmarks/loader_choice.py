@@ -20,7 +20,16 @@ from loader_race import Failed, Living, TrialProcess, living
 from hasten import machine, search
 from hasten.lever import ScriptContext, discover
 from hasten.loader import worker_counts
-from hasten.records import Comparison, Interval, Phase, Plan, Profile, Verdict
+from hasten.records import (
+    Comparison,
+    Interval,
+    LoaderTraits,
+    Phase,
+    Plan,
+    Profile,
+    Traits,
+    Verdict,
+)
 from hasten.search import LEAST_RATIO
 
 if TYPE_CHECKING:
@@ -179,14 +188,15 @@ def context_of(facts: LoopFacts) -> ScriptContext:
         step_count=30,
         cores_ratio=(facts.fetch_cpu_s + facts.step_s) / step_s,
     )
-    traits = {
-        "loader.workers": 0,
-        "loader.map_style": True,
-        "loader.persistent": False,
-        "loader.fetch_s": facts.fetch_s,
-        "loader.fetch_cpu_ratio": min(1.0, facts.fetch_cpu_s / facts.fetch_s),
-    }
-    return ScriptContext(machine=machine.read(probe=lambda: None), baseline=profile, traits=traits)
+    loader = LoaderTraits(
+        worker_count=0,
+        is_map_style=True,
+        fetch_s=facts.fetch_s,
+        fetch_cpu_ratio=min(1.0, facts.fetch_cpu_s / facts.fetch_s),
+    )
+    return ScriptContext(
+        machine=machine.read(probe=lambda: None), baseline=profile, traits=Traits(loader=loader)
+    )
 
 
 def candidate_of(settings: tuple[int, ...]) -> search.Candidate:

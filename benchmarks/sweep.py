@@ -73,7 +73,7 @@ def sweep(
     facts = session.doctor(workload.python)
     with session.setup.open_runner(workload, options, facts) as bench:
         baseline = observe(bench, Plan())
-        traits = bench.facts(Plan())["traits"]
+        traits = bench.facts(Plan()).traits
         context = ScriptContext(machine=facts, baseline=baseline, traits=traits)
         knobs, _ = find_knobs(context, options, least_ratio=LEAST_RATIO, settled={})
         choices = [[0, *knob.settings[:settings_count]] for knob in knobs]

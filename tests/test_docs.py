@@ -5,7 +5,7 @@ import inspect
 import re
 import shlex
 import subprocess
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -17,7 +17,7 @@ import typer
 from hasten import cli, errors, lever, search
 from hasten.errors import HastenError
 from hasten.lever import Lever, ScriptContext
-from hasten.records import Phase
+from hasten.records import Phase, traits
 from hasten.report import document, plan_file
 from hasten.testing import LAPTOP, SERVER, sample_profile
 
@@ -229,6 +229,20 @@ def test_every_key_of_the_document_is_told():
     page = (ROOT / "docs" / "plan-file.md").read_text("utf-8")
     told = re.findall(r"^\| `(\w+)` \|.*\|.*\|.*\|.*\|$", page, re.MULTILINE)
     assert told == list(document.KEYS)
+
+
+# ---- the traits of add-a-lever.md
+
+
+def test_every_trait_is_told():
+    page = (ROOT / "docs" / "add-a-lever.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \|$", page, re.MULTILINE)
+    told = {name: re.findall(r"`(\w+)`", names) for name, names in rows}
+    kinds = [kind for kind in vars(traits).values() if isinstance(kind, type)]
+    assert told == {kind.__name__: [item.name for item in fields(kind)] for kind in kinds}
+    for kind in kinds:
+        described = re.findall(r"^    (\w+): ", inspect.getdoc(kind), re.MULTILINE)
+        assert described == told[kind.__name__]
 
 
 # ---- the lever of add-a-lever.md

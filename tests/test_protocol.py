@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_args
 
@@ -23,7 +23,17 @@ from hasten.protocol import (
     TraitsRead,
     Turn,
 )
-from hasten.records import Entry, Phase, Plan, Workload
+from hasten.records import (
+    CheckpointTraits,
+    Entry,
+    Phase,
+    Plan,
+    PrecisionTraits,
+    ProductSpeed,
+    Traits,
+    Workload,
+)
+from hasten.testing import fed
 from hasten.trials.process import Isolation
 from hasten.trials.trial_process import TrialProcess
 
@@ -60,10 +70,23 @@ for line in lines:
         step = [8] + [1_000] * PHASES
         say("TurnsRun", turns=[[step] * count for count in counted], usage={"cpu_s": 1.0})
     elif command["kind"] == "ReadTraits":
-        say("TraitsRead", traits={"threads": 2}, usage={}, unit="samples")
+        say("TraitsRead", traits={"thread_count": 2}, usage={}, unit="samples")
     else:
         say("CommandRefused", why="it is a fake")
 """
+
+
+TRAITS = replace(
+    fed(fetch_s=0.25, draws=True),
+    openmp_variables=("OMP_PLACES",),
+    precision=PrecisionTraits(inside=ProductSpeed(matmul_ratio=1.5)),
+    checkpoints=CheckpointTraits(each_s=(0.5, 0.75), period_s=60.0, period_step_count=600.0),
+)
+
+
+def told(**traits):
+    head = {"v": protocol.VERSION, "kind": "TraitsRead", "usage": {}, "unit": "samples"}
+    return head | traits
 
 
 def example(kind):
@@ -72,6 +95,7 @@ def example(kind):
         "plans": (PlanOrder(settings={"a": True, "b": 2}), PlanOrder(settings={}, replays=True)),
         "turns": (Turn(0, 1, 2, True), Turn(1, 0, 3, False)),
         "first_pass_s": [1.0, 0.5],
+        "traits": TRAITS,
     }
     made = {}
     for item in fields(kind):
@@ -97,6 +121,10 @@ def test_a_message_comes_out_as_it_went_in(kind) -> None:
         {"v": protocol.VERSION},
         {"v": protocol.VERSION, "kind": "Ended"},
         {"v": protocol.VERSION, "kind": "Ended", "step_count": 3, "mood": "good"},
+        told(),
+        told(traits={"loader.workers": 2}),
+        told(traits={"loader": {"worker_count": 2}}),
+        told(traits="good"),
     ],
 )
 def test_what_another_release_says_is_not_taken_for_ours(line) -> None:
@@ -143,7 +171,7 @@ def test_a_child_that_speaks_the_protocol_is_all_that_a_trial_needs(fake) -> Non
     assert turns[0][0].sample_count == 8
     assert turns[0][0].phase_ns[Phase.FORWARD] == 1_000
     assert usage == {"cpu_s": 1.0}
-    assert fake.ask(ReadTraits(), TraitsRead, 30).traits == {"threads": 2}
+    assert fake.ask(ReadTraits(), TraitsRead, 30).traits == Traits(thread_count=2)
     with pytest.raises(ChildLost, match="it is a fake"):
         fake.examine(2, timeout_s=30)
     with pytest.raises(TooFewSteps) as ended:

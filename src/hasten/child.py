@@ -292,7 +292,7 @@ def _trial(order: Order) -> None:
     turns = StepScheduler(watch, switch, talk)
     # Two children may start at once; where both compute, threads that spin starve each other.
     watch.live.start.before = turns.wait_for_go
-    turns.traits.about_data = engine.proofs.traits
+    turns.traits.about_data = engine.proofs.add
 
     def stepped(phases_ns: tuple[int, ...], sample_count: int) -> None:
         replay.stepped()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from hasten import levers
 from hasten.errors import PlanError, choice, shown
-from hasten.records import Assumption, Phase, Plan, Profile, Scope, Setting
+from hasten.records import Assumption, Phase, Plan, Profile, Scope, Setting, Traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,14 +44,13 @@ class ScriptContext:
     Attributes:
         machine: this machine.
         baseline: the profile of the untouched script, None where there is none yet.
-        traits: facts that the child saw, such as `loader.workers` (int), `model.conv` (bool),
-            `optimizer.name` (str), `threads` (int); a missing key is unknown.
+        traits: what the child saw of the script.
         assumed: the assumptions that the user granted, by name.
     """
 
     machine: Machine
     baseline: Profile | None = None
-    traits: Mapping[str, Setting] = field(default_factory=dict)
+    traits: Traits = field(default_factory=Traits)
     assumed: frozenset[str] = frozenset()
 
     def few_faults(self) -> str:
@@ -207,12 +206,12 @@ def _no_advice(context: ScriptContext) -> str:
     return ""
 
 
-def _never_redundant(setting: object, traits: Mapping[str, Setting]) -> str:
+def _never_redundant(setting: object, traits: Traits) -> str:
     return ""
 
 
-def _no_traits(setting: object) -> Mapping[str, Setting]:
-    return {}
+def _leave_traits(setting: object, traits: Traits) -> Traits:
+    return traits
 
 
 def _bfloat16(setting: object) -> float:
@@ -266,7 +265,8 @@ class Lever(Generic[S]):
             alone, None where nothing says; the report puts it beside what was measured.
         advice: one sentence that the user should hear of a script, whatever comes of the lever; the
             report prints it among its notes. Empty for none.
-        provides: the traits that a script has under a setting, such as `threads`.
+        provides: the traits of a script under a setting, such as its `thread_count`, given those
+            that it has without.
         redundant_with: why a setting would do nothing beside the traits that the others of a plan
             provide; empty where it would do something.
         probe: what the closer look tries of it by pairs of steps, None for nothing.
@@ -302,8 +302,8 @@ class Lever(Generic[S]):
     promising: Callable[[ScriptContext], bool] = _promising
     forecast: Callable[[ScriptContext, S], float | None] = _no_forecast
     advice: Callable[[ScriptContext], str] = _no_advice
-    provides: Callable[[S], Mapping[str, Setting]] = _no_traits
-    redundant_with: Callable[[S, Mapping[str, Setting]], str] = _never_redundant
+    provides: Callable[[S, Traits], Traits] = _leave_traits
+    redundant_with: Callable[[S, Traits], str] = _never_redundant
     probe: PairProbe | None = None
     epsilon_ratio: Callable[[S], float] = _bfloat16
     settle_count: int = 0
@@ -419,13 +419,12 @@ def lookup(plan: Plan) -> tuple[tuple[Lever[Any], Setting], ...]:
     return tuple((load(name), setting) for name, setting in plan.settings)
 
 
-def provided(plan: Plan) -> Mapping[str, Setting]:
+def provided(plan: Plan) -> Traits:
     """Return the traits that a script has by a plan, whose levers are known to be installed."""
-    return {
-        trait: value
-        for name, setting in plan.settings
-        for trait, value in load(name).provides(setting).items()
-    }
+    traits = Traits()
+    for name, setting in plan.settings:
+        traits = load(name).provides(setting, traits)
+    return traits
 
 
 def cure_of(finding: Finding, context: ScriptContext) -> str | None:

@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from hasten.records import Setting  # noqa: TC001  the same
+from hasten.records import Setting, Traits
+from hasten.records.codec import revive
 
-VERSION = 3
+VERSION = 4
 """Raised with every change of a message, so that two releases do not misunderstand each other."""
 
 
@@ -231,7 +232,7 @@ class TraitsRead:
     """What the script is like.
 
     Attributes:
-        traits: facts by name, for the levers.
+        traits: for the levers, the findings and the edits.
         usage: what the process has used so far.
         unit: what a step consumes: samples or tokens.
         compile_s: seconds that went into compiling.
@@ -239,7 +240,7 @@ class TraitsRead:
             ones, and those that the trial took in place of it.
     """
 
-    traits: Mapping[str, Any]
+    traits: Traits
     usage: Mapping[str, float]
     unit: str
     compile_s: float = 0.0
@@ -361,6 +362,8 @@ def decode(line: bytes) -> tuple[Message, int | None]:
     if kind == RunTurns.__name__:
         found["turns"] = tuple(Turn(*turn) for turn in found["turns"])
     try:
+        if kind == TraitsRead.__name__:
+            found["traits"] = revive(Traits, found["traits"])
         return _KINDS[kind](**found), pid
-    except TypeError as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"message {kind!r}: {error}") from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from math import exp
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,6 +20,7 @@ from hasten.records import (
     Budget,
     Comparison,
     Cpu,
+    LoaderTraits,
     Machine,
     Memory,
     Pair,
@@ -27,9 +28,9 @@ from hasten.records import (
     Plan,
     Pressure,
     Profile,
-    Setting,
     Step,
     Torch,
+    Traits,
     Verdict,
 )
 from hasten.session import Watcher
@@ -105,6 +106,15 @@ def periodic(sd_ratio: float = 0.02, *, period_count: int = 7, height_ratio: flo
         rng.gauss(0.0, sd_ratio) + (height_ratio if index % period_count == 0 else 0.0)
         for index in count()
     )
+
+
+def fed(**loader: Any) -> Traits:
+    """Return the traits of a script whose batches come from a loader, without workers by default.
+
+    >>> fed(pass_batch_count=50).pass_step_count
+    50
+    """
+    return Traits(loader=LoaderTraits(**{"worker_count": 0, "is_map_style": True, **loader}))
 
 
 def plant(patch: Any, levers: Mapping[str, Any]) -> None:
@@ -233,7 +243,7 @@ class FakeScript:
     first_pass_s: Callable[[Plan], float] = lambda plan: 0.0
     pass_count: int = 0
     pause_s: Callable[[Plan], float] = lambda plan: 0.0
-    traits: Mapping[str, Setting] = field(default_factory=dict)
+    traits: Traits = field(default_factory=Traits)
     phases: Callable[[Plan], Mapping[Phase, float]] | None = None
     noise: Noise = field(default_factory=lambda: steady(0.0))
     seed: int = 0
@@ -325,7 +335,7 @@ class FakeTrialProcess:
 
     def ask(self, command: Any, answer: Any, timeout_s: float | None = None) -> TraitsRead:
         """Answer with facts, whatever was asked."""
-        traits = {"cycle_count": max(1, self._ahead_count), **self.script.traits}
+        traits = replace(self.script.traits, cycle_count=max(1, self._ahead_count))
         first_s = self.script.first_pass_s(self._plans[0])
         return TraitsRead(traits=traits, usage={}, unit="samples", first_pass_s=(first_s, 0.0))
 

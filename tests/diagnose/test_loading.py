@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from hasten.diagnose import Case, discover
-from hasten.records import Phase, Profile, Step
+from hasten.records import Phase, Profile, Step, Traits
+from hasten.testing import fed
 
 ITEMS = """
 import io, os, sys, threading, time, types
@@ -228,19 +229,23 @@ def findings(machine, *, data_s=0.05, rest_s=0.05, cores_ratio=1.0, traits=None,
         cores_ratio=cores_ratio,
     )  # fmt: skip
     case = Case(
-        machine=machine, profile=profile, steps=(step,) * 20, traits=traits or {}, found=found or {}
+        machine=machine,
+        profile=profile,
+        steps=(step,) * 20,
+        traits=traits or Traits(),
+        found=found or {},
     )
     symptoms = [symptom for name, symptom in discover().items() if name in MINE]
     return {one.name: one for symptom in symptoms if (one := symptom.find(case)) is not None}
 
 
-MAIN = {"loader.workers": 0, "loader.map_style": True, "loader.fetch_s": 0.05}
+MAIN = fed(fetch_s=0.05)
 LOOK = {"loading.batch_s": 0.05, "loading.item_count": 8, "loading.collates_plainly": True}
 
 
 def test_nothing_is_said_of_a_loader_that_nobody_measured(machine_of) -> None:
     assert not findings(machine_of(8))
-    assert not findings(machine_of(8), traits={"loader.workers": 0, "loader.map_style": True})
+    assert not findings(machine_of(8), traits=fed())
 
 
 @pytest.mark.parametrize(
@@ -251,13 +256,13 @@ def test_a_python_that_starts_workers_anew_wants_a_guard(
     machine_of, version, count, guards
 ) -> None:
     facts = replace(machine_of(8), python_version=version)
-    traits = MAIN | {"loader.workers": count, "loader.fetch_s": 0.05 + 0.05 * count}
+    traits = fed(worker_count=count, fetch_s=0.05 + 0.05 * count)
     remedy = findings(facts, traits=traits)["few-workers"].remedy
     assert ("if __name__ == '__main__'" in remedy) == guards
 
 
 def test_what_needs_workers_is_told_where_they_are_to_go(machine_of) -> None:
-    traits = {"loader.workers": 2, "loader.map_style": True, "loader.fetch_s": 0.001}
+    traits = fed(worker_count=2, fetch_s=0.001)
     remedy = findings(machine_of(8), traits=traits)["idle-workers"].remedy
     for name in ("persistent_workers", "prefetch_factor", "timeout", "multiprocessing_context"):
         assert name in remedy
@@ -269,9 +274,9 @@ def test_a_full_machine_has_no_room_for_workers(machine_of) -> None:
 
 
 def test_more_workers_help_only_where_those_that_are_there_are_busy(machine_of) -> None:
-    busy = {"loader.workers": 2, "loader.map_style": True, "loader.fetch_s": 0.2}
+    busy = fed(worker_count=2, fetch_s=0.2)
     assert "num_workers=4" in findings(machine_of(8), traits=busy)["few-workers"].remedy
-    idle = busy | {"loader.fetch_s": 0.06}
+    idle = fed(worker_count=2, fetch_s=0.06)
     assert "few-workers" not in findings(machine_of(8), traits=idle)
 
 
@@ -283,7 +288,7 @@ def test_the_gain_of_workers_is_bounded_by_the_cores(machine_of) -> None:
 
 
 def test_surplus_workers_are_told_by_the_memory_that_they_hold(machine_of) -> None:
-    traits = {"loader.workers": 8, "loader.map_style": True, "loader.fetch_s": 0.01}
+    traits = fed(worker_count=8, fetch_s=0.01)
     held = {"loading.worker_bytes": 1e9}
     found = findings(machine_of(8), data_s=0.0001, traits=traits, found=held)["idle-workers"]
     assert found.share is None
@@ -293,7 +298,7 @@ def test_surplus_workers_are_told_by_the_memory_that_they_hold(machine_of) -> No
 
 
 def test_workers_whose_loop_never_waits_are_told_by_their_memory_alone(machine_of) -> None:
-    traits = {"loader.workers": 2, "loader.map_style": True, "loader.fetch_s": 0.01}
+    traits = fed(worker_count=2, fetch_s=0.01)
     held = {"loading.worker_bytes": 1e9}  # the one batch was read before the loop
     assert not findings(machine_of(8), data_s=0.0, traits=traits)
     found = findings(machine_of(8), data_s=0.0, traits=traits, found=held)["idle-workers"]
@@ -303,9 +308,9 @@ def test_workers_whose_loop_never_waits_are_told_by_their_memory_alone(machine_o
 
 def test_the_wait_for_idle_workers_is_not_charged_to_the_items(machine_of) -> None:
     seen = LOOK | {"loading.kinds": {"decode": 900, "lookup": 100}}
-    busy = {"loader.workers": 1, "loader.map_style": True, "loader.fetch_s": 0.09}
+    busy = fed(worker_count=1, fetch_s=0.09)
     assert "slow-decode" in findings(machine_of(8), traits=busy, found=seen)
-    idle = busy | {"loader.workers": 8}
+    idle = fed(worker_count=8, fetch_s=0.09)
     assert "slow-decode" not in findings(machine_of(8), traits=idle, found=seen)
 
 

@@ -7,7 +7,16 @@ import pytest
 
 from hasten.diagnose import Case, Symptom, diagnose
 from hasten.diagnose.families import compiling, loops, outside, parallel, pauses
-from hasten.records import Finding, HotLine, Phase, Place, Profile, Step
+from hasten.records import (
+    CheckpointTraits,
+    Finding,
+    HotLine,
+    Phase,
+    Place,
+    Profile,
+    Step,
+    Traits,
+)
 
 STEP_S = 0.1
 
@@ -119,10 +128,8 @@ def test_steps_that_go_on_compiling_are_found_by_their_share(case) -> None:
     [([0.5, 0.7], 6.0, True), ([0.05, 0.07], 6.0, False), ([0.5], 6.0, False)],
 )
 def test_checkpoints_are_weighed_against_their_period(case, seconds, period_s, is_found) -> None:
-    traits = {
-        "checkpoint.seconds": seconds, "checkpoint.period_s": period_s,
-        "checkpoint.period_step_count": 60.0,
-    }  # fmt: skip
+    written = CheckpointTraits(each_s=tuple(seconds), period_s=period_s, period_step_count=60.0)
+    traits = Traits(checkpoints=written)
     seen = find(replace(case, traits=traits), outside, "checkpoint-stall")
     assert (seen is not None) == is_found
     if seen is not None:

@@ -8,7 +8,16 @@ import pytest
 from hasten import machine
 from hasten.diagnose import Case, discover
 from hasten.diagnose.families.growth import sen_slope
-from hasten.records import Phase, Profile, Step
+from hasten.records import (
+    ModelTraits,
+    OptimizerTraits,
+    Phase,
+    PrecisionTraits,
+    ProductSpeed,
+    Profile,
+    Step,
+    Traits,
+)
 
 STEP_S = 0.1
 PHASES = {Phase.FORWARD: 0.04, Phase.BACKWARD: 0.04, Phase.OPTIMIZER: 0.02}
@@ -32,7 +41,8 @@ def case():
 
 def find(case, name, *, traits=None, steps=None, **found):
     told = {key.replace("__", "."): value for key, value in found.items()}
-    case = replace(case, traits=traits or {}, found={"operations.steps": WATCHED, **told})
+    found = {"operations.steps": WATCHED, **told}
+    case = replace(case, traits=traits or Traits(), found=found)
     return discover()[name].find(case if steps is None else replace(case, steps=tuple(steps)))
 
 
@@ -64,8 +74,8 @@ def test_a_model_of_doubles_gets_another_remedy(case) -> None:
         "operations__seconds": {"float64": [0.04, 0.04, 0.04]},
         "operations__speed_ratio": {"float64": 0.5},
     }
-    own = find(case, "float64", traits={"model.dtype": "float64"}, **known)
-    entering = find(case, "float64", traits={"model.dtype": "float32"}, **known)
+    own = find(case, "float64", traits=Traits(model=ModelTraits(dtype="float64")), **known)
+    entering = find(case, "float64", traits=Traits(model=ModelTraits(dtype="float32")), **known)
     assert "model.float()" in own.remedy
     assert "model.float()" not in entering.remedy
 
@@ -85,66 +95,68 @@ def test_few_bits_are_told_only_where_they_are_slower(case) -> None:
     slow = find(case, name, operations__speed_ratio={"bfloat16": 0.2}, **known)
     assert slow.share.mid_ratio == pytest.approx(0.5)
     assert not find(case, name, operations__speed_ratio={"bfloat16": 3.0}, **known)
-    on_card = {"model.device": "cuda"}
+    on_card = Traits(model=ModelTraits(device="cuda"))
     speeds = {"bfloat16": 0.2}
     assert not find(case, name, traits=on_card, operations__speed_ratio=speeds, **known)
 
 
 def test_tf32_is_told_on_a_card_that_has_it_and_a_script_that_does_not_use_it(case) -> None:
     known = {"operations__seconds": {"product.float32": [0.06] * 3}}
-    traits = {
-        "model.device": "cuda", "fp32.precision": "highest", "tf32_inside.matmul_ratio": 4.0,
-    }  # fmt: skip
-    found = find(case, "tf32-off", traits=traits, **known)
-    assert found.share.mid_ratio == pytest.approx(0.45)
-    for change in (
-        {"fp32.precision": "high"}, {"tf32_inside.matmul_ratio": 1.0}, {"model.device": "cpu"},
-    ):  # fmt: skip
-        assert not find(case, "tf32-off", traits=traits | change, **known)
+
+    def seen(device="cuda", matmul="highest", ratio=4.0):
+        precision = PrecisionTraits(matmul=matmul, inside=ProductSpeed(matmul_ratio=ratio))
+        traits = Traits(model=ModelTraits(device=device), precision=precision)
+        return find(case, "tf32-off", traits=traits, **known)
+
+    assert seen().share.mid_ratio == pytest.approx(0.45)
+    for change in ({"matmul": "high"}, {"ratio": 1.0}, {"device": "cpu"}):
+        assert not seen(**change)
 
 
 @pytest.mark.parametrize(
-    ("traits", "remedy"),
+    ("model", "remedy"),
     [
-        ({}, "the model and its images to memory_format=torch.channels_last."),
+        (ModelTraits(), "the model and its images to memory_format=torch.channels_last."),
         (
-            {"model.conv": True, "model.conv_input_rank": 4},
+            ModelTraits(has_conv2d=True, conv_input_dimension_count=4),
             "the model and its images to memory_format=torch.channels_last.",
         ),
         (
-            {"model.conv": False, "model.conv3d": True, "model.conv_input_rank": 5},
+            ModelTraits(has_conv3d=True, conv_input_dimension_count=5),
             "the model and its inputs to memory_format=torch.channels_last_3d.",
         ),
         (
-            {"model.conv": False, "model.conv3d": False, "model.conv_input_rank": 5},
+            ModelTraits(conv_input_dimension_count=5),
             "the model and its inputs to memory_format=torch.channels_last_3d.",
         ),
         # torch refuses the layout of images for waveforms and for clips.
         (
-            {"model.conv": True, "model.conv3d": False, "model.conv_input_rank": 2},
+            ModelTraits(has_conv2d=True, conv_input_dimension_count=2),
             "the model to memory_format=torch.channels_last.",
         ),
         (
-            {"model.conv": True, "model.conv3d": False, "model.conv_input_rank": 5},
+            ModelTraits(has_conv2d=True, conv_input_dimension_count=5),
             "the model to memory_format=torch.channels_last.",
         ),
         (
-            {"model.conv3d": True, "model.conv_input_rank": 0},
+            ModelTraits(has_conv3d=True, conv_input_dimension_count=0),
             "the model to memory_format=torch.channels_last_3d.",
         ),
     ],
 )
-def test_a_layout_is_advised_for_what_has_as_many_dimensions(case, traits, remedy) -> None:
+def test_a_layout_is_advised_for_what_has_as_many_dimensions(case, model, remedy) -> None:
     known = {"operations__seconds": {"convolution.float32": [0.05] * 3}}
+    traits = Traits(model=model)
     found = find(case, "slow-layout", traits=traits, operations__layout_s=[0.03] * 3, **known)
     assert found.remedy == f"Convert {remedy}"
 
 
 def test_convolutions_of_both_kinds_are_converted_each_by_itself(case) -> None:
+    both = ModelTraits(has_conv2d=True, has_conv3d=True, conv_input_dimension_count=5)
     found = find(
         case,
         "slow-layout",
-        traits={"model.conv": True, "model.conv3d": True, "model.conv_input_rank": 5},
+        traits=Traits(model=both),
         operations__seconds={"convolution.float32": [0.05] * 3},
         operations__layout_s=[0.03] * 3,
     )
@@ -183,7 +195,7 @@ def test_a_loop_of_the_optimizer_costs_its_phase_but_for_large_tensors(case) -> 
     found = find(
         case,
         "per-parameter-loops",
-        traits={"optimizer.name": "AdamW"},
+        traits=Traits(optimizer=OptimizerTraits(name="AdamW")),
         operations__loops=[loop(300, 60, in_optimizer=True)],
         operations__seconds={"large_update": [0.005] * 3},
         operations__optimizer_forms=["foreach", "fused"],
@@ -207,7 +219,7 @@ def test_an_optimizer_is_only_asked_for_what_it_takes(case, name, forms, words) 
     found = find(
         case,
         "per-parameter-loops",
-        traits={"optimizer.name": name},
+        traits=Traits(optimizer=OptimizerTraits(name=name)),
         operations__loops=[loop(300, 60, in_optimizer=True)],
         operations__seconds={"large_update": [0.005] * 3},
         **known,
@@ -245,20 +257,20 @@ def test_reports_are_counted_also_where_they_are_seldom(case, count, words) -> N
 
 
 def test_debug_modes_without_a_measured_cost_are_not_told_where_it_was_measured(case) -> None:
-    on = {"debug.anomaly_ratio": 1.0}
+    on = Traits(anomaly_ratio=1.0)
     cheap = {"operations__count": [10] * 3, "bookkeeping__traceback_s": [1e-5] * 30}
     dear = cheap | {"bookkeeping__traceback_s": [0.05] * 30}
     assert not find(case, "debug-mode", traits=on, **cheap)
     assert find(case, "debug-mode", traits=on, **dear).share.mid_ratio == pytest.approx(0.5)
-    assert not find(case, "debug-mode", traits={"debug.anomaly_ratio": 0.0}, **dear)
+    assert not find(case, "debug-mode", traits=Traits(anomaly_ratio=0.0), **dear)
 
 
 def test_a_profiler_costs_what_it_adds_to_each_operation(case) -> None:
     known = {"operations__count": [1000] * 3, "bookkeeping__recording_s": 5e-6}
-    found = find(case, "debug-mode", traits={"debug.profiler_ratio": 1.0}, **known)
+    found = find(case, "debug-mode", traits=Traits(profiler_ratio=1.0), **known)
     assert found.share.mid_ratio == pytest.approx(0.05)
     # One with a schedule looks at some steps, as its user wants.
-    assert not find(case, "debug-mode", traits={"debug.profiler_ratio": 0.2}, **known)
+    assert not find(case, "debug-mode", traits=Traits(profiler_ratio=0.2), **known)
 
 
 def test_a_batch_is_tiny_where_operations_cost_the_same_on_a_single_number(case) -> None:

@@ -8,7 +8,7 @@ from hasten.diagnose import Case, discover
 from hasten.instrument import openmp
 from hasten.instrument.examine.processors import Clocks
 from hasten.instrument.processes import throttle_files, throttled_s
-from hasten.records import Phase, Step
+from hasten.records import Phase, Step, Traits
 from hasten.testing import sample_profile
 
 STEPS_COUNT, STEP_S = 20, 0.1
@@ -71,7 +71,7 @@ while True:
 def told(machine_of):
     """Return what one symptom says of a made case with four cores."""
 
-    def tell(name, *, traits=None, budget=None, **found):
+    def tell(name, *, threads=4, budget=None, **found):
         facts = machine_of(4)
         facts = replace(facts, budget=replace(facts.budget, limited_by="cores", slurm_count=None))
         if budget:
@@ -81,7 +81,7 @@ def told(machine_of):
         case = Case(
             machine=facts,
             profile=PROFILE,
-            traits=traits or {"threads": 4},
+            traits=Traits(thread_count=threads),
             found=found,
             steps=steps,
         )
@@ -173,15 +173,14 @@ def test_small_operations_need_a_gain_that_others_cannot_explain(told) -> None:
 
 
 def test_too_many_threads_are_told_by_steps_with_fewer_or_by_waits(told) -> None:
-    many = {"threads": 16}
-    found = told("oversubscribed-threads", traits=many, **faster(2.0, 4))
+    found = told("oversubscribed-threads", threads=16, **faster(2.0, 4))
     assert found.share.mid_ratio == pytest.approx(0.5)
-    found = told("oversubscribed-threads", traits=many, **waiting(0.03, own=8.0, busy=2.0))
+    found = told("oversubscribed-threads", threads=16, **waiting(0.03, own=8.0, busy=2.0))
     assert found.share.mid_ratio == pytest.approx(0.3)
-    assert told("oversubscribed-threads", traits=many, **waiting(0.0, own=4.0)) is None
+    assert told("oversubscribed-threads", threads=16, **waiting(0.0, own=4.0)) is None
     assert told("oversubscribed-threads", **waiting(0.03, own=8.0)) is None
     unknown = {"limited_by": "unknown"}
-    assert told("oversubscribed-threads", traits=many, budget=unknown, **faster(2.0, 4)) is None
+    assert told("oversubscribed-threads", threads=16, budget=unknown, **faster(2.0, 4)) is None
 
 
 # ---- who has the CPUs
@@ -191,7 +190,7 @@ def test_waits_are_divided_between_own_threads_and_others(told) -> None:
     # 4 CPUs: own threads want 6, which is 2 too many; others have 2.
     both = waiting(0.02, own=6.0, busy=4.0)
     assert told("contended-machine", **both).share.mid_ratio == pytest.approx(0.1)
-    threads = told("oversubscribed-threads", traits={"threads": 8}, **both)
+    threads = told("oversubscribed-threads", threads=8, **both)
     assert threads.share.mid_ratio == pytest.approx(0.1)
 
 
@@ -325,11 +324,11 @@ def test_clock_rates_are_read_where_the_machine_tells_them(tmp_path) -> None:
 
 def test_ranks_with_a_thread_for_every_core_are_found(told) -> None:
     crowd = waiting(0.04, own=6.0, busy=4.0, ranks=2)
-    found = told("ranks-oversubscribed", traits={"threads": 4}, **crowd)
+    found = told("ranks-oversubscribed", threads=4, **crowd)
     assert found.share.mid_ratio == pytest.approx(0.4)
     assert "OMP_NUM_THREADS=2" in found.remedy
     assert told("contended-machine", **crowd) is None  # the others are ranks
-    assert told("ranks-oversubscribed", traits={"threads": 2}, **crowd) is None
+    assert told("ranks-oversubscribed", threads=2, **crowd) is None
     assert told("ranks-oversubscribed", **waiting(0.04, own=6.0)) is None
     assert told("ranks-oversubscribed", **waiting(0.0, own=2.0, ranks=2)) is None
 
@@ -342,7 +341,7 @@ def test_what_slurm_gives_a_task_is_not_divided_by_ranks(told) -> None:
 
 def test_one_thread_a_rank_is_found_where_more_are_faster(told) -> None:
     one = {
-        "traits": {"threads": 1},
+        "threads": 1,
         "processors__local_ranks_count": 2,
         "processors__omp_num_threads": "1",
     }

@@ -6,8 +6,8 @@ from hasten import machine
 from hasten.diagnose import Case, discover
 from hasten.instrument.examine.workers import busy_ratio, copied, spent
 from hasten.instrument.processes import CpuTurn, Mapped
-from hasten.records import Phase, Step
-from hasten.testing import sample_profile
+from hasten.records import Phase, Step, Traits
+from hasten.testing import fed, sample_profile
 
 STEPS_COUNT, STEP_S = 20, 0.1
 PROFILE = sample_profile({Phase.DATA: STEP_S}, step_count=STEPS_COUNT)
@@ -106,7 +106,7 @@ def told(machine_of):
         case = Case(
             machine=facts,
             profile=PROFILE,
-            traits=traits or {},
+            traits=traits or Traits(),
             found={"workers.each": list(each), **seen},
             steps=(Step(phase_ns={phase: int(STEP_S * 1e9)}),) * STEPS_COUNT,
         )
@@ -132,7 +132,7 @@ def test_pools_cost_what_the_workers_waited(told) -> None:
 def test_workers_on_fewer_cpus_than_there_are_of_either_are_found(told) -> None:
     pinned = [worker(cpus=(2,), busy_ratio=1.0)] * 2
     assert "sched_setaffinity" in told("worker-affinity", each=pinned).remedy
-    bound = {"openmp.variables": "OMP_WAIT_POLICY OMP_PROC_BIND"}
+    bound = Traits(openmp_variables=("OMP_WAIT_POLICY", "OMP_PROC_BIND"))
     found = told("worker-affinity", each=pinned, traits=bound)
     assert found.remedy == "Unset OMP_PROC_BIND."
     assert told("worker-affinity", each=pinned, affinity=1) is None  # the whole job is
@@ -151,20 +151,20 @@ def test_copies_are_told_where_memory_may_run_out(told) -> None:
     found = told("copy-on-write-growth", **grown, memory=little)
     assert "940.0 MiB" in found.message
     assert told("copy-on-write-growth", **grown, memory=much) is None
-    batches = {"loader.workers": 2, "cycle_count": 4, "loader.batch_bytes": 10 * MIB}
+    batches = replace(fed(worker_count=2, batch_bytes=10 * MIB), cycle_count=4)
     assert told("copy-on-write-growth", **grown, memory=little, traits=batches) is None
     assert told("copy-on-write-growth", each=[worker()], memory=little) is None
 
 
 def test_shared_memory_has_to_hold_the_batches_once_more(told) -> None:
-    batches = {"loader.workers": 2, "cycle_count": 4, "loader.batch_bytes": 10 * MIB}
+    batches = replace(fed(worker_count=2, batch_bytes=10 * MIB), cycle_count=4)
     docker = {"shm_bytes": 64 * MIB}
     found = told("shm-too-small", memory=docker, traits=batches, shm_free_bytes=24 * MIB)
     assert "24.0 MiB of 64.0 MiB" in found.message
     assert found.share is None
     assert told("shm-too-small", traits=batches, shm_free_bytes=50 * MIB) is None
     assert told("shm-too-small", traits=batches) is None
-    alone = {**batches, "loader.workers": 0}
+    alone = replace(batches, loader=fed(batch_bytes=10 * MIB).loader)
     assert told("shm-too-small", traits=alone, shm_free_bytes=MIB) is None
 
 

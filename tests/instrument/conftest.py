@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ class Trial:
     """What a trial showed: the steps of one turn, facts, a closer look, and all that it printed."""
 
     steps: list[Any]
-    facts: dict[str, Any]
+    facts: TraitsRead
     output: str
     turns: list[list[Any]] = field(default_factory=list)
     found: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ def attach(path: Path, *, turns, plan=None, python=sys.executable) -> Trial:
         arm.begin()
         seen, _ = arm.turns([Turn(*turn) for turn in turns], timeout_s=60)
         _, found = arm.examine(EXAMINED_COUNT, timeout_s=60)
-        facts = asdict(arm.ask(ReadTraits(), TraitsRead, 60))
+        facts = arm.ask(ReadTraits(), TraitsRead, 60)
         with pytest.raises(TooFewSteps):
             arm.turns([Turn(0, 0, 1 << 40, True)], timeout_s=60)
         arm._process.wait(30)

@@ -4,10 +4,12 @@ import pytest
 
 PROGRAM = r"""
 import json
+from dataclasses import asdict
 import torch
 from torch import nn
 from hasten.instrument.precision_probe import fewer_bits
 from hasten.instrument.model import ModelFacts
+from hasten.records import ProductSpeed, Traits
 
 facts = {}
 
@@ -32,7 +34,7 @@ def noted(*modules, kwargs=None):
     notes._is_timed = True
     for module in modules:
         notes.called(module, kwargs or {})
-    return notes.read()
+    return asdict(notes.add(Traits()))
 
 
 enter = torch.autocast.__enter__
@@ -47,27 +49,27 @@ facts["laid out"] = [
 facts["double"] = noted(nn.Linear(2, 2).double())
 facts["mixed"] = noted(nn.Linear(2, 2), nn.Linear(2, 2).bfloat16())
 facts["attention"] = [
-    noted(Model())["model.attention"],
-    noted(Model(), kwargs={"output_attentions": True})["model.attention"],
-    noted(nn.TransformerEncoderLayer(4, 2))["model.attention"],
+    noted(Model())["model"]["attention"],
+    noted(Model(), kwargs={"output_attentions": True})["model"]["attention"],
+    noted(nn.TransformerEncoderLayer(4, 2))["model"]["attention"],
 ]
 notes, model = ModelFacts(), Model()
 notes.called(model, {})
 model(torch.rand(2, 2))
 notes._is_timed = True
-facts["autocast"] = notes.read()
+facts["autocast"] = asdict(notes.add(Traits()))
 facts["entered as before"] = torch.autocast.__enter__ is enter
 
 state, words = torch.get_rng_state(), torch.get_float32_matmul_precision()
 torch.set_num_threads(1)
-facts["bits"] = fewer_bits("cpu")
-facts["other device"] = fewer_bits("mps")
+facts["bits"] = [asdict(speed) for speed in fewer_bits("cpu")]
+facts["other device"] = fewer_bits("mps") == 2 * (ProductSpeed(),)
 facts["untouched"] = [
     torch.equal(state, torch.get_rng_state()), words == torch.get_float32_matmul_precision(),
     getattr(torch.backends.mkldnn, "conv", None) is None
     or torch.backends.mkldnn.conv.fp32_precision in ("none", "ieee")]
 torch.set_float32_matmul_precision("high")
-facts["own precision"] = noted(nn.Linear(2, 2))["fp32.precision"]
+facts["own precision"] = noted(nn.Linear(2, 2))["precision"]["matmul"]
 """
 
 
@@ -78,47 +80,48 @@ def noted(gathered):
 
 @pytest.mark.child
 def test_every_root_of_the_script_counts(noted) -> None:
-    assert noted["images"]["model.conv"] is True
-    assert noted["images"]["model.conv3d"] is False
-    assert noted["images"]["model.parameter_count"] == 2
-    assert noted["volumes"]["model.conv3d"] is True
-    assert noted["volumes"]["model.conv"] is False
+    assert noted["images"]["model"]["has_conv2d"] is True
+    assert noted["images"]["model"]["has_conv3d"] is False
+    assert noted["images"]["model"]["parameter_count"] == 2
+    assert noted["volumes"]["model"]["has_conv3d"] is True
+    assert noted["volumes"]["model"]["has_conv2d"] is False
 
 
 @pytest.mark.child
 def test_sees_that_the_script_has_laid_its_kernels_out_itself(noted) -> None:
     """A kernel of one pixel is the same in both layouts and says nothing."""
-    told = [facts["model.channels_last"] for facts in noted["laid out"]]
+    told = [facts["model"]["has_channels_last"] for facts in noted["laid out"]]
     assert told == [False, True, False, True]
-    assert "model.channels_last" not in noted["images"]
+    assert noted["images"]["model"]["has_channels_last"] is None
 
 
 @pytest.mark.child
 def test_the_numbers_of_a_model_are_named(noted) -> None:
-    assert noted["images"]["model.dtype"] == "float32"
-    assert noted["images"]["model.device"] == "cpu"
-    assert noted["double"]["model.dtype"] == "float64"
-    assert noted["mixed"]["model.dtype"] == "mixed"
-    assert "model.dtype" not in noted["loss"]
+    assert noted["images"]["model"]["dtype"] == "float32"
+    assert noted["images"]["model"]["device"] == "cpu"
+    assert noted["double"]["model"]["dtype"] == "float64"
+    assert noted["mixed"]["model"]["dtype"] == "mixed"
+    assert noted["loss"]["model"]["dtype"] is None
     assert noted["own precision"] == "high"
 
 
 @pytest.mark.child
 def test_says_who_computes_attention(noted) -> None:
     assert noted["attention"] == ["eager", "weights", "MultiheadAttention"]
-    assert "model.attention" not in noted["images"]
+    assert noted["images"]["model"]["attention"] is None
 
 
 @pytest.mark.child
 def test_sees_an_autocast_inside_a_model_and_looks_no_longer(noted) -> None:
-    assert noted["autocast"]["script.autocast"] is True
-    assert "script.autocast" not in noted["images"]
+    assert noted["autocast"]["precision"]["uses_autocast"] is True
+    assert noted["images"]["precision"]["uses_autocast"] is False
     assert noted["entered as before"]
 
 
 @pytest.mark.child
 def test_the_probe_times_products_and_convolutions_and_leaves_no_trace(noted) -> None:
-    assert {"bf16.matmul_ratio", "bf16.conv_ratio"} <= noted["bits"].keys()
-    assert all(ratio > 0 for ratio in noted["bits"].values())
-    assert noted["other device"] == {}
+    tensors, inside = noted["bits"]
+    assert all(ratio > 0 for ratio in tensors.values())
+    assert all(ratio is None or ratio > 0 for ratio in inside.values())
+    assert noted["other device"]
     assert noted["untouched"] == [True] * 3

@@ -43,7 +43,7 @@ def test_nothing_is_known_of_a_device_that_is_not_the_cpu() -> None:
 
 
 def test_the_device_is_that_of_the_models() -> None:
-    seen = traits.Traits()
+    seen = traits.TraitsReader()
     assert seen.device == "cpu"
     seen.called(torch.nn.Linear(2, 2, device="meta"), (), {})
     assert seen.device == "meta"

@@ -58,7 +58,7 @@ def test_each_part_of_a_plain_loop_has_its_phase(name, trial) -> None:
 )
 def test_a_step_is_one_update_with_all_its_samples(name, count, unit, trial) -> None:
     assert [step.sample_count for step in trial(name).steps] == [count] * 6
-    assert trial(name).facts["unit"] == unit
+    assert trial(name).facts.unit == unit
 
 
 def test_two_optimizers_make_one_step_together(trial) -> None:
@@ -80,7 +80,7 @@ def test_a_saved_checkpoint_is_no_part_of_a_step(trial) -> None:
 
 def test_only_calls_from_the_script_are_roots(trial) -> None:
     counted = 10 * 16 + 16 + 16 * 3 + 3
-    assert trial("plain").facts["traits"]["model.parameter_count"] == counted
+    assert trial("plain").facts.traits.model.parameter_count == counted
 
 
 def test_transforms_that_are_modules_are_data(trial) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from hasten.instrument.setting_signs import CollectorClock, denormal_ratio
-from hasten.instrument.traits import Traits
+from hasten.instrument.traits import TraitsReader
 
 
 @pytest.fixture
@@ -62,45 +62,45 @@ def test_large_tensors_are_sampled_over_their_whole_length() -> None:
 
 def test_nothing_is_said_of_numbers_that_nobody_updates() -> None:
     assert denormal_ratio(WeakSet()) is None
-    assert "numbers.denormal_ratio" not in Traits().read()
+    assert TraitsReader().read().denormal_ratio is None
 
 
 @pytest.fixture
-def traits():
-    traits = Traits()
+def reader():
+    reader = TraitsReader()
     before = list(gc.callbacks)
-    yield traits
+    yield reader
     gc.callbacks[:] = before
 
 
-def train(traits, model, batches):
+def train(reader, model, batches):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for batch in batches:
-        traits.called(model, (batch,), {})
-        traits.backward(None)
-        traits.steps(optimizer)
-        traits.ended()
+        reader.called(model, (batch,), {})
+        reader.backward(None)
+        reader.steps(optimizer)
+        reader.ended()
 
 
-def test_a_child_tells_of_collections_and_debug_modes(traits) -> None:
-    train(traits, nn.Linear(4, 4), [torch.ones(2, 3), torch.ones(2, 3), torch.ones(1, 3)])
-    found = traits.read()
-    assert found["gc.step_s"] >= 0
-    assert found["gc.enabled"]
-    assert found["debug.anomaly_ratio"] == found["debug.profiler_ratio"] == 0
+def test_a_child_tells_of_collections_and_debug_modes(reader) -> None:
+    train(reader, nn.Linear(4, 4), [torch.ones(2, 3), torch.ones(2, 3), torch.ones(1, 3)])
+    found = reader.read()
+    assert found.collector.step_s >= 0
+    assert found.collector.is_enabled
+    assert found.anomaly_ratio == found.profiler_ratio == 0
 
 
-def test_a_child_tells_the_dimensions_of_what_is_convolved(traits) -> None:
-    train(traits, nn.Sequential(nn.Flatten(), nn.Linear(4, 4)), [torch.ones(2, 4)])
-    assert "model.conv_input_rank" not in traits.read()
-    train(traits, nn.Sequential(nn.Conv2d(1, 1, 1)), [torch.ones(1, 1, 2, 2)])
-    assert traits.read()["model.conv_input_rank"] == 4
-    train(traits, nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 1, 1)), [torch.ones(1, 4)])
-    assert traits.read()["model.conv_input_rank"] == 0
+def test_a_child_tells_the_dimensions_of_what_is_convolved(reader) -> None:
+    train(reader, nn.Sequential(nn.Flatten(), nn.Linear(4, 4)), [torch.ones(2, 4)])
+    assert reader.read().model.conv_input_dimension_count is None
+    train(reader, nn.Sequential(nn.Conv2d(1, 1, 1)), [torch.ones(1, 1, 2, 2)])
+    assert reader.read().model.conv_input_dimension_count == 4
+    train(reader, nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 1, 1)), [torch.ones(1, 4)])
+    assert reader.read().model.conv_input_dimension_count == 0
 
 
-def test_a_child_tells_how_often_a_debug_mode_was_on(traits) -> None:
+def test_a_child_tells_how_often_a_debug_mode_was_on(reader) -> None:
     with pytest.warns(UserWarning, match="Anomaly"), torch.autograd.detect_anomaly():
-        train(traits, nn.Linear(1, 1), [torch.ones(1, 1)])
-    train(traits, nn.Linear(1, 1), [torch.ones(1, 1)] * 3)
-    assert traits.read()["debug.anomaly_ratio"] == 0.25
+        train(reader, nn.Linear(1, 1), [torch.ones(1, 1)])
+    train(reader, nn.Linear(1, 1), [torch.ones(1, 1)] * 3)
+    assert reader.read().anomaly_ratio == 0.25

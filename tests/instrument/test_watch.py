@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from hasten.instrument import Watch
-from hasten.instrument.traits import Traits
+from hasten.instrument.traits import TraitsReader
 from hasten.instrument.ledger import INDEX
 from hasten.records import Phase
 
@@ -22,7 +22,7 @@ def watched(script, **options):
     watch.on_step = lambda phases_ns, count: ends.append(count)
     watch.live.on_optimizer(lambda optimizer: applied.append(type(optimizer).__name__))
     watch.live.on_root(lambda module: applied.append(type(module).__name__))
-    watch.observers.append(Traits())
+    watch.observers.append(TraitsReader())
     watch.install()
     try:
         found = script(watch, ends)

@@ -6,45 +6,59 @@ from pathlib import Path
 import pytest
 
 from hasten.lever import ScriptContext, discover
+from hasten.records import (
+    CollectorTraits,
+    CompilerTraits,
+    LoaderTraits,
+    ModelTraits,
+    OptimizerTraits,
+    PrecisionTraits,
+    ProductSpeed,
+    Traits,
+)
 from hasten.testing import LAPTOP, SERVER, sample_profile
 
 TRAITS = {
-    "nothing": {},
-    "images": {
-        "model.conv": True, "optimizer.name": "SGD", "optimizer.fused": False, "threads": 4,
-        "loader.workers": 0, "loader.map_style": True, "loader.persistent": False,
-        "model.dtype": "float32", "model.device": "cpu", "fp32.precision": "highest",
-        "bf16.matmul_ratio": 1.9, "bf16.conv_ratio": 1.4, "bf16_inside.matmul_ratio": 1.6,
-    },
-    "text": {
-        "model.conv": False, "optimizer.name": "AdamW", "optimizer.fused": True, "threads": 64,
-        "interop_threads": 64, "interop_started_count": 64,
-        "loader.workers": 2, "loader.map_style": False, "loader.persistent": False,
-        "model.dtype": "bfloat16", "model.device": "cuda", "model.attention": "eager",
-    },
-    "dropout": {
-        "optimizer.name": "SGD", "loader.workers": 0, "loader.map_style": True,
-        "loader.persistent": False, "loader.draws": True, "loop.draws": True, "threads": 4,
-    },
-    "by hand": {"model.conv": False, "threads": 1},
-    "compiler": {
-        "model.parameter_count": 1000, "compile.cxx": "g++", "compile.triton": False,
-        "compile.refused": "",
-    },
-    "kept": {
-        "optimizer.name": "RMSprop", "loader.workers": 2, "loader.map_style": True,
-        "loader.persistent": True, "threads": 16,
-    },
-    "many objects": {"gc.step_s": 0.02, "gc.enabled": True, "gc.threshold_count": 700},
-    "decayed": {"numbers.denormal_ratio": 0.02, "memory.huge_pages": "madvise"},
-    "lengths": {"preloaded": ""},
-    "keeping": {
-        "optimizer.name": "RMSprop", "optimizer.foreach": False, "clip.idle_ratio": 0.9,
-        "average.loop": True, "compile.cxx": "g++", "model.parameter_count": 20_000_000,
-    },
-    "clipping": {
-        "optimizer.name": "Adam", "optimizer.foreach": True, "clip.idle_ratio": 0.0,
-    },
+    "nothing": Traits(),
+    "images": Traits(
+        model=ModelTraits(has_conv2d=True, dtype="float32", device="cpu"),
+        optimizer=OptimizerTraits(name="SGD"),
+        loader=LoaderTraits(worker_count=0, is_map_style=True),
+        precision=PrecisionTraits(
+            matmul="highest", bf16=ProductSpeed(matmul_ratio=1.9, conv_ratio=1.4),
+            inside=ProductSpeed(matmul_ratio=1.6),
+        ),
+        thread_count=4,
+    ),
+    "text": Traits(
+        model=ModelTraits(dtype="bfloat16", device="cuda", attention="eager"),
+        optimizer=OptimizerTraits(name="AdamW", is_fused=True),
+        loader=LoaderTraits(worker_count=2, is_map_style=False),
+        thread_count=64, interop_thread_count=64, interop_started_count=64,
+    ),
+    "dropout": Traits(
+        optimizer=OptimizerTraits(name="SGD"),
+        loader=LoaderTraits(worker_count=0, is_map_style=True, draws=True),
+        loop_draws=True, thread_count=4,
+    ),
+    "by hand": Traits(thread_count=1),
+    "compiler": Traits(
+        model=ModelTraits(parameter_count=1000), compiler=CompilerTraits(cxx="g++"),
+    ),
+    "kept": Traits(
+        optimizer=OptimizerTraits(name="RMSprop"),
+        loader=LoaderTraits(worker_count=2, is_map_style=True, is_persistent=True),
+        thread_count=16,
+    ),
+    "many objects": Traits(collector=CollectorTraits(step_s=0.02, threshold_count=700)),
+    "decayed": Traits(denormal_ratio=0.02, huge_pages="madvise"),
+    "keeping": Traits(
+        model=ModelTraits(parameter_count=20_000_000), compiler=CompilerTraits(cxx="g++"),
+        optimizer=OptimizerTraits(name="RMSprop"), idle_clip_ratio=0.9, averages_by_loop=True,
+    ),
+    "clipping": Traits(
+        optimizer=OptimizerTraits(name="Adam", is_foreach=True), idle_clip_ratio=0.0,
+    ),
 }  # fmt: skip
 
 HEAD = r"""

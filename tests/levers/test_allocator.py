@@ -10,12 +10,12 @@ import pytest
 from hasten.lever import ScriptContext
 from hasten.levers.allocator import LEVER, find
 from hasten.protocol import Mode
-from hasten.records import Plan
+from hasten.records import Plan, Traits
 from hasten.testing import LAPTOP
 from hasten.trials.child_environment import environment
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="preloading is tested on Linux")
-HERE = ScriptContext(machine=LAPTOP, traits={"preloaded": ""})
+HERE = ScriptContext(machine=LAPTOP, traits=Traits(preloaded=""))
 
 
 def mapped(name: str) -> Path:
@@ -47,9 +47,8 @@ def test_a_file_for_another_processor_is_no_library(prefix, monkeypatch) -> None
 
 
 def test_leaves_an_allocator_of_the_users_own(prefix) -> None:
-    own = ScriptContext(
-        machine=LAPTOP, traits={"preloaded": "/x/libother.so:/opt/libmimalloc.so.2"}
-    )
+    seen = Traits(preloaded="/x/libother.so:/opt/libmimalloc.so.2")
+    own = ScriptContext(machine=LAPTOP, traits=seen)
     assert LEVER.settings(own) == ()
     assert LEVER.why_not(own) == "the script runs under libmimalloc.so.2 already"
 

@@ -1,39 +1,42 @@
 """autocast: bfloat16 inside root calls with gradients, float32 everywhere else."""
 
+from dataclasses import replace
+
 import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.autocast import LEVER
+from hasten.records import ModelTraits, PrecisionTraits, ProductSpeed, Traits
 from hasten.testing import LAPTOP, SERVER
 
-FAST = {
-    "model.dtype": "float32", "model.device": "cpu", "bf16.matmul_ratio": 1.9,
-    "bf16.conv_ratio": 0.8,
-}  # fmt: skip
+FAST = ProductSpeed(matmul_ratio=1.9, conv_ratio=0.8)
 
 
-def context(machine=SERVER, **traits):
-    told = {name.replace("__", "."): value for name, value in traits.items()}
-    return ScriptContext(machine=machine, traits={**FAST, **told})
+def context(machine=SERVER, *, speed=FAST, uses_autocast=False, **model):
+    traits = Traits(
+        model=ModelTraits(**{"dtype": "float32", "device": "cpu"} | model),
+        precision=PrecisionTraits(uses_autocast=uses_autocast, bf16=speed),
+    )
+    return ScriptContext(machine=machine, traits=traits)
 
 
 def test_is_offered_where_the_cpu_has_units_and_they_were_faster() -> None:
     assert LEVER.settings(context()) == ("bfloat16",)
     assert LEVER.settings(context(LAPTOP)) == ()
-    assert LEVER.settings(context(bf16__matmul_ratio=1.1)) == ()
-    assert LEVER.settings(context(LAPTOP, model__device="cuda")) == ("bfloat16",)
+    assert LEVER.settings(context(speed=replace(FAST, matmul_ratio=1.1))) == ()
+    assert LEVER.settings(context(LAPTOP, device="cuda")) == ("bfloat16",)
 
 
 def test_the_speed_of_convolutions_counts_where_the_model_has_some() -> None:
-    traits = {"bf16__matmul_ratio": 0.5, "bf16__conv_ratio": 1.6}
-    assert LEVER.settings(context(**traits)) == ()
-    assert LEVER.settings(context(**traits, model__conv=True)) == ("bfloat16",)
+    speed = ProductSpeed(matmul_ratio=0.5, conv_ratio=1.6)
+    assert LEVER.settings(context(speed=speed)) == ()
+    assert LEVER.settings(context(speed=speed, has_conv2d=True)) == ("bfloat16",)
 
 
 def test_says_by_how_much_bf16_is_slower_and_why() -> None:
-    said = LEVER.why_not(context(LAPTOP, bf16__matmul_ratio=1 / 93))
+    said = LEVER.why_not(context(LAPTOP, speed=replace(FAST, matmul_ratio=1 / 93)))
     assert said == "bf16 is 93x slower than fp32 here: the CPU has no hardware for it"
-    assert LEVER.why_not(context(bf16__matmul_ratio=1.05)) == (
+    assert LEVER.why_not(context(speed=replace(FAST, matmul_ratio=1.05))) == (
         "bf16 is only 1.05x faster than fp32 here"
     )
 
@@ -41,9 +44,9 @@ def test_says_by_how_much_bf16_is_slower_and_why() -> None:
 @pytest.mark.parametrize(
     ("traits", "why"),
     [
-        ({"script__autocast": True}, "the script uses autocast itself"),
-        ({"model__dtype": "mixed"}, "the numbers of the model are mixed, not float32"),
-        ({"model__dtype": None}, "no call of a model with weights was seen"),
+        ({"uses_autocast": True}, "the script uses autocast itself"),
+        ({"dtype": "mixed"}, "the numbers of the model are mixed, not float32"),
+        ({"dtype": None}, "no call of a model with weights was seen"),
     ],
 )
 def test_leaves_alone_what_has_its_own_precision(traits, why) -> None:

@@ -4,36 +4,37 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
-from hasten.instrument.traits import Traits
+from hasten.instrument.traits import TraitsReader
 from hasten.lever import ScriptContext
 from hasten.levers.batched_fetch import LEVER, OFFERS, apply
-from hasten.testing import LAPTOP
+from hasten.records import Traits
+from hasten.testing import LAPTOP, fed
 
 
-def context(**traits):
-    return ScriptContext(machine=LAPTOP, traits={f"loader.{name}": v for name, v in traits.items()})
+def context(traits):
+    return ScriptContext(machine=LAPTOP, traits=traits)
 
 
 @pytest.mark.parametrize("dataset", ["TensorDataset", "StackDataset", "Tensor"])
 def test_is_tried_for_tables_in_memory(dataset) -> None:
-    assert LEVER.settings(context(map_style=True, dataset=dataset)) == (True,)
+    assert LEVER.settings(context(fed(dataset=dataset))) == (True,)
 
 
 def test_is_tried_where_the_dataset_is_unknown() -> None:
-    assert LEVER.settings(context(map_style=True)) == (True,)
+    assert LEVER.settings(context(fed())) == (True,)
 
 
 @pytest.mark.parametrize(
     ("traits", "why"),
     [
-        ({}, "no DataLoader"),
-        ({"map_style": False}, "iterable"),
-        ({"map_style": True, "dataset": "ImageFolder"}, "code of ImageFolder"),
+        (Traits(), "no DataLoader"),
+        (fed(is_map_style=False), "iterable"),
+        (fed(dataset="ImageFolder"), "code of ImageFolder"),
     ],
 )
 def test_says_why_there_is_nothing_to_try(traits, why) -> None:
-    assert LEVER.settings(context(**traits)) == ()
-    assert why in LEVER.why_not(context(**traits))
+    assert LEVER.settings(context(traits)) == ()
+    assert why in LEVER.why_not(context(traits))
 
 
 class Picky(Subset):
@@ -89,9 +90,9 @@ for name, switches in {
     ],
 )
 def test_a_child_tells_which_dataset_lies_below_the_views_of_torch(views, name) -> None:
-    traits = Traits()
-    traits.loaded(iter(DataLoader(views(TensorDataset(torch.ones(2))))), None)
-    assert traits.found["loader.dataset"] == name
+    reader = TraitsReader()
+    reader.loaded(iter(DataLoader(views(TensorDataset(torch.ones(2))))), None)
+    assert reader.found.loader.dataset == name
 
 
 @pytest.mark.child

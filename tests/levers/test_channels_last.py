@@ -4,28 +4,29 @@ import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.channels_last import LEVER
+from hasten.records import CompilerTraits, ModelTraits, Traits
 from hasten.testing import LAPTOP
 
 
-def context(**traits):
-    told = {name.replace("__", "."): value for name, value in traits.items()}
-    return ScriptContext(machine=LAPTOP, traits=told)
+def context(*, compiled=False, **model):
+    traits = Traits(model=ModelTraits(**model), compiler=CompilerTraits(is_used=compiled))
+    return ScriptContext(machine=LAPTOP, traits=traits)
 
 
 def test_needs_a_convolution() -> None:
-    assert LEVER.settings(context(model__conv=True)) == (True,)
-    assert LEVER.settings(context(model__conv=False, model__conv3d=True)) == (True,)
-    assert LEVER.settings(context(model__conv=False, model__conv3d=False)) == ()
+    assert LEVER.settings(context(has_conv2d=True)) == (True,)
+    assert LEVER.settings(context(has_conv2d=False, has_conv3d=True)) == (True,)
+    assert LEVER.settings(context(has_conv2d=False, has_conv3d=False)) == ()
     assert LEVER.settings(context()) == ()
     assert LEVER.why_not(context()) == "the model has no 2-D or 3-D convolution"
 
 
 def test_does_not_give_what_the_script_has_given_itself() -> None:
-    laid_out = context(model__conv=True, model__channels_last=True)
+    laid_out = context(has_conv2d=True, has_channels_last=True)
     assert LEVER.settings(laid_out) == ()
     assert LEVER.why_not(laid_out) == "the script gives its convolutions this layout already"
-    assert LEVER.settings(context(model__conv=True, model__channels_last=False)) == (True,)
-    assert LEVER.settings(context(model__conv=True, compiled=True)) == ()
+    assert LEVER.settings(context(has_conv2d=True, has_channels_last=False)) == (True,)
+    assert LEVER.settings(context(has_conv2d=True, compiled=True)) == ()
 
 
 PROGRAM = r"""

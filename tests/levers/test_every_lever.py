@@ -10,11 +10,13 @@ import pytest
 
 from hasten.diagnose.discover import discover as discover_symptoms
 from hasten.errors import PlanError
-from hasten.lever import check_plan, cure_of, discover
-from hasten.records import Effect, Finding, Phase, Plan, Scope
+from hasten.lever import check_plan, cure_of, discover, provided
+from hasten.records import Effect, Finding, OptimizerTraits, Phase, Plan, Scope, Traits
+from hasten.testing import fed
 
 NAMES = sorted(discover())
 PULLABLE = [name for name in NAMES if discover()[name].scope is not Scope.LAUNCH]
+MNIST = fed(dataset="MNIST").loader
 
 
 def test_is_named_after_its_file_and_has_a_test_of_its_own(lever) -> None:
@@ -53,7 +55,7 @@ def test_a_setting_by_hand_that_it_does_not_take_is_refused_with_what_it_does(le
 
 def test_settings_leave_the_context_alone_and_repeat(lever, scenes) -> None:
     for context in scenes.values():
-        before = dict(context.traits)
+        before = replace(context.traits)
         assert lever.settings(context) == lever.settings(context)
         assert context.traits == before
 
@@ -213,6 +215,13 @@ def test_the_effect_is_not_worse_than_claimed(name, applied) -> None:
         assert applied[f"{name} near"]
 
 
+def test_a_plan_provides_what_its_levers_do() -> None:
+    plan = Plan().with_lever("intra_op_threads", 4).with_lever("foreach_optimizer", True)
+    seen = Traits(thread_count=4, optimizer=OptimizerTraits(is_foreach=True))
+    assert provided(plan.with_lever("channels_last", True)) == seen
+    assert provided(Plan()) == Traits()
+
+
 def test_cures_are_findings_that_there_are(lever) -> None:
     assert lever.cures <= discover_symptoms().keys()
 
@@ -223,10 +232,10 @@ def test_cures_are_findings_that_there_are(lever) -> None:
         ("few-workers", "images", {}, "loader_workers"),
         ("few-workers", "dropout", {}, "redrawing_workers"),
         ("few-workers", "text", {}, None),
-        ("per-sample-fetch", "images", {"loader.dataset": "MNIST"}, "batched_fetch"),
+        ("per-sample-fetch", "images", {"loader": MNIST}, "batched_fetch"),
         ("per-parameter-loops", "images", {}, "fused_optimizer"),
         ("per-parameter-loops", "kept", {}, "foreach_optimizer"),
-        ("per-parameter-loops", "images", {"optimizer.name": "Lion"}, None),
+        ("per-parameter-loops", "images", {"optimizer": OptimizerTraits(name="Lion")}, None),
         ("slow-layout", "images", {}, "channels_last"),
         ("oversubscribed-threads", "images", {}, "intra_op_threads"),
         ("tiny-batch", "images", {}, None),
@@ -234,13 +243,13 @@ def test_cures_are_findings_that_there_are(lever) -> None:
 )
 def test_a_finding_is_cured_by_what_can_act_in_its_scene(scenes, name, scene, traits, cure) -> None:
     context = scenes[f"server, {scene}, profiled"]
-    context = replace(context, traits={**context.traits, **traits})
+    context = replace(context, traits=replace(context.traits, **traits))
     assert cure_of(Finding(name=name, message="It is slow.", remedy="Mend it."), context) == cure
 
 
 def test_a_loop_outside_of_the_optimizer_is_not_cured_by_its_options(scenes) -> None:
     images = scenes["server, images, profiled"]
-    averaged = replace(images, traits={**images.traits, "average.loop": True})
+    averaged = replace(images, traits=replace(images.traits, averages_by_loop=True))
     loops = Finding(name="per-parameter-loops", message="It loops.", remedy="Do not.")
     assert cure_of(replace(loops, phase=Phase.OTHER), averaged) == "foreach_ema"
     assert cure_of(replace(loops, phase=Phase.OPTIMIZER), averaged) == "fused_optimizer"

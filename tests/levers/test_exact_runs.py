@@ -11,7 +11,8 @@ import pytest
 
 import hasten
 from hasten.lever import ScriptContext, discover
-from hasten.records import Effect
+from hasten.records import Effect, Traits
+from hasten.records.codec import revive
 from hasten.testing import LAPTOP, sample_profile
 
 pytestmark = [pytest.mark.child, pytest.mark.slow]
@@ -52,16 +53,16 @@ print(hashlib.sha256(b"".join(s.numpy().tobytes() for s in states)).hexdigest())
 """
 TRAITS = """
 import json, runpy, sys
+from dataclasses import asdict
 import torch
 from hasten.instrument import Watch
-from hasten.instrument.traits import Traits
+from hasten.instrument.traits import TraitsReader
 watch = Watch(measuring=True)
-traits = Traits(watch.fetches)
-watch.observers.append(traits)
+reader = TraitsReader(watch.fetches)
+watch.observers.append(reader)
 watch.install()
 runpy.run_path("train.py")
-found = traits.read().items()
-print(json.dumps({k: v for k, v in found if isinstance(v, (bool, int, float, str))}))
+print(json.dumps(asdict(reader.read())))
 """
 
 
@@ -89,7 +90,7 @@ def run(folder):
 
 @pytest.fixture(scope="module")
 def context(run):
-    traits = json.loads(run("-c", TRAITS)[0])
+    traits = revive(Traits, json.loads(run("-c", TRAITS)[0]))
     return ScriptContext(machine=LAPTOP, baseline=sample_profile(), traits=traits)
 
 

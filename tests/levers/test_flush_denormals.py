@@ -6,12 +6,12 @@ import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.flush_denormals import LEVER
-from hasten.records import Effect
+from hasten.records import Effect, Traits
 from hasten.testing import LAPTOP
 
 
 def context(ratio):
-    return ScriptContext(machine=LAPTOP, traits={"numbers.denormal_ratio": ratio})
+    return ScriptContext(machine=LAPTOP, traits=Traits(denormal_ratio=ratio))
 
 
 def test_is_tried_where_denormal_numbers_were_seen() -> None:

@@ -4,11 +4,13 @@ import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.foreach_ema import LEVER
+from hasten.records import Traits
 from hasten.testing import LAPTOP
 
 
 def test_proposes_itself_where_torchs_loop_averages_the_weights() -> None:
-    assert LEVER.settings(ScriptContext(machine=LAPTOP, traits={"average.loop": True})) == (True,)
+    averaging = ScriptContext(machine=LAPTOP, traits=Traits(averages_by_loop=True))
+    assert LEVER.settings(averaging) == (True,)
     assert LEVER.settings(ScriptContext(machine=LAPTOP)) == ()
     assert "AveragedModel" in LEVER.why_not(ScriptContext(machine=LAPTOP))
 
@@ -16,7 +18,7 @@ def test_proposes_itself_where_torchs_loop_averages_the_weights() -> None:
 PROGRAM = r"""
 from torch.optim import swa_utils
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_swa_avg_fn
-from hasten.instrument.traits import Traits
+from hasten.instrument.traits import TraitsReader
 
 
 @torch.no_grad()
@@ -72,9 +74,9 @@ for name, case in CASES.items():
 original = vars(AveragedModel)["__init__"]
 facts["traits"] = []
 for average in (get_ema_avg_fn(0.9), None, lambda e, p, n: e):
-    traits = Traits()
+    reader = TraitsReader()
     AveragedModel(nn.Linear(2, 2), avg_fn=average)
-    facts["traits"].append(traits.read().get("average.loop"))
+    facts["traits"].append(reader.read().averages_by_loop)
 facts["back"] = vars(AveragedModel)["__init__"] is original
 """
 
@@ -105,5 +107,5 @@ def test_checkpoints_and_the_model_itself_have_nothing_of_it(averaged) -> None:
 
 @pytest.mark.child
 def test_the_child_sees_such_an_average_and_leaves_nothing_behind(averaged) -> None:
-    assert averaged["traits"] == [True, None, None]
+    assert averaged["traits"] == [True, False, False]
     assert averaged["back"]

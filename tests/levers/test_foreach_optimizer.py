@@ -4,35 +4,35 @@ import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.foreach_optimizer import LEVER
+from hasten.records import ModelTraits, OptimizerTraits, Traits
 from hasten.testing import LAPTOP
 
 
-def context(**traits):
-    return ScriptContext(machine=LAPTOP, traits={f"optimizer.{k}": v for k, v in traits.items()})
+def context(parameter_count=None, **optimizer):
+    model = ModelTraits(parameter_count=parameter_count)
+    traits = Traits(model=model, optimizer=OptimizerTraits(**optimizer))
+    return ScriptContext(machine=LAPTOP, traits=traits)
 
 
 def test_says_which_optimizer_has_no_such_form() -> None:
     assert LEVER.why_not(context(name="LBFGS")) == "torch has no multi-tensor form of LBFGS"
-    assert LEVER.why_not(context(name="Adamax", foreach=True)).startswith("the script's Adamax")
-    assert "a fused Adam" in LEVER.why_not(context(name="Adam", foreach=False))
+    assert LEVER.why_not(context(name="Adamax", is_foreach=True)).startswith("the script's Adamax")
+    assert "a fused Adam" in LEVER.why_not(context(name="Adam", is_foreach=False))
     assert LEVER.why_not(context()) == "the script updates its weights by hand"
 
 
 def test_proposes_itself_where_the_script_loops_and_promises_only_for_small_tensors() -> None:
-    looping = context(name="RMSprop", foreach=False)
+    looping = context(name="RMSprop", is_foreach=False)
     assert LEVER.settings(looping) == (True,)
     for name, element_count, promising in (
         ("RMSprop", 60_000, True), ("RMSprop", 6_000_000, False),
     ):  # fmt: skip
-        traits = {
-            "optimizer.name": name, "optimizer.parameter_count": 60,
-            "model.parameter_count": element_count,
-        }  # fmt: skip
-        assert LEVER.promising(ScriptContext(machine=LAPTOP, traits=traits)) is promising
+        seen = context(element_count, name=name, tensor_count=60)
+        assert LEVER.promising(seen) is promising
     assert not LEVER.promising(looping)
-    assert LEVER.settings(context(name="RMSprop", foreach=True)) == ()
-    assert LEVER.settings(context(name="Adam", foreach=False)) == ()  # one kernel is faster
-    assert LEVER.settings(context(name="AdamW", fused=True)) == ()
+    assert LEVER.settings(context(name="RMSprop", is_foreach=True)) == ()
+    assert LEVER.settings(context(name="Adam", is_foreach=False)) == ()  # one kernel is faster
+    assert LEVER.settings(context(name="AdamW", is_fused=True)) == ()
 
 
 PROGRAM = r"""

@@ -4,34 +4,36 @@ import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.fp32_precision import LEVER
+from hasten.records import ModelTraits, PrecisionTraits, ProductSpeed, Traits
 from hasten.testing import LAPTOP
 
-CPU = {
-    "model.dtype": "float32", "model.device": "cpu", "bf16_inside.matmul_ratio": 1.6,
-    "fp32.precision": "highest",
-}  # fmt: skip
-CUDA = {"model.dtype": "float32", "model.device": "cuda", "tf32_inside.matmul_ratio": 4.0}
+
+def on_cpu(*, ratio=1.6, matmul="highest", **model):
+    traits = Traits(
+        model=ModelTraits(**{"dtype": "float32", "device": "cpu"} | model),
+        precision=PrecisionTraits(matmul=matmul, inside=ProductSpeed(matmul_ratio=ratio)),
+    )
+    return ScriptContext(machine=LAPTOP, traits=traits)
 
 
-def context(traits, **other):
-    told = {name.replace("__", "."): value for name, value in other.items()}
-    return ScriptContext(machine=LAPTOP, traits={**traits, **told})
+def on_cuda():
+    return on_cpu(device="cuda", ratio=4.0, matmul=None)
 
 
 def test_offers_the_fewer_bits_that_the_device_has() -> None:
-    assert LEVER.settings(context(CPU)) == ("bf16",)
-    assert LEVER.settings(context(CUDA)) == ("tf32",)
-    assert LEVER.settings(context(CPU, bf16_inside__matmul_ratio=1.02)) == ()
+    assert LEVER.settings(on_cpu()) == ("bf16",)
+    assert LEVER.settings(on_cuda()) == ("tf32",)
+    assert LEVER.settings(on_cpu(ratio=1.02)) == ()
 
 
 @pytest.mark.parametrize(
     ("traits", "why"),
     [
-        (context(CPU, bf16_inside__matmul_ratio=1.02), "only 1.02x faster with bf16 inside"),
-        (context(CPU, fp32__precision="high"), "sets the precision of float32 products itself"),
-        (context(CPU, fp32__precision="mixed"), "itself (mixed)"),
-        (context(CPU, model__dtype="float64"), "the numbers of the model are float64"),
-        (context(CPU, model__device="mps"), "were not timed on this mps"),
+        (on_cpu(ratio=1.02), "only 1.02x faster with bf16 inside"),
+        (on_cpu(matmul="high"), "sets the precision of float32 products itself"),
+        (on_cpu(matmul="mixed"), "itself (mixed)"),
+        (on_cpu(dtype="float64"), "the numbers of the model are float64"),
+        (on_cpu(device="mps"), "were not timed on this mps"),
         (ScriptContext(machine=LAPTOP), "no call of a model"),
     ],
 )

@@ -4,31 +4,32 @@ import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.fused_optimizer import LEVER
+from hasten.records import ModelTraits, OptimizerTraits, Traits
 from hasten.testing import LAPTOP
 
 
-def context(**traits):
-    return ScriptContext(machine=LAPTOP, traits={f"optimizer.{k}": v for k, v in traits.items()})
+def context(device=None, **optimizer):
+    traits = Traits(optimizer=OptimizerTraits(**optimizer), model=ModelTraits(device=device))
+    return ScriptContext(machine=LAPTOP, traits=traits)
 
 
 def test_says_which_optimizer_has_no_fused_form() -> None:
     assert LEVER.why_not(context(name="RMSprop")) == "torch has no fused RMSprop"
-    assert LEVER.why_not(context(name="Adam", fused=True)) == "Adam is fused already"
+    assert LEVER.why_not(context(name="Adam", is_fused=True)) == "Adam is fused already"
     assert LEVER.why_not(context()) == "the script updates its weights by hand"
 
 
 def test_proposes_itself_for_classes_that_have_one() -> None:
-    assert LEVER.settings(context(name="AdamW", fused=False)) == (True,)
-    assert LEVER.settings(context(name="AdamW", fused=True)) == ()
-    assert LEVER.settings(context(name="RMSprop", fused=False)) == ()
+    assert LEVER.settings(context(name="AdamW", is_fused=False)) == (True,)
+    assert LEVER.settings(context(name="AdamW", is_fused=True)) == ()
+    assert LEVER.settings(context(name="RMSprop", is_fused=False)) == ()
 
 
 def test_knows_which_fused_form_is_for_the_cpu_alone() -> None:
-    traits = {"optimizer.name": "Adagrad", "optimizer.fused": False}
-    on_gpu = ScriptContext(machine=LAPTOP, traits={**traits, "model.device": "cuda"})
+    on_gpu = context("cuda", name="Adagrad")
     assert LEVER.settings(on_gpu) == ()
     assert LEVER.why_not(on_gpu) == "torch has no fused Adagrad for cuda"
-    assert LEVER.settings(ScriptContext(machine=LAPTOP, traits={**traits, "model.device": "cpu"}))
+    assert LEVER.settings(context("cpu", name="Adagrad"))
 
 
 PROGRAM = r"""

@@ -4,23 +4,24 @@ import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.garbage_collector import LEVER
+from hasten.records import CollectorTraits, Traits
 from hasten.testing import LAPTOP, sample_profile
 
 
-def context(**traits):
-    named = {name.replace("_", ".", 1): value for name, value in traits.items()}
-    return ScriptContext(machine=LAPTOP, baseline=sample_profile(), traits=named)
+def context(**collector):
+    traits = Traits(collector=CollectorTraits(**collector))
+    return ScriptContext(machine=LAPTOP, baseline=sample_profile(), traits=traits)
 
 
 def test_is_tried_where_collections_take_a_hundredth_of_a_step() -> None:
-    slow = context(gc_step_s=0.02)  # of 0.1 s
+    slow = context(step_s=0.02)  # of 0.1 s
     assert LEVER.settings(slow) == (10, 1)
     assert LEVER.forecast(slow, 10) == pytest.approx(1.25)
 
 
 def test_is_skipped_with_the_figure_where_they_take_less() -> None:
-    assert LEVER.settings(context(gc_step_s=0.0004)) == ()
-    assert LEVER.why_not(context(gc_step_s=0.0004)) == "garbage collections take 0.4% of a step"
+    assert LEVER.settings(context(step_s=0.0004)) == ()
+    assert LEVER.why_not(context(step_s=0.0004)) == "garbage collections take 0.4% of a step"
     assert LEVER.settings(context()) == ()
     assert LEVER.why_not(context()) == "nobody has timed the collections of a step"
 
@@ -28,17 +29,17 @@ def test_is_skipped_with_the_figure_where_they_take_less() -> None:
 @pytest.mark.parametrize(
     ("own", "why"),
     [
-        ({"gc_enabled": False}, "the script has switched the collector off"),
+        ({"is_enabled": False}, "the script has switched the collector off"),
         (
-            {"gc_threshold_count": 50_000},
+            {"threshold_count": 50_000},
             "the script lets the collector run after 50000 new objects",
         ),
-        ({"gc_frozen_count": 9}, "the script has frozen 9 objects"),
+        ({"frozen_count": 9}, "the script has frozen 9 objects"),
     ],
 )
 def test_leaves_a_collector_that_the_script_has_set(own, why) -> None:
-    assert LEVER.settings(context(gc_step_s=0.02, **own)) == ()
-    assert LEVER.why_not(context(gc_step_s=0.02, **own)) == why
+    assert LEVER.settings(context(step_s=0.02, **own)) == ()
+    assert LEVER.why_not(context(step_s=0.02, **own)) == why
 
 
 PROGRAM = r"""

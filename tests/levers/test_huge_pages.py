@@ -10,6 +10,7 @@ import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.huge_pages import LEVER
+from hasten.records import Traits
 from hasten.testing import LAPTOP, sample_profile
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a matter of Linux")
@@ -21,7 +22,7 @@ given = pytest.mark.skipif(
 
 def context(mode="madvise", faults_count=20_000.0):
     profile = replace(sample_profile(), faults_count=faults_count)
-    return ScriptContext(machine=LAPTOP, baseline=profile, traits={"memory.huge_pages": mode})
+    return ScriptContext(machine=LAPTOP, baseline=profile, traits=Traits(huge_pages=mode))
 
 
 def test_is_tried_where_the_kernel_gives_them_and_steps_fault() -> None:

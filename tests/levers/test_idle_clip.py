@@ -4,11 +4,12 @@ import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.idle_clip import LEVER, _clip
+from hasten.records import Traits
 from hasten.testing import LAPTOP
 
 
 def context(ratio=None):
-    return ScriptContext(machine=LAPTOP, traits={} if ratio is None else {"clip.idle_ratio": ratio})
+    return ScriptContext(machine=LAPTOP, traits=Traits(idle_clip_ratio=ratio))
 
 
 def test_proposes_itself_where_clipping_seldom_acts() -> None:
@@ -26,7 +27,7 @@ def test_says_with_the_figure_how_often_clipping_acts() -> None:
 
 PROGRAM = r"""
 from torch.nn.utils import clip_grad, clip_grad_norm_, clip_grad_value_  # by name, before the pull
-from hasten.instrument.traits import Traits
+from hasten.instrument.traits import TraitsReader
 
 SEAM = getattr(clip_grad, "_clip_grads_with_norm_", None)
 facts["has seam"] = SEAM is not None
@@ -77,9 +78,9 @@ for kind in ("float", "half", "complex", "strange", "flushed"):
             facts["passes"][f"{kind} {max_norm} {norm_type}"] = count
 facts["back"] = getattr(clip_grad, "_clip_grads_with_norm_", None) is SEAM
 
-traits = Traits()
+reader = TraitsReader()
 watch = Watch(measuring=True)
-watch.observers.append(traits)
+watch.observers.append(reader)
 watch.install()
 layer = nn.Linear(3, 3)
 optimizer = torch.optim.SGD(layer.parameters(), 0.1)
@@ -88,7 +89,7 @@ for step in range(4):
     layer(torch.ones(3)).sum().backward()
     clip_grad_norm_(layer.parameters(), 1e6 if step else 1e-6)
     optimizer.step()
-facts["ratio"] = traits.read().get("clip.idle_ratio")
+facts["ratio"] = reader.read().idle_clip_ratio
 facts["watch back"] = getattr(clip_grad, "_clip_grads_with_norm_", None) is SEAM
 """
 

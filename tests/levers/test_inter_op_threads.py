@@ -4,16 +4,17 @@ import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.inter_op_threads import LEVER
+from hasten.records import Traits
 from hasten.testing import SERVER
 
 
 def context(**traits):
-    return ScriptContext(machine=SERVER, traits=traits)
+    return ScriptContext(machine=SERVER, traits=Traits(**traits))
 
 
 def test_is_offered_where_more_tasks_than_cores_may_run_and_some_do() -> None:
-    assert LEVER.settings(context(interop_threads=64, interop_started_count=64)) == (16, 1)
-    assert not LEVER.promising(context(interop_threads=64, interop_started_count=64))
+    assert LEVER.settings(context(interop_thread_count=64, interop_started_count=64)) == (16, 1)
+    assert not LEVER.promising(context(interop_thread_count=64, interop_started_count=64))
 
 
 @pytest.mark.parametrize(
@@ -21,11 +22,11 @@ def test_is_offered_where_more_tasks_than_cores_may_run_and_some_do() -> None:
     [
         ({}, "the inter-op threads of the script are not known"),
         (
-            {"interop_threads": 8},
+            {"interop_thread_count": 8},
             "torch has 8 inter-op threads, no more than the 16 cores of the job",
         ),
         (
-            {"interop_threads": 64, "interop_started_count": 0},
+            {"interop_thread_count": 64, "interop_started_count": 0},
             "the script starts no asynchronous task: none of 64 inter-op threads runs",
         ),
     ],
@@ -39,7 +40,8 @@ HEAD = r"""
 import json, linecache, os, time, warnings
 import torch
 from hasten.instrument import Watch
-from hasten.instrument.threads import read_threads
+from hasten.instrument.threads import add_threads
+from hasten.records import Traits
 from hasten.child import AppliedLevers
 
 facts, watch = {}, Watch(measuring=False)
@@ -62,12 +64,12 @@ linecache.cache["task.py"] = (len(source), None, source.splitlines(True), "task.
 exec(compile(source, "task.py", "exec"))
 warnings.simplefilter("ignore")
 task = torch.jit.script(task)
-facts["idle"] = read_threads()["interop_started_count"]
+facts["idle"] = add_threads(Traits()).interop_started_count
 task(torch.ones(2))
 until = time.monotonic() + 20
-while read_threads()["interop_started_count"] < 3 and time.monotonic() < until:
+while add_threads(Traits()).interop_started_count < 3 and time.monotonic() < until:
     time.sleep(0.01)  # a thread takes its name after it has started
-facts["started"] = read_threads()["interop_started_count"]
+facts["started"] = add_threads(Traits()).interop_started_count
 # torch's pool now and then aborts a process as it exits, also one without us: do not exit by it.
 print(json.dumps(facts), flush=True)
 os._exit(0)

@@ -11,13 +11,17 @@ import pytest
 import hasten
 from hasten.lever import ScriptContext
 from hasten.levers.intra_op_threads import LEVER, other_count
-from hasten.records import Phase
-from hasten.testing import LAPTOP, SERVER, sample_profile
+from hasten.records import CompilerTraits, Phase, Traits
+from hasten.testing import LAPTOP, SERVER, fed, sample_profile
+
+
+def context(machine, count):
+    return ScriptContext(machine=machine, traits=Traits(thread_count=count))
 
 
 def test_proposes_the_budget_first_and_never_what_is_set_already() -> None:
-    assert LEVER.settings(ScriptContext(machine=SERVER, traits={"threads": 64})) == (16, 8, 4, 1)
-    assert LEVER.settings(ScriptContext(machine=LAPTOP, traits={"threads": 4})) == (2, 1)
+    assert LEVER.settings(context(SERVER, 64)) == (16, 8, 4, 1)
+    assert LEVER.settings(context(LAPTOP, 4)) == (2, 1)
 
 
 @pytest.fixture
@@ -31,56 +35,55 @@ def four_cores():
     [(4, 1, 1), (2, 1, 1), (8, 1, 4), (1, 1, None), (1, 2, 2), (4, 2, 2), (1, 8, None)],
 )
 def test_the_other_count_is_what_may_be_faster(four_cores, threads, ranks_count, count) -> None:
-    traits = {"threads": threads, "local_ranks": ranks_count}
+    traits = Traits(thread_count=threads, local_rank_count=ranks_count)
     assert other_count(ScriptContext(machine=four_cores, traits=traits)) == count
 
 
 def test_nothing_is_tried_where_the_cores_are_unknown_or_a_graph_was_compiled(four_cores) -> None:
     def other(machine, **traits):
-        return other_count(ScriptContext(machine=machine, traits=traits))
+        return other_count(ScriptContext(machine=machine, traits=Traits(**traits)))
 
-    assert other(four_cores, threads=4, compiled=True) is None
+    assert other(four_cores, thread_count=4, compiler=CompilerTraits(is_used=True)) is None
     assert other(four_cores) is None
     lost = replace(four_cores, budget=replace(four_cores.budget, limited_by="unknown"))
-    assert other(lost, threads=4) is None
+    assert other(lost, thread_count=4) is None
     slurm = replace(four_cores, budget=replace(four_cores.budget, slurm_count=4))
-    assert other(slurm, threads=4, local_ranks=2) == 1  # the cores are this task's alone
+    assert other(slurm, thread_count=4, local_rank_count=2) == 1  # the cores are this task's alone
 
 
 def test_is_promising_only_where_threads_exceed_the_cores() -> None:
-    assert LEVER.promising(ScriptContext(machine=SERVER, traits={"threads": 64}))
-    assert not LEVER.promising(ScriptContext(machine=LAPTOP, traits={"threads": 4}))
+    assert LEVER.promising(context(SERVER, 64))
+    assert not LEVER.promising(context(LAPTOP, 4))
     assert not LEVER.promising(ScriptContext(machine=LAPTOP))
 
 
 def test_leaves_the_cores_to_loader_workers_that_need_them_and_tries_that_first() -> None:
     few = replace(LAPTOP, budget=replace(LAPTOP.budget, core_count=2))
     profile = replace(sample_profile({Phase.DATA: 0.16, Phase.FORWARD: 0.1}), cores_ratio=1.1)
-    traits = {"threads": 4, "loader.workers": 0, "loader.map_style": True}
+    traits = replace(fed(), thread_count=4)
     crowded = ScriptContext(machine=few, baseline=profile, traits=traits)
     assert LEVER.settings(crowded) == (1, 2)
-    fits = replace(crowded, traits={**traits, "threads": 2})
+    fits = replace(crowded, traits=replace(traits, thread_count=2))
     assert LEVER.settings(fits) == (1,)
     assert LEVER.promising(fits)
     assert LEVER.advice(fits) == ""
 
 
 def test_advice_on_a_number_of_the_scripts_own_that_exceeds_the_cores() -> None:
-    said = LEVER.advice(ScriptContext(machine=LAPTOP, traits={"threads": 16}))
+    said = LEVER.advice(context(LAPTOP, 16))
     assert said == "The script asks for 16 threads and the job has 4 cores."
 
 
 @pytest.mark.parametrize("count", [None, 4, 2])
 def test_has_no_advice_on_a_number_that_fits(count) -> None:
-    traits = {} if count is None else {"threads": count}
-    assert LEVER.advice(ScriptContext(machine=LAPTOP, traits=traits)) == ""
+    assert LEVER.advice(context(LAPTOP, count)) == ""
 
 
 def test_has_no_advice_on_what_torch_takes_by_itself_or_on_cores_nobody_knows() -> None:
-    assert LEVER.advice(ScriptContext(machine=SERVER, traits={"threads": 64})) == ""
+    assert LEVER.advice(context(SERVER, 64)) == ""
     budget = replace(LAPTOP.budget, core_count=1, limited_by="unknown")
     unknown = replace(LAPTOP, budget=budget)
-    assert LEVER.advice(ScriptContext(machine=unknown, traits={"threads": 16})) == ""
+    assert LEVER.advice(context(unknown, 16)) == ""
 
 
 PROGRAM = r"""
@@ -215,10 +218,11 @@ import json, os
 os.environ["OMP_NUM_THREADS"] = "1"  # of a larger number MKL takes what it finds cores for
 import torch
 from hasten.instrument import Watch
-from hasten.instrument.threads import read_threads
+from hasten.instrument.threads import add_threads
+from hasten.records import Traits
 from hasten.child import AppliedLevers
 
-facts = {"traits": read_threads()["threads"]}
+facts = {"traits": add_threads(Traits()).thread_count}
 watch = Watch(measuring=False)
 applied = AppliedLevers(watch.live)
 watch.install()

@@ -12,13 +12,15 @@ from hasten.lever import ScriptContext
 from hasten.levers import omp_wait_policy
 from hasten.levers.omp_wait_policy import LEVER
 from hasten.records import Pressure, Runtime
-from hasten.testing import LAPTOP, SERVER
+from hasten.testing import LAPTOP, SERVER, fed
 
 
-def context(machine=LAPTOP, **traits):
-    return ScriptContext(
-        machine=machine, traits={name.replace("_", "."): v for name, v in traits.items()}
-    )
+def context(machine=LAPTOP, threads=None, worker_count=0, openmp_variables=""):
+    traits = replace(
+        fed(worker_count=worker_count), thread_count=threads,
+        openmp_variables=tuple(openmp_variables.split()),
+    )  # fmt: skip
+    return ScriptContext(machine=machine, traits=traits)
 
 
 def test_tries_both_where_the_cores_are_the_jobs_own() -> None:
@@ -30,7 +32,7 @@ def test_tries_both_where_the_cores_are_the_jobs_own() -> None:
     "shared",
     [
         context(SERVER, threads=16),  # a quota
-        context(threads=4, loader_workers=2),
+        context(threads=4, worker_count=2),
         context(replace(LAPTOP, pressure=Pressure(cpu_some_ratio=0.4)), threads=4),
     ],
     ids=["quota", "workers", "neighbours"],

@@ -1,31 +1,33 @@
 """redrawing_workers: proposed only where nobody can replay the script's own draws."""
 
+from dataclasses import replace
+
 import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.redrawing_workers import LEVER
 from hasten.records import Phase
-from hasten.testing import LAPTOP, SERVER, sample_profile
+from hasten.testing import LAPTOP, SERVER, fed, sample_profile
 
 
-def context(**more):
-    traits = {"loader.workers": 0, "loader.map_style": True, "loader.persistent": False, **more}
+def context(*, loop_draws=None, **loader):
+    traits = replace(fed(**loader), loop_draws=loop_draws)
     profile = sample_profile({Phase.DATA: 0.7, Phase.FORWARD: 0.3})
     return ScriptContext(machine=SERVER, baseline=profile, traits=traits)
 
 
 def test_is_proposed_where_the_batches_cannot_be_the_script_s_own() -> None:
-    assert LEVER.settings(context(**{"loader.draws": True, "loop.draws": True}))[0] == 3
+    assert LEVER.settings(context(draws=True, loop_draws=True))[0] == 3
 
 
 def test_is_not_proposed_where_the_script_s_own_sampler_is_asked_batch_by_batch() -> None:
-    own = context(**{"loader.own_order": True})
+    own = context(has_own_order=True)
     assert LEVER.settings(own) == ()
     assert "one batch at a time" in LEVER.why_not(own)
 
 
 def test_is_not_proposed_where_they_can() -> None:
-    assert LEVER.settings(context(**{"loader.draws": True, "loop.draws": False})) == ()
+    assert LEVER.settings(context(draws=True, loop_draws=False)) == ()
     assert "the script's own batches" in LEVER.why_not(context())
     assert (
         LEVER.why_not(ScriptContext(machine=LAPTOP))

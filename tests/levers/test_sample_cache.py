@@ -8,14 +8,14 @@ from hasten.errors import PlanError
 from hasten.lever import ScriptContext
 from hasten.levers.sample_cache import LEVER, parse
 from hasten.records import Memory, Phase
-from hasten.testing import LAPTOP, SERVER, sample_profile
+from hasten.testing import LAPTOP, SERVER, fed, sample_profile
 
 
 def context(machine=LAPTOP, data_ratio=0.5, **memory):
     profile = sample_profile({Phase.DATA: data_ratio, Phase.FORWARD: 1 - data_ratio})
     if memory:
         machine = replace(machine, memory=Memory(**memory))
-    return ScriptContext(machine=machine, baseline=profile, traits={"loader.map_style": True})
+    return ScriptContext(machine=machine, baseline=profile, traits=fed())
 
 
 def test_takes_at_most_half_of_what_is_free() -> None:
@@ -33,7 +33,7 @@ def test_says_why_there_is_nothing_to_try() -> None:
         LEVER.why_not(ScriptContext(machine=LAPTOP))
         == "the loop takes its batches from no DataLoader"
     )
-    iterable = ScriptContext(machine=LAPTOP, traits={"loader.map_style": False})
+    iterable = ScriptContext(machine=LAPTOP, traits=fed(is_map_style=False))
     assert LEVER.settings(iterable) == ()
     assert "iterable" in LEVER.why_not(iterable)
     small = context(available_bytes=100 * 2**20)

@@ -4,11 +4,12 @@ import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.sdpa import LEVER
+from hasten.records import ModelTraits, Traits
 from hasten.testing import LAPTOP
 
 
 def context(name):
-    return ScriptContext(machine=LAPTOP, traits={} if name is None else {"model.attention": name})
+    return ScriptContext(machine=LAPTOP, traits=Traits(model=ModelTraits(attention=name)))
 
 
 def test_is_offered_for_eager_attention_alone() -> None:

@@ -9,13 +9,13 @@ import pytest
 from hasten.lever import ScriptContext
 from hasten.levers import thread_binding
 from hasten.levers.thread_binding import LEVER
+from hasten.records import Traits
 from hasten.testing import LAPTOP, SERVER
 
 
-def context(machine=LAPTOP, **traits):
-    return ScriptContext(
-        machine=machine, traits={name.replace("_", "."): v for name, v in traits.items()}
-    )
+def context(machine=LAPTOP, threads=None, openmp_variables=""):
+    traits = Traits(thread_count=threads, openmp_variables=tuple(openmp_variables.split()))
+    return ScriptContext(machine=machine, traits=traits)
 
 
 def with_budget(**budget):

@@ -2,24 +2,21 @@
 
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.torch_compile import LEVER
+from hasten.records import CompilerTraits, ModelTraits, Traits
 from hasten.testing import LAPTOP
 
-FIT = {
-    "model.parameter_count": 1000,
-    "model.device": "cpu",
-    "compile.cxx": "g++",
-    "compile.triton": False,
-    "compile.refused": "",
-}
+MODEL = ModelTraits(parameter_count=1000, device="cpu")
 
 
-def context(**traits):
-    return ScriptContext(machine=LAPTOP, traits={**FIT, **traits})
+def context(*, model=MODEL, cxx="g++", **compiler):
+    traits = Traits(model=model, compiler=CompilerTraits(cxx=cxx, **compiler))
+    return ScriptContext(machine=LAPTOP, traits=traits)
 
 
 def test_is_offered_where_there_is_a_model_and_a_compiler() -> None:
@@ -30,20 +27,20 @@ def test_is_offered_where_there_is_a_model_and_a_compiler() -> None:
 @pytest.mark.parametrize(
     ("traits", "why"),
     [
-        ({"compile.cxx": ""}, "no C++ compiler is found (g++ or clang++)"),
-        ({"compiled": True}, "the script uses torch.compile itself"),
-        ({"model.parameter_count": 0}, "the loop calls no module with parameters"),
-        ({"compile.refused": "TORCH_COMPILE_DISABLE switches torch.compile off"}, None),
-        ({"model.device": "cuda"}, "Triton is not installed"),
+        ({"cxx": ""}, "no C++ compiler is found (g++ or clang++)"),
+        ({"is_used": True}, "the script uses torch.compile itself"),
+        ({"model": ModelTraits(parameter_count=0)}, "the loop calls no module with parameters"),
+        ({"refused": "TORCH_COMPILE_DISABLE switches torch.compile off"}, None),
+        ({"model": replace(MODEL, device="cuda")}, "Triton is not installed"),
     ],
 )
 def test_says_what_stands_against_it(traits, why) -> None:
     assert LEVER.settings(context(**traits)) == ()
-    assert LEVER.why_not(context(**traits)) == (why or traits["compile.refused"])
+    assert LEVER.why_not(context(**traits)) == (why or traits["refused"])
 
 
 def test_is_likely_to_help_on_a_gpu_with_triton() -> None:
-    assert LEVER.promising(context(**{"model.device": "cuda", "compile.triton": True}))
+    assert LEVER.promising(context(model=replace(MODEL, device="cuda"), has_triton=True))
 
 
 PROGRAM = r"""

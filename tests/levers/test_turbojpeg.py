@@ -7,13 +7,19 @@ import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.turbojpeg import LEVER
-from hasten.testing import LAPTOP
+from hasten.testing import LAPTOP, fed
 
 libraries = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("PIL", "simplejpeg"))),
     reason="the extra turbojpeg is not installed",
 )
-FED = ScriptContext(machine=LAPTOP, traits={"loader.workers": 0})
+
+
+def seen(opens=None):
+    return ScriptContext(machine=LAPTOP, traits=fed(opens_images=opens))
+
+
+FED = seen()
 
 
 @libraries
@@ -28,11 +34,6 @@ def test_is_tried_where_a_loader_feeds_the_loop() -> None:
 
 @libraries
 def test_is_left_alone_where_no_image_was_opened_and_is_a_guess_where_nobody_knows() -> None:
-    def seen(opens):
-        return ScriptContext(
-            machine=LAPTOP, traits={"loader.workers": 0, "loader.opens_images": opens}
-        )
-
     assert LEVER.settings(seen(False)) == ()
     assert LEVER.why_not(seen(False)) == "no image file was opened with Pillow"
     assert LEVER.promising(seen(True))

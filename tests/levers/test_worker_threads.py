@@ -6,11 +6,11 @@ import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.worker_threads import LEVER
-from hasten.testing import LAPTOP, SERVER
+from hasten.testing import LAPTOP, SERVER, fed
 
 
 def context(count, machine=LAPTOP):
-    return ScriptContext(machine=machine, traits={"loader.workers": count})
+    return ScriptContext(machine=machine, traits=fed(worker_count=count))
 
 
 def test_proposes_one_thread_first_and_then_an_equal_share_of_the_cores() -> None:

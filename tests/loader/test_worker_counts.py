@@ -10,7 +10,7 @@ from hasten.lever import ScriptContext
 from hasten.loader import worker_counts
 from hasten.loader.worker_counts import Load, around, counts, fitting_count, predict
 from hasten.records import Phase
-from hasten.testing import LAPTOP, SERVER, sample_profile
+from hasten.testing import LAPTOP, SERVER, fed, sample_profile
 
 MS = 1e-3
 TIMES_S = st.floats(1e-5, 10.0)
@@ -111,13 +111,11 @@ def test_more_workers_are_never_predicted_to_be_slower(fetch_s, ratio, rest_s, c
 # ---- scenes
 
 
-def context(data_ms=50.0, rest_ms=50.0, machine=SERVER, step_count=50, **traits):
-    named = {"loader.workers": 0, "loader.map_style": True, "loader.persistent": False}
-    named |= {f"loader.{name}": value for name, value in traits.items()}
+def context(data_ms=50.0, rest_ms=50.0, machine=SERVER, step_count=50, **loader):
     profile = sample_profile(
         {Phase.DATA: data_ms * MS, Phase.FORWARD: rest_ms * MS}, step_count=step_count
     )
-    return ScriptContext(machine=machine, baseline=profile, traits=named)
+    return ScriptContext(machine=machine, baseline=profile, traits=fed(**loader))
 
 
 def test_a_loader_that_is_not_waited_for_costs_no_trial() -> None:
@@ -129,44 +127,44 @@ def test_a_loader_that_is_not_waited_for_costs_no_trial() -> None:
 
 
 def test_short_passes_whose_start_was_not_seen_are_worth_a_trial() -> None:
-    short = context(data_ms=0.5, workers=2, fetch_s=20 * MS, batch_count=60)
-    assert 2 in counts(short)
-    assert counts(context(data_ms=0.5, workers=2, fetch_s=20 * MS, batch_count=60_000)) == ()
-    assert (
-        counts(context(data_ms=0.5, workers=2, fetch_s=20 * MS, batch_count=40)) == ()
-    )  # was seen
+    def passing(count):
+        return context(data_ms=0.5, worker_count=2, fetch_s=20 * MS, pass_batch_count=count)
+
+    assert 2 in counts(passing(60))
+    assert counts(passing(60_000)) == ()
+    assert counts(passing(40)) == ()  # was seen
 
 
 def test_what_a_batch_takes_inside_the_workers_counts_where_it_is_known() -> None:
-    assert counts(context(workers=2, fetch_s=200 * MS))[0] == 5
+    assert counts(context(worker_count=2, fetch_s=200 * MS))[0] == 5
     # Unknown: workers that are waited for are busy all the time, so it is 2 x 100 ms.
-    assert counts(context(workers=2))[0] == 5
+    assert counts(context(worker_count=2))[0] == 5
 
 
 def test_several_batches_in_a_step_are_counted() -> None:
     one, four = (
         worker_counts.read_load(context()),
-        worker_counts.read_load(context(batches_per_step=4)),
+        worker_counts.read_load(context(step_batch_count=4)),
     )
     assert four.fetch_s == pytest.approx(one.fetch_s / 4)
     assert fitting_count(four) == fitting_count(one)
 
 
 def test_the_script_s_own_number_is_tried_only_where_its_workers_end_with_each_pass() -> None:
-    assert counts(context(workers=3, fetch_s=300 * MS)) == (7, 6, 9, 3)
-    kept = context(workers=3, fetch_s=300 * MS, persistent=True)
+    assert counts(context(worker_count=3, fetch_s=300 * MS)) == (7, 6, 9, 3)
+    kept = context(worker_count=3, fetch_s=300 * MS, is_persistent=True)
     assert counts(kept) == (7, 6, 9)
-    assert counts(context(workers=8, fetch_s=50 * MS, persistent=True)) == ()
+    assert counts(context(worker_count=8, fetch_s=50 * MS, is_persistent=True)) == ()
 
 
 def test_the_main_process_is_tried_where_a_batch_is_dearer_to_hand_over_than_to_make() -> None:
-    cheap = context(data_ms=2.0, rest_ms=4.0, workers=4, fetch_s=0.2 * MS)
+    cheap = context(data_ms=2.0, rest_ms=4.0, worker_count=4, fetch_s=0.2 * MS)
     assert counts(cheap) == (0, 4)
     assert worker_counts.speedup_of(cheap, 0) == pytest.approx(6 / 4.2)
 
 
 def test_workers_that_wait_for_a_core_are_not_taken_for_workers_that_wait_for_storage() -> None:
-    crowded = context(workers=8, fetch_s=400 * MS, fetch_cpu_ratio=0.25, machine=LAPTOP)
+    crowded = context(worker_count=8, fetch_s=400 * MS, fetch_cpu_ratio=0.25, machine=LAPTOP)
     profile = sample_profile({Phase.DATA: 0.05, Phase.FORWARD: 0.05})
     free = {"core_count": 4, "fetch_cpu_ratio": 0.25, "fetch_s": 0.4}
     seen = worker_counts.read_load(crowded)
@@ -186,13 +184,13 @@ def test_predicts_the_speed_up_of_the_whole_step() -> None:
 # ---- threads of the loop beside workers
 
 
-def beside(data_ms, rest_ms, busy_cores, core_count=2, threads=2, **traits):
+def beside(data_ms, rest_ms, busy_cores, core_count=2, threads=2, **loader):
     """Return a loop whose other phases keep `busy_cores` of a job's cores busy."""
     machine = replace(LAPTOP, budget=replace(LAPTOP.budget, core_count=core_count))
-    one = context(data_ms=data_ms, rest_ms=rest_ms, machine=machine, **traits)
+    one = context(data_ms=data_ms, rest_ms=rest_ms, machine=machine, **loader)
     used = (data_ms + rest_ms * busy_cores) / (data_ms + rest_ms)
     profile = replace(one.baseline, cores_ratio=used)
-    return replace(one, baseline=profile, traits={**one.traits, "threads": threads})
+    return replace(one, baseline=profile, traits=replace(one.traits, thread_count=threads))
 
 
 def test_a_loop_leaves_the_workers_that_are_busy_a_core_each() -> None:
@@ -207,8 +205,8 @@ def test_a_loop_leaves_the_workers_that_are_busy_a_core_each() -> None:
     [
         beside(60, 200, 1.9),  # its worker would be idle most of the time
         beside(160, 160, 1.95, core_count=3, threads=2),  # there is a core for each
-        beside(160, 100, 1.2, workers=2),  # the script's own workers
-        beside(160, 100, 1.2, own_order=True),  # no workers can be had
+        beside(160, 100, 1.2, worker_count=2),  # the script's own workers
+        beside(160, 100, 1.2, has_own_order=True),  # no workers can be had
         beside(160, 100, 1.2, threads=1),
         beside(1.0, 100, 1.2),
         ScriptContext(machine=LAPTOP),

@@ -4,8 +4,12 @@ import subprocess
 from dataclasses import replace
 from textwrap import dedent
 
-from hasten.records import Entry, Plan
+from hasten.records import Entry, ModelTraits, Plan, Traits
 from hasten.report.edits import write_edits
+from hasten.testing import fed
+
+QUIET = fed(draws=False)
+IMAGES = Traits(model=ModelTraits(has_conv2d=True, conv_input_dimension_count=4))
 
 
 class Desk:
@@ -28,7 +32,7 @@ class Desk:
         applied = Plan(tuple(sorted(plan.items())))
         before = {path: path.read_bytes() for path in self.folder.rglob("*.py")}
         made = write_edits(
-            workload, applied, traits=traits or {}, env=env or {}, python_version=self.python
+            workload, applied, traits=traits or Traits(), env=env or {}, python_version=self.python
         )
         assert before == {path: path.read_bytes() for path in self.folder.rglob("*.py")}
         self.notes, self.diff = made.notes, made.diff

@@ -1,3 +1,4 @@
+import json
 import os
 from dataclasses import replace
 from types import MappingProxyType
@@ -6,6 +7,7 @@ import pytest
 
 from hasten.errors import UsageError
 from hasten.report import archive
+from hasten.testing import fed
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +71,22 @@ def test_a_broken_record_is_a_sentence(tmp_path, content):
     (tmp_path / "x.json").write_text(content)
     with pytest.raises(UsageError, match="holds no tuning"):
         archive.recall(tmp_path / "x.json", tmp_path / "x")
+
+
+def test_the_traits_of_a_script_come_back(tmp_path, tuning):
+    traits = replace(fed(draws=True), torch="2.9.0", openmp_variables=("OMP_PLACES",))
+    archive.remember(replace(tuning, traits=traits), tmp_path / "p")
+    assert archive.recall(tmp_path / "p", tmp_path / "p")[0].traits == traits
+
+
+def test_a_tuning_of_a_release_with_other_traits_is_a_sentence(tmp_path, tuning):
+    place = archive.remember(tuning, tmp_path / "p")
+    content = json.loads(place.read_text())
+    content["tuning"]["traits"] = {"threads": 2, "loader.workers": 0}
+    place.write_text(json.dumps(content))
+    with pytest.raises(UsageError, match="holds no tuning") as caught:
+        archive.recall(tmp_path / "p", tmp_path / "p")
+    assert caught.value.remedy == "Run `hasten tune` again."
 
 
 def test_a_relative_cache_home_is_ignored(monkeypatch, tmp_path):

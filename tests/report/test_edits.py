@@ -12,17 +12,16 @@ import pytest
 
 import hasten.errors
 from hasten.errors import PlanError, UsageError
-from hasten.records import Entry, Plan
+from hasten.records import Entry, ModelTraits, Plan, Traits
 from hasten.report.edits import write_edits
+from hasten.testing import fed
 
 _spec = importlib.util.spec_from_file_location("desks", Path(__file__).with_name("desks.py"))
 desks = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(desks)
-changed = desks.changed
+changed, IMAGES, QUIET = desks.changed, desks.IMAGES, desks.QUIET
 
 ROOT = Path(hasten.errors.__file__).parents[2]
-QUIET = {"loader.workers": 0, "loader.draws": False}
-IMAGES = {"model.conv": True, "model.conv_input_rank": 4}
 HEAD = """
     import torch
     from torch import nn
@@ -172,11 +171,11 @@ def test_the_precision_of_onednn_is_written_where_the_tuned_torch_has_it(desk) -
         f'+th.backends.mkldnn.{kind}.fp32_precision = "bf16"  # since torch 2.9'
         for kind in ("conv", "rnn")
     ]
-    text = desk.edit(source, {"torch": "2.10.0+cpu"}, fp32_precision="bf16")
+    text = desk.edit(source, Traits(torch="2.10.0+cpu"), fp32_precision="bf16")
     assert newer == [line for line in changed(desk) if "mkldnn" in line]
-    assert desk.again({"torch": "2.10.0+cpu"}, fp32_precision="bf16") == text
-    for traits in ({"torch": "2.8.0"}, {"torch": "2.8.0a0+git1"}, {}):
-        desk.edit("import torch\n", traits, fp32_precision="bf16")
+    assert desk.again(Traits(torch="2.10.0+cpu"), fp32_precision="bf16") == text
+    for version in ("2.8.0", "2.8.0a0+git1", ""):
+        desk.edit("import torch\n", Traits(torch=version), fp32_precision="bf16")
         assert changed(desk) == ["+", '+torch.set_float32_matmul_precision("medium")']
 
 
@@ -357,10 +356,10 @@ def test_several_loaders_that_nobody_can_tell_apart_are_all_left(desk) -> None:
 @pytest.mark.parametrize(
     ("traits", "why"),
     [
-        ({"loader.workers": 0, "loader.draws": True}, "The samples draw random numbers"),
-        ({"loader.workers": 2}, "Workers of another number or life"),
-        ({"loader.workers": 0}, "could not be seen"),
-        ({}, "was not recorded"),
+        (fed(draws=True), "The samples draw random numbers"),
+        (fed(worker_count=2), "Workers of another number or life"),
+        (fed(), "could not be seen"),
+        (Traits(), "was not recorded"),
     ],
 )
 def test_workers_that_would_draw_otherwise_are_not_written(desk, traits, why) -> None:
@@ -432,7 +431,7 @@ def test_a_view_of_feature_maps_is_told(desk) -> None:
 def test_inputs_whose_dimensions_are_unknown_stay(desk) -> None:
     desk.edit(
         f"{HEAD}    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n{LOOP}",
-        {"model.conv": True, "model.conv_input_rank": 2},
+        Traits(model=ModelTraits(has_conv2d=True, conv_input_dimension_count=2)),
         channels_last=True,
     )
     assert changed(desk) == ["+model.to(memory_format=torch.channels_last)"]
@@ -441,9 +440,11 @@ def test_inputs_whose_dimensions_are_unknown_stay(desk) -> None:
 
 def test_three_dimensions_have_a_layout_of_their_own_and_both_have_none(desk) -> None:
     source = f"{HEAD}    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
-    desk.edit(source, {"model.conv3d": True}, channels_last=True)
+    solid = ModelTraits(has_conv3d=True)
+    desk.edit(source, Traits(model=solid), channels_last=True)
     assert changed(desk) == ["+model.to(memory_format=torch.channels_last_3d)"]
-    desk.edit(source, {"model.conv3d": True, "model.conv": True}, channels_last=True)
+    both = replace(solid, has_conv2d=True)
+    desk.edit(source, Traits(model=both), channels_last=True)
     assert desk.diff == ""
     assert "write this yourself, since the model has convolutions of both" in desk.said()
 
@@ -688,13 +689,14 @@ def test_a_whole_plan_written_twice_is_written_once(desk) -> None:
         "fused_optimizer": True, "garbage_collector": 1, "intra_op_threads": 2,
         "loader_workers": 2, "malloc_retention": True, "torch_compile": "default",
     }  # fmt: skip
+    both = replace(QUIET, model=IMAGES.model)
     text = desk.edit(
         f"{HEAD}    from torch.utils.data import DataLoader\n    loader = DataLoader(data)\n"
         f"    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n{LOOP}",
-        QUIET | IMAGES,
+        both,
         **plan,
     )
-    assert desk.again(QUIET | IMAGES, **plan) == text
+    assert desk.again(both, **plan) == text
     assert desk.diff == ""
 
 
@@ -717,7 +719,7 @@ def test_bytes_that_are_not_plain_utf8_stay(desk, head) -> None:
     path.write_bytes(head + b"import torch\no = torch.optim.SGD(ps, 1)\n")
     workload = replace(desk.workload, argv=("train.py",), cwd=str(desk.folder))
     plan = Plan().with_lever("fused_optimizer", True)
-    diff = write_edits(workload, plan, traits={}, env={}).diff
+    diff = write_edits(workload, plan, traits=Traits(), env={}).diff
     subprocess.run(
         ["patch", "-p1", "--fuzz=0"], input=diff.encode("utf-8", "surrogateescape"),
         cwd=desk.folder, check=True, capture_output=True,
@@ -750,7 +752,7 @@ def test_a_script_beside_the_working_folder_says_where_the_diff_belongs(desk) ->
         desk.workload, entry=Entry.SCRIPT, argv=(str(desk.folder / "train.py"),), cwd=str(inner)
     )
     plan = Plan().with_lever("intra_op_threads", 1)
-    made = write_edits(workload, plan, traits={}, env={})
+    made = write_edits(workload, plan, traits=Traits(), env={})
     assert "+++ b/train.py" in made.diff
     assert made.notes[-1].endswith(f"patch -p1 -d {desk.folder}")
 
@@ -763,7 +765,7 @@ def test_a_script_above_the_working_folder_has_a_name_that_patch_takes(desk, wor
     script.write_text("import torch\nimport other\n")
     (desk.folder / "other.py").write_text("import torch\n\n\ntorch.set_num_threads(8)\n")
     workload = replace(desk.workload, entry=Entry.SCRIPT, argv=(word,), cwd=f"{inner}/../run")
-    made = write_edits(workload, Plan().with_lever("intra_op_threads", 1), traits={}, env={})
+    made = write_edits(workload, Plan().with_lever("intra_op_threads", 1), traits=Traits(), env={})
     assert {line for line in made.diff.splitlines() if line.startswith("+++")} == {
         "+++ b/train.py", "+++ b/other.py",
     }  # fmt: skip
@@ -824,7 +826,7 @@ def test_the_diff_in_the_documents_is_what_is_printed(desk) -> None:
     workload = replace(desk.workload, argv=("image_pipeline.py",), cwd=str(desk.folder))
     plan = Plan().with_lever("channels_last", True).with_lever("intra_op_threads", 2)
     plan = plan.with_lever("loader_workers", 2).with_lever("omp_wait_policy", "passive")
-    traits = IMAGES | {"loader.workers": 0, "loader.draws": True}
+    traits = replace(IMAGES, loader=fed(draws=True).loader)
     made = write_edits(workload, plan, traits=traits, env={})
     assert made.diff == shown
     assert all(note.splitlines()[-1].strip() in page for note in made.notes)

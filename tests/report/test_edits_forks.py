@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from hasten.testing import fed
+
 _spec = importlib.util.spec_from_file_location("desks", Path(__file__).with_name("desks.py"))
 desks = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(desks)
-changed = desks.changed
+changed, QUIET = desks.changed, desks.QUIET
 
-QUIET = {"loader.workers": 0, "loader.draws": False}
 HEAD = "from torch.utils.data import DataLoader\n"
 PLAIN = f"{HEAD}loader = DataLoader(data)\n"
 GUARDED = f"{PLAIN}if __name__ == '__main__':\n    train(loader)\n"
@@ -55,7 +56,7 @@ def test_the_start_that_the_script_has_chosen_stays(desk, source) -> None:
 
 
 def test_workers_that_the_script_has_itself_start_as_they_did(desk) -> None:
-    desk.edit(PLAIN, {"loader.workers": 2}, redrawing_workers=3)
+    desk.edit(PLAIN, fed(worker_count=2), redrawing_workers=3)
     assert FORK not in desk.diff
     assert TOLD not in desk.said()
 

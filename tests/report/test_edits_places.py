@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from hasten.records import OptimizerTraits, Traits
+
 _spec = importlib.util.spec_from_file_location("desks", Path(__file__).with_name("desks.py"))
 desks = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(desks)
-changed = desks.changed
+changed, IMAGES = desks.changed, desks.IMAGES
 
-IMAGES = {"model.conv": True, "model.conv_input_rank": 4}
 LAYOUT = "to(memory_format=torch.channels_last)"
 
 
@@ -481,10 +482,10 @@ def test_only_optimizers_of_the_class_that_was_tuned_are_changed(desk, lever) ->
         else:
             optimizer = torch.optim.AdamW(ps)
         """
-    desk.edit(source, {"optimizer.name": "AdamW"}, **{lever: True})
+    desk.edit(source, Traits(optimizer=OptimizerTraits(name="AdamW")), **{lever: True})
     argument = lever.partition("_")[0]
     assert changed(desk)[1:] == [f"+    optimizer = torch.optim.AdamW(ps, {argument}=True)"]
     assert "the optimizer at train.py:3 stays as it is: the tuning saw AdamW train" in desk.said()
-    desk.edit(source, {"optimizer.name": "Adagrad"}, **{lever: True})
+    desk.edit(source, Traits(optimizer=OptimizerTraits(name="Adagrad")), **{lever: True})
     assert desk.diff == ""
     assert "write this yourself, since no constructor" in desk.said()

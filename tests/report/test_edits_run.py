@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 import hasten.errors
 from hasten.cli import app
-from hasten.records import Entry, Plan
+from hasten.records import Entry, ModelTraits, Plan, Traits
 from hasten.report import archive
 from hasten.report.edits import write_edits
+from hasten.testing import fed
 
 ROOT = Path(hasten.errors.__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "image_pipeline.py"
@@ -99,7 +100,7 @@ def test_an_example_with_its_edits_ends_with_the_weights_of_the_plan(train, tmp_
         "autocast": "bfloat16", "channels_last": True, "flush_denormals": True,
         "garbage_collector": 10, "intra_op_threads": 1, "malloc_retention": True,
     }  # fmt: skip
-    traits = {"model.conv": True, "model.conv_input_rank": 4}
+    traits = Traits(model=ModelTraits(has_conv2d=True, conv_input_dimension_count=4))
     data = str(tmp_path / "pictures")
     argv = ("--data", data, "--pictures", "32", "--epochs", "2", "--batch-size", "16")
     made, _, _ = train(EXAMPLE, plan, traits, *argv)
@@ -117,7 +118,7 @@ def test_exact_edits_leave_shuffles_and_draws_as_they_are(train, tmp_path) -> No
 
     (tmp_path / "small.py").write_text(SMALL)
     plan = {"loader_workers": 2, "malloc_retention": True}
-    traits = {"loader.workers": 0, "loader.draws": False}
+    traits = fed(draws=False)
     made, said, also_said = train(tmp_path / "small.py", plan, traits, "end.pt")
     assert "num_workers=2" in made.diff
     own = start("small.py", "end.pt", cwd=tmp_path)

@@ -8,7 +8,7 @@ import pytest
 
 from hasten import lever
 from hasten.errors import UsageError
-from hasten.records import Entry, LossEnvelope, Plan, Proof, Torch
+from hasten.records import Entry, LossEnvelope, Plan, Proof, Torch, Traits
 from hasten.report import plan_file
 from hasten.report.evidence_table import State
 
@@ -115,7 +115,7 @@ def test_a_plan_by_hand_is_called_one_and_told_how_to_write_over_it(path):
 
 
 def test_the_torch_that_trained_is_written(path, tuning):
-    seen = replace(tuning, traits={"torch": "2.9.0"})
+    seen = replace(tuning, traits=Traits(torch="2.9.0"))
     assert write(path, seen).machine["torch"] == "2.9.0"
 
 
@@ -126,7 +126,7 @@ def test_the_torch_that_trained_is_written(path, tuning):
 def test_a_program_s_torch_is_written_where_a_run_can_compare_it(path, tuning, asked, kept):
     machine = replace(tuning.machine, torch=asked and Torch(version=asked))
     workload = replace(tuning.workload, entry=Entry.COMMAND, argv=("bash", "train.sh"))
-    seen = replace(tuning, machine=machine, workload=workload, traits={"torch": "2.9.0"})
+    seen = replace(tuning, machine=machine, workload=workload, traits=Traits(torch="2.9.0"))
     saved = write(path, seen)
     assert saved.machine.get("torch") == kept
     assert ("trained with torch 2.9.0" in path.read_text()) == (kept is None)

@@ -1,6 +1,6 @@
 import pytest
 
-from hasten.records import Comparison, Interval, Pair, Plan, Verdict
+from hasten.records import Comparison, Interval, Pair, Plan, Traits, Verdict
 from hasten.search.payback import (
     Payback,
     blamed,
@@ -10,6 +10,7 @@ from hasten.search.payback import (
     too_late,
     unpaid,
 )
+from hasten.testing import fed
 
 
 def seen(*levers, later_s):
@@ -112,7 +113,7 @@ def test_what_is_saved_is_weighed_against_the_start_and_the_search() -> None:
     assert "saves about 1m 10s" in weighed
 
 
-TRAITS = {"loader.batch_count": 100, "loader.batches_per_step": 2}
+TRAITS = fed(pass_batch_count=100, step_batch_count=2)
 
 
 def passes(traits=TRAITS, **details):
@@ -123,17 +124,17 @@ def passes(traits=TRAITS, **details):
 
 @pytest.mark.parametrize(("per_step", "step_count"), [(None, 100), (0, 100), (1, 100), (3, 33)])
 def test_a_pass_has_as_many_steps_as_its_batches_make(per_step, step_count) -> None:
-    told = {} if per_step is None else {"loader.batches_per_step": per_step}
-    assert passes({"loader.batch_count": 100, **told}).step_count == step_count
+    told = {} if per_step is None else {"step_batch_count": per_step}
+    assert passes(fed(pass_batch_count=100, **told)).step_count == step_count
 
 
 def test_where_the_length_of_a_pass_is_unknown_none_is_told() -> None:
-    assert passes({}) is None
-    assert passes({"loader.batch_count": 1, "loader.batches_per_step": 2}) is None
+    assert passes(Traits()) is None
+    assert passes(fed(pass_batch_count=1, step_batch_count=2)) is None
 
 
 def test_a_first_pass_that_is_shorter_is_not_told() -> None:
-    short = {"loader.batch_count": 2}
+    short = fed(pass_batch_count=2)
     assert passes(short, longer_s=0.9).longer_s == 0.9
     assert passes(short, longer_s=-0.5, training_s=0.2) is None
     assert passes(short, longer_s=-12.0, training_s=0.2) is None

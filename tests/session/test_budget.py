@@ -25,6 +25,7 @@ from hasten.records import (
     Plan,
     Proof,
     Scope,
+    Traits,
     Tuning,
     Workload,
 )
@@ -313,7 +314,7 @@ def test_only_the_lever_to_blame_is_rejected(tuned, blamed) -> None:
 
 def test_a_command_that_trains_in_several_processes_is_refused(tuned, monkeypatch) -> None:
     stock = TrialRunner.facts
-    two = {"ranks.count": 2}
+    two = Traits(rank_count=2)
     monkeypatch.setattr(TrialRunner, "facts", lambda *args: replace(stock(*args), traits=two))
     with pytest.raises(UsageError, match="trains in 2 processes"):
         tuned(600.0, step_s=0.1, start_s=2.0)

@@ -1,13 +1,32 @@
 """Which levers are offered to a search, and the sentence for each that is not."""
 
+from dataclasses import replace
+
 from hasten.lever import ScriptContext
-from hasten.records import Effect, Finding, Interval
+from hasten.records import (
+    Effect,
+    Finding,
+    Interval,
+    ModelTraits,
+    OptimizerTraits,
+    PrecisionTraits,
+    ProductSpeed,
+    Traits,
+)
 from hasten.search import SearchStarted
 from hasten.session import Options
 from hasten.session.candidates import find_candidates
-from hasten.testing import SERVER, sample_profile
+from hasten.testing import SERVER, fed, sample_profile
 
-FAST = {"model.dtype": "float32", "model.device": "cpu", "bf16.matmul_ratio": 2.0}
+ON_CPU = ModelTraits(dtype="float32", device="cpu")
+
+
+def multiplying(ratio):
+    precision = PrecisionTraits(bf16=ProductSpeed(matmul_ratio=ratio))
+    return Traits(model=ON_CPU, precision=precision)
+
+
+FAST = multiplying(2.0)
 
 
 def found(traits, **permits):
@@ -26,12 +45,12 @@ def test_fewer_bits_are_tried_only_where_they_are_allowed() -> None:
 
 
 def test_what_cannot_help_says_so_before_it_asks_for_permission() -> None:
-    _, why = found({**FAST, "bf16.matmul_ratio": 0.5})
+    _, why = found(multiplying(0.5))
     assert why["autocast"] == "bf16 is 2x slower than fp32 here"
 
 
 def test_a_redraw_is_refused_by_the_word_that_forbids_it() -> None:
-    _, why = found({"model.attention": "eager"}, numerics=Effect.EXACT)
+    _, why = found(Traits(model=ModelTraits(attention="eager")), numerics=Effect.EXACT)
     assert why["sdpa"] == "its effect is distribution, which needs --numerics distribution"
 
 
@@ -41,7 +60,8 @@ def finding(name, ratio):
 
 
 def shares(findings, begun=None):
-    traits = {"loader.map_style": True, "loader.dataset": "MNIST", "optimizer.name": "Adam"}
+    optimizer = OptimizerTraits(name="Adam")
+    traits = replace(fed(dataset="MNIST"), optimizer=optimizer)
     context = ScriptContext(machine=SERVER, baseline=sample_profile(), traits=traits)
     candidates, _ = find_candidates(
         context, Options(), least_ratio=0.02, begun=begun or SearchStarted(), findings=findings

@@ -4,7 +4,7 @@ import pytest
 
 from hasten.errors import ScriptFailed
 from hasten.lever import ScriptContext
-from hasten.records import Pair, Phase, Plan, Profile
+from hasten.records import Pair, Phase, Plan, Profile, Traits
 from hasten.session.pair_probes import probe_levers
 from hasten.testing import SERVER
 
@@ -43,7 +43,7 @@ class MadeBench:
 
 
 def probe(runner, plan, seen):
-    context = ScriptContext(machine=SERVER, baseline=seen, traits={"threads": 4})
+    context = ScriptContext(machine=SERVER, baseline=seen, traits=Traits(thread_count=4))
     return probe_levers(runner, plan, context, seconds=1.0)
 
 

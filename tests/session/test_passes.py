@@ -7,7 +7,7 @@ import pytest
 
 from hasten.lever import Lever
 from hasten.records import Effect, Phase, Plan, Scope
-from hasten.testing import plant
+from hasten.testing import fed, plant
 
 # The simulated tunings of test_budget.py.
 _spec = importlib.util.spec_from_file_location(
@@ -34,7 +34,7 @@ def kept(tuned, monkeypatch):
         monkeypatch.setattr(budget, "LEVERS", levers)
         return tuned(
             300.0, step_s=0.02, start_s=2.0, gains={"brisk": 1.15, "keeps": 2.0},
-            traits={"loader.batch_count": 50},
+            traits=fed(pass_batch_count=50),
             first_pass_s=lambda plan: longer_s if dict(plan.settings).get("keeps") else 0.0,
             **details,
         ).tuning  # fmt: skip
@@ -81,7 +81,7 @@ def paused(tuned, monkeypatch):
         monkeypatch.setattr(budget, "LEVERS", levers)
         return tuned(
             budget_s, step_s=step_s, start_s=3.0, gains={"brisk": 1.0, "stays": 1.0},
-            traits={"loader.batch_count": pass_count}, pass_count=pass_count,
+            traits=fed(pass_batch_count=pass_count), pass_count=pass_count,
             pause_s=lambda plan: 0.0 if dict(plan.settings).get("stays") else pause_s,
             findings=(budget.names("stays", 0.4),), **details,
         )  # fmt: skip

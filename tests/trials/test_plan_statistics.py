@@ -4,6 +4,7 @@ import pytest
 
 from hasten import compare
 from hasten.records import Phase, Plan, Step
+from hasten.testing import fed
 from hasten.trials.plan_statistics import PlanStatistics, ScriptRhythm, pauses
 
 
@@ -61,7 +62,7 @@ def test_a_pause_at_the_head_of_each_short_pass_is_seen(steps, pass_count, has) 
 
 def test_what_is_found_later_does_not_change_how_the_script_is_raced() -> None:
     rhythm = ScriptRhythm()
-    rhythm.know_passes({"loader.batch_count": 20, "loader.batches_per_step": 2})
+    rhythm.know_passes(fed(pass_batch_count=20, step_batch_count=2))
     rhythm.watched(Plan(), passes(*HEAD * 4))
     assert rhythm.period_count == 10
     rhythm.watched(Plan().with_lever("stays", True), passes(*[0.0] * 40))

@@ -7,7 +7,7 @@ import pytest
 from hasten.compare import signed_rank_interval
 from hasten.lever import discover
 from hasten.records import Entry, Phase, Plan, Scope, Workload
-from hasten.testing import FakeScript, steady
+from hasten.testing import FakeScript, fed, steady
 from hasten.trials.blocks import settle_count
 from hasten.trials.process import Isolation
 from hasten.trials.runner import TrialRunner
@@ -97,7 +97,7 @@ def test_where_workers_keep_up_plans_alternate_step_by_step() -> None:
 def test_where_the_loop_waits_now_and_then_blocks_hold_whole_cycles(late) -> None:
     script = computing(**{"worker_count": 4, "noise": steady(0.05), **late})
     with runner(script) as own:
-        count = own.facts(Plan()).traits["cycle_count"]
+        count = own.facts(Plan()).traits.cycle_count
         own.steps(Plan(), 80)
         assert own.pace.pair_s(Plan(), FAST) == pytest.approx(4 * count * own.pace.step_s)
 
@@ -107,7 +107,7 @@ def test_a_plan_that_was_seen_to_wait_is_raced_in_whole_cycles_next_time() -> No
         cost=lambda plan: 0.005 if plan == FAST else SLOW_S, fetch_s=0.036, worker_count=4
     )
     with runner(script) as own:
-        count = own.facts(Plan()).traits["cycle_count"]
+        count = own.facts(Plan()).traits.cycle_count
         own.steps(Plan(), 40)
         assert own.pace.pair_s(Plan(), FAST) == pytest.approx(4 * own.pace.step_s)
         own.pairs(Plan(), FAST, [True, False] * 100)
@@ -121,7 +121,7 @@ def test_a_lever_of_the_loader_is_raced_behind_the_batches_that_are_on_their_way
     fetching = Plan().with_lever("batched_fetch", True)
     replaced = Plan().with_lever("loader_workers", 0)
     with runner(script) as own:
-        count = own.facts(Plan()).traits["cycle_count"]
+        count = own.facts(Plan()).traits.cycle_count
         own.steps(Plan(), 40)
         assert own.pace.pair_s(Plan(), fetching) == pytest.approx(4 * count * own.pace.step_s)
         own.prepare(Plan(), replaced)
@@ -201,7 +201,7 @@ def test_blocks_of_two_children_begin_when_both_are_warm_again() -> None:
 
 
 def test_workers_are_raced_in_whole_passes_where_these_are_short() -> None:
-    script = computing(fetch_s=0.002, traits={"loader.batch_count": 20})
+    script = computing(fetch_s=0.002, traits=fed(pass_batch_count=20))
     with runner(script) as own:
         own.facts(Plan())
         own.steps(Plan(), 40)
@@ -211,7 +211,7 @@ def test_workers_are_raced_in_whole_passes_where_these_are_short() -> None:
         assert own.pace.shape(Plan(), fetching, apart=True).block_count == 2
         assert own.pace.shape(workers, workers.with_lever("allocator", "jemalloc")).block_count == 2
         assert own.pace.shape(Plan(), Plan().with_lever("allocator", "jemalloc")).block_count == 2
-    long = computing(fetch_s=0.002, traits={"loader.batch_count": 300})
+    long = computing(fetch_s=0.002, traits=fed(pass_batch_count=300))
     with runner(long) as own:
         own.facts(Plan())
         own.steps(Plan(), 40)

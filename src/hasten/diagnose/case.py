@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hasten.diagnose.shares import ratio_of
+from hasten.records import Traits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ class Case:
     Attributes:
         machine: this machine.
         profile: of the untouched script.
-        traits: what the child says of itself (`protocol.TraitsRead`); a missing key is unknown.
+        traits: what the child says of itself.
         found: what the examiners saw (`instrument.examine`), by `file.key`; unknown where missing.
         steps: the steps of the examination, in order.
         hot_lines: lines of the user's code that cost time.
@@ -28,7 +29,7 @@ class Case:
 
     machine: Machine
     profile: Profile
-    traits: Mapping[str, Any] = field(default_factory=dict)
+    traits: Traits = field(default_factory=Traits)
     found: Mapping[str, Any] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
     hot_lines: tuple[HotLine, ...] = ()

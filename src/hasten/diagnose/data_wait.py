@@ -26,17 +26,19 @@ def scaled(share: Interval, factor: float) -> Interval:
 
 def fetch_s(case: Case) -> float | None:
     """Return the seconds in which one process makes a batch, if they were measured."""
-    seen = case.traits.get("loader.fetch_s", case.found.get("loading.batch_s"))
+    loader = case.traits.loader
+    seen = loader.fetch_s if loader else None
+    if seen is None:
+        seen = case.found.get("loading.batch_s")
     return None if seen is None else float(seen)
 
 
 def busy_ratio(case: Case) -> float | None:
     """Return the share of the time in which workers make batches; None without workers."""
-    count, seen_s = case.traits.get("loader.workers"), fetch_s(case)
-    if not count or seen_s is None:
+    loader, seen_s = case.traits.loader, fetch_s(case)
+    if loader is None or not loader.worker_count or seen_s is None:
         return None
-    batch_count = int(case.traits.get("loader.batches_per_step", 1))
-    return seen_s * batch_count / (int(count) * case.step_s)
+    return seen_s * loader.step_batch_count / (loader.worker_count * case.step_s)
 
 
 def waits_s(case: Case) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.instrument.seams import Seam
+    from hasten.records import LoaderTraits
 
 _SLOT_COUNT = 1024
 _FIELD_COUNT = 8
@@ -59,12 +61,12 @@ class FetchClock:
             finally:
                 self._inside = False
             cpu_ns = time.thread_time_ns() - cpu_ns
-            self._add(id(fetcher.dataset), time.perf_counter_ns() - wall_ns, cpu_ns)
+            self._charge(id(fetcher.dataset), time.perf_counter_ns() - wall_ns, cpu_ns)
             return batch
 
         return fetch
 
-    def _add(self, dataset: int, wall_ns: int, cpu_ns: int) -> None:
+    def _charge(self, dataset: int, wall_ns: int, cpu_ns: int) -> None:
         cells, pid = self._cells, os.getpid()
         # One writer for each slot, but for a chance that is not worth a lock. A slot whose
         # process has ended is taken over.
@@ -78,14 +80,15 @@ class FetchClock:
         cells[at + _CPU] += cpu_ns
         cells[at + _COUNT] += 1
 
-    def read(self, dataset: int) -> dict[str, float]:
-        """Return seconds per batch, and CPU seconds per second; nothing where nobody fetched.
+    def add(self, dataset: int, loader: LoaderTraits) -> LoaderTraits:
+        """Return a loader's traits with the time of a batch; as they are where nobody fetched.
 
         The first batch of each process is left out where there are others: it also imports,
         opens files and warms caches.
 
         Args:
             dataset: its identity, which a fork keeps.
+            loader: that feeds on it.
         """
         rows = [
             self._cells[at : at + _FIELD_COUNT].tolist()
@@ -97,8 +100,6 @@ class FetchClock:
             wall_ns, cpu_ns = (sum(row[i] for row in rows) for i in (_FIRST_WALL, _FIRST_CPU))
             count = len(rows)
         if not count or not wall_ns:
-            return {}
-        return {
-            "loader.fetch_s": wall_ns * 1e-9 / count,
-            "loader.fetch_cpu_ratio": min(1.0, cpu_ns / wall_ns),
-        }
+            return loader
+        fetch_s, cpu_ratio = wall_ns * 1e-9 / count, min(1.0, cpu_ns / wall_ns)
+        return replace(loader, fetch_s=fetch_s, fetch_cpu_ratio=cpu_ratio)

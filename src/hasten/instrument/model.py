@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
 from hasten.instrument.layout_probe import can_tell_layout, with_channels_last
 from hasten.instrument.object_table import Table
 from hasten.instrument.precision_probe import fewer_bits, fp32_precision
+from hasten.records import ModelTraits, PrecisionTraits, ProductSpeed, Traits
 
 
 class ModelFacts:
-    """Notes of every root module that the loop calls, and of what the machine does with them."""
+    """Notes of every root module that the loop calls, and of what the machine does with them.
+
+    Attributes:
+        found: what was noted so far.
+    """
 
     def __init__(self) -> None:
-        self.found: dict[str, Any] = {}
+        self.found = ModelTraits()
         self._roots = Table()
         self._autocasts = AutocastWatch()
+        self._bf16 = self._inside = ProductSpeed()
         self._is_timed = False
 
     def called(self, module: Any, kwargs: Any) -> None:
@@ -26,54 +33,58 @@ class ModelFacts:
         self._roots[module] = None
         parts = list(module.modules())
         weights = list(module.parameters())
-        if weights:
-            self.found.setdefault("model.parameter_count", sum(p.numel() for p in weights))
+        if weights and self.found.parameter_count is None:
+            self.found = replace(self.found, parameter_count=sum(p.numel() for p in weights))
         self._note_layers(parts)
         self._note_numbers([weight for weight in weights if weight.is_floating_point()])
         self._note_attention(parts, kwargs)
 
-    def read(self) -> dict[str, Any]:
-        """Return the notes, with the speed of fewer bits on the models' device, timed once."""
-        device = self.found.get("model.device")
-        if self._autocasts.close():
-            self.found["script.autocast"] = True
-        self.found["fp32.precision"] = fp32_precision()
-        if device is not None and not self._is_timed:
+    def add(self, traits: Traits) -> Traits:
+        """Return traits with the notes, and the speed of fewer bits on the models' device."""
+        uses_autocast, matmul = self._autocasts.close(), fp32_precision()
+        if self.found.device is not None and not self._is_timed:
             self._is_timed = True
-            self.found.update(fewer_bits(device))
-        return self.found
+            self._bf16, self._inside = fewer_bits(self.found.device)
+        precision = PrecisionTraits(
+            uses_autocast=uses_autocast, matmul=matmul, bf16=self._bf16, inside=self._inside
+        )
+        return replace(traits, model=self.found, precision=precision)
 
     def _note_layers(self, parts: list[Any]) -> None:
         from torch import nn
 
-        for name, kinds in (
-            ("model.conv", (nn.Conv2d, nn.ConvTranspose2d)),
-            ("model.conv3d", (nn.Conv3d, nn.ConvTranspose3d)),
-        ):
-            convolutions = [part for part in parts if isinstance(part, kinds)]
-            self.found[name] = bool(self.found.get(name)) or bool(convolutions)
-            self._note_layouts([part.weight for part in convolutions])
+        flat = [part for part in parts if isinstance(part, (nn.Conv2d, nn.ConvTranspose2d))]
+        solid = [part for part in parts if isinstance(part, (nn.Conv3d, nn.ConvTranspose3d))]
+        self.found = replace(
+            self.found,
+            has_conv2d=self.found.has_conv2d or bool(flat),
+            has_conv3d=self.found.has_conv3d or bool(solid),
+        )
+        self._note_layouts([part.weight for part in (*flat, *solid)])
 
     def _note_layouts(self, kernels: list[Any]) -> None:
         """Note whether the kernels whose layout can be told all have channels last."""
         last = [with_channels_last(k) for k in kernels if can_tell_layout(k)]
         if last:
-            self.found["model.channels_last"] = self.found.get("model.channels_last", True) and all(
-                last
-            )
+            so_far = self.found.has_channels_last is not False
+            self.found = replace(self.found, has_channels_last=so_far and all(last))
 
     def _note_numbers(self, weights: list[Any]) -> None:
         if not weights:
             return
         names = {str(weight.dtype).removeprefix("torch.") for weight in weights}
-        names.add(self.found.get("model.dtype", min(names)))
-        self.found["model.dtype"] = "mixed" if len(names) > 1 else names.pop()
-        self.found.setdefault("model.device", weights[0].device.type)
+        names.add(self.found.dtype or min(names))
+        self.found = replace(
+            self.found,
+            dtype="mixed" if len(names) > 1 else names.pop(),
+            device=self.found.device or weights[0].device.type,
+        )
 
     def _note_attention(self, parts: list[Any], kwargs: Any) -> None:
         """Note who computes attention; Transformers' models name it, and can exchange `eager`."""
         from torch import nn
 
+        attention = self.found.attention
         configs: list[Any] = [getattr(part, "config", None) for part in parts]
         told = [config for config in configs if hasattr(config, "_attn_implementation")]
         names = [str(config._attn_implementation) for config in told]
@@ -81,11 +92,12 @@ class ModelFacts:
             asked = kwargs.get("output_attentions") or any(
                 getattr(config, "output_attentions", False) for config in told
             )
-            self.found["model.attention"] = "weights" if asked else "eager"
+            attention = "weights" if asked else "eager"
         elif names:
-            self.found.setdefault("model.attention", names[0])
+            attention = attention or names[0]
         elif any(isinstance(part, nn.MultiheadAttention) for part in parts):
-            self.found.setdefault("model.attention", "MultiheadAttention")
+            attention = attention or "MultiheadAttention"
+        self.found = replace(self.found, attention=attention)
 
 
 class AutocastWatch:

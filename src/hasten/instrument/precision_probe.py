@@ -6,6 +6,8 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from hasten.records import ProductSpeed
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -17,12 +19,12 @@ _LEAST_COUNT = 4
 _HOPELESS_S = 0.1
 
 
-def fewer_bits(device: str) -> dict[str, float]:
+def fewer_bits(device: str) -> tuple[ProductSpeed, ProductSpeed]:
     """Return how many times faster matrix products and convolutions are with fewer bits.
 
-    `bf16.*` compares bfloat16 tensors with float32 ones; `bf16_inside.*` (CPU) and
-    `tf32_inside.*` (CUDA) are float32 tensors that torch is told to multiply with fewer bits.
-    A figure below 1 is a loss; what torch cannot do here is missing. No random number is drawn.
+    The first compares bfloat16 tensors with float32 ones, the second float32 tensors that torch is
+    told to multiply with fewer bits (bf16 on a CPU, tf32 on CUDA) with the same as they are. A
+    figure below 1 is a loss; what torch cannot do here is unknown. No random number is drawn.
 
     Args:
         device: the type of the device that the model is on; others than cpu and cuda are not
@@ -31,17 +33,17 @@ def fewer_bits(device: str) -> dict[str, float]:
     import torch
 
     if device not in ("cpu", "cuda"):
-        return {}
-    inside = "bf16_inside" if device == "cpu" else "tf32_inside"
-    found = {}
+        return ProductSpeed(), ProductSpeed()
+    bf16: dict[str, float] = {}
+    inside: dict[str, float] = {}
     with torch.no_grad(), torch.autocast(device, enabled=False):
-        for name, make in (("matmul", _product), ("conv", _convolution)):
+        for name, make in (("matmul_ratio", _product), ("conv_ratio", _convolution)):
             full = make(device, torch.float32)
-            rivals = {"bf16": make(device, torch.bfloat16), inside: _inside(device, full)}
-            for rival, work in rivals.items():
+            rivals = ((bf16, make(device, torch.bfloat16)), (inside, _inside(device, full)))
+            for found, work in rivals:
                 with suppress(RuntimeError):
-                    found[f"{rival}.{name}_ratio"] = _speed_ratio(full, work, device)
-    return found
+                    found[name] = _speed_ratio(full, work, device)
+    return ProductSpeed(**bf16), ProductSpeed(**inside)
 
 
 def product_speed_ratio(device: str, dtype: str) -> float:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import gc
 import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.object_table import Table
+from hasten.records import CollectorTraits, Traits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -110,7 +112,7 @@ def _convolved_ranks(module: Any, args: Any) -> list[int]:
 
 
 class SettingSigns:
-    """An observer of the loop, part of `Traits`."""
+    """An observer of the loop, part of `TraitsReader`."""
 
     def __init__(self) -> None:
         self._clock = CollectorClock()
@@ -145,21 +147,29 @@ class SettingSigns:
             self._clock.install()
         self._step_count += 1
 
-    def read(self) -> dict[str, Any]:
-        """Return what was found; what nobody could see is left out."""
-        found: dict[str, Any] = {
-            "memory.huge_pages": huge_pages(),
-            "preloaded": os.environ.get("LD_PRELOAD", ""),
-            "gc.enabled": gc.isenabled(),
-            "gc.threshold_count": gc.get_threshold()[0],
-            "gc.frozen_count": gc.get_freeze_count(),
-            "numbers.denormal_ratio": denormal_ratio(self._optimizers),
-        }
+    def add(self, traits: Traits) -> Traits:
+        """Return traits with what was found; what nobody could see stays unknown."""
         if self._ranks:  # 0 where they differ
-            found["model.conv_input_rank"] = min(self._ranks) if len(self._ranks) == 1 else 0
-        if self._step_count > 1:
-            found["gc.step_s"] = self._clock.spent_ns * 1e-9 / (self._step_count - 1)
+            count = min(self._ranks) if len(self._ranks) == 1 else 0
+            model = replace(traits.model, conv_input_dimension_count=count)
+            traits = replace(traits, model=model)
         if self._backward_count:
-            found["debug.anomaly_ratio"] = self._anomaly_count / self._backward_count
-            found["debug.profiler_ratio"] = self._profiler_count / self._backward_count
-        return {name: value for name, value in found.items() if value is not None}
+            traits = replace(
+                traits,
+                anomaly_ratio=self._anomaly_count / self._backward_count,
+                profiler_ratio=self._profiler_count / self._backward_count,
+            )
+        spent_s = self._clock.spent_ns * 1e-9
+        collector = CollectorTraits(
+            is_enabled=gc.isenabled(),
+            threshold_count=gc.get_threshold()[0],
+            frozen_count=gc.get_freeze_count(),
+            step_s=spent_s / (self._step_count - 1) if self._step_count > 1 else None,
+        )
+        return replace(
+            traits,
+            huge_pages=huge_pages(),
+            preloaded=os.environ.get("LD_PRELOAD", ""),
+            denormal_ratio=denormal_ratio(self._optimizers),
+            collector=collector,
+        )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hasten import protocol
 from hasten.instrument import examine
-from hasten.instrument.traits import FlopProbe, Traits, peaks, usage
+from hasten.instrument.traits import FlopProbe, TraitsReader, peaks, usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ class StepScheduler:
         switch: Callable[[PlanOrder], None],
         talk: Callable[[Answer], Command],
     ) -> None:
-        self.traits = Traits(watch.fetches)
+        self.traits = TraitsReader(watch.fetches)
         watch.observers.append(self.traits)
         self._watch = watch
         self._switch = switch

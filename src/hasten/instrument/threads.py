@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hasten.records import Traits
 
 _VARIABLES = (
     "OMP_WAIT_POLICY",
@@ -22,33 +25,21 @@ _TASKS = Path("/proc/self/task")
 _POOL_NAME = "PTThreadPool"  # c10::setThreadName in ATen/ParallelThreadPoolNative.cpp
 
 
-def read_threads() -> dict[str, Any]:
-    """Return thread counts, the settings of OpenMP that somebody made, and what ties them.
-
-    `openmp.variables` names the environment variables that say something, with a space between.
-    `interop_started_count` is missing where the kernel tells no names of threads.
-    """
+def add_threads(traits: Traits) -> Traits:
+    """Return traits with thread counts, and the settings of OpenMP that somebody made."""
     import torch
 
-    found: dict[str, Any] = {
-        "threads": torch.get_num_threads(),
-        "interop_threads": torch.get_num_interop_threads(),
-        "openmp.variables": " ".join(filter(_is_set, _VARIABLES)),
-        "compiled": has_compiled(),
-    }
-    started = _started_count()
-    return found if started is None else {**found, "interop_started_count": started}
+    return replace(
+        traits,
+        thread_count=torch.get_num_threads(),
+        interop_thread_count=torch.get_num_interop_threads(),
+        interop_started_count=_started_count(),
+        openmp_variables=tuple(filter(_is_set, _VARIABLES)),
+    )
 
 
 def _is_set(name: str) -> bool:
     return os.environ.get(name, "").lower() not in _NOTHING
-
-
-def has_compiled() -> bool:
-    """Return whether torch.compile has made a graph in this process."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    stats = getattr(dynamo, "counters", {}).get("stats", {})
-    return bool(stats.get("unique_graphs"))
 
 
 def _started_count() -> int | None:

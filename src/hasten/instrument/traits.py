@@ -11,6 +11,7 @@ import sysconfig
 import time
 from collections import deque
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,8 +21,15 @@ from hasten.instrument.ledger import INDEX
 from hasten.instrument.model import ModelFacts
 from hasten.instrument.samples import quietly
 from hasten.instrument.setting_signs import SettingSigns
-from hasten.instrument.threads import read_threads
-from hasten.records import Phase
+from hasten.instrument.threads import add_threads
+from hasten.records import (
+    CheckpointTraits,
+    CompilerTraits,
+    LoaderTraits,
+    OptimizerTraits,
+    Phase,
+    Traits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,21 +130,22 @@ def _count_bytes(batch: Any) -> int:
     return sum(map(_count_bytes, batch)) if isinstance(batch, (list, tuple)) else 0
 
 
-class Traits:
+class TraitsReader:
     """An observer that notes what the script is made of, for the levers' `settings`.
 
     Args:
         fetches: says how long the batches took that this process and its workers made.
 
     Attributes:
-        about_data: says what is known of the dataset with this `id`.
+        found: what was noted so far.
+        about_data: adds what is known of the dataset with this `id`.
     """
 
     def __init__(self, fetches: FetchClock | None = None) -> None:
-        self.found: dict[str, Any] = {}
-        self.about_data: Callable[[int], dict[str, Any]] = lambda dataset_id: {}
+        self.found = Traits()
+        self.about_data: Callable[[int, LoaderTraits], LoaderTraits] = lambda _, loader: loader
         self._fetches = fetches
-        self._dataset: int | None = None
+        self._dataset = 0
         self._batch_count = self._step_count = self._loaded_count = 0
         self._draws = DrawWatch()
         self._updates = UpdateWatch()
@@ -148,7 +157,7 @@ class Traits:
     @property
     def device(self) -> str:
         """The kind of device that the first model is on."""
-        return str(self._model.found.get("model.device", "cpu"))
+        return self._model.found.device or "cpu"
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
         """Note what a root module is made of."""
@@ -166,37 +175,47 @@ class Traits:
 
     def _loaded(self, iterator: Any, batch: Any) -> None:
         self._loaded_count += id(iterator._dataset) == self._dataset
-        if "loader.workers" not in self.found:
-            self._dataset, self._loaded_count = id(iterator._dataset), 1
-            self.found["loader.workers"] = int(iterator._num_workers)
-            # A loader without workers has no such number; None stands for torch's own, 2.
-            self._prefetch_count = int(getattr(iterator, "_prefetch_factor", None) or 2)
-            self.found["loader.map_style"] = iterator._dataset_kind == 0
-            self.found["loader.persistent"] = bool(iterator._persistent_workers)
-            self.found["loader.own_order"] = _own_order(iterator._index_sampler)
-            self.found["loader.dataset"] = _name_below_views(iterator._dataset)
-            self.found["loader.batch_bytes"] = _count_bytes(batch)
-            # A sampler of the script's own is not asked: it may count how often it is.
-            if self.found["loader.map_style"] and not self.found["loader.own_order"]:
-                self.found["loader.batch_count"] = len(iterator._index_sampler)
+        if self.found.loader is not None:
+            return
+        self._dataset, self._loaded_count = id(iterator._dataset), 1
+        # A loader without workers has no such number; None stands for torch's own, 2.
+        self._prefetch_count = int(getattr(iterator, "_prefetch_factor", None) or 2)
+        loader = LoaderTraits(
+            worker_count=int(iterator._num_workers),
+            is_map_style=iterator._dataset_kind == 0,
+            is_persistent=bool(iterator._persistent_workers),
+            has_own_order=_own_order(iterator._index_sampler),
+            dataset=_name_below_views(iterator._dataset),
+        )
+        self.found = replace(self.found, loader=loader)  # whatever becomes of the rest
+        loader = replace(loader, batch_bytes=_count_bytes(batch))
+        # A sampler of the script's own is not asked: it may count how often it is.
+        if loader.is_map_style and not loader.has_own_order:
+            loader = replace(loader, pass_batch_count=len(iterator._index_sampler))
+        self.found = replace(self.found, loader=loader)
 
     def backward(self, tensors: Any) -> None:
         """Note which debug modes are on."""
         quietly(self._signs.backward)
 
     def steps(self, optimizer: Any) -> None:
-        """Note the optimizer's class and whether torch has a fused form of it."""
+        """Note the optimizer's class and which of torch's forms the script asks for."""
         quietly(self._signs.steps, optimizer)
         quietly(self._steps, optimizer)
 
     def _steps(self, optimizer: Any) -> None:
-        if "optimizer.name" in self.found:
+        if self.found.optimizer.name is not None:
             return
-        self.found["optimizer.name"] = type(optimizer).__name__
+        seen = OptimizerTraits(name=type(optimizer).__name__)
+        self.found = replace(self.found, optimizer=seen)  # whatever becomes of the rest
         group = optimizer.param_groups[0]
-        self.found["optimizer.fused"] = bool(group.get("fused"))
-        self.found["optimizer.foreach"] = bool(group.get("foreach"))
-        self.found["optimizer.parameter_count"] = len(group["params"])
+        seen = replace(
+            seen,
+            is_fused=bool(group.get("fused")),
+            is_foreach=bool(group.get("foreach")),
+            tensor_count=len(group["params"]),
+        )
+        self.found = replace(self.found, optimizer=seen)
 
     def ended(self) -> None:
         """Count the steps that the loader has fed, and its batches in them."""
@@ -209,34 +228,42 @@ class Traits:
         """Take in the phases of a step."""
         self._checkpoints.stepped(phases_ns)
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> Traits:
         """Return the traits, with the thread counts of this moment."""
         import torch
 
-        self.found.update(read_threads())
-        self.found["torch"] = torch.__version__
+        version = str(torch.__version__)
+        self._take(add_threads)
+        for add in (self._updates.add, self._model.add, self._signs.add, self._checkpoints.add):
+            quietly(self._take, add)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            self.found["ranks.count"] = torch.distributed.get_world_size()
-        self.found.update(read_compilers(torch.__version__))
-        for part in (self._updates, self._model, self._signs, self._checkpoints):
-            quietly(lambda part=part: self.found.update(part.read()))
-        if self._fetches is not None and self._dataset is not None:
-            self.found.update(self._fetches.read(self._dataset))
-            self.found.update(self.about_data(self._dataset))
+            self.found = replace(self.found, rank_count=torch.distributed.get_world_size())
+        if self.found.loader is not None:
+            self.found = replace(self.found, loader=self._read_loader(self.found.loader))
+        # Batches come in bursts of as many as there are workers; so many are on their way at once.
+        ahead_count = self._prefetch_count * self.found.worker_count
+        return replace(
+            self.found,
+            torch=version,
+            compiler=read_compiler(version),
+            loop_draws=self._draws.loop,
+            cycle_count=max(1, ahead_count),
+        )
+
+    def _take(self, add: Callable[[Traits], Traits]) -> None:
+        self.found = add(self.found)
+
+    def _read_loader(self, loader: LoaderTraits) -> LoaderTraits:
+        if self._fetches is not None:
+            loader = self.about_data(self._dataset, self._fetches.add(self._dataset, loader))
         if self._step_count:
             per_step = max(1, round(self._batch_count / self._step_count))
-            self.found["loader.batches_per_step"] = per_step
-        if self.found.get("loader.workers") == 0:
-            # Pillow loads its readers when a first file is opened; workers do that elsewhere.
-            self.found["loader.opens_images"] = "PIL.JpegImagePlugin" in sys.modules
-        if self._draws.items is not None and not self.found.get("loader.workers"):
-            self.found["loader.draws"] = self._draws.items
-        if self._draws.loop is not None:
-            self.found["loop.draws"] = self._draws.loop
-        # Batches come in bursts of as many as there are workers; so many are on their way at once.
-        workers_count = self.found.get("loader.workers", 0)
-        self.found["cycle_count"] = max(1, self._prefetch_count * workers_count)
-        return self.found
+            loader = replace(loader, step_batch_count=per_step)
+        if loader.worker_count:
+            return loader
+        # Pillow loads its readers when a first file is opened; workers do that elsewhere.
+        opens_images = "PIL.JpegImagePlugin" in sys.modules
+        return replace(loader, opens_images=opens_images, draws=self._draws.items)
 
 
 class FlopProbe:
@@ -279,17 +306,18 @@ class CheckpointClock:
         if phases_ns[_CHECKPOINT]:
             self._seen.append((self._step_count, self._wall_ns, phases_ns[_CHECKPOINT]))
 
-    def read(self) -> dict[str, Any]:
-        """Return the seconds of each checkpoint and their mean distance; nothing below two."""
+    def add(self, traits: Traits) -> Traits:
+        """Return traits with the seconds of checkpoints and their mean distance, from two on."""
         if len(self._seen) < 2:
-            return {}
+            return traits
         (first_step, first_ns, _), (last_step, last_ns, _) = self._seen[0], self._seen[-1]
         between_count = len(self._seen) - 1
-        return {
-            "checkpoint.seconds": [spent_ns * 1e-9 for _, _, spent_ns in self._seen],
-            "checkpoint.period_s": (last_ns - first_ns) * 1e-9 / between_count,
-            "checkpoint.period_step_count": (last_step - first_step) / between_count,
-        }
+        seen = CheckpointTraits(
+            each_s=tuple(spent_ns * 1e-9 for _, _, spent_ns in self._seen),
+            period_s=(last_ns - first_ns) * 1e-9 / between_count,
+            period_step_count=(last_step - first_step) / between_count,
+        )
+        return replace(traits, checkpoints=seen)
 
 
 # ---- whether torch.compile can work in this process, as traits for the levers
@@ -299,13 +327,21 @@ _OFF = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 _NEWEST_PYTHON = (((2, 10), (3, 14)), ((2, 6), (3, 13)), ((0, 0), (3, 12)))
 
 
-def read_compilers(torch_version: str) -> dict[str, str | bool]:
-    """Return the C++ compiler that is found, whether there is Triton, and what stands against."""
-    return {
-        "compile.cxx": _cxx(),
-        "compile.triton": find_spec("triton") is not None,
-        "compile.refused": _refused(torch_version),
-    }
+def read_compiler(torch_version: str) -> CompilerTraits:
+    """Return what torch.compile finds here, and what stands against it."""
+    return CompilerTraits(
+        is_used=_has_compiled(),
+        cxx=_cxx(),
+        has_triton=find_spec("triton") is not None,
+        refused=_refused(torch_version),
+    )
+
+
+def _has_compiled() -> bool:
+    """Return whether torch.compile has made a graph in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    stats = getattr(dynamo, "counters", {}).get("stats", {})
+    return bool(stats.get("unique_graphs"))
 
 
 def _cxx() -> str:
@@ -387,7 +423,7 @@ class UpdateWatch:
         from torch.nn.utils import clip_grad
         from torch.optim import swa_utils
 
-        self._found: dict[str, Any] = {}
+        self._averages = False
         self._clip_count = self._idle_count = 0
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._replace(clip_grad, "_clip_grads_with_norm_", self._clipping)
@@ -421,17 +457,15 @@ class UpdateWatch:
             original(averaged, *args, **kwargs)
             average = getattr(averaged.__dict__.get("avg_fn"), "__wrapped__", None)
             if own is not None and getattr(average, "__code__", None) is own.__code__:
-                self._found["average.loop"] = True
+                self._averages = True
 
         return construct
 
-    def read(self) -> dict[str, Any]:
-        """Return what was found, and look no longer."""
+    def add(self, traits: Traits) -> Traits:
+        """Return traits with what was found, and look no longer."""
         for owner, name, original, noting in self._replaced:
             if vars(owner).get(name) is noting:
                 setattr(owner, name, original)
-        if self._replaced:
-            self._replaced = []
-            if self._clip_count:
-                self._found["clip.idle_ratio"] = self._idle_count / self._clip_count
-        return dict(self._found)
+        self._replaced = []
+        ratio = self._idle_count / self._clip_count if self._clip_count else None
+        return replace(traits, idle_clip_ratio=ratio, averages_by_loop=self._averages)

@@ -38,8 +38,8 @@ def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return bfloat16 where the processor has units for it and the probe found them faster."""
     ratio = _ratio(context)
     fits = (
-        context.traits.get("model.dtype") == "float32"
-        and not context.traits.get("script.autocast")
+        context.traits.model.dtype == "float32"
+        and not context.traits.precision.uses_autocast
         and _has_units(context)
         and ratio is not None
         and ratio >= _LEAST_RATIO
@@ -49,15 +49,15 @@ def settings(context: ScriptContext) -> tuple[str, ...]:
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try, with what the probe measured."""
-    dtype, ratio = context.traits.get("model.dtype"), _ratio(context)
-    if context.traits.get("script.autocast"):
+    dtype, ratio = context.traits.model.dtype, _ratio(context)
+    if context.traits.precision.uses_autocast:
         return "the script uses autocast itself"
     if dtype is None:
         return "no call of a model with weights was seen"
     if dtype != "float32":
         return f"the numbers of the model are {dtype}, not float32"
     if ratio is None:
-        return f"bf16 was not timed on this {context.traits.get('model.device', 'device')}"
+        return f"bf16 was not timed on this {context.traits.model.device or 'device'}"
     cause = "" if _has_units(context) else ": the CPU has no hardware for it"
     if ratio < 1:
         return f"bf16 is {1 / ratio:.3g}x slower than fp32 here{cause}"
@@ -71,15 +71,13 @@ def promising(context: ScriptContext) -> bool:
 
 def _ratio(context: ScriptContext) -> float | None:
     """Return how many times faster bf16 is at the best that this model does."""
-    names = ["bf16.matmul_ratio", *["bf16.conv_ratio"] * bool(context.traits.get("model.conv"))]
-    told = [float(context.traits[name]) for name in names if name in context.traits]
-    return max(told) if told else None
+    return context.traits.precision.bf16.best_ratio(context.traits.model)
 
 
 def _has_units(context: ScriptContext) -> bool:
     """Return whether the hardware multiplies bf16; where nobody lists it the probe decides."""
     sets = context.machine.cpu.instruction_sets
-    return context.traits.get("model.device") != "cpu" or not sets or bool(_UNITS & set(sets))
+    return context.traits.model.device != "cpu" or not sets or bool(_UNITS & set(sets))
 
 
 def _device(module: Any) -> str | None:

@@ -32,21 +32,24 @@ DATASETS = arrays.NAMES | {"Tensor", "TensorDataset", "StackDataset"}
 
 def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, for a loader whose dataset may be read at once."""
-    dataset = context.traits.get("loader.dataset")
-    known = dataset is None or dataset in DATASETS
-    shown = not context.traits.get("loader.workers") or not unproven(context)
-    return (True,) if context.traits.get("loader.map_style") and known and shown else ()
+    loader = context.traits.loader
+    if loader is None or not loader.is_map_style:
+        return ()
+    known = not loader.dataset or loader.dataset in DATASETS
+    shown = not loader.worker_count or not unproven(context)
+    return (True,) if known and shown else ()
 
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    if "loader.map_style" not in context.traits:
+    loader = context.traits.loader
+    if loader is None:
         return "the loop takes its batches from no DataLoader"
-    if not context.traits["loader.map_style"]:
+    if not loader.is_map_style:
         return "an iterable dataset gives one row after the other: there is nothing to read at once"
-    if context.traits.get("loader.workers") and (why := unproven(context)):
+    if loader.worker_count and (why := unproven(context)):
         return why
-    return f"only the code of {context.traits.get('loader.dataset')} can make its items"
+    return f"only the code of {loader.dataset} can make its items"
 
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:

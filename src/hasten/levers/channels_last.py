@@ -42,11 +42,11 @@ def settings(context: ScriptContext) -> tuple[bool, ...]:
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
     traits = context.traits
-    if traits.get("model.channels_last"):
+    if traits.model.has_channels_last:
         return "the script gives its convolutions this layout already"
-    if traits.get("compiled"):
+    if traits.compiler.is_used:
         return "the script uses torch.compile, which chooses layouts itself"
-    if traits.get("model.conv") or traits.get("model.conv3d"):
+    if traits.model.has_conv2d or traits.model.has_conv3d:
         return ""
     return "the model has no 2-D or 3-D convolution"
 

@@ -26,16 +26,16 @@ _LEAST_RATIO = 1e-4  # some 150 cycles each, against one for any other number
 
 def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, where denormal numbers were seen."""
-    ratio = context.traits.get("numbers.denormal_ratio")
-    return (True,) if ratio is not None and float(ratio) >= _LEAST_RATIO else ()
+    ratio = context.traits.denormal_ratio
+    return (True,) if ratio is not None and ratio >= _LEAST_RATIO else ()
 
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    ratio = context.traits.get("numbers.denormal_ratio")
+    ratio = context.traits.denormal_ratio
     if ratio is None:
         return "no optimizer of torch was seen that updates weights on the CPU"
-    return f"{float(ratio):.3%} of weights, gradients and optimizer state are denormal numbers"
+    return f"{ratio:.3%} of weights, gradients and optimizer state are denormal numbers"
 
 
 def _is_flushing() -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, where torch's own loop averages the weights."""
-    return (True,) if context.traits.get("average.loop") else ()
+    return (True,) if context.traits.averages_by_loop else ()
 
 
 def why_not(context: ScriptContext) -> str:

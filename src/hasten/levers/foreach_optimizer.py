@@ -11,11 +11,12 @@ Source: https://docs.pytorch.org/docs/stable/optim.html
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import Lever
-from hasten.records import Effect, Phase, Scope
+from hasten.records import Effect, Phase, Scope, Traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,21 +33,20 @@ _SMALL_COUNT = 4096
 
 def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, for an optimizer of torch that loops over its tensors."""
-    traits = context.traits
-    loops = not traits.get("optimizer.fused") and not traits.get("optimizer.foreach")
-    takes = traits.get("optimizer.name") in _NAMES and not _has_fused_form(context)
-    return (True,) if takes and loops else ()
+    own = context.traits.optimizer
+    takes = own.name in _NAMES and not _has_fused_form(context)
+    return (True,) if takes and not own.is_fused and not own.is_foreach else ()
 
 
 def _has_fused_form(context: ScriptContext) -> bool:
     """Return whether one kernel can make the whole update, which is faster than any list."""
-    on_cpu = context.traits.get("model.device", "cpu") == "cpu"
-    return on_cpu and context.traits.get("optimizer.name") in _WITH_FUSED_FORM
+    on_cpu = context.traits.model.device in (None, "cpu")
+    return on_cpu and context.traits.optimizer.name in _WITH_FUSED_FORM
 
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    name = context.traits.get("optimizer.name")
+    name = context.traits.optimizer.name
     if name is None:
         return "the script updates its weights by hand"
     if name not in _NAMES:
@@ -58,9 +58,13 @@ def why_not(context: ScriptContext) -> str:
 
 def promising(context: ScriptContext) -> bool:
     """Return whether the tensors are small."""
-    tensor_count = int(context.traits.get("optimizer.parameter_count", 0))
-    element_count = int(context.traits.get("model.parameter_count", 0))
+    tensor_count = context.traits.optimizer.tensor_count
+    element_count = context.traits.model.parameter_count or 0
     return 0 < element_count <= tensor_count * _SMALL_COUNT
+
+
+def _provides(setting: bool, traits: Traits) -> Traits:
+    return replace(traits, optimizer=replace(traits.optimizer, is_foreach=True))
 
 
 def _known(optimizer: Any) -> bool:
@@ -132,7 +136,7 @@ LEVER = Lever(
         "optimizer = torch.optim.RMSprop(..., foreach=True)  # the script's own class"
     ),
     promising=promising,
-    provides=lambda _: {"optimizer.foreach": True},
+    provides=_provides,
     apply=apply,
     edit="optimizers.foreach_optimizer",
 )

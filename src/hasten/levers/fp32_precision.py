@@ -38,8 +38,8 @@ def settings(context: ScriptContext) -> tuple[str, ...]:
     kind, ratio = _kind(context), _ratio(context)
     fits = (
         kind is not None
-        and context.traits.get("model.dtype") == "float32"
-        and context.traits.get("fp32.precision", "highest") == "highest"
+        and context.traits.model.dtype == "float32"
+        and context.traits.precision.matmul in (None, "highest")
         and ratio is not None
         and ratio >= _LEAST_RATIO
     )
@@ -48,17 +48,16 @@ def settings(context: ScriptContext) -> tuple[str, ...]:
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try, with what the probe measured."""
-    device, ratio = context.traits.get("model.device"), _ratio(context)
-    dtype = context.traits.get("model.dtype")
-    own = context.traits.get("fp32.precision", "highest")
-    if device is None or dtype is None:
+    model, ratio = context.traits.model, _ratio(context)
+    own = context.traits.precision.matmul or "highest"
+    if model.device is None or model.dtype is None:
         return "no call of a model with weights was seen"
-    if dtype != "float32":
-        return f"the numbers of the model are {dtype}, not float32"
+    if model.dtype != "float32":
+        return f"the numbers of the model are {model.dtype}, not float32"
     if own != "highest":
         return f"the script sets the precision of float32 products itself ({own})"
     if ratio is None:
-        return f"fewer bits inside float32 products were not timed on this {device}"
+        return f"fewer bits inside float32 products were not timed on this {model.device}"
     return f"float32 products are only {ratio:.2f}x faster with {_kind(context)} inside here"
 
 
@@ -68,15 +67,13 @@ def promising(context: ScriptContext) -> bool:
 
 
 def _kind(context: ScriptContext) -> str | None:
-    return _KINDS.get(str(context.traits.get("model.device")))
+    return _KINDS.get(context.traits.model.device or "")
 
 
 def _ratio(context: ScriptContext) -> float | None:
     """Return how many times faster fewer bits are at the best that this model does."""
-    kinds = ["matmul", *["conv"] * bool(context.traits.get("model.conv"))]
-    names = [f"{_kind(context)}_inside.{kind}_ratio" for kind in kinds]
-    told = [float(context.traits[name]) for name in names if name in context.traits]
-    return max(told) if told else None
+    inside = context.traits.precision.inside
+    return inside.best_ratio(context.traits.model) if _kind(context) else None
 
 
 def _set(setting: str) -> Callable[[], None] | None:

@@ -25,23 +25,24 @@ _CPU_ALONE = frozenset({"Adagrad"})
 
 def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, for an optimizer that has a fused form."""
-    fusable = context.traits.get("optimizer.name") in _FUSABLE and not _lacks_device(context)
-    return (True,) if fusable and not context.traits.get("optimizer.fused") else ()
+    own = context.traits.optimizer
+    fusable = own.name in _FUSABLE and not _lacks_device(context)
+    return (True,) if fusable and not own.is_fused else ()
 
 
 def _lacks_device(context: ScriptContext) -> bool:
     """Return whether the optimizer's fused form is for another device than the model's."""
-    on_cpu = context.traits.get("model.device", "cpu") == "cpu"
-    return not on_cpu and context.traits.get("optimizer.name") in _CPU_ALONE
+    on_cpu = context.traits.model.device in (None, "cpu")
+    return not on_cpu and context.traits.optimizer.name in _CPU_ALONE
 
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    name = context.traits.get("optimizer.name")
+    name = context.traits.optimizer.name
     if name is None:
         return "the script updates its weights by hand"
     if _lacks_device(context):
-        return f"torch has no fused {name} for {context.traits['model.device']}"
+        return f"torch has no fused {name} for {context.traits.model.device}"
     return f"{name} is fused already" if name in _FUSABLE else f"torch has no fused {name}"
 
 

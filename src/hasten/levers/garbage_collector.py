@@ -40,28 +40,24 @@ _MOST_SHARE_RATIO = 0.9
 
 def _share_ratio(context: ScriptContext) -> float | None:
     """Return the share of a step that collections take; None where nobody timed them."""
-    spent_s = context.traits.get("gc.step_s")
+    spent_s = context.traits.collector.step_s
     if spent_s is None or context.baseline is None:
         return None
-    return min(_MOST_SHARE_RATIO, float(spent_s) / context.baseline.step_s)
+    return min(_MOST_SHARE_RATIO, spent_s / context.baseline.step_s)
 
 
-def _set_by_the_script(enabled: object, threshold_count: object, frozen_count: object) -> str:
+def _set_by_the_script(enabled: bool | None, threshold_count: int | None, frozen_count: int) -> str:
     """Return what the script has done to the collector, or nothing."""
-    if not enabled:
+    if enabled is False:
         return "the script has switched the collector off"
-    if threshold_count not in _STOCK_COUNTS:
+    if threshold_count not in (None, *_STOCK_COUNTS):
         return f"the script lets the collector run after {threshold_count} new objects"
     return f"the script has frozen {frozen_count} objects" if frozen_count else ""
 
 
 def _own(context: ScriptContext) -> str:
-    traits = context.traits
-    return _set_by_the_script(
-        traits.get("gc.enabled", True),
-        traits.get("gc.threshold_count", _STOCK_COUNTS[0]),
-        traits.get("gc.frozen_count", 0),
-    )
+    own = context.traits.collector
+    return _set_by_the_script(own.is_enabled, own.threshold_count, own.frozen_count)
 
 
 def settings(context: ScriptContext) -> tuple[int, ...]:

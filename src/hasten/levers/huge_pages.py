@@ -40,7 +40,7 @@ def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return who may ask for huge pages, where the kernel gives them and faults cost enough."""
     if sys.platform != "linux":
         return ()
-    given = context.traits.get("memory.huge_pages") in ("madvise", "always")
+    given = context.traits.huge_pages in ("madvise", "always")
     if not given or context.few_faults():
         return ()
     return ("glibc", "torch") if _has_tunable() else ("torch",)
@@ -48,7 +48,7 @@ def settings(context: ScriptContext) -> tuple[str, ...]:
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    mode = context.traits.get("memory.huge_pages")
+    mode = context.traits.huge_pages
     if sys.platform != "linux" or mode is None:
         return "this kernel has no transparent huge pages"
     if mode not in ("madvise", "always"):

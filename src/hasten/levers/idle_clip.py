@@ -25,19 +25,14 @@ _SEAM = "_clip_grads_with_norm_"  # looked up at each call, so imports by name a
 _SELDOM_RATIO = 0.1
 
 
-def _idle_ratio(context: ScriptContext) -> float | None:
-    ratio = context.traits.get("clip.idle_ratio")
-    return None if ratio is None else float(ratio)
-
-
 def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, where some clippings leave the gradients as they are."""
-    return (True,) if (_idle_ratio(context) or 0.0) > _SELDOM_RATIO else ()
+    return (True,) if (context.traits.idle_clip_ratio or 0.0) > _SELDOM_RATIO else ()
 
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    ratio = _idle_ratio(context)
+    ratio = context.traits.idle_clip_ratio
     if ratio is None:
         return "no call of torch's clip_grad_norm_ was seen"
     return f"{1 - ratio:.0%} of the calls of clip_grad_norm_ do scale the gradients"

@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 def settings(context: ScriptContext) -> tuple[int, ...]:
     """Return the budget and one task at a time, where more tasks than cores may run."""
-    cores, count = context.machine.budget.core_count, context.traits.get("interop_threads")
-    started = context.traits.get("interop_started_count", 1)
-    if count is None or not started or int(count) <= cores:
+    cores, count = context.machine.budget.core_count, context.traits.interop_thread_count
+    started = context.traits.interop_started_count
+    if count is None or started == 0 or count <= cores:
         return ()
     return tuple(dict.fromkeys((cores, 1)))
 
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    cores, count = context.machine.budget.core_count, context.traits.get("interop_threads")
+    cores, count = context.machine.budget.core_count, context.traits.interop_thread_count
     if count is None:
         return "the inter-op threads of the script are not known"
-    if int(count) <= cores:
+    if count <= cores:
         return f"torch has {count} inter-op threads, no more than the {cores} cores of the job"
     return f"the script starts no asynchronous task: none of {count} inter-op threads runs"
 

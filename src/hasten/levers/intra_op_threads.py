@@ -11,6 +11,7 @@ Source: https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inf
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ def settings(context: ScriptContext) -> tuple[int, ...]:
     """
     cores, few = context.machine.budget.core_count, threads_beside(context)
     ladder = (few or cores, cores, max(1, cores // 2), max(1, cores // 4), 1)
-    return tuple(dict.fromkeys(n for n in ladder if n != context.traits.get("threads")))
+    return tuple(dict.fromkeys(n for n in ladder if n != context.traits.thread_count))
 
 
 def why_not(context: ScriptContext) -> str:
@@ -55,12 +56,12 @@ def other_count(context: ScriptContext) -> int | None:
     That is as many as there are cores where there are more threads, all cores of a rank that
     has one thread, and else a single one: operations may be too small to be shared.
     """
-    threads, budget = context.traits.get("threads"), context.machine.budget
-    if threads is None or budget.limited_by == "unknown" or context.traits.get("compiled"):
+    traits, budget = context.traits, context.machine.budget
+    threads, ranks_count = traits.thread_count, traits.local_rank_count
+    if threads is None or budget.limited_by == "unknown" or traits.compiler.is_used:
         return None
-    ranks_count = int(context.traits.get("local_ranks", 1))
     cores = max(1, budget.core_count // (1 if budget.slurm_count is not None else ranks_count))
-    if int(threads) > cores:
+    if threads > cores:
         return cores
     if threads == 1:
         return cores if ranks_count > 1 and cores > 1 else None
@@ -68,7 +69,7 @@ def other_count(context: ScriptContext) -> int | None:
 
 
 def _exceeds(context: ScriptContext) -> bool:
-    return int(context.traits.get("threads", 0)) > context.machine.budget.core_count
+    return (context.traits.thread_count or 0) > context.machine.budget.core_count
 
 
 def advice(context: ScriptContext) -> str:
@@ -76,11 +77,8 @@ def advice(context: ScriptContext) -> str:
 
     What torch takes by itself is told by the machine; a difference is of the script's making.
     """
-    budget, torch, count = (
-        context.machine.budget,
-        context.machine.torch,
-        context.traits.get("threads"),
-    )
+    budget, torch = context.machine.budget, context.machine.torch
+    count = context.traits.thread_count
     stock = torch.thread_count if torch else None
     if count is None or stock in (None, count) or budget.limited_by == "unknown":
         return ""
@@ -159,7 +157,7 @@ LEVER = Lever(
     advice=advice,
     settle_count=1,
     cures=frozenset({"oversubscribed-threads", "small-ops-threads"}),
-    provides=lambda count: {"threads": count},
+    provides=lambda count, traits: replace(traits, thread_count=count),
     probe=PairProbe(fact="threads", setting=other_count),
     apply=apply,
     edit="process.intra_op_threads",

@@ -32,9 +32,10 @@ def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if not counts(context):
         return why_none(context)
-    if context.traits.get("loader.own_order"):
+    loader = context.traits.loader
+    if loader and loader.has_own_order:
         return "the script's own sampler may look at anything between two batches"
-    if context.traits.get("loader.workers"):
+    if context.traits.worker_count:
         return "more workers than the script has would draw other random numbers"
     return "the items draw random numbers in turn with the loop, which no process can foresee"
 

@@ -47,9 +47,9 @@ def _deciding(runtimes: Iterable[str]) -> list[str]:
 
 def _own(context: ScriptContext) -> list[str]:
     """Return the variables by which somebody has decided already."""
-    found = str(context.traits.get("openmp.variables", "")).split()
+    found = context.traits.openmp_variables
     runtimes = [one.name for one in context.machine.torch.runtimes] if context.machine.torch else []
-    if "iomp5" in str(context.traits.get("preloaded", "")):
+    if "iomp5" in context.traits.preloaded:
         runtimes.append("libiomp5")
     return [name for name in _deciding(runtimes) if name in found]
 
@@ -62,7 +62,7 @@ def _lacks_openmp(context: ScriptContext) -> bool:
 def _shares_cores(context: ScriptContext) -> bool:
     """Return whether a spinning thread takes its core from somebody of this job or another."""
     budget, traits = context.machine.budget, context.traits
-    running = int(traits.get("threads", 0)) + int(traits.get("loader.workers", 0))
+    running = (traits.thread_count or 0) + traits.worker_count
     seen = budget.affinity_count or context.machine.cpu.thread_count
     quota = budget.quota_cores_ratio
     return (
@@ -74,16 +74,16 @@ def _shares_cores(context: ScriptContext) -> bool:
 
 def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return passive where the cores are shared; else active, then passive."""
-    if int(context.traits.get("threads", 1)) == 1 or _own(context) or _lacks_openmp(context):
+    if context.traits.thread_count in (None, 1) or _own(context) or _lacks_openmp(context):
         return ()
     return ("passive",) if _shares_cores(context) else ("active", "passive")
 
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    if "threads" not in context.traits:
+    if context.traits.thread_count is None:
         return "the threads of the script are not known"
-    if context.traits["threads"] == 1:
+    if context.traits.thread_count == 1:
         return "torch uses 1 thread: none waits for another"
     if own := _own(context):
         return f"the environment of the script sets {' and '.join(own)}"
@@ -93,7 +93,7 @@ def why_not(context: ScriptContext) -> str:
 def promising(context: ScriptContext) -> bool:
     """Return whether more threads than cores run under a quota that OpenMP cannot see."""
     budget = context.machine.budget
-    over = int(context.traits.get("threads", 0)) > budget.core_count
+    over = (context.traits.thread_count or 0) > budget.core_count
     return over and budget.limited_by == "quota"
 
 

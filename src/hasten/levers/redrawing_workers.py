@@ -43,7 +43,8 @@ def why_not(context: ScriptContext) -> str:
 
 def _asks_each_time(context: ScriptContext) -> bool:
     """Return whether the script's own sampler may look at anything between two batches."""
-    return bool(context.traits.get("loader.own_order")) and not context.traits.get("loader.workers")
+    loader = context.traits.loader
+    return loader is not None and loader.has_own_order and not loader.worker_count
 
 
 def apply(training: Training, count: int) -> Callable[[], None]:

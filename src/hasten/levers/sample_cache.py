@@ -47,8 +47,8 @@ def _spare_bytes(context: ScriptContext) -> int | None:
 
 def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return the budget that this machine can spare, as a power of two."""
-    spare = _spare_bytes(context)
-    if not context.traits.get("loader.map_style") or unproven(context):
+    loader, spare = context.traits.loader, _spare_bytes(context)
+    if loader is None or not loader.is_map_style or unproven(context):
         return ()
     if spare is None or spare < _LEAST_BYTES:
         return ()
@@ -59,9 +59,10 @@ def settings(context: ScriptContext) -> tuple[str, ...]:
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    if "loader.map_style" not in context.traits:
+    loader = context.traits.loader
+    if loader is None:
         return "the loop takes its batches from no DataLoader"
-    if not context.traits["loader.map_style"]:
+    if not loader.is_map_style:
         return "an iterable dataset has no samples that could be asked for twice"
     if why := unproven(context):
         return why

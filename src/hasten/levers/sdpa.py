@@ -31,15 +31,15 @@ _WHY_NOT = {
 
 def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, for models whose eager attention can be exchanged."""
-    return (True,) if context.traits.get("model.attention") == "eager" else ()
+    return (True,) if context.traits.model.attention == "eager" else ()
 
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    name = context.traits.get("model.attention")
+    name = context.traits.model.attention
     if name is None:
         return "no model of transformers was seen; other attention cannot be exchanged from outside"
-    return _WHY_NOT.get(str(name), f"the script has chosen {name} for its attention")
+    return _WHY_NOT.get(name, f"the script has chosen {name} for its attention")
 
 
 def _exchangeable(part: Any) -> bool:

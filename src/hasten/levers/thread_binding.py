@@ -39,9 +39,8 @@ def settings(context: ScriptContext) -> tuple[str, ...]:
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
-    budget, threads = context.machine.budget, context.traits.get("threads")
-    variables = str(context.traits.get("openmp.variables", "")).split()
-    bound = [name for name in _BINDING if name in variables]
+    budget, threads = context.machine.budget, context.traits.thread_count
+    bound = [name for name in _BINDING if name in context.traits.openmp_variables]
     cores = budget.affinity_core_count
     if cores is None:
         return "which cores the job may use is not known here"

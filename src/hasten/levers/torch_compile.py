@@ -35,20 +35,20 @@ def settings(context: ScriptContext) -> tuple[str, ...]:
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
     traits = context.traits
-    if traits.get("compiled"):
+    if traits.compiler.is_used:
         return "the script uses torch.compile itself"
-    if not traits.get("model.parameter_count"):
+    if not traits.model.parameter_count:
         return "the loop calls no module with parameters"
-    if refused := traits.get("compile.refused"):
-        return str(refused)
-    if traits.get("model.device") == "cuda":
-        return "" if traits.get("compile.triton") else "Triton is not installed"
-    return "" if traits.get("compile.cxx") else "no C++ compiler is found (g++ or clang++)"
+    if traits.compiler.refused:
+        return traits.compiler.refused
+    if traits.model.device == "cuda":
+        return "" if traits.compiler.has_triton else "Triton is not installed"
+    return "" if traits.compiler.cxx else "no C++ compiler is found (g++ or clang++)"
 
 
 def promising(context: ScriptContext) -> bool:
     """Return whether the model is on a GPU; on a CPU as many models lose as win."""
-    return context.traits.get("model.device") == "cuda"
+    return context.traits.model.device == "cuda"
 
 
 def apply(training: Training, mode: str) -> Callable[[], None]:

@@ -32,23 +32,23 @@ def _missing() -> list[str]:
 
 def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, where both libraries are there and a loader feeds."""
-    fed = "loader.workers" in context.traits
-    opens = context.traits.get("loader.opens_images", True)
-    return (True,) if fed and opens and not _missing() else ()
+    loader = context.traits.loader
+    opens = loader is not None and loader.opens_images is not False
+    return (True,) if opens and not _missing() else ()
 
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if missing := _missing():
         return f"{' and '.join(missing)} cannot be imported (pip install {' '.join(missing)})"
-    if "loader.workers" not in context.traits:
+    if context.traits.loader is None:
         return "the loop takes its batches from no DataLoader"
     return "no image file was opened with Pillow"
 
 
 def promising(context: ScriptContext) -> bool:
     """Return whether images were seen to be opened; of workers nobody knows."""
-    return bool(context.traits.get("loader.opens_images"))
+    return context.traits.loader is not None and bool(context.traits.loader.opens_images)
 
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:

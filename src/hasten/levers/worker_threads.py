@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def settings(context: ScriptContext) -> tuple[int, ...]:
     """Return one thread, and an equal share of the cores where it is more than one."""
-    worker_count = int(context.traits.get("loader.workers", 0))
+    worker_count = context.traits.worker_count
     if not worker_count or unproven(context, repeats_only=True):
         return ()
     share = context.machine.budget.core_count // worker_count
@@ -35,9 +35,9 @@ def settings(context: ScriptContext) -> tuple[int, ...]:
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    if "loader.workers" not in context.traits:
+    if context.traits.loader is None:
         return "the loop takes its batches from no DataLoader"
-    if context.traits["loader.workers"]:
+    if context.traits.worker_count:
         return unproven(context, repeats_only=True)
     return "the loader has no workers: its items use the threads of the main process"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof.prove import prove
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from hasten.loader.proof.verdict import LoaderProof
     from hasten.loader.worker_plan import WorkerRequest
+    from hasten.records import LoaderTraits
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +80,16 @@ class Proofs:
         self._last[id(dataset)] = found
         return found
 
-    def traits(self, dataset_id: int) -> dict[str, Any]:
-        """Return what is told of the dataset that feeds the loop.
+    def add(self, dataset: int, loader: LoaderTraits) -> LoaderTraits:
+        """Return a loader's traits with what is proven of the dataset that feeds the loop.
 
         Args:
-            dataset_id: by `id`.
+            dataset: by `id`.
+            loader: that feeds on it.
         """
-        found = self._last.get(dataset_id)
+        found = self._last.get(dataset)
         if found is None:
-            return {}
-        return {
-            "loader.pure": found.is_pure,
-            "loader.unchanged": found.is_whole,
-            "loader.unproven": found.message,
-        }
+            return loader
+        return replace(
+            loader, is_pure=found.is_pure, is_unchanged=found.is_whole, unproven=found.message
+        )

@@ -129,17 +129,19 @@ def around(load: Load) -> tuple[int, ...]:
 
 def read_load(context: ScriptContext) -> Load | None:
     """Return what a script says of its loader, None where that does not answer the question."""
-    traits, seen = context.traits, context.baseline
-    own = traits.get("loader.workers")
-    if own is None or not traits.get("loader.map_style") or seen is None:
+    loader, seen = context.traits.loader, context.baseline
+    if loader is None or not loader.is_map_style or seen is None:
         return None
-    own, batch_count = int(own), max(1, int(traits.get("loader.batches_per_step", 1)))
-    batch_s = sum(s for phase, s in seen.phase_s.items() if Phase(phase).in_step) / batch_count
+    own = loader.worker_count
+    cpu_ratio = 1.0 if loader.fetch_cpu_ratio is None else loader.fetch_cpu_ratio
+    step_s = sum(s for phase, s in seen.phase_s.items() if Phase(phase).in_step)
+    batch_s = step_s / loader.step_batch_count
     wait_s = batch_s * seen.share_ratio(Phase.DATA)
     rest_s = batch_s - wait_s
-    # Workers that the loop waits for are busy all the time: so long each takes for a batch.
-    fetch_s = float(traits.get("loader.fetch_s", wait_s if not own else own * batch_s))
-    cpu_ratio = float(traits.get("loader.fetch_cpu_ratio", 1.0))
+    fetch_s = loader.fetch_s
+    if fetch_s is None:
+        # Workers that the loop waits for are busy all the time: so long each takes for a batch.
+        fetch_s = own * batch_s if own else wait_s
     cores = context.machine.budget.core_count
     if own and seen.cores_ratio is not None and seen.cores_ratio >= _SATURATED_RATIO * cores:
         # They wait for a core, perhaps: what they compute is all that is known for sure.
@@ -166,12 +168,12 @@ def unproven(context: ScriptContext, *, repeats_only: bool = False) -> str:
         context: what the search knows.
         repeats_only: they are made where the script makes them, twice at most.
     """
-    traits = context.traits
-    if ASSUMPTION in context.assumed or "loader.pure" not in traits:
+    loader = context.traits.loader
+    if ASSUMPTION in context.assumed or loader is None or loader.is_pure is None:
         return ""
-    if traits["loader.pure"] and (repeats_only or traits["loader.unchanged"]):
+    if loader.is_pure and (repeats_only or loader.is_unchanged):
         return ""
-    return f"{traits['loader.unproven']}; --assume {ASSUMPTION} permits it all the same"
+    return f"{loader.unproven}; --assume {ASSUMPTION} permits it all the same"
 
 
 def counts(context: ScriptContext) -> tuple[int, ...]:
@@ -180,15 +182,15 @@ def counts(context: ScriptContext) -> tuple[int, ...]:
     Those around n*, and the script's own number, where its workers end with each pass: under a
     lever they stay. Workers that the script keeps itself are never made fewer.
     """
-    load = read_load(context)
-    if load is None or _is_waited_for_little(context):
+    load, loader = read_load(context), context.traits.loader
+    if load is None or loader is None or _is_waited_for_little(context):
         return ()
-    own = int(context.traits["loader.workers"])
+    own = loader.worker_count
     if unproven(context, repeats_only=own > 0):
         return ()
     if own and unproven(context):  # they start anew with each pass, as they do without us
         return tuple(count for count in around(load) if count not in (0, own))
-    if not own or context.traits.get("loader.persistent"):
+    if not own or loader.is_persistent:
         return tuple(count for count in around(load) if count > own)
     return tuple(dict.fromkeys((*around(load), own)))
 
@@ -206,11 +208,11 @@ def threads_beside(context: ScriptContext) -> int | None:
     """
     load, seen = read_load(context), context.baseline
     workers = next(filter(None, replayable_counts(context)), 0)
-    if load is None or seen is None or not workers or int(context.traits["loader.workers"]):
+    if load is None or seen is None or not workers or context.traits.worker_count:
         return None
     busy_count = load.fetch_s * load.fetch_cpu_ratio / load.predict(workers)
     count = max(1, int(load.core_count - busy_count))
-    if count >= int(context.traits.get("threads", 0)) or seen.share_ratio(Phase.TRANSFER):
+    if count >= (context.traits.thread_count or 0) or seen.share_ratio(Phase.TRANSFER):
         return None
     alone_ratio = max(1.0, _WORKING_RATIO * load.rest_core_count / count)
     is_crowded = busy_count >= _BUSY_RATIO and alone_ratio <= 1.0 + min(1.0, busy_count)
@@ -233,29 +235,29 @@ def speedup_of(context: ScriptContext, count: int) -> float | None:
 
 def replayable(context: ScriptContext, count: int) -> bool:
     """Return whether `count` workers can make the very batches that the script makes."""
-    traits = context.traits
-    own = int(traits.get("loader.workers", 0))
-    if own:
-        return count <= own or not traits.get("loader.draws")
-    if traits.get("loader.own_order"):
-        return False
-    return not (traits.get("loader.draws") and traits.get("loop.draws"))
+    loader = context.traits.loader
+    if loader is None:
+        return True
+    if loader.worker_count:
+        return count <= loader.worker_count or not loader.draws
+    return not loader.has_own_order and not (loader.draws and context.traits.loop_draws)
 
 
 def why_none(context: ScriptContext) -> str:
     """Say why no number of workers is worth a trial."""
-    if "loader.workers" not in context.traits:
+    loader = context.traits.loader
+    if loader is None:
         return "the loop takes its batches from no DataLoader"
     if context.baseline is None:
         return "there is no profile yet that says how long a batch takes"
-    if not context.traits.get("loader.map_style"):
+    if not loader.is_map_style:
         return "an iterable dataset splits its stream by worker: its samples would change"
-    if why := unproven(context, repeats_only=int(context.traits["loader.workers"]) > 0):
+    if why := unproven(context, repeats_only=loader.worker_count > 0):
         return why
     if _is_waited_for_little(context):
         share = percent(context.baseline.share_ratio(Phase.DATA))
         return f"the loop waits for its loader only {share} of the time: it is not the bottleneck"
-    if not context.traits["loader.workers"]:
+    if not loader.worker_count:
         return "a batch is made about as fast as a worker could hand it over"
     return "the script's own number of workers is the only one that fits this machine"
 
@@ -271,13 +273,12 @@ def _passes_are_short(context: ScriptContext) -> bool:
 
     A profile that went through a whole pass has seen it, as DATA.
     """
-    traits, seen = context.traits, context.baseline
-    batch_count = traits.get("loader.batch_count")
-    if not traits.get("loader.workers") or traits.get("loader.persistent"):
+    loader, seen = context.traits.loader, context.baseline
+    if loader is None or not loader.worker_count or loader.is_persistent:
         return False
-    if batch_count is None or seen is None:
+    if not loader.pass_batch_count or seen is None:
         return False
-    step_count = int(batch_count) / max(1, int(traits.get("loader.batches_per_step", 1)))
+    step_count = loader.pass_batch_count / loader.step_batch_count
     return seen.step_count < step_count and step_count * seen.step_s < _LONG_PASS_S
 
 

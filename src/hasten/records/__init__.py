@@ -21,13 +21,27 @@ from hasten.records.loss_envelope import LossEnvelope
 from hasten.records.machine import Budget, Caveat, Cpu, Machine, Memory, Pressure, Runtime, Torch
 from hasten.records.measurements import Comparison, Interval, Noise, Pair, Profile, Step
 from hasten.records.plan import Plan, Workload
+from hasten.records.traits import (
+    CheckpointTraits,
+    CollectorTraits,
+    CompilerTraits,
+    LoaderTraits,
+    ModelTraits,
+    OptimizerTraits,
+    PrecisionTraits,
+    ProductSpeed,
+    Traits,
+)
 from hasten.records.tuning import Cost, Gate, LeverReport, Passes, Profiling, Proof, Tuning
 
 __all__ = [
     "Assumption",
     "Budget",
     "Caveat",
+    "CheckpointTraits",
+    "CollectorTraits",
     "Comparison",
+    "CompilerTraits",
     "Cost",
     "Cpu",
     "Diagnosis",
@@ -38,17 +52,22 @@ __all__ = [
     "HotLine",
     "Interval",
     "LeverReport",
+    "LoaderTraits",
     "LossEnvelope",
     "Machine",
     "Memory",
+    "ModelTraits",
     "Noise",
+    "OptimizerTraits",
     "Outcome",
     "Pair",
     "Passes",
     "Phase",
     "Place",
     "Plan",
+    "PrecisionTraits",
     "Pressure",
+    "ProductSpeed",
     "Profile",
     "Profiling",
     "Proof",
@@ -58,6 +77,7 @@ __all__ = [
     "Setting",
     "Step",
     "Torch",
+    "Traits",
     "Tuning",
     "Verdict",
     "Workload",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from hasten.records.traits import Traits
 
+if TYPE_CHECKING:
     from hasten.records.enums import Effect, Outcome, Reason, Setting
     from hasten.records.finding import Diagnosis
     from hasten.records.loss_envelope import LossEnvelope
@@ -121,7 +121,7 @@ class Tuning:
         interrupted: the user ended it before its answer was confirmed.
         out_of_time: its budget did.
         confirmed: the fresh launches behind `speedup`.
-        traits: what the child saw of the script, as levers read it; a missing key is unknown.
+        traits: what the child saw of the script, as levers read it.
         assumed: what the user granted by `--assume`, by name.
         passes: the gain of the first pass and of all, where `speedup` is of later ones only.
     """
@@ -144,7 +144,7 @@ class Tuning:
     diagnosis: Diagnosis | None = None
     races: tuple[Comparison, ...] = ()
     confirmed: Comparison | None = None
-    traits: Mapping[str, Setting] = field(default_factory=dict)
+    traits: Traits = field(default_factory=Traits)
     assumed: tuple[str, ...] = ()
     passes: Passes | None = None
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import collections.abc
-import dataclasses
-import enum
 import hashlib
 import json
 import os
-import types
-import typing
 from pathlib import Path
-from typing import Any
 
-from hasten import records
 from hasten.errors import UsageError
 from hasten.records import Tuning
+from hasten.records.codec import revive
 from hasten.report.files import write_atomically
 
-SCHEMA = 1
-NAMES = {**vars(records), "Mapping": collections.abc.Mapping}
+SCHEMA = 2
 
 
 def folder() -> Path:
@@ -101,32 +94,3 @@ def _read(place: Path) -> tuple[Tuning, Path]:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         remedy = "Run `hasten tune` again."
         raise UsageError(f"{place} holds no tuning that can be read.", remedy=remedy) from error
-
-
-def revive(kind: Any, value: Any) -> Any:
-    """Build a record again from what JSON keeps of it.
-
-    msgspec would do this, were it not that the records name one another only for the type
-    checker, so that their annotations cannot be resolved without the names given here.
-    """
-    if value is None:
-        return None
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        hints = typing.get_type_hints(kind, localns=NAMES)
-        return kind(**{name: revive(hints[name], item) for name, item in value.items()})
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return kind(value)
-    return _revive_generic(typing.get_origin(kind), typing.get_args(kind), value)
-
-
-def _revive_generic(origin: Any, parts: tuple[Any, ...], value: Any) -> Any:
-    if origin is tuple:
-        kinds = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
-        return tuple(revive(kind, item) for kind, item in zip(kinds, value, strict=True))
-    if origin is collections.abc.Mapping:
-        return {revive(parts[0], key): revive(parts[1], item) for key, item in value.items()}
-    if origin in (types.UnionType, typing.Union):
-        some = [kind for kind in parts if kind is not type(None)]
-        # More than one is a Setting, which JSON keeps as it is.
-        return revive(some[0], value) if len(some) == 1 else value
-    return value

@@ -497,13 +497,13 @@ def machine_table(tuning: Tuning) -> Table:
         "What it was measured on. `hasten run` refuses the plan on another number of",
         "cores, another torch release or another script, unless you say --force.",
     ]
-    known, torch = fingerprint(tuning.machine), tuning.traits.get("torch")
+    known, torch = fingerprint(tuning.machine), tuning.traits.torch
     if tuning.workload.entry is Entry.COMMAND:
         known.pop("python", None)  # that of hasten
         if torch and not alike("torch", known.get("torch", torch), torch):
             comments.append(f"It trained with torch {torch}; a run is not asked which it has.")
             del known["torch"]
-            torch = None
+            torch = ""
     for comment in comments:
         table.add(tomlkit.comment(comment))
     for name, value in (known | ({"torch": torch} if torch else {})).items():

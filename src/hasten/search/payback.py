@@ -11,9 +11,7 @@ from hasten.search.proposal import AcceptanceCriteria
 from hasten.units import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hasten.records import Comparison, Plan, Setting
+    from hasten.records import Comparison, Plan, Traits
 
 _WORTH_SAYING_S = 3.0
 _BLAMED_SHARE, _TOLD_SHARE = 0.5, 0.1
@@ -119,7 +117,7 @@ def payback_of(
 
 
 def passes_of(
-    traits: Mapping[str, Setting],
+    traits: Traits,
     speedup: Interval,
     *,
     step_s: float,
@@ -139,8 +137,7 @@ def passes_of(
         training_s: seconds of the training as it is; None where nobody said.
         life_count: steps of the training, where a trial has seen its end.
     """
-    batch_count = int(traits.get("loader.batch_count", 0))
-    step_count = batch_count // max(1, int(traits.get("loader.batches_per_step", 1)))
+    step_count = traits.pass_step_count
     longer_s = max(0.0, longer_s) if step_count else 0.0
     pass_s, between_s = (max(1, step_count) * seconds for seconds in (step_s, outside_s))
     if training_s is None and life_count is not None:

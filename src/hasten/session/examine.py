@@ -47,13 +47,11 @@ def examine(
     count = max(_LEAST_COUNT, runner.pace.cycle_count, int(seconds / max(1e-6, seen.step_s)))
     try:
         steps, found = probes.examine(runner, plan, min(count, _MOST_COUNT))
-        traits = runner.facts(plan).traits
+        ranks_count = found.get("processors.local_ranks_count") or 1
+        traits = replace(runner.facts(plan).traits, local_rank_count=ranks_count)
     except HastenError:
         return Diagnosis()
-    ranks = {"local_ranks": found.get("processors.local_ranks_count") or 1}
-    context = ScriptContext(
-        machine=machine, baseline=seen, traits={**traits, **ranks}, assumed=assumed
-    )
+    context = ScriptContext(machine=machine, baseline=seen, traits=traits, assumed=assumed)
     found |= probe_levers(runner, plan, context, seconds=_PROBES_RATIO * seconds)
     hot_lines = read_lines(found.pop("stacks.lines", ()))
     case = diagnose.Case(

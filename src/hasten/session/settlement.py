@@ -177,7 +177,7 @@ class Settlement:
             step_s=self._watched.baseline.step_s,
             start_s=self._runner.starts.start_s,
             patience_s=self._options.patience_s,
-            parameter_count=int(self._watched.context.traits.get("model.parameter_count", 0)),
+            parameter_count=self._watched.context.traits.model.parameter_count or 0,
             code=self._code,
             at_once_count=1 if self._runner.pace.single_process else 2,
             assumed=self._options.assumed,

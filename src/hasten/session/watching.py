@@ -85,11 +85,11 @@ def watch(
     diagnosis = examine(runner, applied, baseline, machine, seconds=LOOK_S, assumed=options.assumed)
     view.found(diagnosis)
     traits = runner.facts(applied).traits
-    refuse_ranks(traits.get("ranks.count", 1))
+    refuse_ranks(traits.rank_count)
     context = ScriptContext(
         machine=machine, baseline=baseline, traits=traits, assumed=options.assumed
     )
-    journal = open_journal(workload, options, machine, torch=str(traits.get("torch")))
+    journal = open_journal(workload, options, machine, torch=traits.torch)
     candidates, left_out = find_candidates(
         context, options, least_ratio=LEAST_RATIO, begun=journal.begun,
         findings=diagnosis.findings,

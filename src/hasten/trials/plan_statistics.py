@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hasten.protocol import TraitsRead
-    from hasten.records import Pair, Plan, Step
+    from hasten.records import Pair, Plan, Step, Traits
 
 _RECENT_COUNT = 3
 _WAITING_SHARE, _BURSTY_SHARE = 0.1, 0.05
@@ -165,10 +165,9 @@ class ScriptRhythm:
         self._kept_up_count = 0
         self._late: set[Plan] = set()
 
-    def know_passes(self, traits: Mapping[str, Any]) -> None:
+    def know_passes(self, traits: Traits) -> None:
         """Note how many steps a pass over the data has."""
-        per_step = int(traits.get("loader.batches_per_step", 1))
-        self.pass_count = int(traits.get("loader.batch_count", 0)) // max(1, per_step)
+        self.pass_count = traits.pass_step_count
 
     def watched(self, plan: Plan, steps: Sequence[Step]) -> None:
         """Note steps in a row: does the script wait for its loader? Of the first plan alone.

@@ -73,7 +73,7 @@ class TrialRunner:
     def facts(self, plan: Plan) -> TraitsRead:
         """Return what a child under `plan` says of itself."""
         found = self.children.trial(plan).ask(ReadTraits(), TraitsRead, self._patience_s)
-        self.pace.cycle_count = int(found.traits["cycle_count"])
+        self.pace.cycle_count = found.traits.cycle_count
         self.rhythm.know_passes(found.traits)
         return found
 

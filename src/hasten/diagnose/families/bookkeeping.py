@@ -119,8 +119,7 @@ def _calls(count: float) -> str:
 
 def _debug_mode(case: Case) -> Finding | None:
     """Find anomaly detection and profilers that are on, by what they do in each step."""
-    anomaly = case.traits.get("debug.anomaly_ratio", 0.0)
-    profiler = case.traits.get("debug.profiler_ratio", 0.0)
+    anomaly, profiler = case.traits.anomaly_ratio or 0.0, case.traits.profiler_ratio or 0.0
     on = [f"anomaly detection in {percent(anomaly)} of the backward passes"] if anomaly else []
     if profiler >= _LEFT_ON_RATIO:
         on.append(f"a profiler in {percent(profiler)} of them")

@@ -45,11 +45,6 @@ _GUARD = (
 )
 
 
-def _batch_s(case: Case) -> float:
-    """Return the mean seconds of the loop per batch."""
-    return case.step_s / max(1, int(case.traits.get("loader.batches_per_step", 1)))
-
-
 def _best_s(case: Case, batch_s: float, wait_s: float) -> float:
     """Return the least seconds per batch with as many workers as there is room for.
 
@@ -69,10 +64,10 @@ def _made_at(case: Case) -> tuple[Place, ...]:
 
 def _few_workers(case: Case) -> Finding | None:
     """Find a loop that waits for batches while cores are idle that could make them."""
-    count, made_s, waits = case.traits.get("loader.workers"), fetch_s(case), waiting(case)
-    if count is None or made_s is None or waits is None or not case.traits.get("loader.map_style"):
+    loader, made_s, waits = case.traits.loader, fetch_s(case), waiting(case)
+    if loader is None or not loader.is_map_style or made_s is None or waits is None:
         return None
-    batch_s = _batch_s(case)
+    count, batch_s = loader.worker_count, case.step_s / loader.step_batch_count
     wait_s = waits.mid_ratio * batch_s
     used, cores = case.profile.cores_ratio, case.machine.budget.core_count
     busy = busy_ratio(case)
@@ -111,15 +106,15 @@ def _starts_anew(case: Case) -> bool:
 
 def _idle_workers(case: Case) -> Finding | None:
     """Find workers that cost more than they take off the loop."""
-    count, made_s, waits = case.traits.get("loader.workers"), fetch_s(case), waiting(case)
-    if not count or made_s is None or waits is None:
+    loader, made_s, waits = case.traits.loader, fetch_s(case), waiting(case)
+    if loader is None or not loader.worker_count or made_s is None or waits is None:
         return None
-    busy, batch_count = busy_ratio(case), max(1, int(case.traits.get("loader.batches_per_step", 1)))
+    busy, count = busy_ratio(case), loader.worker_count
     if busy is None or busy > _IDLE_RATIO:
         return None
     # What nearly every step waits: a busy machine delays single steps by far more.
-    wait_s = quantiles(waits_s(case), n=4)[0] / batch_count
-    waited_s = waits.mid_ratio * _batch_s(case)
+    wait_s = quantiles(waits_s(case), n=4)[0] / loader.step_batch_count
+    waited_s = waits.mid_ratio * (case.step_s / loader.step_batch_count)
     lost_ratio = (wait_s - made_s) / waited_s if waited_s else 0.0
     share = scaled(waits, max(0.0, min(1.0, lost_ratio)))
     if share.mid_ratio >= LEAST_RATIO:
@@ -138,7 +133,7 @@ def _idle_workers(case: Case) -> Finding | None:
             ),
             places=_made_at(case),
         )
-    return _surplus(case, int(count), busy)
+    return _surplus(case, count, busy)
 
 
 def _surplus(case: Case, count: int, busy: float) -> Finding | None:
@@ -174,14 +169,15 @@ def _per_sample_fetch(case: Case) -> Finding | None:
     outside = sum(kinds.get(kind, 0) for kind in ("storage", "store", "decode"))
     if not plain or not item_count or not batch_s or item_count < 2:
         return None
-    if not case.traits.get("loader.map_style"):
+    loader = case.traits.loader
+    if loader is None or not loader.is_map_style:
         return None
     if batch_s / item_count > _CHEAP_ITEM_S or outside > 0.1 * sum(kinds.values()):
         return None
     share = part_of(case, "lookup", "collate")
     if not is_worth_telling(share):
         return None
-    dataset = case.traits.get("loader.dataset", "the dataset")
+    dataset = loader.dataset or "the dataset"
     return Finding(
         name="per-sample-fetch",
         share=share,

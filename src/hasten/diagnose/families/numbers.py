@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _LEAST_SPEED_RATIO = 1.2
 _NARROW = ("bfloat16", "float16")
-_RANK_2D, _RANK_3D = 4, 5  # of what a convolution takes: images, volumes
+_COUNT_2D, _COUNT_3D = 4, 5  # dimensions of what a convolution takes: images, volumes
 
 
 def _denormals(case: Case) -> Finding | None:
@@ -95,15 +95,15 @@ def _slow_layout(case: Case) -> Finding | None:
 
 def _last_channels(case: Case) -> str:
     """Say what to convert: torch refuses a layout for tensors of any other dimensions."""
-    rank = case.traits.get("model.conv_input_rank")
-    flat, solid = (case.traits.get(f"model.{name}") for name in ("conv", "conv3d"))
-    if flat and solid:
+    model = case.traits.model
+    if model.has_conv2d and model.has_conv3d:
         return (
             "Convert the weights of each convolution, and its inputs: "
             "memory_format=torch.channels_last in 2-D, torch.channels_last_3d in 3-D."
         )
-    is_3d = solid or (not flat and rank == _RANK_3D)
-    fits = rank is None or rank == (_RANK_3D if is_3d else _RANK_2D)
+    count = model.conv_input_dimension_count
+    is_3d = model.has_conv3d or (not model.has_conv2d and count == _COUNT_3D)
+    fits = count is None or count == (_COUNT_3D if is_3d else _COUNT_2D)
     layout, fed = ("channels_last_3d", "inputs") if is_3d else ("channels_last", "images")
     what = f"the model and its {fed}" if fits else "the model"
     return f"Convert {what} to memory_format=torch.{layout}."
@@ -113,7 +113,7 @@ def _low_precision(case: Case) -> Finding | None:
     """Find products of few bits on a processor that is slower with them."""
     speeds = case.found.get("operations.speed_ratio", {})
     slow = [kind for kind in _NARROW if speeds.get(kind, 1.0) < 1 / _LEAST_SPEED_RATIO]
-    if not slow or case.traits.get("model.device", "cpu") != "cpu":
+    if not slow or case.traits.model.device not in (None, "cpu"):
         return None
     kinds = [f"{sort}.{kind}" for kind in slow for sort in ("product", "convolution")]
     lost = [list(operation_s(case, "cast"))]
@@ -138,11 +138,11 @@ def _low_precision(case: Case) -> Finding | None:
 
 def _tf32_off(case: Case) -> Finding | None:
     """Find float32 products at full precision on a card that has faster units."""
-    ratio = case.traits.get("tf32_inside.matmul_ratio")
-    off = case.traits.get("fp32.precision") == "highest"
-    if ratio is None or ratio < _LEAST_SPEED_RATIO or not off:
+    precision = case.traits.precision
+    if case.traits.model.device != "cuda" or precision.matmul != "highest":
         return None
-    if case.traits.get("model.device") != "cuda":
+    ratio = precision.inside.matmul_ratio
+    if ratio is None or ratio < _LEAST_SPEED_RATIO:
         return None
     seconds = operation_s(case, "product.float32")
     share = share_of(case, [one * (1 - 1 / ratio) for one in seconds])
@@ -168,7 +168,7 @@ def _float64(case: Case) -> Finding | None:
     share = share_of(case, [one * (1 - speed) for one in operation_s(case, "float64")])
     if share is None:
         return None
-    own = case.traits.get("model.dtype") == "float64"
+    own = case.traits.model.dtype == "float64"
     remedy = (
         "Make the model float32 (model.float()), and what it is fed."
         if own

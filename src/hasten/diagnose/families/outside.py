@@ -37,15 +37,15 @@ def _eval_with_grad(case: Case) -> Finding | None:
 
 def _checkpoint_stall(case: Case) -> Finding | None:
     """Find checkpoints that the loop waits for, by their time and their period."""
-    seconds = case.traits.get("checkpoint.seconds", ())
-    period_s = case.traits.get("checkpoint.period_s")
-    if len(seconds) < 2 or not period_s:
+    seen = case.traits.checkpoints
+    if seen is None or len(seen.each_s) < 2 or not seen.period_s:
         return None
-    ratio = min(1.0, fmean(seconds) / period_s)
+    mean_s = fmean(seen.each_s)
+    ratio = min(1.0, mean_s / seen.period_s)
     if ratio < LEAST_RATIO:
         return None
-    error = NORMAL_95 * stdev(seconds) / sqrt(len(seconds)) / period_s
-    steps_count = case.traits.get("checkpoint.period_step_count", 0)
+    error = NORMAL_95 * stdev(seen.each_s) / sqrt(len(seen.each_s)) / seen.period_s
+    steps_count = seen.period_step_count
     often = "every step" if steps_count < 1.5 else f"every {steps_count:.0f} steps"
     return Finding(
         name="checkpoint-stall",
@@ -55,7 +55,7 @@ def _checkpoint_stall(case: Case) -> Finding | None:
             high_ratio=min(1.0, ratio + error),
         ),
         message=(
-            f"The loop stands still for {duration(fmean(seconds))} {often} while a checkpoint is "
+            f"The loop stands still for {duration(mean_s)} {often} while a checkpoint is "
             f"written: {percent(ratio)} of the wall clock."
         ),
         remedy=(

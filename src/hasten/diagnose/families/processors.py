@@ -76,7 +76,7 @@ def _ranks_count(case: Case) -> int:
 
 def _oversubscribed_threads(case: Case) -> Finding | None:
     """Find more intra-op threads than cores, by steps with fewer or by the loop's own waits."""
-    threads, budget = case.traits.get("threads"), case.machine.budget
+    threads, budget = case.traits.thread_count, case.machine.budget
     if threads is None or budget.limited_by == "unknown" or threads <= budget.core_count:
         return None
     if _ranks_count(case) > 1:
@@ -99,7 +99,7 @@ def _small_ops_threads(case: Case) -> Finding | None:
     Where threads of the loop wait for CPUs that others have, one thread may be faster for that
     reason; the gain has to be more than all such waits together.
     """
-    threads, budget = case.traits.get("threads"), case.machine.budget
+    threads, budget = case.traits.thread_count, case.machine.budget
     tried = _tried(case)
     if tried is None or threads is None or not 1 < threads <= budget.core_count:
         return None
@@ -205,7 +205,7 @@ def _cores_per_rank(case: Case) -> int:
 
 def _ranks_oversubscribed(case: Case) -> Finding | None:
     """Find ranks that each start a thread for every core of the machine."""
-    threads, ranks = case.traits.get("threads"), _ranks_count(case)
+    threads, ranks = case.traits.thread_count, _ranks_count(case)
     if threads is None or ranks < 2 or case.machine.budget.limited_by == "unknown":
         return None
     cores = _cores_per_rank(case)
@@ -239,7 +239,7 @@ def _rank_waits(case: Case) -> Interval | None:
 def _ranks_one_thread(case: Case) -> Finding | None:
     """Find the one thread that torchrun gives to a rank that has more cores."""
     tried, cores = _tried(case), _cores_per_rank(case)
-    if tried is None or _ranks_count(case) < 2 or case.traits.get("threads") != 1 or cores < 2:
+    if tried is None or _ranks_count(case) < 2 or case.traits.thread_count != 1 or cores < 2:
         return None
     if case.found.get("processors.omp_num_threads") != "1":
         return None

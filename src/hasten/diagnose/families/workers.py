@@ -56,8 +56,7 @@ def _worker_affinity(case: Case) -> Finding | None:
     share = starved_share(case)
     if not is_worth_telling(share):
         return None
-    variables = str(case.traits.get("openmp.variables", "")).split()
-    bound = [name for name in _BINDING if name in variables]
+    bound = [name for name in _BINDING if name in case.traits.openmp_variables]
     return Finding(
         name="worker-affinity",
         share=share,
@@ -93,8 +92,8 @@ def _copy_on_write_growth(case: Case) -> Finding | None:
 
 def _under_way_bytes(case: Case) -> int:
     """Return the bytes of the batches that the workers hold ready at most."""
-    count = int(case.traits.get("cycle_count", 0)) if case.traits.get("loader.workers") else 0
-    return count * int(case.traits.get("loader.batch_bytes", 0))
+    loader = case.traits.loader
+    return case.traits.cycle_count * loader.batch_bytes if loader and loader.worker_count else 0
 
 
 def _shm_too_small(case: Case) -> Finding | None:

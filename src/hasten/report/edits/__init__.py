@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hasten.lever import Lever
-    from hasten.records import Plan, Setting, Workload
+    from hasten.records import Plan, Setting, Traits, Workload
     from hasten.report.edits.job import Edit
 
 _OURS = "HASTEN_"
@@ -45,7 +45,7 @@ def write_edits(
     workload: Workload,
     plan: Plan,
     *,
-    traits: Mapping[str, Setting],
+    traits: Traits,
     env: Mapping[str, str],
     python_version: str = "",
 ) -> Edits:
@@ -54,7 +54,7 @@ def write_edits(
     Args:
         workload: whose source.
         plan: its settings.
-        traits: what a tuning saw of the script; what is missing is unknown, and not written.
+        traits: what a tuning saw of the script; what is unknown is not written.
         env: the environment in which the script would be started.
         python_version: of the Python that was tuned; empty stands for this one.
 

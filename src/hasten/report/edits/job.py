@@ -12,7 +12,7 @@ from hasten.report.edits.survey import Survey
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hasten.records import Setting
+    from hasten.records import Setting, Traits
     from hasten.report.edits.project import Project
     from hasten.report.edits.survey import Site
 
@@ -27,7 +27,7 @@ class Job:
         lever: its name.
         lines: what a user would write by hand.
         plan: the settings of all levers.
-        traits: what the tuning saw of the script; a missing key is unknown.
+        traits: what the tuning saw of the script.
         python: the version of Python that starts the script.
         notes: the sentences for the user; edits add to them.
     """
@@ -37,7 +37,7 @@ class Job:
     setting: Setting
     lines: str
     plan: Mapping[str, Setting]
-    traits: Mapping[str, Setting]
+    traits: Traits
     python: str
     notes: list[str]
 

@@ -62,7 +62,7 @@ def autocast(job: Job) -> None:
 
 
 def _write(job: Job, survey: Survey, sites: list[Site]) -> None:
-    device = job.traits.get("model.device", "cpu")
+    device = job.traits.model.device or "cpu"
     statements = {id(site.node): survey.statement(site.node) for site in sites}
 
     def wrapped(site: Site) -> Callable[[object], object]:

@@ -60,14 +60,14 @@ def redrawing_workers(job: Job) -> None:
 
 
 def _why_other_draws(job: Job) -> str:
-    own, draws = job.traits.get("loader.workers"), job.traits.get("loader.draws")
-    if own is None:
+    loader = job.traits.loader
+    if loader is None:
         return "whether the samples draw random numbers was not recorded; tune again to know"
-    if own:
+    if loader.worker_count:
         return "workers of another number or life would draw other random numbers than the script's"
-    if draws is None:
+    if loader.draws is None:
         return "whether the samples draw random numbers could not be seen"
-    if draws:
+    if loader.draws:
         return (
             "the samples draw random numbers, which workers of torch's own would draw otherwise; "
             "the lever gives each of them the numbers that the script would have drawn"
@@ -108,7 +108,7 @@ def _write(job: Job, settings: dict[str, str]) -> bool:
 
 def _start(job: Job, survey: Survey, homes: list[Site]) -> dict[str, str]:
     """Return how workers start that the script never had: by fork, as under the lever."""
-    if not job.setting or job.traits.get("loader.workers"):
+    if not job.setting or job.traits.worker_count:
         return {}
     chosen = survey.called(
         "multiprocessing.set_start_method", "torch.multiprocessing.set_start_method"

@@ -29,11 +29,11 @@ _PLAIN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 
 def channels_last(job: Job) -> None:
     """Lay out the weights before the optimizer is made, and the inputs at the model's calls."""
-    rank = job.traits.get("model.conv_input_rank")
-    if job.traits.get("model.conv") and job.traits.get("model.conv3d"):
+    own = job.traits.model
+    if own.has_conv2d and own.has_conv3d:
         job.paste("the model has convolutions of both 2 and 3 dimensions")
         return
-    layout = _LAYOUTS[5 if job.traits.get("model.conv3d") else 4]
+    layout = _LAYOUTS[5 if own.has_conv3d else 4]
     survey = job.survey()
     flow = Flow(survey)
     if loads := _optimizer_loads(survey, flow):
@@ -59,7 +59,7 @@ def channels_last(job: Job) -> None:
     calls = [site for model in found for site in calls_of(survey, flow, model)]
     job.import_torch([*(site for model in found for site in model.optimizers), *calls])
     _put_before_optimizers(job, lambda name: f"{name}.to(memory_format=torch.{layout})")
-    if rank is None or _LAYOUTS.get(int(rank)) != layout or len(found) > 1:
+    if _LAYOUTS.get(own.conv_input_dimension_count or 0) != layout or len(found) > 1:
         job.note(
             "the inputs of the model stay as they are, since their dimensions are not known; its "
             "first convolution converts them"

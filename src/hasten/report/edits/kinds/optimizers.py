@@ -67,7 +67,7 @@ def _tuned(job: Job, survey: Survey, kinds: frozenset[str]) -> list[Site]:
     Where the tuning saw which class trains, one of another class was not measured.
     """
     found = made(survey, kinds)
-    seen = job.traits.get("optimizer.name")
+    seen = job.traits.optimizer.name
     sites = [site for site in found if seen in (None, _class_name(survey, site))]
     if not sites:
         job.paste("no constructor of such an optimizer of torch was found")
