@@ -3,7 +3,7 @@
     python benchmarks/sweep.py --budget 2m
 
 For each script: `tune` among `LEVERS`; then a race of every combination of their settings against
-the script as it is, on the same bench; then the plan of `tune` and the best of the sweep, each on
+the script as it is, on the same machine; then the plan of `tune` and the best of the sweep, each on
 two rounds of fresh launches. The share is the log speed-up of the first over that of the second.
 """
 
@@ -23,7 +23,7 @@ from hasten import search, session
 from hasten.lever import ScriptContext
 from hasten.records import Entry, Plan, Scope, Workload
 from hasten.search.proposal import Kind
-from hasten.session.candidates import find_knobs
+from hasten.session.candidates import find_candidates
 from hasten.session.observe import observe
 from hasten.session.races import LEAST_RATIO, Races
 from hasten.units import parse_duration
@@ -41,7 +41,7 @@ HEAD = """\
 {machine}
 
 `tune` among the levers below, and every combination of the same settings (the first {settings} of
-each lever) raced on the same bench. Both winners were then confirmed on two rounds of fresh
+each lever) raced on the same machine. Both winners were then confirmed on two rounds of fresh
 launches.
 `share` is the log speed-up of `tune`'s plan over that of the sweep's. `cost` is the time of the
 whole `tune`, proof and confirmation included, over that of the races of the sweep.
@@ -71,20 +71,22 @@ def sweep(
 ) -> Any:
     """Race every combination; return the best plan, their number, seconds, and both confirmed."""
     facts = session.doctor(workload.python)
-    with session.setup.open_runner(workload, options, facts) as bench:
-        baseline = observe(bench, Plan())
-        traits = bench.facts(Plan()).traits
+    with session.setup.open_runner(workload, options, facts) as runner:
+        baseline = observe(runner, Plan())
+        traits = runner.facts(Plan()).traits
         context = ScriptContext(machine=facts, baseline=baseline, traits=traits)
-        knobs, _ = find_knobs(context, options, least_ratio=LEAST_RATIO, settled={})
-        choices = [[0, *knob.settings[:settings_count]] for knob in knobs]
+        candidates, _ = find_candidates(
+            context, options, least_ratio=LEAST_RATIO, begun=search.SearchStarted()
+        )
+        choices = [[0, *one.settings[:settings_count]] for one in candidates]
         plans = [
-            Plan(tuple(sorted((knob.lever, s) for knob, s in zip(knobs, row, strict=True) if s)))
+            Plan(tuple(sorted((one.lever, s) for one, s in zip(candidates, row, strict=True) if s)))
             for row in product(*choices)
         ]
         # Plans of one launch lie together: a child is started once for all of them.
-        starts = {knob.lever for knob in knobs if knob.scope is Scope.LAUNCH}
+        starts = {one.lever for one in candidates if one.scope is Scope.LAUNCH}
         plans.sort(key=lambda plan: str(plan.only(frozenset(starts))))
-        races = Races(bench, options, Log())
+        races = Races(runner, options, Log())
         races.measure_noise()
         began_s, ratios = time.monotonic(), {}
         for plan in plans:
