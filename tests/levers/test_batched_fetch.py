@@ -37,6 +37,17 @@ def test_says_why_there_is_nothing_to_try(traits, why) -> None:
     assert why in LEVER.why_not(context(traits))
 
 
+@pytest.mark.parametrize(
+    ("dataset", "worker_count", "is_tried"),
+    [("TensorDataset", 0, False), ("TensorDataset", 2, False), ("MNIST", 0, True),
+     ("MNIST", 2, False)],
+)  # fmt: skip
+def test_only_a_light_source_needs_no_proof(dataset, worker_count, is_tried) -> None:
+    traits = fed(dataset=dataset, worker_count=worker_count, is_pure=False, unproven="it changes")
+    assert bool(LEVER.settings(context(traits))) is is_tried
+    assert is_tried or "it changes" in LEVER.why_not(context(traits))
+
+
 class Picky(Subset):
     """A script's own view, which may do anything."""
 

@@ -253,3 +253,12 @@ def test_a_loop_outside_of_the_optimizer_is_not_cured_by_its_options(scenes) -> 
     loops = Finding(name="per-parameter-loops", message="It loops.", remedy="Do not.")
     assert cure_of(replace(loops, phase=Phase.OTHER), averaged) == "foreach_ema"
     assert cure_of(replace(loops, phase=Phase.OPTIMIZER), averaged) == "fused_optimizer"
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "bits"),
+    [("autocast", "bfloat16", 8), ("autocast", "float16", 11), ("fp32_precision", "bf16", 8),
+     ("fp32_precision", "tf32", 11)],
+)  # fmt: skip
+def test_fewer_bits_are_judged_by_their_own_floor(name, setting, bits) -> None:
+    assert discover()[name].epsilon_ratio(setting) == 2.0**-bits

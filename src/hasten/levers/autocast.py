@@ -32,6 +32,7 @@ _UNITS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 # Under this the conversions of weights and activations eat the gain.
 _LEAST_RATIO = 1.2
 _LIKELY_RATIO = 1.5
+_EPSILONS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
 def settings(context: ScriptContext) -> tuple[str, ...]:
@@ -173,7 +174,8 @@ LEVER = Lever(
     effect=Effect.PRECISION,
     scope=Scope.STEP,
     kind=str,
-    validate=one_of("bfloat16", "float16"),
+    validate=one_of(*_EPSILONS),
+    epsilon_ratio=lambda setting: _EPSILONS[setting],
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,

@@ -36,8 +36,7 @@ def settings(context: ScriptContext) -> tuple[bool, ...]:
     if loader is None or not loader.is_map_style:
         return ()
     known = not loader.dataset or loader.dataset in DATASETS
-    shown = not loader.worker_count or not unproven(context)
-    return (True,) if known and shown else ()
+    return (True,) if known and not _unshown(context) else ()
 
 
 def why_not(context: ScriptContext) -> str:
@@ -47,9 +46,16 @@ def why_not(context: ScriptContext) -> str:
         return "the loop takes its batches from no DataLoader"
     if not loader.is_map_style:
         return "an iterable dataset gives one row after the other: there is nothing to read at once"
-    if loader.worker_count and (why := unproven(context)):
-        return why
-    return f"only the code of {loader.dataset} can make its items"
+    if loader.dataset and loader.dataset not in DATASETS:
+        return f"only the code of {loader.dataset} can make its items"
+    return _unshown(context)
+
+
+def _unshown(context: ScriptContext) -> str:
+    """Say why its batches may not be made elsewhere; a light source makes them on the spot."""
+    loader = context.traits.loader
+    light = loader is not None and (not loader.dataset or loader.dataset in arrays.NAMES)
+    return "" if light and not context.traits.worker_count else unproven(context)
 
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:

@@ -30,6 +30,7 @@ _KINDS = {"cpu": "bf16", "cuda": "tf32"}
 # The words of torch's older setting, which scripts and libraries still read: where only the
 # newer one is set, torch refuses to answer them.
 _OLDER = {"bf16": "medium", "tf32": "high"}
+_EPSILONS = {"bf16": 2.0**-8, "tf32": 2.0**-11}
 _UNTOUCHED = ("none", "ieee")
 
 
@@ -146,6 +147,7 @@ LEVER = Lever(
     scope=Scope.STEP,
     kind=str,
     validate=one_of(*_OLDER),
+    epsilon_ratio=lambda setting: _EPSILONS[setting],
     settings=settings,
     gain_ratio=7.0,
     why_not=why_not,
