@@ -39,6 +39,21 @@ OTHERS_OF_THE_NAME = {
     "loader/cache/purity.py": {"turbojpeg"},
 }
 LONGEST_FILE, LONGEST_FUNCTION = 800, 60
+MOST_PARTS = 15  # methods, or attributes that it sets
+LARGER = {
+    "Body": "a visitor: a method for each kind of statement",
+    "Events": "a method for each event of the stream",
+    "MergedView": "a method for each function of os that trials may call",
+    "Races": "each race of a tuning, and what it costs",
+    "SearchDriver": "the story of a search",
+    "SearchStrategy": "each move of the search is a method",
+    "Store": "one file format: its header, its table, its lock",
+    "TrainingHealthMonitor": "an observer: a method for each event of the loop",
+    "VariableScope": "a visitor: a method for each kind of expression",
+    "View": "a method for each event of a tuning",
+    "Writes": "a visitor: a method for each kind of write",
+    "_SnapshotTaker": "a method for each kind of value",
+}
 UNITS = (
     "_s",
     "_ns",
@@ -185,6 +200,33 @@ def test_files_and_functions_stay_short() -> None:
             if isinstance(node, ast.FunctionDef):
                 length = (node.end_lineno or 0) - node.lineno + 1
                 assert length <= LONGEST_FUNCTION, f"split {path}:{node.name} ({length} lines)"
+
+
+def own_attributes(cls):
+    targets = (
+        target
+        for node in ast.walk(cls)
+        for target in getattr(node, "targets", [getattr(node, "target", None)])
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)
+    )
+    return {
+        part.attr
+        for target in targets
+        for part in ast.walk(target)
+        if isinstance(part, ast.Attribute) and getattr(part.value, "id", "") == "self"
+    }
+
+
+def test_no_class_grows_beyond_its_reason() -> None:
+    large = set()
+    for _, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+                if max(len(methods), len(own_attributes(node))) > MOST_PARTS:
+                    large.add(node.name)
+    assert large <= LARGER.keys(), "split it along what changes together, or say why not"
+    assert large == LARGER.keys(), "it has become smaller: take it off the list"
 
 
 def test_no_two_classes_have_one_name() -> None:

@@ -1,4 +1,4 @@
-"""Every exception the package raises, as one tree.
+"""Every exception that a user may see, as one tree; two others end a part of a tuning.
 
 HastenError
 +-- UsageError
@@ -8,8 +8,6 @@ HastenError
 |   +-- TooFewSteps
 +-- IsolationFailed
 +-- ChildLost
-
-OutOfTime and Unprovable stand beside it: they end a part of a tuning, and no user sees them.
 """
 
 from __future__ import annotations

@@ -120,9 +120,10 @@ class Settlement:
                 payback, passes = self._payback(plan, seen.speedup), self._passes(plan, seen)
                 lost = self._unpaid(payback, passes)
                 if lost is None:
-                    whole, training_s = passes.whole if passes else seen.speedup, self._training_s
-                    notes = savings(payback, whole.mid_ratio, training_s, spent_s())
-                    self._decisions.notes += notes
+                    whole = passes.whole if passes else seen.speedup
+                    self._decisions.notes += savings(
+                        payback, whole.mid_ratio, self._options.training_s, spent_s()
+                    )
                     return self._confirmed(plan, proof, seen, passes)
                 seen = lost
             rest = self._rest(plan, seen)
@@ -134,10 +135,6 @@ class Settlement:
     def unproved(self, plan: Plan) -> Proof:
         """Return the proof of a plan that nobody has judged: what its levers say themselves."""
         return Proof(effect=declared_effect(self._options.with_applied(plan)))
-
-    @property
-    def _training_s(self) -> float | None:
-        return self._options.training_s
 
     def _answer(self, plan: Plan, proof: Proof) -> Answer:
         return Answer(plan=plan, proof=proof, baseline=self._watched.baseline)
@@ -256,7 +253,7 @@ class Settlement:
 
     def _unpaid(self, payback: Payback | None, passes: Passes | None) -> Lost | None:
         """Return why what is faster is not worth its start or its first pass; None if it is."""
-        if why := too_late(payback, self._training_s):
+        if why := too_late(payback, self._options.training_s):
             return Lost(Reason.STARTS_LATE, why)
         if why := unpaid(passes):
             return Lost(Reason.FIRST_PASS, why)
@@ -293,6 +290,6 @@ class Settlement:
             step_s=cost_s * self._watched.baseline.sample_count,
             longer_s=self._runner.starts.first_pass_s(own, other),
             outside_s=self._runner.statistics.outside_s,
-            training_s=self._training_s,
+            training_s=self._options.training_s,
             life_count=self._runner.pace.life_count,
         )
