@@ -26,7 +26,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from claims import commit, timed, tree_hash
+from claims import build, timed, tree_hash
 from figures import machine_line, ratio, ratio_cell
 
 from hasten.compare import hodges_lehmann
@@ -55,7 +55,7 @@ RIVALS = {
 HEAD = """\
 # Beside what a user would pick instead
 
-{machine}, build {commit}
+{machine}, build {build}
 
 Wall time of plain python over that of the other, of the same command, whole runs: imports, reading
 data, evaluation and compiling count. Rounds in a shuffled order, {rounds} of them; the
@@ -206,7 +206,7 @@ def told(ratios: list[float]) -> str:
 
 def page(rows: dict[str, dict[str, Any]], machine: str, rounds: int, budget: str) -> str:
     """Return the tables: whole runs, the steps alone, and what `tune` found."""
-    facts = HEAD.format(machine=machine, rounds=rounds, budget=budget, commit=commit())
+    facts = HEAD.format(machine=machine, rounds=rounds, budget=budget, build=build())
     facts += "## Whole runs\n\n" + table(rows, "wall") + "\n## Steps alone\n\n"
     facts += "From the end of the first optimizer step to that of the last.\n\n"
     facts += table(rows, "loop") + "\n## What `tune` found\n\n"

@@ -175,10 +175,10 @@ def test_a_first_pass_that_costs_next_to_nothing_is_not_told() -> None:
 
 
 def test_what_is_no_step_is_no_faster() -> None:
-    found = passes({}, longer_s=0.0, outside_s=0.1)
+    found = passes(Traits(), longer_s=0.0, outside_s=0.1)
     assert (found.step_count, found.longer_s) == (0, 0.0)
     assert found.whole.mid_ratio == found.first_ratio == pytest.approx(0.2 / (0.02 + 0.1))
     both = passes(outside_s=0.1, life_count=500)
     assert both.pass_count == 10
     assert both.whole.mid_ratio == pytest.approx(100.0 / (10.0 + 50.0 + 8.0))
-    assert passes({}, longer_s=0.0, outside_s=1e-5) is None
+    assert passes(Traits(), longer_s=0.0, outside_s=1e-5) is None

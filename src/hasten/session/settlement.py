@@ -16,7 +16,7 @@ from hasten.session.recordings import open_prover
 from hasten.trials.blocks import filling
 from hasten.units import times
 from hasten.verify.judge import Judge
-from hasten.verify.prover import declared_effect
+from hasten.verify.proof_runs import declared_effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
