@@ -321,3 +321,10 @@ def test_a_race_whose_time_is_over_asks_for_no_more() -> None:
         runner().measure(Plan(), FAST), rule=rule, coin=random.Random(1), clock=lambda: next(times)
     )
     assert len(seen.pairs) == 4
+
+
+def test_a_drop_stays_one_whatever_comes_after_its_odds() -> None:
+    """One wild pair of the other sign takes most of what was proved."""
+    rule = Rule(pair_count=40, win_ratio=1000.0)
+    assert judge(losing(6, 100.0), rule) is Verdict.DROP
+    assert judge([*losing(6, 100.0), *winning(1, 100.0)], rule) is Verdict.DROP

@@ -350,6 +350,8 @@ def test_a_torch_that_does_not_name_its_build_is_any_build(here, then, now, diff
         ("bash -c 'python train.py --lr 1'", "bash -c 'python other.py --lr 1'", True),
         ("make train LR=1", "make train LR=2", False),
         ("make train", "make other", True),
+        ("srun -n 1 bash a.sh", "srun -n 1 bash b.sh", True),
+        ("papermill -p x 1 a.ipynb", "papermill -p x 1 b.ipynb", True),
     ],
 )
 def test_a_plan_for_a_program_is_refused_where_it_runs_another_script(here, then, now, refuses):
@@ -411,6 +413,14 @@ def test_a_foreign_file_is_never_written_over(path, content):
         plan_file.guard_plan(path)
 
 
+def test_a_pipe_is_never_written_over_whatever_comes_from_it(path, monkeypatch):
+    os.mkfifo(path)
+    content = {"schema": 1, "plan": {}, "evidence": {}}
+    monkeypatch.setattr(toml_file, "load", lambda _: content)
+    with pytest.raises(UsageError, match="is not a plan of hasten"):
+        plan_file.guard_plan(path)
+
+
 def test_our_own_plan_may_be_written_over(path, saved):
     plan_file.guard_plan(path)
     plan_file.guard_plan(Path("/nonexistent/hasten.toml"))
@@ -442,7 +452,9 @@ def test_a_plan_without_an_envelope_is_not_watched(path, tuning, nothing) -> Non
     assert plan_file.read_plan(path).envelope is None
 
 
-@pytest.mark.parametrize("line", ['losses = "low"', "losses = [1.0]", "range = [1]", "moves = 3"])
+@pytest.mark.parametrize(
+    "line", ['losses = "low"', "losses = [1.0]", "range = [1]", "moves = 3", "step_s = true"]
+)
 def test_a_broken_envelope_says_how_to_do_without(path, line) -> None:
     path.write_text(f"schema = 1\n[plan]\n[guard]\n{line}\n")
     with pytest.raises(PlanError) as caught:

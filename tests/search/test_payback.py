@@ -44,6 +44,13 @@ def test_where_no_race_saw_it_the_whole_plan_is_blamed() -> None:
     assert blamed(plan, (seen("a", later_s=None),), later_s=30.0) == {"a", "b"}
 
 
+def test_a_lever_that_is_not_in_the_plan_is_not_blamed() -> None:
+    plan = Plan().with_lever("a", True).with_lever("b", True)
+    other = seen("c", later_s=28.0)
+    assert blamed(plan, (other, seen("b", later_s=28.0)), later_s=30.0) == {"b"}
+    assert blamed(plan, (other,), later_s=30.0) == {"a", "b"}
+
+
 def payback(**details):
     return Payback(**{"later_s": 30.0, "step_s": 0.1, "speedup_ratio": 2.0, **details})
 

@@ -589,3 +589,58 @@ def test_losses_are_held_against_the_widest_of_the_launches(baseline) -> None:
 def test_losses_are_compared_as_far_as_both_went(baseline) -> None:
     short = replace(baseline, losses=baseline.losses[:3])
     assert gates.loss_distance(baseline, short) == gates.loss_distance(short, baseline) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("times", "passed"), [(9.9, True), (-9.9, True), (10.1, None), (-10.1, None)]
+)
+def test_four_last_bits_are_the_least_floor_of_losses_too(baseline, times, passed) -> None:
+    losses = tuple((1 + times * 2.0**-21) * loss for loss in baseline.losses)
+    gate = gates.within_floor(baseline, replace(baseline, losses=losses), [baseline])
+    assert gate.passed is passed
+    assert gate.distance_ratio == pytest.approx(abs(times), rel=1e-6)
+
+
+@pytest.mark.parametrize("part", ["gradients", "moves"])
+def test_a_floor_that_ran_away_in_one_step_hides_no_skipped_step(baseline, part) -> None:
+    own = getattr(baseline, part)
+    wild = replace(baseline, **{part: at(own, 2, lambda values: np.full_like(values, np.inf))})
+    skipped = replace(baseline, **{part: at(own, 5, lambda values: values * 0)})
+    gate = gates.within_floor(baseline, skipped, [wild])
+    assert gate.passed is False
+    assert "of step 6 differ by 1 of" in gate.message
+
+
+def test_a_script_that_ran_away_itself_allows_no_loss_that_is_no_number(baseline) -> None:
+    broken = replace(baseline, losses=(*baseline.losses[:-1], float("nan")))
+    own = gates.repeatable(baseline, broken)
+    assert own.distance_ratio == np.inf
+    assert gates.within_spread(baseline, broken, own).passed is False
+    assert gates.within_spread(baseline, baseline, own).passed is None
+
+
+@pytest.mark.parametrize(
+    ("change", "redraws"),
+    [
+        ({"structure": ("SGD lr 0.2",) * STEPS}, False),
+        ({"batches": ("other",) * STEPS}, False),
+        ({"orders": (("index 7",) * STEPS,)}, True),
+    ],
+)
+def test_one_changed_bit_excuses_other_counts_alone(baseline, change, redraws) -> None:
+    other = replace(baseline, **change)
+    gate = gates.same_structure(baseline, other, redraws=redraws, shaken=[other])
+    assert gate.passed is False
+    assert not gates.only_counts_differ(baseline, other, redraws=redraws)
+
+
+def test_settings_that_come_in_another_order_are_other_settings(baseline) -> None:
+    steps = ("SGD lr 0.1",) * 4 + ("SGD lr 0.2",) * 4
+    own, other = (replace(baseline, structure=order) for order in (steps, steps[::-1]))
+    assert not gates.only_counts_differ(own, other, redraws=False)
+
+
+def test_a_script_that_differs_from_itself_is_not_said_to_stay_the_same(baseline) -> None:
+    again = replace(baseline, batches=("other",) * STEPS)
+    gate = gates.same_structure(baseline, baseline, redraws=False, again=again)
+    assert gate.passed is None

@@ -251,3 +251,221 @@ def test_steps_without_losses_have_no_final_loss() -> None:
     )  # fmt: skip
     assert learning.final_loss(two_a_step, 8 * STEPS) == np.mean(range(36, 48))
     assert learning.final_loss(two_a_step, 8) == 0.5
+
+
+def outlined(figures, names=None):
+    """Return the evidence of batches with these figures: (batches, tensors, mean and spread)."""
+    outlines = tuple(tuple((KIND, *map(float, part)) for part in batch) for batch in figures)
+    names = names or tuple(map(str, range(len(figures))))
+    return replace(drawn(0), outlines=outlines, batches=names)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("figure", ["mean of tensor 1", "spread of tensor 1", "mean of tensor 2"])
+@pytest.mark.parametrize(
+    ("count", "errors", "passed"),
+    [
+        (16, 5.9, True),
+        (16, 6.1, False),
+        (15, 11.9, True),
+        (15, 12.1, False),
+        (8, 11.9, True),
+        (8, 12.1, False),
+        (7, 12.1, None),
+    ],
+)
+def test_samples_lie_six_standard_errors_apart_and_twelve_of_few_batches(
+    sign, figure, count, errors, passed
+) -> None:
+    signs = np.resize([1.0, -1.0], count)
+    signs[count - count % 2 :] = 0.0
+    shift = errors * np.std(signs, ddof=1) / count**0.5
+    own, other = np.zeros((2, count, 2, 2))
+    other[:, int(figure[-1]) - 1, int("spread" in figure)] = sign * (shift + signs)
+    gate = distribution.same_law(outlined(own), outlined(other))
+    assert gate.passed is passed
+    assert passed is not False or f"the {figure} in a batch" in gate.message
+
+
+def test_samples_that_are_all_shifted_alike_are_of_another_law() -> None:
+    own = np.zeros((8, 1, 2))
+    assert distribution.same_law(outlined(own), outlined(own + 0.5)).passed is False
+
+
+def test_a_batch_may_come_again_where_it_does_in_the_script() -> None:
+    figures, again = np.zeros((8, 1, 2)), ("0", "0", *map(str, range(2, 8)))
+    twice, once = outlined(figures, again), outlined(figures)
+    assert distribution.same_law(twice, twice).passed is True
+    assert distribution.same_law(twice, once).passed is True
+    gate = distribution.same_law(once, twice)
+    assert gate.passed is False
+    assert "more than once" in gate.message
+
+
+def valued(losses, lengths):
+    """Return a run with these losses and with gradients of these lengths."""
+    rows = tuple(np.float32([length]) for length in lengths)
+    return replace(drawn(0), sizes=(1,), losses=tuple(losses), gradients=rows, moves=rows)
+
+
+@pytest.mark.parametrize("word", ["losses", "gradients"])
+@pytest.mark.parametrize(
+    ("shift", "spread", "passed"),
+    [
+        (4.4, 0.75, True),
+        (-4.4, 0.75, True),
+        (4.6, 0.75, False),
+        (-4.6, 0.75, False),
+        (0.0, 0.29, False),
+        (0.0, 0.31, True),
+        (0.0, 3.4, True),
+        (0.0, 3.6, False),
+    ],
+)
+def test_draws_shift_and_spread_as_under_other_seeds(word, shift, spread, passed) -> None:
+    """Three runs around 10 have a variance of 1; of one run around their middle it is 4/3."""
+    own = [valued([level] * STEPS, [level] * STEPS) for level in (9.0, 10.0, 11.0)]
+    signs, variance = np.resize([1.0, -1.0], STEPS), 4 / 3
+    usual = 10 + signs
+    other = 10 + shift * (variance / STEPS) ** 0.5 + (spread * variance) ** 0.5 * signs
+    candidate = valued(other, usual) if word == "losses" else valued(usual, other)
+    gate = distribution.within_draws(own[0], candidate, own[1:])
+    assert gate.passed is passed, gate.message
+    assert passed or gate.message.startswith(f"the {word} ")
+    if not passed and shift:
+        assert gate.distance_ratio == pytest.approx(4.6 / 4.5, rel=1e-3)
+
+
+def by_draws(own, other):
+    return distribution.within_draws(own, other, [drawn(2), drawn(3)])
+
+
+def by_precision(own, other):
+    return precision.within_precision(own, other, [drawn(2)], epsilon_ratio=2.0**-8)
+
+
+@pytest.mark.parametrize("judge", [by_draws, by_precision])
+def test_what_cannot_be_compared_is_not_the_same(judge) -> None:
+    own, other = drawn(1), drawn(4)
+    for change in ({"sizes": (SIZE - 1, 1)}, {"losses": other.losses[:-1]}):
+        gate = judge(own, replace(other, **change))
+        assert gate.passed is False
+        assert gate.message == "the plan changes the parameters or the number of losses"
+    lost = replace(other, losses=(*other.losses[:-1], float("nan")))
+    gate = judge(own, lost)
+    assert (gate.passed, gate.message) == (False, "a loss is not a number")
+
+
+EPSILON = 2.0**-8
+
+
+def aimed(*row, **details):
+    """Return a run in which each step has that gradient; `sizes` may make tensors of it."""
+    rows = (np.float32(row),) * STEPS
+    given = {"sizes": (len(row),), "losses": (1.0,) * STEPS, "moves": rows, **details}
+    return replace(drawn(0), gradients=rows, **given)
+
+
+def narrowed(own, other, floors):
+    return precision.within_precision(own, other, floors, epsilon_ratio=EPSILON)
+
+
+@pytest.mark.parametrize(
+    ("floors", "cosine", "passed"),
+    [
+        ([0.98], 0.961, True),
+        ([0.98], 0.959, False),
+        ([0.999], 0.991, True),
+        ([0.999], 0.989, False),
+        ([0.999, 0.98], 0.961, True),
+        ([0.98, 0.999], 0.961, True),
+    ],
+)
+def test_gradients_may_turn_twice_as_far_as_under_the_floor(floors, cosine, passed) -> None:
+    """As long along the script's as those are, and so far aside."""
+
+    def turned(cosine):
+        return aimed(1.0, (1 / cosine**2 - 1) ** 0.5)
+
+    gate = narrowed(aimed(1.0, 0.0), turned(cosine), [turned(one) for one in floors])
+    assert gate.passed is passed, gate.message
+    assert passed or "the cosine of the gradients is" in gate.message
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(
+    ("floors", "stretch", "passed"),
+    [
+        ([0.0], 0.0038, True),
+        ([0.0], 0.0040, False),
+        ([0.002], 0.0098, True),
+        ([0.002], 0.0102, False),
+        ([-0.002], 0.0098, True),
+        ([0.0, 0.002], 0.0098, True),
+    ],
+)
+def test_gradients_may_stretch_by_one_bit_or_five_times_the_floor(
+    sign, floors, stretch, passed
+) -> None:
+    shaken = [aimed(1 + one, 0.05) for one in floors]
+    gate = narrowed(aimed(1.0, 0.0), aimed(1 + sign * stretch, 0.05), shaken)
+    assert gate.passed is passed, gate.message
+    assert passed or f"are {'longer' if sign > 0 else 'shorter'} by" in gate.message
+
+
+@pytest.mark.parametrize(("times", "passed"), [(4.9, True), (-4.9, True), (5.1, False)])
+def test_a_sixteenth_of_a_bit_is_the_least_floor_of_fewer_bits(times, passed) -> None:
+    own = aimed(1.0, 0.05)
+    other = replace(own, losses=(1 + times * EPSILON / 16,) * STEPS)
+    gate = narrowed(own, other, [own])
+    assert gate.passed is passed
+    assert gate.distance_ratio == pytest.approx(abs(times), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shaken", "size", "passed"), [(0.55, 4.9, True), (0.55, 5.1, False), (0.45, 4.9, False)]
+)
+def test_a_gradient_that_a_floor_takes_half_as_far_only_has_to_stay_small(
+    shaken, size, passed
+) -> None:
+    """Such as that of a bias before the norm of a batch; `size` is in thousandths of all."""
+    rest = {"sizes": (1, 1, 1)}
+    own, floor = aimed(1.0, 0.001, 0.001, **rest), 0.001 * (1 + shaken)
+    other = aimed(1.0, 0.001 * size, 0.001 * size, **rest)
+    assert narrowed(own, other, [aimed(1.0, floor, floor, **rest)]).passed is passed
+
+
+def test_where_an_optimizer_had_gradients_of_its_own_its_weights_are_fewer_bits_too() -> None:
+    own, floor = aimed(1.0, 0.0), aimed(1.0, 0.05)
+    twice = replace(floor, moves=tuple(2 * move for move in own.moves))
+    assert narrowed(own, twice, [floor]).passed is True
+    gate = narrowed(own, replace(twice, gradients_taught=False), [floor])
+    assert gate.passed is False
+    assert "weights differ by" in gate.message
+
+
+@pytest.mark.parametrize(
+    ("factors", "passed", "ratio"),
+    [
+        ((9.8, 9.8, 9.8), True, 9.8),
+        ((10.2, 10.2, 10.2), False, 10.2),
+        ((1.0, 1.0, 98.0), True, 9.8),
+        ((1.0, 1.0, 102.0), False, 10.2),
+        ((0.0, 0.0, -1e5), False, 1e4),  # frozen: too small a part to show in the whole
+    ],
+)
+def test_an_update_is_that_of_the_typical_tensor_and_of_the_worst(factors, passed, ratio) -> None:
+    """In units of a floor far above the rounding of 32 bits."""
+
+    def updated(*factors):
+        moves = np.float32([8.0, 1.0, 1.0]) * np.float32([1 + 1e-5 * one for one in factors])
+        return aimed(1.0, 1.0, 1.0, sizes=(1, 1, 1), moves=(moves,) * STEPS)
+
+    gate = precision.same_update(updated(0.0, 0.0, 0.0), updated(*factors), [updated(1, 1, 1)])
+    assert gate.passed is passed, gate.message
+    assert gate.distance_ratio == pytest.approx(ratio, rel=0.02)
+
+
+def test_an_update_is_not_judged_by_gradients_that_it_did_not_get() -> None:
+    floor = drawn(5)
+    assert precision.same_update(drawn(1), drawn(2, scale=3.0), [floor]).passed is True
