@@ -143,6 +143,7 @@ def test_losses_are_compared_in_the_taught_steps_alone() -> None:
     assert distances.loss_ratio(two, early, [floor], LEAST) == pytest.approx(3.0)
     assert distances.loss_ratio(replace(own, gradients=()), early, [floor], LEAST) == 0.0
     assert distances.loss_ratio(lossy(*(nan,) * 8), own, [floor], LEAST) == inf
+    assert distances.loss_ratio(lossy(nan, *(0.0,) * 7), own, [floor], LEAST) == inf
 
 
 def test_a_floor_whose_losses_end_early_is_no_floor_of_losses() -> None:
