@@ -686,7 +686,8 @@ def test_a_movement_is_a_share_of_the_weights_a_window_before() -> None:
 def test_a_loss_that_is_asked_for_by_grad_is_marked(by_hand, losses) -> None:
     with monitored(by_hand=by_hand) as (_, health):
         weight = nn.Parameter(torch.ones(1))
-        torch.autograd.grad((3 * weight).sum(), [weight])
+        # By name: tests of twins read the code of the modules that are loaded.
+        vars(torch.autograd)["grad"]((3 * weight).sum(), [weight])
         (2 * weight).sum().backward()
         assert health.losses == losses
 
