@@ -1,5 +1,6 @@
 """The gates on made-up evidence: what passes, what does not, and in which words."""
 
+import importlib
 from dataclasses import replace
 
 import numpy as np
@@ -644,3 +645,22 @@ def test_a_script_that_differs_from_itself_is_not_said_to_stay_the_same(baseline
     again = replace(baseline, batches=("other",) * STEPS)
     gate = gates.same_structure(baseline, baseline, redraws=False, again=again)
     assert gate.passed is None
+
+
+def test_bits_are_equal_only_where_every_average_is_still_there() -> None:
+    run = replace(evidence(), averages=(("(2,)", np.float32([1.0, 2.0])),))
+    more = replace(run, averages=(*run.averages, ("(2,)", np.float32([3.0, 4.0]))))
+    assert gates.same_bits(run, replace(run, averages=())).passed is False
+    assert gates.same_bits(run, more).passed is True
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_samples_that_are_no_numbers_are_not_of_the_same_law(count) -> None:
+    def outlined(values, names):
+        outlines = tuple((("torch.float32 (8, 3)", float(v), 1.0),) for v in values)
+        return replace(evidence(), batches=tuple(names), outlines=outlines)
+
+    calm = np.linspace(0.1, 0.2, 8)
+    sick = np.where(np.arange(8) < count, np.nan, calm)
+    same_law = importlib.import_module("hasten.verify.distribution").same_law
+    assert same_law(outlined(calm, "12345678"), outlined(sick, "abcdefgh")).passed is False

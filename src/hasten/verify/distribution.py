@@ -59,6 +59,8 @@ def _shifted(
         for place, word in ((1, "mean"), (2, "spread")):
             own = np.asarray([batch[index][place] for batch in left], dtype=np.float64)
             other = np.asarray([batch[index][place] for batch in right], dtype=np.float64)
+            if not np.isfinite(other[np.isfinite(own)]).all():
+                return f"the {word} of tensor {index + 1} in a batch is no number"
             apart = _standing_out(other - own)
             if apart > limit:
                 return (

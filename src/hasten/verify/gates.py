@@ -175,7 +175,7 @@ def _common(
 
 def same_bits(baseline: RecordedRun, candidate: RecordedRun) -> Gate:
     """Equal hashes of all weights after the last step: the plan changed nothing at all."""
-    if baseline.equals(candidate):
+    if candidate.equals(baseline):
         message = f"the weights after {baseline.step_count} steps are bit-identical"
         return Gate(name="equal bits", passed=True, message=message)
     message = f"the weights after {baseline.step_count} steps are not bit-identical"

@@ -94,7 +94,7 @@ class Prover:
         if not candidate.equals(first):
             return None
         shown = [
-            gates.repeatable(first, candidate),
+            gates.repeatable(candidate, first),
             gates.same_structure(first, candidate, redraws=False),
             gates.same_bits(first, candidate),
         ]
