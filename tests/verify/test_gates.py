@@ -592,6 +592,12 @@ def test_losses_are_compared_as_far_as_both_went(baseline) -> None:
     assert gates.loss_distance(baseline, short) == gates.loss_distance(short, baseline) == 0.0
 
 
+def test_a_plan_under_which_no_loss_is_computed_is_not_judged_by_its_losses(baseline) -> None:
+    mute = replace(baseline, losses=())
+    assert gates.by_spread(baseline, mute, [baseline, mute]).passed is False
+    assert gates.by_spread(mute, mute, [baseline]).passed is True
+
+
 @pytest.mark.parametrize(
     ("times", "passed"), [(9.9, True), (-9.9, True), (10.1, None), (-10.1, None)]
 )

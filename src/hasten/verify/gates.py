@@ -296,6 +296,8 @@ def within_spread(baseline: RecordedRun, candidate: RecordedRun, gate: Gate) -> 
     losses of one sign differ by all of their value at most, so that a wide spread allows anything.
     """
     name, own = "G3 spread", gate.distance_ratio or 0.0
+    if len(baseline.losses) and not len(candidate.losses):
+        return Gate(name=name, passed=False, message="under the plan no loss is computed")
     allowed = max(_SPREAD_FACTOR * own, _LEAST_SPREAD_RATIO)
     distance = loss_distance(baseline, candidate)
     if allowed > _WIDEST_SPREAD_RATIO and np.isfinite(distance):
