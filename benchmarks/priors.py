@@ -3,8 +3,8 @@
     python benchmarks/priors.py             # from the records
     python benchmarks/priors.py --measure   # tunes the scripts of `examples/` anew first
 
-The search orders its trials by what each lever did to other scripts. Two kinds of record count:
-figures of whole steps and figures of the time in the phases that a lever acts on. Read are
+The search orders its trials by what each lever did to the phases of a step that it acts on. A
+figure of whole steps counts as one of their phases, which gained at least as much. Read are
 
 - `priors-loader.json`: cases of the data engine, "end to end" or "time in the loader";
 - `priors.json`: documents of `hasten tune --json` of the examples, by their rows of levers, those
@@ -36,14 +36,13 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 TARGET = HERE.parent / "src" / "hasten" / "search" / "priors.toml"
-WHOLE = "end to end"
 TUNE_KEYS = {"schema", "workload", "plan", "levers", "baseline"}
 HEAD = """\
 # What levers did to other scripts. Made by `python benchmarks/priors.py`: do not edit.
 #
 # script_count: on how many a lever was tried; helped_count: on how many of them it helped.
-# step_log_gain: median log of the speed-up of a whole step where it helped; phase_log_gain: that
-# of the phases that it acts on. log_spread: standard deviation of these logs over the scripts.
+# log_gain: median log of the speed-up of the phases that it acts on, where it helped, or of whole
+# steps, of which they are a part. log_spread: standard deviation of these logs over the scripts.
 # from: the file and case of each figure.
 """
 
@@ -56,11 +55,10 @@ class Record:
     source: str
     log_gain: float
     helped: bool
-    whole: bool
 
 
 def shared(
-    levers: list[str], source: str, *, mid_ratio: float, low_ratio: float, whole: bool
+    levers: list[str], source: str, *, mid_ratio: float, low_ratio: float
 ) -> Iterator[Record]:
     """Share a figure evenly among the levers that were pulled for it."""
     for lever in levers:
@@ -69,7 +67,6 @@ def shared(
             source=source,
             log_gain=log(mid_ratio) / len(levers),
             helped=low_ratio > 1.0,
-            whole=whole,
         )
 
 
@@ -85,7 +82,6 @@ def from_loader(path: Path) -> Iterator[Record]:
             f"{path.name}: {case['case']}",
             mid_ratio=ratio["mid"],
             low_ratio=ratio["low"],
-            whole=WHOLE in case["what"],
         )
 
 
@@ -104,7 +100,6 @@ def from_tunings(path: Path) -> Iterator[Record]:
                 source=source,
                 log_gain=log(speedup["mid"]),
                 helped=helped,
-                whole=True,
             )
 
 
@@ -132,19 +127,14 @@ def read_records(folder: Path) -> list[Record]:
 
 def entry(lever: str, records: list[Record]) -> str:
     """Return the lines of one lever."""
-    helped = [record for record in records if record.helped]
+    gains = [record.log_gain for record in records if record.helped]
     lines = [
         f"[lever.{lever}]",
         f"script_count = {len(records)}",
-        f"helped_count = {len(helped)}",
+        f"helped_count = {len(gains)}",
+        f"log_gain = {median(gains or [0.0]):.3f}",
+        f"log_spread = {pstdev(gains or [0.0]):.3f}",
     ]
-    spreads = [0.0]
-    for name, whole in (("step_log_gain", True), ("phase_log_gain", False)):
-        gains = [record.log_gain for record in helped if record.whole is whole]
-        if gains:
-            lines.append(f"{name} = {median(gains):.3f}")
-            spreads.append(pstdev(gains))
-    lines.append(f"log_spread = {max(spreads):.3f}")
     sources = "".join(f"    {json.dumps(record.source)},\n" for record in records)
     return "\n".join(lines) + f"\nfrom = [\n{sources}]\n"
 

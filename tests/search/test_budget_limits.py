@@ -143,7 +143,7 @@ def test_each_refusal_names_its_reason() -> None:
 
 
 def test_a_record_orders_levers_of_the_same_bound() -> None:
-    helped = Prior(script_count=6, helped_count=6, step_log_gain=0.2)
+    helped = Prior(script_count=6, helped_count=6, log_gain=0.2)
     seldom = Prior(script_count=6, helped_count=0)
     candidates = [
         candidate("never", prior=seldom),

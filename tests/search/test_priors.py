@@ -54,7 +54,7 @@ def test_levers_that_were_applied_together_share_a_gain_evenly(script, tmp_path)
     assert found["one"].source == "priors-loader.json: x"
 
 
-def test_a_case_counts_by_its_interval_and_by_what_was_timed(script, tmp_path) -> None:
+def test_a_case_counts_by_its_interval(script, tmp_path) -> None:
     cases = [
         {"case": "x", "what": "rows: time in the loader", "levers": ["a=1"], "failed": None,
          "ratio": {"low": 2.0, "mid": 3.0}},
@@ -64,8 +64,7 @@ def test_a_case_counts_by_its_interval_and_by_what_was_timed(script, tmp_path) -
     records(tmp_path, cases=cases)
     entry = tomllib.loads(script.render(tmp_path))["lever"]["a"]
     assert (entry["script_count"], entry["helped_count"]) == (2, 1)
-    assert entry["phase_log_gain"] == pytest.approx(log(3.0), abs=1e-3)
-    assert "step_log_gain" not in entry
+    assert entry["log_gain"] == pytest.approx(log(3.0), abs=1e-3)
 
 
 def test_the_rows_of_a_tuning_count_wherever_it_stands(script, tmp_path) -> None:

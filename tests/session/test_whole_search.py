@@ -169,7 +169,7 @@ LEVERS = {name: lever(name) for name in sorted(KINDS)}
 def candidate(name, settings) -> Candidate:
     phases, switch, gain_ratio, bundled, record = KINDS[name]
     prior = record and Prior(
-        script_count=record[0], helped_count=record[1], step_log_gain=record[2], log_spread=0.1
+        script_count=record[0], helped_count=record[1], log_gain=record[2], log_spread=0.1
     )
     return Candidate(
         lever=name, phases=phases, settings=settings, gain_ratio=gain_ratio, scope=switch,
