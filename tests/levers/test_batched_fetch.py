@@ -6,7 +6,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from hasten.instrument.traits import TraitsReader
 from hasten.lever import ScriptContext
-from hasten.levers.batched_fetch import LEVER, OFFERS, apply
+from hasten.levers.batched_fetch import LEVER, SERVED, apply
 from hasten.records import Traits
 from hasten.testing import LAPTOP, fed
 
@@ -72,7 +72,7 @@ def test_offers_its_sources_until_it_is_undone(monkeypatch) -> None:
     engine = LiveScreen()
     monkeypatch.setattr("hasten.levers.batched_fetch.engine_for", lambda training: engine)
     undo = apply(engine, True)
-    assert engine.offers == list(OFFERS)
+    assert engine.offers == [one.offer for one in SERVED]
     undo()
     assert engine.offers == []
 

@@ -100,7 +100,7 @@ class Meets(Numbers):
         return torch.tensor([i] * 9)
 
 class Same:
-    name, pure = "same", False
+    name, pure, light = "same", False, False
     def __init__(self, loader):
         self.fetch = Stock(loader).fetch
 

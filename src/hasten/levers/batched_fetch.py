@@ -10,7 +10,8 @@ Source: https://github.com/pytorch/pytorch/issues/106704
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.lever import Lever, undo_all
 from hasten.loader import engine_for
@@ -19,15 +20,29 @@ from hasten.loader.worker_counts import unproven
 from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hasten.lever import ScriptContext, Training
 
+
+class Served(NamedTuple):
+    """Datasets that one source reads.
+
+    Attributes:
+        offer: returns the source for a loader, or why there is none.
+        datasets: names of classes, below `Subset` and `ConcatDataset`: the trait `loader.dataset`.
+            Others need no trial.
+        light: as that of the source.
+    """
+
+    offer: Callable[[Any], Any]
+    datasets: frozenset[str]
+    light: bool
+
+
 # Asked in this order for each loader; the first that returns a source has it.
-OFFERS = (gather.offer, arrays.offer)
-# Names of datasets, below `Subset` and `ConcatDataset`, that some offer may read: the trait
-# `loader.dataset`. Others need no trial.
-DATASETS = arrays.NAMES | {"Tensor", "TensorDataset", "StackDataset"}
+SERVED = (
+    Served(gather.offer, frozenset({"Tensor", "TensorDataset", "StackDataset"}), light=False),
+    Served(arrays.offer, arrays.NAMES, light=True),
+)
 
 
 def settings(context: ScriptContext) -> tuple[bool, ...]:
@@ -35,8 +50,7 @@ def settings(context: ScriptContext) -> tuple[bool, ...]:
     loader = context.traits.loader
     if loader is None or not loader.is_map_style:
         return ()
-    known = not loader.dataset or loader.dataset in DATASETS
-    return (True,) if known and not _unshown(context) else ()
+    return (True,) if _serving(loader.dataset) and not _unshown(context) else ()
 
 
 def why_not(context: ScriptContext) -> str:
@@ -46,7 +60,7 @@ def why_not(context: ScriptContext) -> str:
         return "the loop takes its batches from no DataLoader"
     if not loader.is_map_style:
         return "an iterable dataset gives one row after the other: there is nothing to read at once"
-    if loader.dataset and loader.dataset not in DATASETS:
+    if not _serving(loader.dataset):
         return f"only the code of {loader.dataset} can make its items"
     return _unshown(context)
 
@@ -54,14 +68,19 @@ def why_not(context: ScriptContext) -> str:
 def _unshown(context: ScriptContext) -> str:
     """Say why its batches may not be made elsewhere; a light source makes them on the spot."""
     loader = context.traits.loader
-    light = loader is not None and (not loader.dataset or loader.dataset in arrays.NAMES)
+    light = loader is not None and any(one.light for one in _serving(loader.dataset))
     return "" if light and not context.traits.worker_count else unproven(context)
+
+
+def _serving(dataset: str) -> list[Served]:
+    """Return what may read a dataset; one without a name may be any."""
+    return [one for one in SERVED if not dataset or dataset in one.datasets]
 
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Offer the sources to every loader; each is taken only where its batches are the same."""
     engine = engine_for(training)
-    return undo_all([engine.add(offer) for offer in OFFERS])
+    return undo_all([engine.add(one.offer) for one in SERVED])
 
 
 LEVER = Lever(

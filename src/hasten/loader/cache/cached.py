@@ -103,6 +103,7 @@ class CachedSource:
     """
 
     name = "cache"
+    light = False
 
     def __init__(self, loader: Any, recipe: Recipe, memo: Memo) -> None:
         from torch.utils.data import default_collate

@@ -58,7 +58,7 @@ class Checked:
         self.stock = stock
         self.pure = source.pure
         self.name = source.name
-        self._light = getattr(source, "light", False)
+        self._light = source.light
         self._on_end = on_end
         self._number = self._change_count = 0
         self._stock_ns: list[int] = []

@@ -27,6 +27,7 @@ class Gather:
 
     name = "gather"
     pure = True
+    light = False
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset

@@ -48,7 +48,7 @@ class OfferedSources:
             if isinstance(found, str):
                 self._notices.note(found)
                 continue
-            if getattr(found, "light", False) != light or not drawable(found, loader):
+            if found.light != light or not drawable(found, loader):
                 continue
             return self._trusted(key, found, loader)
         return None

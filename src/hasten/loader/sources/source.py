@@ -21,10 +21,12 @@ class Source(Protocol):
     Attributes:
         name: one word for reports, such as "gather".
         pure: it draws no random number and changes nothing: any order, any process will do.
+        light: the main process makes a batch so fast with it that no worker is worth it.
     """
 
     name: str
     pure: bool
+    light: bool
 
     def fetch(self, indices: Sequence[int]) -> Any:
         """Return the batch of `indices`, before `pin_memory`.
@@ -61,7 +63,7 @@ class Stock:
     """
 
     name = "stock"
-    pure = False
+    pure = light = False
 
     def __init__(self, loader: Any, *, collate_fn: Any = None) -> None:
         from torch.utils.data import _DatasetKind
@@ -86,7 +88,7 @@ def stock_of(loader: Any) -> Stock:
     return Stock(loader, collate_fn=collate_in_worker(loader) if loader.num_workers else None)
 
 
-def drawable(source: Any, loader: Any) -> bool:
+def drawable(source: Source, loader: Any) -> bool:
     """Return whether the draws of a source can be replayed: what an init function seeds is not."""
     own_init = loader.num_workers and loader.worker_init_fn is not None
-    return not (getattr(source, "light", False) and own_init and not source.pure)
+    return not (source.light and own_init and not source.pure)
