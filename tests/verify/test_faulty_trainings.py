@@ -14,12 +14,12 @@ import hasten
 
 pytestmark = [pytest.mark.child, pytest.mark.slow]
 SRC = Path(hasten.__file__).parents[1]
-HERE = Path(__file__).with_name("mutants.py")
-_spec = spec_from_file_location("mutants", HERE)
+HERE = Path(__file__).with_name("faulty_trainings.py")
+_spec = spec_from_file_location("faulty_trainings", HERE)
 assert _spec is not None
 assert _spec.loader is not None
-mutants = module_from_spec(_spec)
-_spec.loader.exec_module(mutants)
+faulty_trainings = module_from_spec(_spec)
+_spec.loader.exec_module(faulty_trainings)
 
 
 def cases(table):
@@ -43,48 +43,48 @@ def _recorded(kind):
 def seen():
     """What the gates said of every change, of each kind of training."""
     with ThreadPoolExecutor(2) as pool:
-        found = pool.map(_recorded, mutants.KINDS)
+        found = pool.map(_recorded, faulty_trainings.KINDS)
         return {kind: facts for part in found for kind, facts in part.items()}
 
 
 def test_there_are_enough_of_them_on_each_model() -> None:
-    for kind in mutants.KINDS:
-        faults = [kinds for table in (mutants.HIDDEN, mutants.PLAIN) for kinds in table.values()]
+    for kind in faulty_trainings.KINDS:
+        faults = [kinds for table in (faulty_trainings.HIDDEN, faulty_trainings.PLAIN) for kinds in table.values()]
         assert sum(kind in kinds for kinds in faults) >= 12
-        assert sum(kind in kinds for kinds in mutants.HARMLESS.values()) >= 8
+        assert sum(kind in kinds for kinds in faulty_trainings.HARMLESS.values()) >= 8
 
 
-@pytest.mark.parametrize("kind", mutants.KINDS)
+@pytest.mark.parametrize("kind", faulty_trainings.KINDS)
 def test_the_trainings_repeat_themselves(kind, seen) -> None:
     assert seen[kind]["repeats"] is True
 
 
-@pytest.mark.parametrize(("fault", "kind"), cases(mutants.HIDDEN))
+@pytest.mark.parametrize(("fault", "kind"), cases(faulty_trainings.HIDDEN))
 def test_a_fault_that_the_settings_do_not_show_is_no_rounding(fault, kind, seen) -> None:
     verdict = seen[kind]["hidden"][fault]
     assert verdict["passed"] == [False], verdict["says"]
 
 
-@pytest.mark.parametrize(("fault", "kind"), cases(mutants.PLAIN))
+@pytest.mark.parametrize(("fault", "kind"), cases(faulty_trainings.PLAIN))
 def test_a_fault_in_the_settings_or_the_data_is_another_structure(fault, kind, seen) -> None:
     verdict = seen[kind]["plain"][fault]
     assert verdict["passed"] == [False], verdict["says"]
 
 
-@pytest.mark.parametrize(("change", "kind"), cases(mutants.HARMLESS))
+@pytest.mark.parametrize(("change", "kind"), cases(faulty_trainings.HARMLESS))
 def test_a_harmless_change_passes(change, kind, seen) -> None:
     verdict = seen[kind]["harmless"][change]
     assert verdict["passed"] == [True, True], verdict["says"]
 
 
-@pytest.mark.parametrize("kind", mutants.KINDS)
+@pytest.mark.parametrize("kind", faulty_trainings.KINDS)
 def test_fewer_bits_in_the_model_pass_as_what_they_are(kind, seen) -> None:
     verdict = seen[kind]["narrow"][""]
     assert verdict["passed"] == [True, True], verdict["says"]
 
 
-@pytest.mark.parametrize("kind", mutants.KINDS)
-@pytest.mark.parametrize("fault", mutants.NARROW_FAULTS)
+@pytest.mark.parametrize("kind", faulty_trainings.KINDS)
+@pytest.mark.parametrize("fault", faulty_trainings.NARROW_FAULTS)
 def test_fewer_bits_hide_no_fault(fault, kind, seen) -> None:
     verdict = seen[kind]["narrow"][fault]
     assert False in verdict["passed"], verdict["says"]
@@ -95,7 +95,7 @@ def test_other_draws_of_the_model_pass_as_what_they_are(seen) -> None:
     assert verdict["passed"] == [True, True], verdict["says"]
 
 
-@pytest.mark.parametrize("fault", mutants.DRAWN_FAULTS)
+@pytest.mark.parametrize("fault", faulty_trainings.DRAWN_FAULTS)
 def test_other_draws_of_the_model_hide_no_fault(fault, seen) -> None:
     verdict = seen["transformer"]["draws"][fault]
     assert False in verdict["passed"], verdict["says"]

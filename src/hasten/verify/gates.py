@@ -110,6 +110,26 @@ def same_structure(
     return Gate(name=name, passed=True, message=f"{what}, {rest}")
 
 
+def shown_by_all(
+    baseline: RecordedRun,
+    candidate: RecordedRun,
+    repeats: Gate,
+    *,
+    redraws: bool = False,
+    again: RecordedRun | None = None,
+) -> list[Gate]:
+    """Return the gates that are asked of every plan.
+
+    Args:
+        baseline: the untouched script.
+        candidate: the script under the plan.
+        repeats: whether two launches of the script have the same bits.
+        redraws: as `same_structure` takes it.
+        again: as `same_structure` takes it.
+    """
+    return [repeats, same_structure(baseline, candidate, redraws=redraws, again=again)]
+
+
 def only_counts_differ(baseline: RecordedRun, candidate: RecordedRun, *, redraws: bool) -> bool:
     """Return whether two runs differ in nothing but counts, which may depend on values."""
     return set(_differing(baseline, candidate, redraws=redraws)) <= _COUNTS

@@ -93,11 +93,8 @@ class Prover:
         first, candidate = self._runs.side_by_side(plan)
         if not candidate.equals(first):
             return None
-        shown = [
-            gates.repeatable(candidate, first),
-            gates.same_structure(first, candidate, redraws=False),
-            gates.same_bits(first, candidate),
-        ]
+        shown = gates.shown_by_all(first, candidate, gates.repeatable(candidate, first))
+        shown.append(gates.same_bits(first, candidate))
         return gates.show_losses(gates.prove(Effect.EXACT, shown), first, candidate)
 
     def _compare(
@@ -107,7 +104,7 @@ class Prover:
         repeats = self._runs.repeats or gates.repeatable(first, second)
         varies = first.batches != second.batches
         redraws = varies or (Effect.DISTRIBUTION in asked and candidate.batches != first.batches)
-        shown = [repeats, gates.same_structure(first, candidate, redraws=redraws, again=second)]
+        shown = gates.shown_by_all(first, candidate, repeats, redraws=redraws, again=second)
         if candidate.equals(first):
             shown.append(gates.same_bits(first, candidate))
             return gates.prove(Effect.EXACT, shown)
