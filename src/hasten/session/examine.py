@@ -50,6 +50,7 @@ def examine(
         ranks_count = found.get("processors.local_ranks_count") or 1
         traits = replace(runner.facts(plan).traits, local_rank_count=ranks_count)
     except HastenError:
+        runner.children.clear()  # one that died, or is an answer behind
         return Diagnosis()
     context = ScriptContext(machine=machine, baseline=seen, traits=traits, assumed=assumed)
     found |= probe_levers(runner, plan, context, seconds=_PROBES_RATIO * seconds)

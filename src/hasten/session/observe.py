@@ -145,6 +145,7 @@ def measure_ceiling(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
     try:
         pairs, waiting_ratio = ceiling(runner, plan, count)
     except HastenError:
+        runner.children.clear()
         return seen
     if len(pairs) < _CEILING_LEAST_COUNT or waiting_ratio > _WAITING_RATIO:
         return seen
@@ -162,5 +163,6 @@ def measure_peaks(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
         seen = replace(seen, peak_flops=best.peak_flops, copy_bytes=best.copy_bytes)
         flops = runner.children.trial(plan).ask(CountFlops(), FlopsCounted, 120.0).flops
     except HastenError:
+        runner.children.clear()
         return seen
     return replace(seen, flops=flops or None)

@@ -57,6 +57,7 @@ def probe_levers(
         try:
             pairs, _ = runner.within((plan, plan.with_lever(name, setting)), pair_count, turns)
         except HastenError:
+            runner.children.clear()  # one that died, or is an answer behind
             return found
         if len(pairs) >= _LEAST_COUNT:
             faster = compare.settle(pairs).speedup

@@ -149,7 +149,7 @@ class Settlement:
         try:
             tuned = observe(self._runner, other)
         except (KeyboardInterrupt, OutOfTime, *TRIAL_FAILURES):
-            pass  # it is confirmed all the same
+            self._runner.children.clear()  # it is confirmed all the same
         else:
             candidates_s = [pair.candidate_s for pair in seen.pairs]
             tuned = retimed(tuned, statistics, other, candidates_s)

@@ -144,7 +144,8 @@ class TrialRunner:
             if shape.relay:
                 self.pace.room(shape.block_count)
                 return self._relay(seats, coins, shape)
-            room = self.pace.room(shape.step_count * len(coins)) // shape.step_count
+            size = shape.step_count
+            room = self.pace.room(size * len(coins), least_count=size) // size
             return self._alternate(seats, coins[:room], shape)
 
         return self.repeat(run)
@@ -186,6 +187,8 @@ class TrialRunner:
     ) -> tuple[list[Pair], list[Step]]:  # fmt: skip
         """Run pairs of two turns inside one child; return the steps of the second, too.
 
+        Where the script has no room for a single pair, there are none.
+
         Args:
             plans: what the turns are about.
             count: pairs.
@@ -196,6 +199,8 @@ class TrialRunner:
         def run() -> tuple[list[Pair], list[Step]]:
             size = sum(turn.skip_count + turn.step_count for turn in turns)
             coins = [random.random() < 0.5 for _ in range(self.pace.room(size * count) // size)]
+            if not coins:
+                return [], []
             trial = self.children.with_life(plans[:1], 0, size * count)
             trial.switch(plans, replayed_index=replayed_index)
             timeout_s = self.pace.timeout_s(size * count)

@@ -93,11 +93,15 @@ class ScriptPace:
 
     # ---- one life of the script
 
-    def room(self, count: int, *, spent_count: int = 0) -> int:
-        """Return how many of `count` steps one life of the script has room for."""
-        room = self._left_count(spent_count)
-        if self.life_count is not None and room < _LEAST_ROOM_COUNT:
-            raise too_short(self.life_count, self.life_count - room + _LEAST_ROOM_COUNT)
+    def room(self, count: int, *, spent_count: int = 0, least_count: int = 0) -> int:
+        """Return how many of `count` steps one life of the script has room for.
+
+        Raises:
+            TooFewSteps: these are fewer than `least_count`, or too few for anything.
+        """
+        room, least_count = self._left_count(spent_count), max(_LEAST_ROOM_COUNT, least_count)
+        if self.life_count is not None and room < least_count:
+            raise too_short(self.life_count, self.life_count - room + least_count)
         return min(count, room)
 
     def is_spent(self, step_count: int, count: int) -> bool:
