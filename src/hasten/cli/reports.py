@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +14,7 @@ from hasten.cli.arguments import Html, Json, Trace, say
 from hasten.errors import HastenError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from rich.console import RenderableType
 
@@ -154,15 +156,28 @@ def leave(
     lines = _lines(tuning.plan)
     page = _page(tuning, path, full=True)
     try:
-        plan_file.write_plan(path, tuning, lines=lines, today=date.today())
-        forgotten = _remember(tuning, path)
-        _save(page, report_path)
-        written = [path, report_path, *_write_forms(tuning, path, json=json, html=html)]
+        with _uninterrupted():
+            plan_file.write_plan(path, tuning, lines=lines, today=date.today())
+            forgotten = _remember(tuning, path)
+            _save(page, report_path)
+            written = [path, report_path, *_write_forms(tuning, path, json=json, html=html)]
     finally:
         print_page(_page(tuning, path, full=False), aside=aside)
     if forgotten:
         say(f"`hasten report` will not know this tuning. {forgotten}")
     return written
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let signals wait that would cost an answer of minutes; the writing takes a moment."""
+    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {name: signal.signal(name, signal.SIG_IGN) for name in names}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
 
 
 def _remember(tuning: Tuning, path: Path) -> str:

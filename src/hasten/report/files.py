@@ -56,9 +56,11 @@ def write_atomically(path: Path, text: str) -> None:
         # Not tempfile: its files are readable by their owner only, whatever the umask says.
         draft.write_bytes(payload)
         draft.replace(target)
-    except OSError as error:
+    except BaseException as error:
         draft.unlink(missing_ok=True)
-        raise _refusal(path, error) from error
+        if isinstance(error, OSError):
+            raise _refusal(path, error) from error
+        raise
 
 
 def _refusal(path: Path, error: OSError) -> UsageError:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hasten.errors import OutOfTime
+from hasten.errors import HastenError, OutOfTime
 from hasten.lever import discover
 from hasten.records import Cost, Tuning
 from hasten.search.costs import refuse_too_short
@@ -63,7 +63,9 @@ class TuningSession:
         workload, options, view, deadline = (
             self._workload, self._options, self._view, self._deadline,
         )  # fmt: skip
+        found: Tuning | None = None
         with (
+            suppress(KeyboardInterrupt),  # while the children end: there is an answer
             CompiledCode() as code,
             setup.open_runner(workload, options, machine, code, deadline=deadline) as runner,
         ):
@@ -80,7 +82,10 @@ class TuningSession:
                 workload, options, view, watched, runner=runner, races=self._races,
                 decisions=self._decisions, code=code, deadline=deadline, costs=self._costs,
             )  # fmt: skip
-            return self._search()
+            found = self._search()
+        if found is None:
+            raise KeyboardInterrupt
+        return found
 
     def _watch(self, runner: TrialRunner, machine: Machine) -> Watched:
         try:
@@ -123,7 +128,7 @@ class TuningSession:
         self._view.known(
             f"{message}; the search goes on while that may pay; Ctrl-C keeps this answer"
         )
-        with suppress(KeyboardInterrupt, OutOfTime):
+        with suppress(KeyboardInterrupt, OutOfTime, HastenError, OSError):  # such as a full disk
             self._driver.run()
             if self._driver.best != best:
                 second = self._answer()
