@@ -44,11 +44,12 @@ def read_workload(
     entry, argv = _entry(words)
     check = {Entry.MODULE: lambda _: None, Entry.COMMAND: _check_program}
     check.get(entry, _check_file)(argv[0])
-    if entry is Entry.SCRIPT and os.path.isfile(argv[0]):
+    python = _python(argv[0]) if entry is Entry.COMMAND else interpreter(python)
+    # Another Python may read what this one cannot.
+    if entry is Entry.SCRIPT and os.path.isfile(argv[0]) and python == sys.executable:
         _check_syntax(argv[0])
     if entry in (Entry.SCRIPT, Entry.NOTEBOOK) and not once:
         _check_lasting(argv[0])
-    python = _python(argv[0]) if entry is Entry.COMMAND else interpreter(python)
     return Workload(entry=entry, argv=argv, cwd=cwd, python=python)
 
 

@@ -65,8 +65,8 @@ def _behind(error: ScriptFailed, words: Sequence[str], options: Collection[str])
     ours = next((word for word in given if word in options), "")
     if not ours:
         return error
-    said = f"{ours} stands behind the script, so the script got it"
-    if ours.lstrip("-") not in error.output:
+    said = f"{ours} comes after the script, so the script got it"
+    if not re.search(rf"(?<![\w-]){re.escape(ours)}(?![\w-])", error.output):
         remedy = f"{error.remedy} Note that {said}."
         return ScriptFailed(error.problem, remedy=remedy, output=error.output)
     remedy = f"Put {ours} before the script if it is meant for hasten."
