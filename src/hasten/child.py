@@ -261,6 +261,7 @@ def _tell_of_lost_workers(training: Any, own_pid: int) -> None:
 
 def _trial(order: Order) -> None:
     """Attach to a trial: steps are timed, and the parent holds the baton."""
+    from hasten.errors import ChildLost
     from hasten.instrument import Watch
     from hasten.instrument.step_scheduler import StepScheduler
     from hasten.loader import engine_for
@@ -269,10 +270,10 @@ def _trial(order: Order) -> None:
 
     try:
         channel = Channel.connect(order.socket)
-    except OSError:  # the one that trains has been found; this is a helper that it started
+        stack_dump.listen(order.socket)
+        channel.send(protocol.Attached())
+    except (OSError, ChildLost):  # the one that trains is found; this is a helper that it started
         return
-    stack_dump.listen(order.socket)
-    channel.send(protocol.Attached())
     own_pid = os.getpid()
 
     def talk(answer: Answer) -> Command:

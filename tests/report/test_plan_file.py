@@ -59,7 +59,7 @@ def nested(count):
 
 
 HOSTILE = {
-    "large": ("a = 1\n" + "#" * (1 << 20), "is larger than 64 KiB"),
+    "large": ("a = 1\n" + "#" * (1 << 20), "is larger than 256 KiB"),
     **{
         f"{kind} {count}": ("schema = 1\nplan = " + text, message)
         for count in (20, 900, 20_000)
@@ -81,7 +81,7 @@ HOSTILE = {
     "huge integer": (f"schema = 1\n[plan]\n[guard]\nstep_s = 0x{'f' * 5000}", "more than 64 bits"),
     "huge decimal": (f"schema = 1\n[plan]\na_int = {'9' * 5000}", "is not a TOML file"),
     "huge schema": (f"schema = 0x{'f' * 40_000}", "more than 64 bits"),
-    "many keys": ("".join(f"{i} = 1\n" for i in range(200_000)), "is larger than 64 KiB"),
+    "many keys": ("".join(f"{i} = 1\n" for i in range(200_000)), "is larger than 256 KiB"),
     "many levers": (
         "schema = 1\n[plan]\n" + "".join(f"no_such_{i} = 1\n" for i in range(3800)),
         "Unknown levers: no_such_0, no_such_1",
@@ -109,7 +109,7 @@ def test_a_plan_is_data_and_is_refused_soon_in_one_sentence(path, kind):
 
 def test_a_plan_is_not_read_to_its_end_where_that_is_far(path):
     path.symlink_to("/dev/zero")
-    with pytest.raises(PlanError, match="is larger than 64 KiB"):
+    with pytest.raises(PlanError, match="is larger than 256 KiB"):
         plan_file.read_plan(path)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-_MOST_BYTES = 1 << 16
+_MOST_BYTES = 1 << 18  # a command may have many arguments
 _PATIENCE_S = 3.0
 _DEEPEST_COUNT = 8
 _LARGEST = 2**63  # what TOML promises

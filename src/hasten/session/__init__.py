@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
     )
     from hasten.session.protection import protect
 
-    protect(workload, options, view)
+    notes = protect(workload, options, view)
     view.stage("profile", "starting the script")
     facts = setup.doctor(workload.python)
     with setup.open_runner(workload, options, facts) as runner:
@@ -52,7 +53,7 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
             runner, options.applied, seen, facts, seconds=_LOOK_S, assumed=options.assumed
         )
         view.found(diagnosis)
-        notes = runner.children.notes
+        notes += runner.children.notes
     return Profiling(
         machine=_of_what_trained(facts), workload=workload, profile=seen, diagnosis=diagnosis,
         notes=notes, assumed=tuple(sorted(options.assumed)),
@@ -64,9 +65,10 @@ def tune(workload: Workload, options: Options, view: Watcher) -> Tuning:
     from hasten.session.protection import protect
     from hasten.session.tuning_session import TuningSession
 
-    protect(workload, options, view)
+    notes = protect(workload, options, view)
     found = TuningSession(workload, options, view).tune()
-    return replace(found, machine=_of_what_trained(found.machine))
+    machine = _of_what_trained(found.machine)
+    return replace(found, machine=machine, notes=(*notes, *found.notes))
 
 
 def _of_what_trained(machine: Machine) -> Machine:
@@ -91,11 +93,14 @@ def run(
     """
     from hasten.errors import UsageError
     from hasten.protocol import Mode
+    from hasten.records import Entry
     from hasten.trials.child_environment import environment
 
     guarded = {} if envelope is None else {"envelope": asdict(envelope)}
     env = dict(os.environ)
-    if plan.settings:
+    # Another Python finds what runs a notebook by its environment.
+    elsewhere = workload.entry is Entry.NOTEBOOK and workload.python != sys.executable
+    if plan.settings or elsewhere:
         env = environment(plan, mode=Mode.RUN, assumed=assumed, **guarded)
     command = workload.command
     # Python ignores them, and a shell cannot undo that for what it starts: see `yes | head -1`.

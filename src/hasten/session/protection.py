@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 _LACK = "Neither the overlay nor Landlock works here"
 
 
-def protect(workload: Workload, options: Options, view: Watcher) -> None:
+def protect(workload: Workload, options: Options, view: Watcher) -> tuple[str, ...]:
     """Make sure that trials cannot change the user's files, or that the user permits it.
+
+    Returns:
+        What the report says of it.
 
     Raises:
         IsolationFailed: they could, and the user has not.
@@ -22,16 +25,18 @@ def protect(workload: Workload, options: Options, view: Watcher) -> None:
     from hasten.trials.process import Isolation, best_isolation
 
     if best_isolation(workload.cwd) is not Isolation.PYTHON:
-        return
+        return ()
     if not options.unprotected:
         raise IsolationFailed(
             f"{_LACK}: {workload.argv[0]} could change your files in every trial.",
             remedy="Permit user namespaces, or work on a copy of the folder and add --no-sandbox.",
         )
-    view.note(
+    note = (
         f"{_LACK}: Python's own writes are redirected, those of native libraries and of other "
         "programs reach the real files."
     )
+    view.note(note)
+    return (note,)
 
 
 def refuse_ranks(count: int) -> None:

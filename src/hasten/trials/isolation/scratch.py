@@ -147,4 +147,5 @@ def _sweep(path: str) -> None:
 def _is_local(place: str) -> bool:
     """Whether a lock in a folder is seen by everybody who uses it."""
     mounts = [m for m in visible_mounts().values() if within(os.path.realpath(place), m.path)]
-    return max(mounts, key=lambda m: len(m.path)).kind in _LOCAL
+    at = max(mounts, key=lambda m: len(m.path), default=None)
+    return at is not None and at.kind in _LOCAL

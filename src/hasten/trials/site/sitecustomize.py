@@ -51,7 +51,7 @@ def _come_in(here):
         return
     if os.environ.get("HASTEN_CHILD") and not os.environ.get("HASTEN_OFF"):
         root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
-        sys.meta_path.append(_Hasten(root))
+        sys.meta_path.insert(0, _Hasten(root))  # before another hasten of the script's environment
         if not _helper_process():
             from hasten.trials import own_imports
 
