@@ -163,7 +163,7 @@ def prepare(text: str) -> None:
     if scratch := os.environ.get("HASTEN_REDIRECT"):
         _redirect(scratch)
     if order.recording is not None:
-        _pin(order.seed, order.recording.shift)
+        _pin(order.seed)
     if order.mode is not Mode.RUN:
         _refuse_questions()
     attach = {Mode.RUN: _run, Mode.TRIAL: _trial, Mode.VERIFY: _verify}
@@ -189,12 +189,12 @@ def _redirect(scratch: str) -> None:
     sys.meta_path.insert(0, AfterImport("torch", redirect.after_torch))
 
 
-def _pin(seed: int, shift: int) -> None:
+def _pin(seed: int) -> None:
     from hasten.verify import seeding
 
-    seeding.pin_python(seed, shift)
-    sys.meta_path.insert(0, AfterImport("numpy", lambda: seeding.pin_numpy(seed, shift)))
-    sys.meta_path.insert(0, AfterImport("torch", lambda: seeding.pin_torch(seed, shift)))
+    seeding.pin_python(seed)
+    sys.meta_path.insert(0, AfterImport("numpy", lambda: seeding.pin_numpy(seed)))
+    sys.meta_path.insert(0, AfterImport("torch", lambda: seeding.pin_torch(seed)))
 
 
 def _run(order: Order) -> None:

@@ -42,7 +42,6 @@ class RecordingSpec:
         perturb_ratio: multiply each weight by one plus or minus this.
         perturb_seed: by which coin.
         reseed: draw other numbers after each batch than the run that left it; None draws the same.
-        shift: added to the seeds, those of the script too: another run of the same training.
     """
 
     step_count: int
@@ -53,7 +52,6 @@ class RecordingSpec:
     perturb_ratio: float = 0.0
     perturb_seed: int = 1
     reseed: int | None = None
-    shift: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The gates that compare laws: of the samples, of the draws in a model, of what is learned.
+"""The gates that compare laws: of the samples, of the draws in a model.
 
 Where a verdict rests on chance, the rate of errors is a test.
 """
@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
 
-from hasten.verify import distribution, gates, learning, precision
+from hasten.verify import distribution, gates, precision
 from hasten.verify.recorded_run import RecordedRun
 
 STEPS, SIZE, KIND = 24, 200, "torch.float32 (8, 3)"
@@ -163,94 +162,6 @@ def test_averages_are_compared_with_the_nearest_whatever_their_order() -> None:
     assert gates.within_floor(baseline, followed([]), [floor]).passed is False
     assert followed([2.0, 1.0]).equals(baseline)
     assert not followed([1.0, 2.001]).equals(baseline)
-
-
-def pairs_of(excess, seed, *, count=5, noise=0.02):
-    chance = np.random.default_rng(seed)
-    own = 1.0 + 0.2 * chance.normal(size=count)
-    return list(zip(own, own + excess + noise * chance.normal(size=count), strict=True))
-
-
-def test_learning_no_worse_is_shown_by_pairs_of_seeds() -> None:
-    assert learning.no_worse(pairs_of(0.0, 1)).passed is True
-    gate = learning.no_worse(pairs_of(0.5, 1))
-    assert gate.passed is False
-    assert "margin" in gate.message
-
-
-def test_worse_learning_is_rarely_believed() -> None:
-    """At the margin the test is wrong in about one of twenty cases."""
-    believed = 0
-    for seed in range(400):
-        own = np.asarray([pair[0] for pair in pairs_of(0.0, seed)])
-        margin = 0.5 * float(np.std(own, ddof=1))
-        believed += learning.no_worse(pairs_of(margin, seed)).passed is True
-    assert believed <= 32
-
-
-@pytest.mark.parametrize(
-    ("pairs", "message"),
-    [
-        ([(1.0, 1.0)] * 4, "too few"),
-        ([(1.0, 1.0)] * 4 + [(1.0, float("nan"))], "under the plan"),
-        ([(1.0, 1.0)] * 4 + [(float("inf"), 1.0)], "script itself"),
-    ],
-)
-def test_learning_is_not_judged_from_too_little(pairs, message) -> None:
-    gate = learning.no_worse(pairs)
-    assert gate.passed is False
-    assert message in gate.message
-
-
-def test_learning_is_compared_after_as_many_samples() -> None:
-    own = replace(drawn(1), losses=tuple(float(24 - step) for step in range(STEPS)))
-    larger = replace(own, samples=(16,) * STEPS)
-    count = learning.common_sample_count([own, larger])
-    assert count == 8 * STEPS
-    assert learning.final_loss(own, count) == np.mean([6, 5, 4, 3, 2, 1])
-    assert learning.final_loss(larger, count) == np.mean([15, 14, 13])
-
-
-def exactly(pairs):
-    """Return the bound of the one-sided test over the margin, as the module's text has it."""
-    own, other = np.asarray(pairs).T
-    apart, count = other - own, len(pairs)
-    bound = apart.mean() + stats.t.ppf(0.95, count - 1) * apart.std(ddof=1) / np.sqrt(count)
-    return bound / max(0.5 * own.std(ddof=1), 0.01 * np.abs(own).mean())
-
-
-@pytest.mark.parametrize("count", [5, 6, 12, 13, 14, 20])
-@pytest.mark.parametrize("spread", [0.2, 0.001])
-@pytest.mark.parametrize("level", [3.0, -3.0])
-def test_no_worse_is_a_one_sided_test_with_a_margin(count, spread, level) -> None:
-    chance = np.random.default_rng(count)
-    own = level + spread * chance.normal(size=count)
-    for excess in (-0.3, 0.0, 0.005, 0.02, 0.3):
-        pairs = list(zip(own, own + excess + 0.004 * chance.normal(size=count), strict=True))
-        gate, ratio = learning.no_worse(pairs), exactly(pairs)
-        tight = 0.03 if count > 14 else 1e-3  # the table ends there
-        assert gate.distance_ratio == pytest.approx(ratio, rel=tight, abs=tight)
-        assert gate.passed is bool(ratio < 1)
-        assert ("clearly lower" in gate.message) is bool(ratio < -1)
-
-
-def test_at_the_margin_itself_nothing_was_shown() -> None:
-    gate = learning.no_worse([(1.0, 1.25), (2.0, 2.25), (1.0, 1.25), (2.0, 2.25), (1.5, 1.75)])
-    assert gate.distance_ratio == pytest.approx(1.0)
-    same = [(1.0, 1.0 + 1.0 / 64)] * 5
-    assert learning.no_worse(same).passed is False
-    assert learning.no_worse([(-1.0, -1.0)] * 5).passed is True
-
-
-def test_steps_without_losses_have_no_final_loss() -> None:
-    silent = replace(drawn(1), losses=(), losses_at=(0,) * STEPS)
-    assert np.isnan(learning.final_loss(silent, 8 * STEPS))
-    two_a_step = replace(
-        drawn(1), losses=tuple(float(i) for i in range(2 * STEPS)),
-        losses_at=tuple(range(2, 2 * STEPS + 2, 2)),
-    )  # fmt: skip
-    assert learning.final_loss(two_a_step, 8 * STEPS) == np.mean(range(36, 48))
-    assert learning.final_loss(two_a_step, 8) == 0.5
 
 
 def outlined(figures, names=None):

@@ -198,7 +198,6 @@ PLANTED = {
     "planted_draws_and_steps": ("DISTRIBUTION", "[draws]", "[steps]"),
     "planted_narrow": ("PRECISION", "[narrow]", "[]"),
     "planted_narrow_and_steps": ("PRECISION", "[narrow]", "[steps]"),
-    "planted_learning": ("LEARNING", "[]", "[]"),
 }
 
 
@@ -432,34 +431,3 @@ def test_an_interrupt_ends_the_runs_that_are_under_way(planted, tmp_path) -> Non
         with pytest.raises(KeyboardInterrupt):
             prover.prove(Plan().with_lever("malloc_retention", True))
     assert time.monotonic() - began_s < 30.0
-
-
-@pytest.mark.parametrize(("excess", "holds"), [(0.0, True), (0.2, False)])
-def test_another_algorithm_is_run_under_five_seeds_beside_the_script(
-    excess, holds, planted, monkeypatch
-) -> None:
-    asked = []
-
-    @contextmanager
-    def recorded(workload, plan, take, *, isolation, patience_s, code, **given):
-        asked.append((str(plan), take.shift))
-        yield plan, take
-
-    def read(plan, take):
-        losses = np.linspace(2.0, 1.0, 32) + 0.05 * np.random.default_rng(take.shift).normal()
-        return RecordedRun(
-            step_count=32, batches=(), orders=(), structure=(), samples=(8,) * 32,
-            losses=tuple(losses + (excess if plan.settings else 0.0)), weights="", sizes=(),
-            gradients=(), moves=(), losses_at=tuple(range(1, 33)),
-        )  # fmt: skip
-
-    monkeypatch.setattr(recordings, "recorded", recorded)
-    monkeypatch.setattr(recordings, "read_evidence", read)
-    with opened_prover(planted) as prover:
-        proof = prover.prove(Plan().with_lever("planted_learning", True))
-    assert sorted(asked) == sorted(
-        (arm, shift) for shift in range(5) for arm in ("nothing", "planted_learning=True")
-    )
-    assert proof.effect is Effect.LEARNING
-    assert proof.holds is holds
-    assert [gate.name for gate in proof.gates] == ["G5 learning"]

@@ -93,7 +93,7 @@ class Recordings:
                 patience_s=self._patience_s, running=running,
             ) as (answer, folder):  # fmt: skip
                 evidence = read_evidence(answer, folder)
-                if take.teacher is None and take.forced_count and not plan.settings:
+                if take.teacher is None and not plan.settings:
                     self.health.append({**answer.health, "steps": answer.steps})
                     self._teach(folder, evidence)
                 return evidence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hasten.lever import lookup
 from hasten.protocol import RecordingSpec
 from hasten.records import Effect, Plan
-from hasten.verify import gates, learning
+from hasten.verify import gates
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -72,8 +72,7 @@ def wave_count(effects: Collection[Effect]) -> int:
 
     What claims equal bits runs beside the script, once. Else the script runs twice, then the plan
     beside the script with one bit changed. What redraws needs two more under other seeds. What
-    also redraws or narrows is recorded once more without that; what learns otherwise is run under
-    five seeds.
+    also redraws or narrows is recorded once more without that.
 
     Args:
         effects: those of the levers in the plan.
@@ -85,7 +84,7 @@ def wave_count(effects: Collection[Effect]) -> int:
     count = 1 if not asked else 2 + bool(asked - {Effect.ROUNDING}) + (Effect.PRECISION in asked)
     if Effect.DISTRIBUTION in asked and asked != {Effect.DISTRIBUTION}:
         count += 1
-    return count + (learning.LEAST_PAIRS_COUNT if Effect.LEARNING in asked else 0)
+    return count
 
 
 def epsilon_ratio(plan: Plan) -> float:
@@ -189,12 +188,6 @@ class ProofRuns:
         take = replace(self._take, feeds=True)
         seeds = range(1, _OTHER_SEEDS_COUNT + 1)
         return self._record_all([(Plan(), replace(take, reseed=seed)) for seed in seeds])
-
-    def other_trainings(self, plan: Plan) -> list[RecordedRun]:
-        """Return the script and the plan in turns, under seed after seed from the start."""
-        take = replace(self._take, forced_count=0, teacher=None)
-        takes = [replace(take, shift=shift) for shift in range(learning.LEAST_PAIRS_COUNT)]
-        return self._record_all([(trial, one) for one in takes for trial in (Plan(), plan)])
 
     def under(self, plan: Plan, **details: Any) -> RecordedRun:
         """Return a run under a plan, with what is special about it."""

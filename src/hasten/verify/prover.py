@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hasten.errors import TRIAL_FAILURES
 from hasten.lever import lookup
 from hasten.records import Effect, Gate, Phase, Plan, Proof
-from hasten.verify import distribution, gates, learning, precision
+from hasten.verify import distribution, gates, precision
 from hasten.verify.distances import alike
 from hasten.verify.loss_envelope import envelope_of
 from hasten.verify.proof_runs import (
@@ -67,13 +67,10 @@ class Prover:
         if not plan.settings:
             return Proof(effect=Effect.EXACT)
         try:
-            judge = self._judge_learning if declared is Effect.LEARNING else self._judge
-            return judge(plan)
+            return self._judge(plan)
         except TRIAL_FAILURES as failure:
             gate = Gate(name=gates.STRUCTURE, passed=False, message=failure.last_words)
             return Proof(effect=declared, gates=(gate,))
-
-    # ---- the same training
 
     def _judge(self, plan: Plan) -> Proof:
         if declared_effect(plan) is Effect.EXACT and self._runs.baseline is None:
@@ -202,19 +199,6 @@ class Prover:
         if not any(Phase.OPTIMIZER in part for part in phases):
             shown += self._update(own, other)
         return shown
-
-    # ---- another algorithm
-
-    def _judge_learning(self, plan: Plan) -> Proof:
-        """Run the script under several seeds as it is and under the plan."""
-        runs = self._runs.other_trainings(plan)
-        sample_count = learning.common_sample_count(runs)
-        ends = [learning.final_loss(run, sample_count) for run in runs]
-        shown = [learning.no_worse(list(zip(ends[::2], ends[1::2], strict=True)))]
-        rest = _without(plan, Effect.LEARNING)
-        if rest.settings:
-            shown += self._judge(rest).gates
-        return gates.show_losses(gates.prove(Effect.LEARNING, shown), runs[0], runs[1])
 
 
 def _is_news(gate: Gate) -> bool:

@@ -1,8 +1,7 @@
 """Pin every source of chance that a script left unseeded, so that two launches agree.
 
-Only calls without a seed are touched; a seed that the script gives is the script's, unless another
-run of the same training is asked for: then a number is added to it. What cannot be pinned
-(os.urandom, the time of day, generators in C++) is found by the first gate.
+Only calls without a seed are touched; a seed that the script gives is the script's. What cannot be
+pinned (os.urandom, the time of day, generators in C++) is found by the first gate.
 """
 
 from __future__ import annotations
@@ -10,24 +9,20 @@ from __future__ import annotations
 from typing import Any
 
 
-def _shifted(own: Any, shift: int) -> Any:
-    return own + shift if isinstance(own, int) else own
-
-
-def pin_python(seed: int, shift: int = 0) -> None:
+def pin_python(seed: int) -> None:
     """Seed `random`, and make `random.seed()` without a seed repeat it."""
     import random
 
     reseed = random.seed
 
     def pinned(a: Any = None, version: int = 2) -> None:
-        reseed(seed if a is None else _shifted(a, shift), version)
+        reseed(seed if a is None else a, version)
 
     random.seed = pinned
     reseed(seed)
 
 
-def pin_numpy(seed: int, shift: int = 0) -> None:
+def pin_numpy(seed: int) -> None:
     """Seed numpy's global state, and each generator that is made without a seed."""
     import numpy
 
@@ -41,17 +36,17 @@ def pin_numpy(seed: int, shift: int = 0) -> None:
     make_generator, reseed = np.random.default_rng, np.random.seed
 
     def default_rng(own: Any = None) -> Any:
-        return make_generator(next_seed() if own is None else _shifted(own, shift))
+        return make_generator(next_seed() if own is None else own)
 
     def pinned(own: Any = None) -> None:
-        reseed(seed if own is None else _shifted(own, shift))
+        reseed(seed if own is None else own)
 
     np.random.default_rng = default_rng
     np.random.seed = pinned
     reseed(seed)
 
 
-def pin_torch(seed: int, shift: int = 0) -> None:
+def pin_torch(seed: int) -> None:
     """Seed torch, and make `torch.seed()` repeat it."""
     import torch as module
 
@@ -63,6 +58,4 @@ def pin_torch(seed: int, shift: int = 0) -> None:
         return seed
 
     torch.seed = torch.random.seed = pinned
-    if shift:
-        torch.manual_seed = torch.random.manual_seed = lambda own: reseed(_shifted(own, shift))
     pinned()
