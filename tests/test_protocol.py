@@ -70,7 +70,7 @@ for line in lines:
         step = [8] + [1_000] * PHASES
         say("TurnsRun", turns=[[step] * count for count in counted], usage={"cpu_s": 1.0})
     elif command["kind"] == "ReadTraits":
-        say("TraitsRead", traits={"thread_count": 2}, usage={}, unit="samples")
+        say("TraitsRead", traits={"thread_count": 2}, unit="samples")
     else:
         say("CommandRefused", why="it is a fake")
 """

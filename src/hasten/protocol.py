@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hasten.records import Setting, Traits
 from hasten.records.codec import revive
 
-VERSION = 4
+VERSION = 5
 """Raised with every change of a message, so that two releases do not misunderstand each other."""
 
 
@@ -231,7 +231,6 @@ class TraitsRead:
 
     Attributes:
         traits: for the levers, the findings and the edits.
-        usage: what the process has used so far.
         unit: what a step consumes: samples or tokens.
         compile_s: seconds that went into compiling.
         first_pass_s: seconds by which a run's first pass over its data takes longer than later
@@ -239,7 +238,6 @@ class TraitsRead:
     """
 
     traits: Traits
-    usage: Mapping[str, float]
     unit: str
     compile_s: float = 0.0
     first_pass_s: tuple[float, float] = (0.0, 0.0)
@@ -247,10 +245,9 @@ class TraitsRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeaksMeasured:
-    """What this machine reaches: operations and bytes a second, None where that is unknown."""
+    """The operations a second that this machine reaches; None where that is unknown."""
 
     peak_flops: float | None
-    copy_bytes: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

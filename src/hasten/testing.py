@@ -337,7 +337,7 @@ class FakeTrialProcess:
         """Answer with facts, whatever was asked."""
         traits = replace(self.script.traits, cycle_count=max(1, self._ahead_count))
         first_s = self.script.first_pass_s(self._plans[0])
-        return TraitsRead(traits=traits, usage={}, unit="samples", first_pass_s=(first_s, 0.0))
+        return TraitsRead(traits=traits, unit="samples", first_pass_s=(first_s, 0.0))
 
     def switch(self, plans: Sequence[Plan], *, replayed_index: int | None = None) -> None:
         """Learn which plans the turns are about."""

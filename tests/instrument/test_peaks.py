@@ -39,7 +39,7 @@ def test_probes_compute_on_the_cpu_wherever_the_script_makes_its_tensors() -> No
 
 
 def test_nothing_is_known_of_a_device_that_is_not_the_cpu() -> None:
-    assert traits.peaks("cuda") == {"peak_flops": None, "copy_bytes": None}
+    assert traits.peaks("cuda") == {"peak_flops": None}
 
 
 def test_the_device_is_that_of_the_models() -> None:

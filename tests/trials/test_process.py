@@ -38,7 +38,7 @@ def test_tells_when_it_was_we_who_ended_it(begin) -> None:
     process = begin("import time; time.sleep(60)")
     assert process.wait(0.05) is None
     process.kill()
-    assert process.exit == Exit(None, 9, killed_by_us=True)
+    assert process.exit == Exit(None, 9)
 
 
 def test_the_pid_is_that_of_the_user_s_process_in_a_session_of_its_own(begin) -> None:
@@ -113,7 +113,7 @@ def test_kill_wipes_the_scratch_folder_and_may_be_called_twice(begin, tmp_path) 
 def test_another_thread_may_end_it_while_one_waits(begin, trials) -> None:
     process = begin([sys.executable, "-c", "import time; time.sleep(60)"])
     threading.Timer(0.1, process.end).start()
-    assert process.wait(30) == Exit(None, 9, killed_by_us=True)
+    assert process.wait(30) == Exit(None, 9)
     assert not trials.alive(process.pid)
     process.end()
     process.kill()

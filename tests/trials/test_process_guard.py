@@ -127,7 +127,7 @@ def test_a_signal_to_the_guard_ends_the_trial_cleanly(begin, trials, isolation) 
     assert trials.eventually(process.output)
     daemon = trials.outside(process, process.output())
     os.kill(process._guard.pid, signal.SIGTERM)
-    assert process.wait(30) == Exit(None, 9, killed_by_us=True)
+    assert process.wait(30) == Exit(None, 9)
     assert not trials.alive(daemon)
 
 

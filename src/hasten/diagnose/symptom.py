@@ -20,10 +20,8 @@ class Symptom:
         name: the id of its findings.
         title: what users say, in a few words.
         find: the finding, or None where the case does not show it or a fact is unknown.
-        accelerator: it can only be seen where there is an accelerator.
     """
 
     name: str
     title: str
     find: Callable[[Case], Finding | None]
-    accelerator: bool = False

@@ -41,7 +41,7 @@ class _Record:
         self.repeats = Repeats()
         self.kinds: Counter[str] = Counter()
         self.places: Counter[tuple[str, str, int]] = Counter()
-        self.batch_count = self.item_count = self.wall_ns = self.cpu_ns = 0
+        self.batch_count = self.item_count = self.wall_ns = 0
         self.collating = False
 
     def sample(self, frame: Any, count: int, *, blocked: bool) -> None:
@@ -63,7 +63,6 @@ class _Record:
             "batch_count": self.batch_count,
             "item_count": self.item_count,
             "wall_ns": self.wall_ns,
-            "cpu_ns": self.cpu_ns,
             "repeats": self.repeats.told(),
         }
 
@@ -146,19 +145,17 @@ class DatasetProfile:
             return original(fetcher, indices)
         collate = fetcher.collate_fn
         fetcher.collate_fn = _collating(record, collate, indices)
-        wall_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+        wall_ns = time.perf_counter_ns()
         self._current = record, threading.get_ident()
         try:
             return original(fetcher, indices)
         finally:
             self._current, record.collating = None, False
-            cpu_ns = time.thread_time_ns() - cpu_ns
             wall_ns = time.perf_counter_ns() - wall_ns
             fetcher.collate_fn = collate
             if self._wish[0] == look:  # else it may have been parked meanwhile
                 record.batch_count += 1
                 record.wall_ns += wall_ns
-                record.cpu_ns += cpu_ns
                 with suppress(Exception):
                     self._write_now_and_then()
 

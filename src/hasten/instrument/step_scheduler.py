@@ -123,7 +123,6 @@ class StepScheduler:
         if isinstance(command, protocol.ReadTraits):
             return protocol.TraitsRead(
                 traits=self.traits.read(),
-                usage=usage(),
                 unit=self._watch.tracker.samples.unit,
                 compile_s=self._watch.live.compile_s,
                 first_pass_s=self._watch.live.first_pass_s(),

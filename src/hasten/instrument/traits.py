@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 
 _MATRIX_SIDE = 1024
-_COPY_BYTES = 1 << 26
 _PROBE_S = 0.25
 
 
@@ -92,16 +91,12 @@ def peaks(device: str) -> dict[str, float | None]:
     import torch
 
     if device != "cpu":
-        return {"peak_flops": None, "copy_bytes": None}
+        return {"peak_flops": None}
     with torch.no_grad():
         left = torch.ones(_MATRIX_SIDE, _MATRIX_SIDE, dtype=torch.float32, device="cpu")
         out = torch.empty_like(left)
-        source = torch.ones(_COPY_BYTES // 4, dtype=torch.float32, device="cpu")
-        target = torch.empty_like(source)
-        return {
-            "peak_flops": _best_rate(lambda: torch.mm(left, left, out=out), 2 * _MATRIX_SIDE**3),
-            "copy_bytes": _best_rate(lambda: target.copy_(source), _COPY_BYTES),
-        }
+        rate = _best_rate(lambda: torch.mm(left, left, out=out), 2 * _MATRIX_SIDE**3)
+        return {"peak_flops": rate}
 
 
 def _name_below_views(dataset: Any) -> str:

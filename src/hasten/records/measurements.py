@@ -147,7 +147,6 @@ class Profile:
         flops: floating point operations of one step, by torch's counter.
         peak_flops: float32 multiply-add operations per second that this machine reached in a
             matrix product.
-        copy_bytes: bytes per second of a large memory copy on this machine.
         own_cost: time of a step with our hooks over time without, None where not measured.
         ceiling: speed-up with batches that were there already, None where not measured.
     """
@@ -164,7 +163,6 @@ class Profile:
     cores_ratio: float | None = None
     flops: float | None = None
     peak_flops: float | None = None
-    copy_bytes: float | None = None
     own_cost: Interval | None = None
     ceiling: Interval | None = None
 

@@ -160,7 +160,7 @@ def measure_peaks(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
     """
     try:
         best = runner.children.trial(plan).ask(MeasurePeaks(), PeaksMeasured, 60.0)
-        seen = replace(seen, peak_flops=best.peak_flops, copy_bytes=best.copy_bytes)
+        seen = replace(seen, peak_flops=best.peak_flops)
         flops = runner.children.trial(plan).ask(CountFlops(), FlopsCounted, 120.0).flops
     except HastenError:
         runner.children.clear()

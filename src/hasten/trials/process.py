@@ -67,14 +67,12 @@ class Exit:
     Attributes:
         code: its exit code; None where a signal ended it, or nobody knows.
         signal: the signal that ended it.
-        killed_by_us: it was still running when we ended it.
         failure: why the command could not even be started, else empty.
         lost: its guard was ended from outside, and it was ended for that.
     """
 
     code: int | None
     signal: int | None
-    killed_by_us: bool = False
     failure: str = ""
     lost: bool = False
 
@@ -269,9 +267,7 @@ class Process:
     def _finish(self, told: dict[str, Any]) -> None:
         if not told:  # the guard was killed, so nobody has ended the trial's processes
             self._signal(signal.SIGKILL)
-        self.exit = Exit(
-            told.get("code"), told.get("signal"), told.get("killed", False), lost=not told
-        )
+        self.exit = Exit(told.get("code"), told.get("signal"), lost=not told)
         self._talk.close()
         self._output.close()
 

@@ -24,6 +24,7 @@ import json
 import os
 import select
 import signal
+import sys
 import time
 from typing import Any, NamedTuple
 
@@ -54,7 +55,7 @@ class _Trial(NamedTuple):
 def main() -> None:
     """Run one trial from the first line of standard input to the last process."""
     commands, reports = os.dup(0), os.dup(1)
-    spec: dict[str, Any] = json.loads(_read_line(0))
+    spec: dict[str, Any] = json.loads(sys.stdin.buffer.readline() or sys.exit(1))
     wake = wake_on_signals()
     process_tree.become_subreaper()
     trial, told = _launch(spec, (commands, reports))
@@ -69,7 +70,7 @@ def main() -> None:
         status = int(signal.SIGKILL)
     if select.select([trial.ended], [], [], 0)[0] and (said := os.read(trial.ended, 64)):
         status = int(said)
-    _report(reports, _exit_record(status, asked))
+    _report(reports, _exit_record(status))
     for folder in spec["layers"] + ([spec["scratch"]] if asked else []):
         wipe(folder)
 
@@ -134,15 +135,11 @@ def _end_trial(trial: _Trial) -> dict[int, int]:
     return {**ended, **process_tree.end_all()}
 
 
-def _exit_record(status: int | None, asked: bool) -> dict[str, Any]:
+def _exit_record(status: int | None) -> dict[str, Any]:
     if status is None:
-        return {"code": None, "signal": None, "killed": asked}
+        return {"code": None, "signal": None}
     code = os.waitstatus_to_exitcode(status)
-    return {
-        "code": code if code >= 0 else None,
-        "signal": -code if code < 0 else None,
-        "killed": asked,
-    }
+    return {"code": code if code >= 0 else None, "signal": -code if code < 0 else None}
 
 
 def _report(descriptor: int, record: dict[str, Any]) -> None:
@@ -150,13 +147,3 @@ def _report(descriptor: int, record: dict[str, Any]) -> None:
         os.write(descriptor, (json.dumps(record) + "\n").encode())
     except OSError:
         return  # nobody is left to read it
-
-
-def _read_line(descriptor: int) -> bytes:
-    text = bytearray()
-    while not text.endswith(b"\n"):
-        part = os.read(descriptor, 65536)
-        if not part:
-            raise SystemExit(1)
-        text += part
-    return bytes(text)

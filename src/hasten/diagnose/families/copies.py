@@ -93,18 +93,15 @@ SYMPTOMS = (
         name="pinned-memory-missing",
         title="The accelerator waits for every copy of a batch",
         find=_pinned_memory_missing,
-        accelerator=True,
     ),
     Symptom(
         name="blocking-copies",
         title="pin_memory=True changed nothing",
         find=_blocking_copies,
-        accelerator=True,
     ),
     Symptom(
         name="pinned-memory-useless",
         title="pin_memory makes it slower",
         find=_pinned_memory_useless,
-        accelerator=True,
     ),
 )

@@ -199,7 +199,6 @@ SYMPTOMS = (
         name="tf32-off",
         title="A card of a new generation is as slow as an old one",
         find=_tf32_off,
-        accelerator=True,
     ),
     Symptom(name="float64", title="Double precision by accident", find=_float64),
 )

@@ -80,7 +80,6 @@ SYMPTOMS = (
         name="data-parallel",
         title="Two GPUs are hardly faster than one",
         find=_data_parallel,
-        accelerator=True,
     ),
     Symptom(
         name="unused-parameters-search",
@@ -91,6 +90,5 @@ SYMPTOMS = (
         name="sync-every-microstep",
         title="Gradient accumulation makes DDP no faster",
         find=_sync_every_microstep,
-        accelerator=True,
     ),
 )

@@ -284,12 +284,10 @@ SYMPTOMS = (
         name="ranks-oversubscribed",
         title="More ranks on one machine made it slower",
         find=_ranks_oversubscribed,
-        accelerator=True,
     ),
     Symptom(
         name="ranks-one-thread",
         title="One rank under torchrun is slower than plain python",
         find=_ranks_one_thread,
-        accelerator=True,
     ),
 )

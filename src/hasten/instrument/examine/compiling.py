@@ -37,7 +37,7 @@ class Compiling:
         """Return what was compiled, how often again and why, and where its graphs break."""
         if not is_compiled():
             return {}
-        return {"step_s": self._step_s, "total_s": _compile_s(), **_recompiles(), **_breaks()}
+        return {"step_s": self._step_s, **_recompiles(), **_breaks()}
 
 
 def _notes() -> Any:

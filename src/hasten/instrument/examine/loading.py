@@ -93,7 +93,6 @@ def _way_of(iterator: Any) -> dict[str, Any]:
 
     return {
         "collates_plainly": iterator._collate_fn is default_collate,
-        "single_items": not hasattr(iterator._dataset, "__getitems__"),
     }
 
 

@@ -47,7 +47,6 @@ class Workers:
 
     def begin(self) -> None:
         """Look at every child process."""
-        self._began_s = time.monotonic()
         pids = [child.pid for child in multiprocessing.active_children()]
         self._before = {pid: _look(pid) for pid in pids if pid is not None}
 
@@ -71,7 +70,6 @@ class Workers:
 
     def end(self) -> dict[str, Any]:
         """Look again; return what each worker did meanwhile."""
-        wall_s = time.monotonic() - self._began_s
         pids = sorted(self._pids & self._before.keys())
         looks = {pid: _look(pid) for pid in pids}
         alive = {pid: look for pid, look in looks.items() if look.turns and self._before[pid].turns}
@@ -79,7 +77,6 @@ class Workers:
             return {}
         copies = [copied(self._before[pid].memory, look.memory) for pid, look in alive.items()]
         found: dict[str, Any] = {
-            "wall_s": wall_s,
             "each": [
                 {
                     **spent(self._before[pid].turns, look.turns),

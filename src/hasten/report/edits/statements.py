@@ -31,13 +31,13 @@ def before(node: cst.CSTNode, lines: str) -> cst.FlattenSentinel[cst.BaseStateme
     return cst.FlattenSentinel([first, *more, statement.with_changes(leading_lines=())])
 
 
-def insert_after_imports(source: SourceFile, lines: str, *, name: str = "torch") -> None:
-    """Put lines after the import of a module, and after the imports that follow it directly.
+def insert_after_imports(source: SourceFile, lines: str) -> None:
+    """Put lines after the import of torch, and after the imports that follow it directly.
 
-    Where the file does not import it by this name at the top, they come after its first imports.
+    Where the file does not import torch at the top, they come after its first imports.
     """
     body = list(source.tree.body)
-    index = _after_imports(body, name)
+    index = _after_imports(body, "torch")
     after_own = index
     while after_own < len(body) and text(body[after_own]) in source.added:
         after_own += 1
