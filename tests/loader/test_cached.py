@@ -10,6 +10,7 @@ import sys
 import time
 import types
 import uuid
+import weakref
 from time import perf_counter
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from hasten.loader import random_states
 from hasten.loader.batch_equality import difference
-from hasten.loader.cache import cached, memo
+from hasten.loader.cache import cached, file_access, memo
 from hasten.loader.cache.cached import Cache
 from hasten.loader.sources.checked import Checked
 from hasten.loader.sources.source import Stock
@@ -511,6 +512,65 @@ def test_what_items_move_is_moved_once_while_the_cache_is_tried(kind, collate, k
     assert ours.dataset.seen == stocks.dataset.seen
     assert bool(whys) is not keeps
     assert (cache.counts()["entries"] > 0) is keeps
+
+
+class Apart(Owner):
+    def __getitem__(self, index):
+        return None if index % 2 else torch.full((50,), float(index))
+
+
+def without_none(samples):
+    return torch.stack([sample for sample in samples if sample is not None])
+
+
+def in_fours(samples):
+    return torch.stack([s for s in samples if s is not None]).view(2, 2, -1)
+
+
+@pytest.mark.parametrize("collate", [without_none, in_fours])
+def test_a_collate_function_that_asks_for_more_than_two_samples_is_given_all(collate) -> None:
+    ours, stocks = (DataLoader(Apart(), batch_size=8, collate_fn=collate) for _ in range(2))
+    whys, stock = [], Stock(stocks)
+    checked = Checked(Cache(BUDGET).offer(ours), Stock(ours), on_end=whys.append)
+    for number in range(20):
+        even = [(8 * number + 2 * i) % 48 for i in range(4)]
+        indices = [47, *even, 47] if collate is without_none else [*even, *[1] * 4]
+        assert difference(checked.fetch(indices), stock.fetch(indices)) == ""
+    assert whys == []
+
+
+def test_a_dataset_that_the_script_is_done_with_is_gone() -> None:
+    cache, gone = Cache(BUDGET), []
+    for _ in range(3):
+        loader = DataLoader(Apart(), batch_size=8, collate_fn=without_none)
+        source = cache.offer(loader)
+        source.fetch([0, 2, 4])
+        gone.append(weakref.ref(loader.dataset))
+    del loader, source
+    gc.collect()
+    assert [dataset() for dataset in gone] == [None] * 3
+    assert not cache._memos
+
+
+def test_a_record_inside_another_is_a_part_of_it(tmp_path) -> None:
+    outer, kept = tmp_path / "outer", tmp_path / "kept"
+    for path in (outer, kept):
+        path.write_text("x")
+        os.utime(path, (1, 1))
+    whole = file_access.record()
+    outer.read_text()
+    inside = file_access.record()
+    kept.read_text()
+    os.listdir(tmp_path)
+    file_access.stop()
+    assert set(inside.stamps) == {str(kept), str(tmp_path)}
+    outer.read_text()
+    file_access.read([file_access.stamp(__file__)])
+    file_access.stop()
+    assert set(whole.stamps) == {str(outer), str(kept), str(tmp_path), __file__}
+    kept.read_text()
+    file_access.stop()
+    assert len(whole.stamps) == 4
 
 
 # ---- processes

@@ -340,6 +340,80 @@ facts["granted"] = processes(0)
 """
 
 
+BROKEN = r"""
+from hasten.loader.epoch_iterator import EpochIterator
+
+class Broken(Numbers):
+    def __getitem__(self, i):
+        return json.loads("{" if i == 5 else str(i))
+
+def passes_of(loader):
+    for batches in (iter(loader) for _ in range(4)):
+        while True:
+            try:
+                yield plain(next(batches))
+            except StopIteration:
+                break
+            except Exception as error:
+                lines = str(error).splitlines()
+                yield [type(error).__name__, lines[0], "json" in str(error), lines[-1]]
+
+played, fetch = [], EpochIterator._fetch_for_workers
+
+def counted(self, *given):
+    played.append(1)
+    return fetch(self, *given)
+
+EpochIterator._fetch_for_workers = counted
+run = lambda: list(passes_of(DataLoader(Broken(), batch_size=2, num_workers=2)))
+facts["the same errors"] = same(run, 0)
+facts["played"] = len(played) > 6
+"""
+
+KEEPS = r"""
+import weakref
+from hasten.loader.added_workers import AddedWorkers
+
+class Trainer:
+    def __init__(self):
+        self.loader = DataLoader(Numbers(), batch_size=2, num_workers=2, collate_fn=self.collate)
+    def collate(self, samples):
+        return torch.tensor(samples)
+    def fit(self):
+        return [plain(batch) for _ in range(3) for batch in self.loader]
+
+def gone():
+    seen = []
+    for _ in range(2):
+        trainer = Trainer()
+        trainer.fit()
+        seen.append(weakref.ref(trainer))
+    del trainer
+    gc.collect()
+    return [one() is None for one in seen]
+
+facts["trainers"] = same(gone, 2)
+
+class Once(Numbers):
+    order = None
+    def __getitem__(self, i):
+        if self.order is None:
+            self.order = torch.randperm(12).tolist()
+        return self.order[i]
+
+watched = []
+observe = AddedWorkers.observe
+
+def counted(self, *given):
+    watched.append(1)
+    return observe(self, *given)
+
+AddedWorkers.observe = counted
+facts["drew once"] = same(lambda: epochs(DataLoader(Once(), batch_size=1), 6), 2)
+facts["not for ever"] = 0 < len(watched) <= 20
+"""
+
+
 @pytest.fixture(scope="module")
 def passes(loaders):
     return loaders(PROGRAM)
@@ -436,6 +510,16 @@ def test_a_proof_spares_the_first_pass_of_the_scripts_own_workers(loaders) -> No
     }  # fmt: skip
     assert len(facts) == 10
     assert all(is_same is True for is_same in facts.values())
+
+
+def test_what_items_raise_in_place_of_workers_is_what_a_worker_would_have_sent(loaders) -> None:
+    facts = loaders(BROKEN)
+    assert facts == {"the same errors": True, "played": True}
+
+
+def test_nothing_is_kept_or_watched_for_ever(loaders) -> None:
+    facts = loaders(KEEPS)
+    assert facts == {"trainers": True, "drew once": True, "not for ever": True}
 
 
 def lives(pid: int) -> bool:

@@ -1,6 +1,10 @@
 """What the script's own samplers give reaches its dataset as it is, and nobody asks them more."""
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, RandomSampler
+
+from hasten.loader.indices import foreseen
 
 pytestmark = pytest.mark.child
 
@@ -174,3 +178,10 @@ def test_arrays_tensors_and_other_batches_of_a_sampler_stay_what_they_are(loader
 def test_the_length_of_a_sampler_of_the_script_s_is_not_asked_for(loaders) -> None:
     facts = loaders(LENGTHS)
     assert {name: found for name, found in facts.items() if found is not True} == {}
+
+
+def test_a_sampler_that_draws_again_in_the_middle_of_a_pass_is_not_foreseen() -> None:
+    rows, own = range(8), torch.Generator()
+    again = RandomSampler(rows, num_samples=24, generator=own)
+    assert foreseen(DataLoader(rows, 2, sampler=again)) == 0
+    assert foreseen(DataLoader(rows, 2, shuffle=True, generator=own)) == 3

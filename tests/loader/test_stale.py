@@ -334,6 +334,43 @@ def unequal(facts):
     return {name: found for name, found in facts.items() if found is not True}
 
 
+AHEAD = FILES[: FILES.index("for own in")] + r"""
+facts["all but the first batch"] = same(lambda: run(2, range(3, 12), 3), 2)
+facts["begun early"] = adopted[0] > 0
+
+class Scaled(Numbers):
+    def __getitem__(self, i):
+        with open(f"{folder}/scale") as file:
+            return i * int(file.read())
+
+def rescaled():
+    seen = []
+    for epoch in range(2):
+        write(1, ["scale"])
+        time.sleep(0.1)
+        for number, batch in enumerate(DataLoader(Scaled(64), batch_size=2)):
+            if number == 20:
+                write(3, ["scale"])
+            seen.append(plain(batch))
+    return seen
+
+def write(number, which=range(12)):
+    for i in which:
+        with open(f"{folder}/{i}", "w") as file:
+            file.write(str(number + (i if isinstance(i, int) else 0)))
+
+from hasten.loader.cache.cached import Cache
+undo = engine.add(Cache(1 << 24).offer)
+facts["under the cache"] = same(rescaled, 2)
+import shutil
+shutil.rmtree(folder)
+"""
+
+
+def test_what_is_read_ahead_of_its_pass_is_read_again_where_the_file_has_changed(loaders) -> None:
+    assert unequal(loaders(AHEAD)) == {}
+
+
 @pytest.mark.slow
 def test_files_that_are_written_between_passes_are_read_anew(loaders) -> None:
     assert unequal(loaders(FILES)) == {}

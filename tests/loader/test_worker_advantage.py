@@ -103,3 +103,10 @@ def test_and_go_for_good_if_not(loop) -> None:
     assert loop.elsewhere(200, wait_s=0.6, fetch_s=0.5)
     loop.pace.kept()  # nothing new
     assert not loop.here(500, fetch_s=0.5)
+
+
+def test_batches_that_nobody_weighs_take_no_memory(loop) -> None:
+    for _ in range(5000):
+        loop.pace.ask()
+        loop.now_s += 1.0
+    assert len(loop.pace._cycles_s) < 100

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from hasten.loader.cache_warmup import CacheWarmup
     from hasten.loader.item_facts import ItemFacts
     from hasten.loader.notices import Notices
+    from hasten.loader.random_states import States
     from hasten.loader.workers.pools import Pools
 
 LOOP_DRAWS = "the training loop draws random numbers between two batches"
 _PATIENCE_S = 10.0
 _PATIENCE_RATIO = 20.0
 _MOST_MISSES = 3
+_MOST_OBSERVED = 16
 
 
 class AddedWorkers:
@@ -57,7 +59,9 @@ class AddedWorkers:
         self._count = 0
         self._wanted = self._redraws = self._settled = False
         self._miss_count = 0
-        self._observations: list[tuple[int, Moves, int]] = []
+        self._last: tuple[int, Moves] | None = None
+        self._drew: list[tuple[States, States, int]] = []
+        self._observed_count = 0
         self._slowest_s = 0.0
 
     def want(self, count: int, *, redraws: bool, light: bool) -> None:
@@ -110,14 +114,16 @@ class AddedWorkers:
         start_s = time.monotonic()
         found, moves = observe(loader, fetch)
         self._slowest_s = max(self._slowest_s, time.monotonic() - start_s)
-        self._observations.append((key, moves, count))
-        if len(self._observations) > 1:
-            self._learn()
+        last, self._last = self._last, (key, moves)
+        self._observed_count += 1
+        if moves.drew:
+            self._drew.append((moves.before, moves.after, count))
+        if last is not None:
+            self._learn(last, self._last)
         return found
 
-    def _learn(self) -> None:
-        (old_key, old, _), (key, new, _) = self._observations[-2:]
-        drew = [(m.before, m.after, count) for _, m, count in self._observations if m.drew]
+    def _learn(self, last: tuple[int, Moves], this: tuple[int, Moves]) -> None:
+        (old_key, old), (key, new), drew = last, this, self._drew
         self._items.draws = bool(drew)
         if new.changed:  # what opens a file at its first item only is no harm
             self.refuse("the dataset changes while it is read")
@@ -129,9 +135,9 @@ class AddedWorkers:
             self.refuse(LOOP_DRAWS)
         elif not drew:
             self._settled = True
-        elif len(drew) > 1:
+        elif len(drew) > 1 or self._observed_count >= _MOST_OBSERVED:
             self._settled = True
-            self.forecast = draw_predictor.learn(drew)
+            self.forecast = draw_predictor.learn(drew) if len(drew) > 1 else None
 
     @property
     def patience_s(self) -> float:

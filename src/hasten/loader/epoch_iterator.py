@@ -22,7 +22,8 @@ from hasten.loader.workers.observed import Moves, observe
 from hasten.loader.workers.pool import StaleWorkers
 from hasten.loader.workers.stateful_fetch import doubtful
 from hasten.loader.workers.streams import Streams
-from hasten.loader.workers.tasks import Draws, Task
+from hasten.loader.workers.inline_batch import as_pickled
+from hasten.loader.workers.tasks import Draws, Task, wrapped
 from hasten.loader.workers.worker_timeout import WorkersLost
 
 if TYPE_CHECKING:
@@ -237,14 +238,18 @@ class EpochIterator:
             return streams.fetch(number, lambda: self.fetchers.fetch(indices))
 
         if self.fetchers.is_light or not self.state.due():
-            return fetch()
-        found, moves = observe(self.loader, fetch)
-        if moves.changed or moves.seeked:
-            self.state.own.refuse_here("items change something when they are made here")
-            self.fetchers.look_again()
+            try:
+                return as_pickled(fetch())
+            except Exception as error:
+                found: Any = error
+        else:
+            found, moves = observe(self.loader, fetch)
+            if moves.changed or moves.seeked:
+                self.state.own.refuse_here("items change something when they are made here")
+                self.fetchers.look_again()
         if isinstance(found, Exception):
-            raise found
-        return found
+            raise _raised(wrapped(found, number % self.loader.num_workers)) from None
+        return as_pickled(found)
 
 
 # ---- whether a batch that another process made is the one that the script would have got

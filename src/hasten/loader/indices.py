@@ -283,8 +283,8 @@ def foreseen(loader: Any) -> int:
     """Return how many batches of a pass can be known early without anybody noticing.
 
     All of them where torch's own samplers draw once, at the first one, and keep nothing. With
-    a generator of the script's own a shuffle draws again with the last batch: that one waits.
-    None for samplers of the script's own: they may look at anything.
+    a generator of the script's own a shuffle draws again with the last batch: that one waits. One
+    that draws in between is not foreseen at all, nor are samplers of the script's own: they may look at anything.
     """
     from torch.utils.data import sampler as torchs
     from torch.utils.data.distributed import DistributedSampler
@@ -297,4 +297,5 @@ def foreseen(loader: Any) -> int:
         return 0
     if inner.generator is None:
         return sys.maxsize
-    return 0 if inner.replacement else max(0, len(loader._index_sampler) - 1)
+    again = inner.replacement or inner.num_samples > len(inner.data_source)
+    return 0 if again else max(0, len(loader._index_sampler) - 1)

@@ -89,6 +89,8 @@ def make_worker_iterator(loader: Any, worker_count: int, **overrides: Any) -> An
     )
     many: Any = dataloader._MultiProcessingDataLoaderIter
     iterator = many(view)
+    # The workers have them. They may hold the loader, whose entry in our tables would never go.
+    iterator._dataset = iterator._worker_init_fn = None
     _WORKER_ITERATORS.add(iterator)
     return iterator
 

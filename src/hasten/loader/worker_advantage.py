@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from math import inf
 from statistics import fmean, median
 from typing import TYPE_CHECKING
@@ -40,9 +41,9 @@ class WorkerAdvantage:
         self.is_home = False
         self._clock = clock
         self._began_s: float | None = None
-        self._cycles_s: list[float] = []
-        self._waits_s: list[float] = []
-        self._fetches_s: list[float] = []
+        self._cycles_s: deque[float] = deque(maxlen=_WINDOW_COUNT)
+        self._waits_s: deque[float] = deque(maxlen=_WINDOW_COUNT)
+        self._fetches_s: deque[float] = deque(maxlen=_WINDOW_COUNT)
         self._cycle_s = self._known_s = 0.0
         self._is_kept = False
         self._pause_count = _FIRST_PAUSE_COUNT
@@ -56,7 +57,7 @@ class WorkerAdvantage:
         """Note that all samples are kept: to make a batch is to copy it."""
         if not self._is_kept:
             self._is_kept, self.is_home, self._cycle_s = True, True, inf
-            self._cycles_s, self._waits_s, self._fetches_s = [], [], []
+            self._forget()
 
     def ask(self) -> None:
         """Note that the loop asks for a batch."""
@@ -110,5 +111,10 @@ class WorkerAdvantage:
         """Return the seconds of a cycle, a wait and a fetch, and begin a new window."""
         ordinary_s = sorted(self._cycles_s)[:-_SLOWEST_COUNT]  # some batches are compared
         waits_s, fetches_s = self._waits_s or [0.0], self._fetches_s or [0.0]
-        self._cycles_s, self._waits_s, self._fetches_s = [], [], []
-        return fmean(ordinary_s), fmean(waits_s), median(fetches_s)
+        found = fmean(ordinary_s), fmean(waits_s), median(fetches_s)
+        self._forget()
+        return found
+
+    def _forget(self) -> None:
+        for one in (self._cycles_s, self._waits_s, self._fetches_s):
+            one.clear()

@@ -82,7 +82,9 @@ class Cache:
             memo.off = "the dataset changes from pass to pass"
         elif not looks.is_whole:
             memo.off = "to see whether the dataset has changed takes too long"
-        self._memos[id(dataset)] = weakref.ref(dataset), memo, looks, drop_count
+        key = id(dataset)
+        seen_by = weakref.ref(dataset, lambda _: self._memos.pop(key, None))
+        self._memos[key] = seen_by, memo, looks, drop_count
         return memo
 
     def _current_store(self) -> Store:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Stamp = tuple[str, int, int, int, int, int]
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -27,12 +30,14 @@ class FileAccessRecord:
         stamps: of files opened to be read and folders that were listed, from before they were.
         unsettled: one of them changed so lately that its stamp may not show the next change.
         why_not: what else the process did that no stamp can tell of; empty where nothing.
+        outer: the record that this one is a part of.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, outer: FileAccessRecord | None = None) -> None:
         self.stamps: dict[str, Stamp] = {}
         self.unsettled = False
         self.why_not = ""
+        self.outer = outer
 
     def saw(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Take an audit event in."""
@@ -59,7 +64,7 @@ _hooked_pids: set[int] = set()
 
 
 def record() -> FileAccessRecord:
-    """Start to record what this process opens; `stop` ends it.
+    """Start to record what this process opens; `stop` ends it. A record may begin inside another.
 
     An audit hook cannot be taken out again: one is put in per process, and does nothing but
     look at a flag when nobody records. Readers in C that open files themselves are not seen.
@@ -68,14 +73,28 @@ def record() -> FileAccessRecord:
     if not _hooked_pids:  # forked processes keep the hook and this set
         _hooked_pids.add(os.getpid())
         sys.addaudithook(_hook)
-    _recording = FileAccessRecord()
+    _recording = FileAccessRecord(_recording)
     return _recording
 
 
 def stop() -> None:
-    """End a recording."""
+    """End the recording that began last; the one around it has seen all of that, too."""
     global _recording
-    _recording = None
+    ended = _recording
+    if ended is None:
+        return
+    _recording = ended.outer
+    if _recording is not None:
+        _recording.unsettled |= ended.unsettled
+        _recording.why_not = _recording.why_not or ended.why_not
+        read(ended.stamps.values())
+
+
+def read(stamps: Iterable[Stamp]) -> None:
+    """Note in the record in force what was read before, and has its stamp still."""
+    if _recording is not None:
+        for seen in stamps:
+            _recording.stamps.setdefault(seen[0], seen)
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader import random_states
@@ -50,12 +52,16 @@ class Memo:
         self.store = store
         self.off = off
         self.salt = salt
-        self.roots = roots
         self._made_of = RootWatch(roots)
         self._admission = Admission(self._made_of)
         self._pending: list[tuple[bytes, list[Any], bool]] = []
         self._use_count = 0
         self._is_full = False
+
+    @property
+    def roots(self) -> tuple[Any, ...]:
+        """The objects whose code makes the values."""
+        return self._made_of.roots
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Memo, (self.store, self.salt, self.roots, self.off)
@@ -116,6 +122,7 @@ class Memo:
         if found is not None:
             packed = packing.Packed(found)
             if file_access.unchanged(packed.note):
+                file_access.read(packed.note)
                 return self._use(packed, make)
         if self._is_full:
             return make()
@@ -160,20 +167,27 @@ class Memo:
 class RootWatch:
     """The objects whose code makes the values of a memo: whether they move or change.
 
+    They are held weakly where they can be: a script that makes a dataset for each fold has one
+    at a time.
+
     Args:
         roots: these objects.
 
     Attributes:
-        roots: as given.
         look_ns: what the last look at them took.
     """
 
     def __init__(self, roots: tuple[Any, ...]) -> None:
-        self.roots = roots
         self.look_ns = 0
+        self._roots = tuple(map(_held, roots))
         self._code = PurityAnalysis(*roots)
         self._private: random_states.Private | None = None
         self._seen: Any = None
+
+    @property
+    def roots(self) -> tuple[Any, ...]:
+        """The objects, as given."""
+        return tuple(root() for root in self._roots)
 
     @property
     def why_not(self) -> str:
@@ -245,7 +259,9 @@ class Admission:
                 _take(opened, path)
             value = make()
         finally:
-            file_access.stop()
+            if roots:
+                file_access.stop()
+        file_access.read(opened.stamps.values())
         live_ns = time.perf_counter_ns() - began_ns
         if opened.unsettled:
             return value, None
@@ -320,6 +336,16 @@ class Admission:
         batch_ns = self.batch_count * self._live_ns / _DOUBLE_COUNT
         if self._made_of.look_ns > _LOOK_SHARE_RATIO * batch_ns:
             self.why_over = "to see whether the dataset changed takes as long as its samples"
+
+
+def _held(root: Any) -> Callable[[], Any]:
+    """Return what gives an object back while somebody else holds it, or always."""
+    if isinstance(root, MethodType):  # a new one each time that somebody asks for it
+        return lambda: root
+    try:
+        return weakref.ref(root)
+    except TypeError:
+        return lambda: root
 
 
 def _take(opened: file_access.FileAccessRecord, path: str) -> None:

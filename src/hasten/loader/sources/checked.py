@@ -91,7 +91,11 @@ class Checked:
     def _spot(self, indices: Sequence[int], *, fast: bool) -> Any:
         """Deliver a batch after a comparison of two samples, from the same random numbers."""
         before = random_states.read()
-        self._both([int(indices[0]), int(indices[-1])] if fast else [indices[0], indices[-1]])
+        try:
+            self._both([int(indices[0]), int(indices[-1])] if fast else [indices[0], indices[-1]])
+        except Exception:  # the script's collate function may ask for more than any two
+            random_states.restore(before)
+            return self._both(indices, fast=fast)
         random_states.restore(before)
         return self._alone(indices, before, fast=fast)
 

@@ -6,6 +6,8 @@ own, with a challenge and its answer: hundreds of microseconds a tensor, however
 
 from __future__ import annotations
 
+import operator
+import sys
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.cache.packing import Unpackable, pack, unpack
@@ -25,6 +27,31 @@ class InlineBatch:
     def open(self) -> Any:
         """Return the batch, in memory of its own."""
         return unpack(memoryview(bytearray(self._content)))
+
+
+def as_pickled(batch: Any) -> Any:
+    """Return a batch with the arrays that torch's own workers would deliver: they pickle them.
+
+    Such an array is writable, and contiguous in one order or the other.
+    """
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and type(batch) is numpy.ndarray:
+        flags = batch.flags
+        if flags.writeable and (flags.c_contiguous or flags.f_contiguous):
+            return batch
+        return batch.copy(order="K" if flags.f_contiguous else "C")
+    if isinstance(batch, dict):
+        parts: Any = list(batch.values())
+    elif isinstance(batch, (list, tuple)):
+        parts = batch
+    else:
+        return batch
+    new = [as_pickled(part) for part in parts]
+    if all(map(operator.is_, new, parts)):
+        return batch
+    if isinstance(batch, dict):
+        return type(batch)(zip(batch, new, strict=True))
+    return type(batch)(*new) if hasattr(batch, "_fields") else type(batch)(new)
 
 
 def posted(batch: Any) -> Any:

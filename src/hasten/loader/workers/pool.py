@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.batch_equality import difference
+from hasten.loader.cache import file_access
 from hasten.loader.dataset_snapshot import DatasetSnapshot
 from hasten.loader.workers.inline_batch import opened
 from hasten.loader.workers.tasks import WorkerDataset
@@ -38,12 +39,26 @@ class SentTask:
         answer: batch and report, once they have come.
         awaited: somebody waits for the answer, and it may still come.
         again: the same task, begun a second time.
+        adopted: it was begun early, and its pass has come.
+        is_fresh: the files that it was made of were the same once it was there and adopted.
     """
 
     task: Task
     answer: tuple[Any, TaskReport] | None = None
     awaited: bool = True
     again: SentTask | None = None
+    adopted: bool = False
+    is_fresh: bool = True
+
+    def look(self) -> None:
+        """See whether the files of a batch begun early are what its pass would have read.
+
+        Not later, for what the script writes in the middle of a pass torch's workers, too, may
+        have read before.
+        """
+        if self.adopted and self.answer is not None:
+            stamps = self.answer[1].stamps
+            self.is_fresh = stamps is not None and file_access.unchanged(stamps)
 
 
 class Pool:
@@ -56,6 +71,7 @@ class Pool:
         ahead_count: tasks that each worker holds at most.
         logical_count: workers that the script has.
         waiting: how long to wait for a batch.
+        stays: they go on to the next pass.
         seen: what the workers will see of the loader, where they may stay.
         setups: what each worker does before its first batch.
 
@@ -75,6 +91,7 @@ class Pool:
         ahead_count: int,
         logical_count: int,
         waiting: WorkerTimeout,
+        stays: bool,
         seen: DatasetSnapshot | None = None,
         setups: Sequence[Any] = (),
     ) -> None:
@@ -84,6 +101,7 @@ class Pool:
         self.source = source
         self.setups = tuple(setups)
         self.seen = seen
+        self._stays = stays
         self.given: deque[SentTask] = deque()
         self.early: deque[SentTask] = deque()
         self._row: deque[SentTask] = deque()
@@ -112,6 +130,8 @@ class Pool:
         if self._holder is not None and self._holder() is holder:
             self._holder = None
             self.processes.end()
+            if not self._stays:
+                self.processes.close()
 
     def serves(self, worker_plan: WorkerPlan, source: Any, setups: Sequence[Any]) -> bool:
         """Return whether these workers are what is asked for."""
@@ -152,10 +172,12 @@ class Pool:
         """Take a task begun early for one that is given.
 
         The first one of a pass is made a second time: since it was begun the script may have
-        written files, or changed what no look at the dataset shows.
+        changed what neither a look at the dataset nor the stamps of its files show.
         """
         early = self.early.popleft()
         early.task = task._replace(checked=task.checked or early.task.checked)
+        early.adopted = True
+        early.look()
         self.given.append(early)
         if not task.number:
             early.again = SentTask(task)
@@ -185,6 +207,9 @@ class Pool:
         while not self.given or (answer := self.given[0].answer) is None:
             self._receive()
         sent = self.given[0]
+        if not sent.is_fresh:
+            _drop(self.early)
+            raise StaleWorkers
         batch, report = answer if sent.again is None else self._settle(sent.again, *answer)
         self.given.popleft()
         return sent.task, batch, report
@@ -212,6 +237,7 @@ class Pool:
         sent = self._row.popleft()
         if sent.awaited:
             sent.answer = opened(batch), report
+            sent.look()
 
     def discard(self) -> list[Task]:
         """Throw away the answers to all tasks that were given; return these."""

@@ -74,6 +74,7 @@ class Pools:
             waiting=WorkerTimeout(
                 added=not loader.num_workers, timeout_s=loader.timeout, patience_s=patience_s
             ),
+            stays=own_stay or (seen is not None and seen.is_whole),
             seen=seen,
             setups=setups,
         )

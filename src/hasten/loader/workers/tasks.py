@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -14,7 +15,7 @@ from hasten.loader.batch_equality import difference
 from hasten.loader.cache import file_access
 from hasten.loader.fingerprint import fingerprint
 from hasten.loader.sources.source import Stock
-from hasten.loader.workers.inline_batch import posted
+from hasten.loader.workers.inline_batch import as_pickled, posted
 from hasten.loader.workers.stateful_fetch import tells_apart
 from hasten.loader.workers.worker_info import collate_in_worker, say_worker
 
@@ -151,9 +152,11 @@ class WorkerDataset:
             if (task.checked or not self._sent) and not self._logical_count:
                 pickle.dumps(batch)  # where the queue fails to, nobody is told
                 self._sent = True
+            if self._logical_count:
+                batch = as_pickled(batch)
             return (batch if self._pins else posted(batch)), report
-        except Exception:
-            return None, TaskReport(fetch_ns=0, error=_wrapped(index))
+        except Exception as error:
+            return None, TaskReport(fetch_ns=0, error=wrapped(error, index))
 
     def _plain(self, task: Task) -> tuple[Any, TaskReport]:
         """Fetch with the draws of one of the script's workers, whatever they are."""
@@ -202,9 +205,11 @@ class WorkerDataset:
         """
         after, indices = random_states.read(), task.indices
         if not self._logical_count and type(indices) is list and len(indices) > _FEW_COUNT:
-            indices = [indices[0], indices[-1]]
+            few = [indices[0], indices[-1]]
             random_states.restore(before)
-            batch = self._fetch(indices)
+            # The script's collate function may ask for more than any two.
+            with contextlib.suppress(Exception):
+                batch, indices = self._fetch(few), few
         random_states.restore(before)
         found = difference(batch, self._fetch(indices))
         random_states.restore(after)
@@ -257,16 +262,16 @@ class WorkerDataset:
             self._remember()
 
 
-def _wrapped(index: int) -> Any:
-    """Wrap the current exception as torch's workers do, without our own frames at its start."""
+def wrapped(error: Exception, index: int) -> Any:
+    """Wrap an exception as worker `index` of torch does, without our own frames at its start."""
     from torch._utils import ExceptionWrapper
 
-    kind, error, trace = sys.exc_info()
+    trace = error.__traceback__
     own = os.path.dirname(os.path.dirname(__file__))  # the loader, not only its workers
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(own) and trace.tb_next:
         trace = trace.tb_next
     wrapper: Any = ExceptionWrapper
-    return wrapper(exc_info=(kind, error, trace), where=f"in DataLoader worker process {index}")
+    return wrapper(exc_info=(type(error), error, trace), where=f"in DataLoader worker process {index}")
 
 
 class _Through:
