@@ -234,3 +234,74 @@ def test_the_fused_kernels_find_the_count_of_steps_on_the_device_of_the_weight()
     assert stepped.flags == [[None], [True], [True]]
     assert devices == ["cpu", "cuda", "cuda"]
     assert saved.device.type == state[weight]["step"].device.type == "cpu"
+
+
+def test_a_weight_that_joins_a_group_has_its_first_update_under_the_scripts_own_options() -> None:
+    ends = []
+    for choose in (lambda optimizer: None, lambda optimizer: {"fused": True}):
+        first, second = weights((4, 3), (5,))
+        stepped = Stepped(torch.optim.SGD([first], 0.1, momentum=0.9), choose).step(3)
+        stepped.optimizer.param_groups[0]["params"].append(second)
+        stepped.step(2)
+        ends.append([first.detach(), second.detach()])
+    assert stepped.flags == [[None], [True], [True], [None], [True]]
+    assert all(map(torch.allclose, *ends))
+
+
+@pytest.fixture
+def _doubles():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("_doubles")
+def test_a_count_of_steps_that_the_script_forgets_is_not_looked_for() -> None:
+    stepped = Stepped(torch.optim.Adam(weights(), foreach=False)).step(3)
+    for state in stepped.optimizer.state.values():
+        state.clear()
+    assert stepped.optimizer.state_dict()["state"][0] == {}
+    stepped.step(2)
+    assert stepped.flags == [[None], [True], [True], [None], [True]]
+    assert stepped.optimizer.state_dict()["state"][0]["step"] == 2.0
+
+
+class Counting(torch.optim.SGD):
+    """An optimizer that keeps counters beside the states of its weights."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, 0.1)
+        self.state["k"], self.state["size"] = 0, torch.tensor([1.0, 2.0])
+
+    def step(self, closure=None):
+        self.state["k"] += 1
+        super().step(closure)
+
+    def __getstate__(self):
+        return self.__dict__
+
+
+def test_what_is_no_state_of_a_weight_is_left_alone() -> None:
+    stepped = Stepped(Counting(weights()), lambda optimizer: {}).step(3)
+    assert stepped.optimizer.state["k"] == 3
+
+
+def test_a_class_whose_pickles_are_all_that_it_holds_stays_as_it_is() -> None:
+    optimizer = Counting(weights())
+    stepped = Stepped(optimizer, lambda optimizer: {"weight_decay": 0.1})
+    del optimizer._optimizer_step_code
+    group = optimizer.param_groups[0]
+    for part in group["params"]:
+        part.grad = torch.ones_like(part)
+    optimizer.step()
+    other = copy.deepcopy(optimizer)
+    again = pickle.loads(pickle.dumps(optimizer))
+    assert optimizer.param_groups[0] is group
+    for one in (other, again):
+        assert one.state["k"] == 1
+        assert one.param_groups[0]["weight_decay"] == 0
+        assert "__getstate__" not in vars(one)
+        assert not one._optimizer_step_pre_hooks
+    shallow = copy.copy(optimizer)
+    assert shallow.param_groups[0] is group
+    stepped.undo()

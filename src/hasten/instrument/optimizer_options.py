@@ -157,7 +157,8 @@ class Adjusted:
         if optimizer is not None:
             self._give_back(optimizer)
         for state, device, dtype in self._retyped:
-            state["step"] = state["step"].to(device, dtype)
+            if "step" in state:  # the script may have emptied it, to begin anew
+                state["step"] = state["step"].to(device, dtype)
         self._chosen, self._own, self._retyped = {}, [], []
 
     def _give_own(self, groups: list[dict[str, Any]]) -> None:
@@ -168,13 +169,13 @@ class Adjusted:
 
     def _look_at_states(self, optimizer: Any) -> None:
         """Note who has no gradient or no state yet, where groups or states have come or gone."""
-        groups, states = optimizer.param_groups, optimizer.state
+        states = optimizer.state
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         filled = frozenset([id(parameter) for parameter in states if _filled(states[parameter])])
-        shape = len(groups), len(states), filled
+        shape = [*map(id, parameters)], len(states), filled
         if self._shape == shape:
             return
         self._shape = shape
-        parameters = (p for group in groups for p in group["params"])
         self._unseen = [p for p in parameters if p.grad is None or not _filled(states.get(p))]
         self._waits = True
 
@@ -239,9 +240,16 @@ class Adjusted:
     def _pickled(self) -> dict[str, Any]:
         optimizer = self._optimizer()
         kind: Any = type(optimizer)
-        state: dict[str, Any] = kind.__getstate__(optimizer)
-        state["param_groups"] = [dict(group) for group in state["param_groups"]]
-        self._give_own(state["param_groups"])
+        # A class of the script's may return what it holds, our hooks among it.
+        state = dict(kind.__getstate__(optimizer))
+        state.pop("__getstate__", None)
+        ours = {hook.id for hook in self._hooks}
+        for name, value in state.items():
+            if name.endswith("_hooks"):
+                state[name] = type(value)((k, v) for k, v in value.items() if k not in ours)
+        if self._own:
+            state["param_groups"] = [dict(group) for group in state["param_groups"]]
+            self._give_own(state["param_groups"])
         state["state"] = _own_states(state["state"], self._retyped)
         return state
 
@@ -254,13 +262,17 @@ def _own_states(states: Any, retyped: list[tuple[dict[str, Any], Any, Any]]) -> 
     own = type(states)(dict) if hasattr(states, "default_factory") else {}
     for key, state in states.items():
         kind = types.get(id(state))
-        own[key] = state if kind is None else {**state, "step": state["step"].to(*kind)}
+        if kind is not None and "step" in state:
+            state = {**state, "step": state["step"].to(*kind)}
+        own[key] = state
     return own
 
 
 def _filled(state: Any) -> bool:
     """Return whether an update has left something in the state of a parameter."""
-    return any(value is not None for value in state.values()) if state else False
+    if not isinstance(state, dict):  # optimizers of the script's keep counters there, too
+        return False
+    return any(value is not None for value in state.values())
 
 
 def _places(optimizer: Any) -> list[Any] | None:
@@ -282,7 +294,7 @@ def _places(optimizer: Any) -> list[Any] | None:
                     gradient.layout is torch.strided and gradient.stride() == weight.stride()
                 )
                 found.append((weight.data_ptr(), weight.numel(), alike))
-                if fuses and weight in states:  # others have new tensors in each step
+                if fuses and isinstance(states.get(weight), dict):  # others have new tensors in each step
                     found.extend(map(id, states[weight].values()))
     except RuntimeError:  # a weight without strides or an address: no lever chooses for such
         return None

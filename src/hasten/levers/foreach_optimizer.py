@@ -84,10 +84,13 @@ def _plain(parameter: Any) -> bool:
 
 
 def _free(group: dict[str, Any]) -> bool:
-    """Return whether the group loops now, and may do otherwise."""
+    """Return whether the group loops now, and may do otherwise.
+
+    Nesterov's momentum of all tensors at once is added to the gradients that the script has.
+    """
     import torch
 
-    options = ("foreach", "fused", "differentiable", "capturable")
+    options = ("foreach", "fused", "differentiable", "capturable", "nesterov")
     is_tensor = any(isinstance(value, torch.Tensor) for value in group.values())  # lr, betas
     return "foreach" in group and not is_tensor and not any(map(group.get, options))
 

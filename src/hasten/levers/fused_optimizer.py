@@ -105,7 +105,12 @@ def _choose(optimizer: Any) -> Mapping[str, Any] | None:
     parameters = [p for group in groups for p in group["params"]]
     if not all(map(_plain, parameters)):
         return None
-    if type(optimizer).__name__ in _CPU_ALONE and any(p.device.type != "cpu" for p in parameters):
+    is_on_cpu = all(p.device.type == "cpu" for p in parameters)
+    if type(optimizer).__name__ in _CPU_ALONE and not is_on_cpu:
+        return None
+    # On a device torch adds Nesterov's momentum to the gradients themselves, which a fused kernel
+    # leaves alone; the script may look at them, or keep them.
+    if not is_on_cpu and any(group.get("nesterov") for group in groups):
         return None
     states = optimizer.state
     alike = all(_laid_out_alike(p, states.get(p) or {}) for p in parameters)
