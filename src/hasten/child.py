@@ -214,6 +214,7 @@ def _run(order: Order) -> None:
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
             sys.stderr.write(f"hasten: left out {name}={setting}: {why}\n")
 
+    tracebacks.trim_printed()
     watch = Watch(measuring=False)
     watch.live.assumed = frozenset(order.assumed)
     applied = AppliedLevers(watch.live, leave_out)
@@ -229,6 +230,8 @@ def _run(order: Order) -> None:
 
         engine_for(watch.live).notices.tell = lambda why: sys.stderr.write(f"hasten: {why}\n")
     atexit.register(_tell_of_lost_workers, watch.live, os.getpid())
+    if order.envelope is not None:
+        import hasten.instrument.loss_guard  # noqa: F401  # what is there now Dynamo leaves alone
     watch.install()
     if order.envelope is not None:
         _guard(watch, applied, order.envelope)

@@ -1,9 +1,11 @@
 """channels_last: activations change their layout inside a root call, and nobody can tell."""
 
 import pytest
+import torch
 
+from hasten.instrument.live import LiveTraining
 from hasten.lever import ScriptContext
-from hasten.levers.channels_last import LEVER
+from hasten.levers.channels_last import LEVER, apply
 from hasten.records import CompilerTraits, ModelTraits, Traits
 from hasten.testing import LAPTOP
 
@@ -487,3 +489,17 @@ def test_convolutions_compute_with_channels_last_from_weights_as_they_are(seen) 
     assert seen["kernels"]["after dropout"] == [[True, True]] * 2
     assert seen["kernels"]["double"] == [[False, True]] * 2
     assert seen["back"] == 0
+
+
+class Pair:
+    def __init__(self, x: torch.Tensor):
+        self.x = torch.relu(x)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_scripted_class_finds_the_names_of_its_own_module() -> None:
+    undo = apply(LiveTraining(), True)
+    try:
+        torch.jit.script(Pair)
+    finally:
+        undo()

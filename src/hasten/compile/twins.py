@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 PATIENCE_COUNT = 12
-_ASKS = ("is_compiling", "is_dynamo_compiling", "next_functions")
+_ASKS = ("is_compiling", "is_dynamo_compiling", "grad_fn", "next_functions")
 _OTHER_DRAWS = "the model draws otherwise than by torch, or asks a clock, a cache or a variable"
 
 

@@ -85,6 +85,8 @@ class _Roots:
         asker = str(sys._getframe(2).f_globals.get("__name__"))  # behind the stand-in
         if asker.partition(".")[0] not in _LIBRARIES:
             self._stopped = _COMPILES
+        if getattr(original, "__name__", "") == "script":  # it looks names up in its caller
+            kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 2
         return original(*args, **kwargs)
 
     def apply(self, original: Any, args: Any) -> Any:
