@@ -232,9 +232,11 @@ NOT_TAKEN = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --bu
         ("hasten: A notebook needs IPython.\n", (), 2, "A notebook needs IPython"),
         (HIDDEN, (), 3, "selectors.py hides the module selectors of Python's standard library."),
         (HIDDEN.replace("selectors", "socket"), (), 3, "Make it run under plain python first."),
-        (NOT_TAKEN, ("--budget", "9"), 2, "--budget stands behind the script"),
+        (NOT_TAKEN, ("--budget", "9"), 2, "--budget comes after the script"),
         (NOT_TAKEN, ("--budgets", "9"), 3, "Make it run under plain python first."),
-        ("KeyError: 1", ("--numerics=exact",), 3, "Note that --numerics stands behind the script"),
+        ("KeyError: 1", ("--numerics=exact",), 3, "Note that --numerics comes after the script"),
+        ("no -o in here: too-short", ("-o", "x"), 2, "-o comes after the script"),
+        ("KeyError: outcome -output", ("-o", "x"), 3, "Note that -o comes after the script"),
         ("KeyError: 1", ("--epochs", "2"), 3, "Make it run under plain python first."),
     ],
 )

@@ -346,7 +346,9 @@ class FakeTrialProcess:
     def turns(
         self, turns: Sequence[Turn], *, timeout_s: float | None = None
     ) -> tuple[list[list[Step]], dict[str, float]]:
-        """Run turns."""
+        """Run turns; a real child has at least one to run."""
+        if not turns:
+            raise ValueError("no turns")
         answer = []
         for index, skip_count, block_count, _ in turns:
             steps = [self._step(self._plans[index]) for _ in range(skip_count + block_count)]

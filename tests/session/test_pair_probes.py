@@ -28,7 +28,11 @@ class MadeBench:
     pace = SimpleNamespace(cycle_count=1)
 
     def __init__(self, *, most=1000):
-        self.most, self.plans = most, ()
+        self.most, self.plans, self.cleared_count = most, (), 0
+        self.children = self
+
+    def clear(self):
+        self.cleared_count += 1
 
     def within(self, plans, count, turns):
         self.plans = plans
@@ -71,3 +75,4 @@ def test_nothing_is_told_where_it_cannot_be_tried(case) -> None:
     details = SimpleNamespace(**{"seen": profile(), "plan": Plan(), "most": 1000, **case})
     runner = MadeBench(most=details.most)
     assert probe(runner, details.plan, details.seen) == {}
+    assert runner.cleared_count == (not details.most)  # nobody asks a child that died again

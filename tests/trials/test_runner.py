@@ -5,7 +5,9 @@ from itertools import cycle, islice
 import pytest
 
 from hasten.compare import signed_rank_interval
+from hasten.errors import TooFewSteps
 from hasten.lever import discover
+from hasten.protocol import Turn
 from hasten.records import Entry, Phase, Plan, Scope, Workload
 from hasten.testing import FakeScript, fed, steady
 from hasten.trials.blocks import settle_count
@@ -243,3 +245,16 @@ def test_steps_that_are_watched_tell_what_passes_outside_of_steps() -> None:
     with runner(FakeScript(cost=lambda plan: 0.01, phases=lambda plan: phases)) as own:
         own.steps(Plan(), 4)
         assert own.statistics.outside_s == pytest.approx(0.02)
+
+
+def test_a_life_without_room_for_a_single_pair_has_none() -> None:
+    script = computing(life_count=40, fetch_s=0.02, worker_count=4)
+    turns = (Turn(0, 20, 20, True), Turn(0, 20, 20, True))
+    with runner(script) as short:
+        short.steps(Plan(), 4)
+        short.facts(Plan())
+        with pytest.raises(TooFewSteps):  # it learns how long a life is
+            short.steps(Plan(), 60)
+        assert short.within((Plan(),), 5, turns) == ([], [])
+        with pytest.raises(TooFewSteps, match="needs at least"):
+            short.pairs(Plan(), FAST, [True])
