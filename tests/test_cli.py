@@ -230,7 +230,7 @@ NOT_TAKEN = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --bu
         (f"{MISSING}'torch'", (), 2, "The Python that runs the script has no torch."),
         (f"{MISSING}'torchdata'", (), 3, "Make it run under plain python first."),
         ("hasten: A notebook needs IPython.\n", (), 2, "A notebook needs IPython"),
-        (HIDDEN, (), 3, "selectors.py hides the module selectors of Python's standard library."),
+        (HIDDEN, (), 3, "selectors.py shadows the standard library's module selectors."),
         (HIDDEN.replace("selectors", "socket"), (), 3, "Make it run under plain python first."),
         (NOT_TAKEN, ("--budget", "9"), 2, "--budget comes after the script"),
         (NOT_TAKEN, ("--budgets", "9"), 3, "Make it run under plain python first."),
@@ -252,7 +252,7 @@ def test_a_fault_of_ours_is_one_sentence_and_its_traceback_is_kept(session, proj
     session.error = ZeroDivisionError("division by zero")
     done = hasten_with("tune", "train.py")
     assert done.exit_code == 1
-    assert "This is a fault of hasten: ZeroDivisionError: division by zero" in done.output
+    assert "This is a bug in hasten: ZeroDivisionError: division by zero" in done.output
     assert "Traceback" not in done.output
     kept = project / "cache" / "hasten" / "traceback.txt"
     assert str(kept) in done.output
@@ -388,15 +388,15 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         (["run", "train.py"], "There is no plan: hasten.toml is not in this folder."),
         (["run", "--plan", "gone.toml", "train.py"], "There is no plan at gone.toml."),
         (["report"], "Nothing was tuned yet."),
-        (["tune", "--budget", "0", "train.py"], "There is no time in --budget 0."),
-        (["tune", "--train-time", "0h", "train.py"], "There is no time in --train-time 0h."),
+        (["tune", "--budget", "0", "train.py"], "--budget must be above 0: 0."),
+        (["tune", "--train-time", "0h", "train.py"], "--train-time must be above 0: 0h."),
         (
             ["tune", "--startup-timeout", "0", "train.py"],
-            "There is no time in --startup-timeout 0.",
+            "--startup-timeout must be above 0: 0.",
         ),
         (
             ["profile", "--startup-timeout", "0ms", "train.py"],
-            "There is no time in --startup-timeout 0ms.",
+            "--startup-timeout must be above 0: 0ms.",
         ),
         (["report", "--edits", "--html", "p.html"], "--html would write another form."),
         (["report", "--edits", "--json", "a", "--markdown", "-"], "--json, --markdown would"),
@@ -652,7 +652,7 @@ def test_run_refuses_a_plan_that_has_failed_unless_forced(session):
     Path("hasten.toml").write_text(written)
     refused = hasten_with("run", "train.py")
     assert refused.exit_code == 2
-    assert "A gate of the maths failed under this plan." in refused.stderr
+    assert "A numerics gate failed under this plan." in refused.stderr
     assert "--force" in refused.stderr
     assert hasten_with("run", "--force", "train.py").exit_code == 0
     assert session.calls[-1][2] == THREADS
@@ -863,7 +863,7 @@ def test_a_project_gives_defaults_that_the_command_line_overrides(session, proje
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('[tool.hasten]\nbugdet = "2m"\n', "has bugdet, which is no option"),
+        ('[tool.hasten]\nbugdet = "2m"\n', "has an unknown option: bugdet."),
         ('[tool.hasten]\nnumerics = "odd"\n', "odd"),
     ],
 )

@@ -144,7 +144,7 @@ def test_a_cell_is_profiled_in_a_fresh_process(session, monkeypatch):
         f"%%hasten profile --steps 30\nfrom made import model, torch\n{TRAINING}"
     )
     assert result.success, told
-    assert "Where a step goes" in result.result.text
+    assert "Where time goes" in result.result.text
     assert "<html" in result.result.page
     assert "profile: starting the script" in told
     assert "\x1b" not in told + result.result.text

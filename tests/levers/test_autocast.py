@@ -45,7 +45,7 @@ def test_says_by_how_much_bf16_is_slower_and_why() -> None:
     ("traits", "why"),
     [
         ({"uses_autocast": True}, "the script uses autocast itself"),
-        ({"dtype": "mixed"}, "the numbers of the model are mixed, not float32"),
+        ({"dtype": "mixed"}, "the model's dtype is mixed, not float32"),
         ({"dtype": None}, "no call of a model with weights was seen"),
     ],
 )

@@ -36,7 +36,7 @@ def test_is_offered_where_the_job_has_all_cores_of_its_mask() -> None:
         ),
         (
             context(with_budget(affinity_core_count=1, core_count=1), threads=1),
-            "the mask of the job touches 1 core",
+            "the job's mask covers 1 core",
         ),
         (
             context(with_budget(affinity_core_count=None), threads=4),

@@ -59,7 +59,7 @@ def headings(page):
 def test_the_answer_stands_first_and_all_parts_follow(rendered, tuning, diagnosis):
     page = rendered(replace(tuning, diagnosis=diagnosis))
     assert headings(page) == [
-        "1.43x faster.", "Plan", "Where a step goes", "What makes it slow",
+        "1.43x faster.", "Plan", "Where time goes", "What makes it slow",
         "What it does to the maths", "Machine", "How to reproduce",
     ]  # fmt: skip
     assert "**1.43x (1.38x to 1.49x)**" in page

@@ -132,7 +132,7 @@ def test_nothing_faster_is_said_plainly_with_reasons(nothing, plan_path):
 @pytest.mark.parametrize(
     ("outcome", "reason", "message"),
     [
-        (Outcome.REJECTED, Reason.FAILED_GATE, "did not pass a gate of the maths"),
+        (Outcome.REJECTED, Reason.FAILED_GATE, "did not pass a numerics gate"),
         (Outcome.DROPPED, Reason.UNPROVED, "could not be proved"),
         (Outcome.DROPPED, Reason.NOT_SEEN_AGAIN, "not again on fresh launches"),
         (Outcome.DROPPED, Reason.NOT_RACED_AGAIN, "could not be raced"),
@@ -144,7 +144,7 @@ def test_nothing_faster_is_said_plainly_with_reasons(nothing, plan_path):
 def test_a_gain_that_was_seen_and_is_not_in_the_plan_is_told(
     nothing, applied, outcome, reason, message
 ) -> None:
-    for tuning, lead in ((nothing, "Nothing was"), (applied, "Nothing beside what you set (")):
+    for tuning, lead in ((nothing, "Nothing was"), (applied, "Nothing beyond what you set (")):
         row = replace(tuning.levers[0], outcome=outcome, reason=reason)
         said = text.headline(replace(tuning, levers=(row, *tuning.levers[1:])))
         assert said.startswith(lead)
@@ -198,7 +198,7 @@ def applied(tuning):
 
 def test_what_was_applied_alone_is_not_told_as_a_search_without_an_end(applied, plan_path):
     assert text.headline(applied) == (
-        "Nothing beside what you set (gather_batches=True, intra_op_threads=2) "
+        "Nothing beyond what you set (gather_batches=True, intra_op_threads=2) "
         "makes this script faster."
     )
     page = " ".join(shown(text.render_tuning(applied, plan_path=plan_path, lines={})).split())
@@ -211,7 +211,7 @@ def test_nothing_beside_what_was_applied_is_said_with_what_was_not_tried(applied
     why = "not tried: its race needs about 9.04 s, and 1.58 s were left of the budget"
     levers = (*applied.levers[:-1], replace(applied.levers[-1], why=why, reason=Reason.UNTRIED))
     said = text.headline(replace(applied, levers=levers))
-    assert said.startswith("Nothing beside what you set (gather_batches=True")
+    assert said.startswith("Nothing beyond what you set (gather_batches=True")
     assert said.endswith("was proved to make this script faster in this time.")
 
 
@@ -303,7 +303,7 @@ def test_the_headline_counts_the_evaluation_that_a_plan_leaves_as_it_is(tuning) 
     seen = replace(tuning, passes=passes)
     assert text.headline(seen) == "1.20x faster over the whole training."
     said = " ".join(text.beneath(seen))
-    assert "Evaluation and the like take 50% of the time, and are counted as they are" in said
+    assert "Evaluation and the like take 50% of the time, and are counted unchanged" in said
     assert "1.20x, 95% interval 1.10x to 1.30x in all." in said
     assert "pass" not in said.split("Evaluation")[1]
 

@@ -129,7 +129,7 @@ def test_a_start_that_costs_more_than_it_saves_is_not_taken(training_s, taken) -
     (row,) = rows([candidate("a")], history, criteria=criteria)
     assert row.outcome == ("kept" if taken else "dropped")
     if not taken:
-        assert "starts 30 s later and saves 20 s of 1m 00s of training" in row.why
+        assert "starts 30 s later and saves 20 s in 1m 00s of training" in row.why
 
 
 def test_each_refusal_names_its_reason() -> None:

@@ -131,7 +131,7 @@ def test_a_script_that_the_kernel_ends_is_told_that_memory_may_be_why(project) -
     project.script("if step == 7: os.kill(os.getpid(), signal.SIGKILL)")
     ended = refused(project, *PROFILE, "train.py")
     assert ended.code == 3
-    assert "SIGKILL, perhaps out of memory" in ended.said[0]
+    assert "SIGKILL (out of memory?)" in ended.said[0]
 
 
 @pytest.mark.child

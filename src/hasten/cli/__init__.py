@@ -75,7 +75,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="Make an unmodified PyTorch training script faster on this machine, and prove it.",
-    epilog="Options stand before the script; everything after the script belongs to it.",
+    epilog="Options go before the script; everything after the script belongs to it.",
 )
 
 
@@ -110,7 +110,7 @@ def _hasten(
 def doctor(*, json: Json = None, python: Interpreter = sys.executable) -> None:
     """Say what this machine gives a training job.
 
-    It also says what is wrong with it, and how to mend that.
+    It also says what is wrong with it and how to fix that.
     """
     from hasten import session
     from hasten.report import doctor as doctor_page
@@ -140,7 +140,7 @@ def profile(
     progress: Shown = None,
     events: EventsPath = None,
 ) -> None:
-    """Show where each training step goes; change nothing."""
+    """Show where each step's time goes; change nothing."""
     from hasten import session
     from hasten.report import document
     from hasten.report.combined_watcher import CombinedWatcher
@@ -179,7 +179,7 @@ def tune(
     progress: Shown = None,
     events: EventsPath = None,
 ) -> None:
-    """Search what makes the script faster, and prove it.
+    """Find what makes the script faster, and prove it.
 
     This writes a plan, which `hasten run` applies, and a report. The script is not edited.
     """
@@ -258,10 +258,10 @@ def levers(
 @app.command(cls=Command)
 def findings(
     name: Annotated[
-        str | None, typer.Argument(show_default=False, help="Show the page of this one.")
+        str | None, typer.Argument(show_default=False, help="Show this finding's page.")
     ] = None,
 ) -> None:
-    """List what makes training slow that `profile` can find."""
+    """List the causes of slowness that `profile` can find."""
     from hasten.diagnose import discover
     from hasten.report import pages
 
@@ -283,7 +283,7 @@ def main() -> None:
     except SystemExit as end:
         if out is None or not out.lost:
             raise
-        say(f"Cannot print it all: {out.lost}.", "Print to another place, or make room there.")
+        say(f"Cannot print it all: {out.lost}.", "Print elsewhere, or free some space there.")
         raise SystemExit(end.code or UsageError.exit_code) from None
 
 
@@ -325,7 +325,7 @@ def _seconds(option: str, text: str) -> float:
     seconds = parse_duration(text)
     if seconds <= 0:
         remedy = f"Write {option} 90s, 5m or 1h30m."
-        raise UsageError(f"There is no time in {option} {text}.", remedy=remedy)
+        raise UsageError(f"{option} must be above 0: {text}.", remedy=remedy)
     return seconds
 
 
@@ -358,7 +358,7 @@ def _chosen_plan(
     if options.plan_path == PLAN and not os.path.exists(PLAN):
         if not needed:
             return plan_file.SavedPlan(plan=Plan(), machine={}), None
-        remedy = "Run `hasten tune` with your script first, or name a --set."
+        remedy = "Run `hasten tune` with your script first, or use --set."
         raise UsageError(f"There is no plan: {PLAN} is not in this folder.", remedy=remedy)
     saved = plan_file.read_plan(options.plan_path)
     found, envelope = plan_file.doubts(saved), None

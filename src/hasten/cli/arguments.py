@@ -114,12 +114,12 @@ PlanOutput = Annotated[
 Force = Annotated[
     bool,
     typer.Option(
-        "--force", help="Use the plan even if it was tuned for something else, or failed."
+        "--force", help="Use a plan even if tuned for something else or if a gate failed."
     ),
 ]
 Overwrite = Annotated[
     bool,
-    typer.Option("--force", help="Write the plan even over one of yours, or what is no plan."),
+    typer.Option("--force", help="Overwrite a hand-written plan, or a file that is not one."),
 ]
 Unprotected = Annotated[
     bool,
@@ -142,7 +142,7 @@ EventsPath = Annotated[
     typer.Option(
         "--log-jsonl",
         metavar="PATH",
-        help="Also write what happens as JSON lines while it happens; - is stdout, and moves the "
+        help="Also write events as JSON lines as they happen; - is stdout, and moves the "
         "report to stderr.",
     ),
 ]
@@ -174,7 +174,7 @@ Assume = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="Grant what cannot be proved. dataset-unchanged: item code has no outside effects, "
+        help="Assume without proof. dataset-unchanged: dataset code has no side effects, "
         "and what it reads is not changed by the script. Repeatable.",
     ),
 ]

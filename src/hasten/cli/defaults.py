@@ -37,7 +37,7 @@ def read_defaults(group: click.Group, folder: Path) -> dict[str, dict[str, Any]]
             defaults[verb] |= {str(parameter.name): table[key] for key in named & table.keys()}
     if unknown := [key for key in table if key not in known]:
         raise UsageError(
-            f"[tool.hasten] in {path} has {shown(unknown[0])}, which is no option.",
+            f"[tool.hasten] in {path} has an unknown option: {shown(unknown[0])}.",
             remedy=choice(unknown[0], sorted(known)),
         )
     return defaults

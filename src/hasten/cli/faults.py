@@ -39,12 +39,12 @@ def explained(error: HastenError, words: Sequence[str], options: Collection[str]
         remedy = "Run: pip install ipython."
         return UsageError("A notebook needs IPython, which is not installed.", remedy=remedy)
     if _NO_TORCH.match(last):
-        remedy = "Install torch there, or use the hasten of the environment that has it."
+        remedy = "Install torch there, or run hasten from the environment that has it."
         problem = "The Python that runs the script has no torch."
         return UsageError(problem, remedy=remedy, output=output)
     if file := _hiding(last, words):
         name = os.path.basename(file).removesuffix(".py")
-        problem = f"{file} hides the module {name} of Python's standard library."
+        problem = f"{file} shadows the standard library's module {name}."
         return ScriptFailed(problem, remedy="Rename that file.", output=output)
     return _behind(error, words, options)
 
@@ -83,7 +83,7 @@ def noted(error: Exception) -> tuple[str, str]:
 
     text = "".join(traceback.format_exception(error))
     told = " ".join(traceback.format_exception_only(error)[-1].split())
-    problem = f"This is a fault of hasten: {told}"
+    problem = f"This is a bug in hasten: {told}"
     try:
         place = archive.folder().parent / "traceback.txt"
         write_atomically(place, text)

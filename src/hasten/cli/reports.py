@@ -33,7 +33,7 @@ def report(
             metavar="[PLAN]",
             show_default=False,
             help="The plan file of a tuning; without it, hasten.toml in this folder, or, where "
-            "that was never tuned, the last tuning of all.",
+            "that was never tuned, the latest tuning.",
         ),
     ] = None,
     *,
@@ -50,7 +50,7 @@ def report(
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Also write it as Markdown for an issue or a pull request; - prints nothing else.",
+            help="Also write it as Markdown for an issue or a pull request; - prints only that.",
         ),
     ] = None,
 ) -> None:
@@ -89,7 +89,7 @@ def _refuse_beside_edits(**places: Path | None) -> None:
     named = [f"--{name}" for name, place in places.items() if place is not None]
     if named:
         raise UsageError(
-            f"--edits prints a diff alone, and {', '.join(named)} would write another form.",
+            f"--edits prints only a diff; it cannot go with {', '.join(named)}.",
             remedy="Run `hasten report` once with --edits and once without.",
         )
 

@@ -5,7 +5,7 @@ Helps: models of large matrix products or convolutions, on a processor that mult
 Hurts: processors without such units, where bfloat16 is many times slower; small models, which
     spend the gain on converting their weights in every call. A loss that the script computes
     outside the model, its metrics and every call without gradients (evaluation) stay as they
-    are; objects of unknown classes are handed out with the bfloat16 tensors that are in them.
+    are; objects of unknown classes are returned with bfloat16 tensors still in them.
 Maths: precision. Products take inputs with 8 bits of mantissa instead of 24 and add them up in
     float32; weights, gradients, optimizer and outputs stay float32. float16 is not offered: it
     needs a gradient scaler in the script's own loop.
@@ -56,7 +56,7 @@ def why_not(context: ScriptContext) -> str:
     if dtype is None:
         return "no call of a model with weights was seen"
     if dtype != "float32":
-        return f"the numbers of the model are {dtype}, not float32"
+        return f"the model's dtype is {dtype}, not float32"
     if ratio is None:
         return f"bf16 was not timed on this {context.traits.model.device or 'device'}"
     cause = "" if _has_units(context) else ": the CPU has no hardware for it"

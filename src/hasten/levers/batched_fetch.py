@@ -1,7 +1,7 @@
 """batched_fetch: read all rows of a batch at once where the dataset is a table in memory.
 
 Helps: `TensorDataset` and its kin (`Subset`, `random_split`, `ConcatDataset`, `StackDataset`),
-    where Python takes the table apart row by row and collates it again; small rows most. And
+    where Python splits the table row by row and re-collates it; small rows gain most. And
     torchvision's MNIST, CIFAR, SVHN and their kin, with ToTensor, Normalize, crops and flips.
 Hurts: nothing is known. A loader whose batches are not the same to the bit keeps torch's way.
 Maths: exact. The same numbers are copied into fresh memory of the same layout.
@@ -59,7 +59,7 @@ def why_not(context: ScriptContext) -> str:
     if loader is None:
         return "the loop takes its batches from no DataLoader"
     if not loader.is_map_style:
-        return "an iterable dataset gives one row after the other: there is nothing to read at once"
+        return "an iterable dataset yields row after row: there is nothing to read at once"
     if not _serving(loader.dataset):
         return f"only the code of {loader.dataset} can make its items"
     return _unshown(context)
@@ -98,5 +98,5 @@ LEVER = Lever(
     ),
     settle_count=1,
     apply=apply,
-    run_only="each batch read at once is held against the script's own while it runs",
+    run_only="each batch read at once is compared to the script's own while it runs",
 )

@@ -31,7 +31,7 @@ _BEYOND_SIGHT = (("torch", "compile"), ("torch.jit", "script"), ("torch.jit", "t
 _PAST_TORCH = (("torch.utils.dlpack", "to_dlpack"), ("torch", "to_dlpack"))
 """What shares the memory of a tensor, and is asked in no mode."""
 _LIBRARIES = ("torch", "torchvision", "hasten")
-_COMPILES = "the script compiles code, whose operations nobody can follow"
+_COMPILES = "the script compiles code, which hides its operations"
 
 
 def settings(context: ScriptContext) -> tuple[bool, ...]:

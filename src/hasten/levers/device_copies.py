@@ -88,7 +88,7 @@ def snippet(setting: str) -> str:
     """Return what comes nearest to it by hand."""
     return (
         "loader = DataLoader(..., pin_memory=True)\n"
-        "x = x.to(device, non_blocking=True)  # do not write to x before the copy has come"
+        "x = x.to(device, non_blocking=True)  # do not write to x until the copy is done"
     )
 
 

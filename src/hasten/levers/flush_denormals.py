@@ -1,4 +1,4 @@
-"""flush_denormals: let the processor take numbers next to zero (below 1.2e-38) for zero.
+"""flush_denormals: let the processor treat numbers near zero (below 1.2e-38) as zero.
 
 Helps: training that slows down as gradients, moments or states decay: many processors compute
     with denormal numbers a hundred times slower.
@@ -34,7 +34,7 @@ def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
     ratio = context.traits.denormal_ratio
     if ratio is None:
-        return "no optimizer of torch was seen that updates weights on the CPU"
+        return "no torch optimizer was seen updating weights on the CPU"
     return f"{ratio:.3%} of weights, gradients and optimizer state are denormal numbers"
 
 

@@ -4,7 +4,7 @@ Helps: many small parameters, up to some thousand elements each, under a class w
     form: 1.2 to 2 times in most classes at 60 tensors of 64 to 2,000 elements.
 Hurts: larger parameters on a CPU: each pass goes over all weights before the next, and so leaves
     the cache (0.5 to 0.9 times at 20,000 elements each); temporaries are as large as the model.
-Maths: rounding. NAdam, RAdam and ASGD round otherwise than their loops; the other classes came out
+Maths: rounding. NAdam, RAdam and ASGD round unlike their loops; the other classes came out
     with equal bits.
 Source: https://docs.pytorch.org/docs/stable/optim.html
 """

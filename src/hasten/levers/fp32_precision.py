@@ -1,4 +1,4 @@
-"""fp32_precision: float32 tensors as they are, but multiplied with fewer bits inside.
+"""fp32_precision: keep tensors float32, but multiply them with fewer bits internally.
 
 Helps: large matrix products and convolutions: bf16 inside oneDNN on CPUs with AMX
     (convolutions and recurrent layers since torch 2.9), tf32 on CUDA cards since Ampere, whose
@@ -54,12 +54,12 @@ def why_not(context: ScriptContext) -> str:
     if model.device is None or model.dtype is None:
         return "no call of a model with weights was seen"
     if model.dtype != "float32":
-        return f"the numbers of the model are {model.dtype}, not float32"
+        return f"the model's dtype is {model.dtype}, not float32"
     if own != "highest":
         return f"the script sets the precision of float32 products itself ({own})"
     if ratio is None:
-        return f"fewer bits inside float32 products were not timed on this {model.device}"
-    return f"float32 products are only {ratio:.2f}x faster with {_kind(context)} inside here"
+        return f"reduced-precision products were not timed on this {model.device}"
+    return f"float32 products are only {ratio:.2f}x faster with {_kind(context)} here"
 
 
 def promising(context: ScriptContext) -> bool:

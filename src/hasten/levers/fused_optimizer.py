@@ -1,7 +1,7 @@
 """fused_optimizer: one kernel for the whole update instead of several per parameter.
 
 Helps: models with many parameters, where the update is a loop over tensors in Python.
-Hurts: little; torch leaves it off by default because the kernels are younger.
+Hurts: little; torch leaves it off by default because the kernels are newer.
 Maths: rounding. The kernel keeps intermediate values that the loop rounds.
 Source: https://github.com/pytorch/pytorch/pull/123074
 """

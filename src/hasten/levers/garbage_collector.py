@@ -7,7 +7,7 @@ Hurts: memory, where the script makes cycles of objects that hold tensors: they 
     and later still by a factor. A collector that the script has set itself is left alone.
 Maths: exact. No tensor changes; objects in cycles only live for longer. A script that looks for
     objects or collects them by hand (`gc.get_objects`, `gc.collect()`) reaches the frozen ones,
-    too, and is told its own settings. One whose code could tell when an object is collected
+    too, and is told its own settings. A script that could tell when an object is collected
     (`__del__`, `weakref`, `gc.get_stats`) keeps its collector.
 Source: https://docs.python.org/3/library/gc.html#gc.freeze
 """
@@ -74,7 +74,7 @@ def why_not(context: ScriptContext) -> str:
         return own
     share = _share_ratio(context)
     if share is None:
-        return "nobody has timed the collections of a step"
+        return "the collections of a step were not timed"
     return f"garbage collections take {share:.1%} of a step"
 
 

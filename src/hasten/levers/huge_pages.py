@@ -1,4 +1,4 @@
-"""huge_pages: memory in pages of 2 MB, of which a step needs and faults in far fewer.
+"""huge_pages: memory in 2 MB pages, so a step needs and faults in far fewer.
 
 Helps: steps over tensors of megabytes. The setting `torch` asks for it for each tensor from 2 MB
     on, `glibc` for the whole heap.

@@ -1,6 +1,6 @@
 """idle_clip: leave gradients alone where `clip_grad_norm_` would multiply them by one.
 
-Helps: scripts that clip by a norm that is seldom reached: the second of two passes goes (1.2 times
+Helps: scripts that clip by a norm that is seldom reached: the second pass is skipped (1.2 times
     for 60 gradients of 20,000 elements, nothing for small ones).
 Hurts: nothing where the norm is below the limit; one comparison of a number where it is above.
 Maths: exact. The norm is computed as before, and x * 1 is x; where denormal numbers are taken

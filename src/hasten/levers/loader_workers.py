@@ -4,7 +4,7 @@ Helps: loops that wait for data: decoding, augmentation, slow storage; many shor
 Hurts: cheap datasets, where sending a batch costs more than making it; memory, one copy each.
 Maths: exact. Items that draw nothing are made anywhere; items that draw get the numbers that
     the script's own workers, or its main process, would have drawn, and each batch is checked
-    for it. Where that cannot be had the loader stays as it is.
+    for it. Failing that, the loader stays as it is.
 Source: https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
 """
 
@@ -37,7 +37,7 @@ def why_not(context: ScriptContext) -> str:
         return "the script's own sampler may look at anything between two batches"
     if context.traits.worker_count:
         return "more workers than the script has would draw other random numbers"
-    return "the items draw random numbers in turn with the loop, which no process can foresee"
+    return "the items' random draws alternate with the loop's, which no process can foresee"
 
 
 def apply(training: Training, count: int) -> Callable[[], None]:
@@ -56,7 +56,7 @@ LEVER = Lever(
     gain_ratio=50.0,
     why_not=why_not,
     forecast=speedup_of,
-    snippet=lambda count: f"DataLoader(..., num_workers={count})  # if its samples draw no numbers",
+    snippet=lambda count: f"DataLoader(..., num_workers={count})  # if samples use no randomness",
     settle_count=10,  # the first batches are proved
     cycle_count=lambda count: max(1, 2 * count),
     apply=apply,

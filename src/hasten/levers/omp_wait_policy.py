@@ -125,7 +125,7 @@ def apply(training: Training, setting: str) -> Callable[[], None]:
     if policy.lower() != setting or others:
         told = others[0] if others else f"OMP_WAIT_POLICY={policy}"
         raise PlanError(
-            f"{told} decides how OpenMP waits.", remedy="Unset it to have the lever's way."
+            f"{told} decides how OpenMP waits.", remedy="Unset it so the lever decides."
         )
     return lambda: None
 

@@ -2,7 +2,7 @@
 
 Helps: datasets that decode, decompress or compute the same samples in every pass: folders of
     images, from the second pass on. Random transforms that follow still run anew each time.
-Hurts: memory, up to the setting; the first pass a little, which writes the samples down.
+Hurts: memory, up to the setting; the first pass slightly, which stores the samples.
 Maths: exact. A sample is kept where it draws nothing and is the same when made twice, up to its
     first random transform. It is dropped when its files or the dataset change.
 Source: https://arxiv.org/abs/2202.08679

@@ -1,4 +1,4 @@
-"""sdpa: one fused kernel for attention in Transformers' models that were made as "eager".
+"""sdpa: one fused kernel for attention in Transformers models that are set to "eager".
 
 Helps: models of the transformers library with `attn_implementation="eager"` and long sequences:
     the matrix of weights is never written to memory.
@@ -38,7 +38,7 @@ def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
     name = context.traits.model.attention
     if name is None:
-        return "no model of transformers was seen; other attention cannot be exchanged from outside"
+        return "no transformers model was seen; other attention cannot be replaced from outside"
     return _WHY_NOT.get(name, f"the script has chosen {name} for its attention")
 
 

@@ -45,7 +45,7 @@ def why_not(context: ScriptContext) -> str:
     if cores is None:
         return "which cores the job may use is not known here"
     if cores == 1:
-        return "the mask of the job touches 1 core"
+        return "the job's mask covers 1 core"
     if budget.core_count < cores:
         return (
             f"the job may use {budget.core_count} of the {cores} cores in its mask "

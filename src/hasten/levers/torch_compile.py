@@ -1,8 +1,8 @@
 """torch_compile: run training calls of the model as compiled code (torch.compile).
 
-Helps: models that spend their time on many small or elementwise operations, which become few.
+Helps: models that spend their time on many small or elementwise operations, which get fused.
 Hurts: runs that end before compiling has paid for itself; models of large matrix products and
-    convolutions, which stay the library's own. Calls that differ each time are not compiled.
+    convolutions, which stay library calls. Calls that differ each time are not compiled.
 Maths: rounding. Fused operations keep intermediate values that plain torch rounds, and sum in
     another order. Random numbers are drawn as by plain torch. Evaluation, odd last batches,
     modules with hooks, models that torch cannot compile as one graph, models with weights behind

@@ -1,4 +1,4 @@
-"""turbojpeg: decode the JPEG files that a dataset opens with Pillow by simplejpeg.
+"""turbojpeg: use simplejpeg for the JPEG files that a dataset opens with Pillow.
 
 Helps: JPEG files of up to some hundred pixels, opened with Pillow in every epoch: by a tenth of
     their decoding where Pillow was built with libjpeg-turbo, too; larger ones hardly at all.

@@ -35,14 +35,14 @@ class State(StrEnum):
 
 
 _SAYS = {
-    State.FAILED: "a gate of the maths failed",
+    State.FAILED: "a numerics gate failed",
     State.UNPROVED: "the search ended before a proof, or could not make one",
     State.PROVED: "the training stays the same; fresh runs have not confirmed the gain",
     State.EMPTY: "nothing was found that helps",
     State.CONFIRMED: "the training stays the same, and fresh runs have confirmed the gain",
 }
 _DOUBTS = {
-    State.FAILED: "A gate of the maths failed under this plan.",
+    State.FAILED: "A numerics gate failed under this plan.",
     State.UNPROVED: "This plan is not proved: run `hasten tune` again.",
     State.PROVED: "This plan is proved, but fresh runs have not confirmed its gain.",
 }

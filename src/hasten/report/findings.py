@@ -31,7 +31,7 @@ def told(diagnosis: Diagnosis | None) -> list[RenderableType]:
         parts.append(indented(prose(remedy(finding), "cyan")))
         parts += [indented(prose(place(one), "dim")) for one in finding.places[:_SHOWN_PLACES]]
     if found:
-        parts.append(prose(f"Why, and when not: {pages.command(found[0].name)}", "dim"))
+        parts.append(prose(f"Why, and limits: {pages.command(found[0].name)}", "dim"))
     return parts
 
 

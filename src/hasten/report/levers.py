@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from hasten.lever import Lever
 
 SCOPES = {
-    "step": "at any step, there and back, while the script runs",
-    "process": "while the script runs, but not back",
+    "step": "on and off at any step while the script runs",
+    "process": "on, not off, while the script runs",
     "launch": "only when the script starts",
 }
 

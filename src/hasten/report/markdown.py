@@ -38,7 +38,7 @@ def render(tuning: Tuning, *, plan_path: Path, lines: Mapping[str, str]) -> str:
         ["## " + escaped(text.headline(tuning))],
         _answer(tuning),
         _section("Plan", _plan(tuning)),
-        _section("Where a step goes", _phases(tuning)),
+        _section("Where time goes", _phases(tuning)),
         _section("What makes it slow", _findings(tuning)),
         _section("What it does to the maths", _gates(tuning)),
         _section("Machine", _machine(tuning.machine)),

@@ -494,8 +494,8 @@ def machine_table(tuning: Tuning) -> Table:
 
     table = tomlkit.table()
     comments = [
-        "What it was measured on. `hasten run` refuses the plan on another number of",
-        "cores, another torch release or another script, unless you say --force.",
+        "What it was measured on. `hasten run` refuses the plan if the core count,",
+        "torch release or script differs, unless you pass --force.",
     ]
     known, torch = fingerprint(tuning.machine), tuning.traits.torch
     if tuning.workload.entry is Entry.COMMAND:

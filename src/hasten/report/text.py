@@ -32,7 +32,7 @@ PASSED = {True: "passed", False: "failed", None: "open"}
 # Why something that was faster is not in the plan.
 _LOST = {
     Reason.UNPROVED: "what was faster could not be proved",
-    Reason.FAILED_GATE: "what was faster did not pass a gate of the maths",
+    Reason.FAILED_GATE: "what was faster did not pass a numerics gate",
     Reason.NOT_SEEN_AGAIN: "a gain was seen, but not again on fresh launches",
     Reason.NOT_RACED_AGAIN: "a gain was seen, but fresh launches could not be raced",
     Reason.STALLS: "most steps were faster, but some stalled",
@@ -50,7 +50,7 @@ def render_profile(found: Profiling) -> Group:
         Text(),
         prose(f"{steps.speed(profile)}.", "bold"),
         prose(" ".join(filter(None, (steps.bottleneck(profile), steps.loader_ceiling(profile))))),
-        *section("Where a step goes", steps.stack(profile), Text(), steps.phases(profile)),
+        *section("Where time goes", steps.stack(profile), Text(), steps.phases(profile)),
         *((Text(), indented(Text(outside))) if outside else ()),
         *section("What makes it slow", *findings.told(found.diagnosis)),
         *section("Where in your code", *findings.lines(found.diagnosis, found.workload)),
@@ -74,7 +74,7 @@ def render_tuning(tuning: Tuning, *, plan_path: Path, lines: Mapping[str, str]) 
         Text(),
         prose(headline(tuning), "bold"),
         *(prose(sentence) for sentence in beneath(tuning)),
-        *section("Where a step goes", *_steps(tuning)),
+        *section("Where time goes", *_steps(tuning)),
         *section("What makes it slow", *findings.told(tuning.diagnosis)),
         *section("What was tried", *_tried(tried)),
         *section("What was not tried, and why", *facts([(s.lever, s.why) for s in skipped])),
@@ -90,9 +90,9 @@ def headline(tuning: Tuning) -> str:
     if not tuning.plan.settings:
         return _nothing("Nothing", "Nothing here", tuning.levers)
     if not tuning.proof.holds:
-        return "A gate of the maths failed: do not use this plan."
+        return "A numerics gate failed: do not use this plan."
     if _is_only_applied(tuning):
-        applied = f"Nothing beside what you set ({tuning.plan})"
+        applied = f"Nothing beyond what you set ({tuning.plan})"
         return _nothing(applied, applied, tuning.levers)
     if tuning.speedup is None:
         return "The search ended before its best plan could be confirmed by fresh runs."
@@ -104,7 +104,7 @@ def headline(tuning: Tuning) -> str:
     if not seen.longer_s:
         return f"{times(seen.whole.mid_ratio)} faster over the whole training."
     over = "a pass" if seen.pass_count == 1 else f"{seen.pass_count:,} passes"
-    return f"{times(seen.whole.mid_ratio)} faster over {over} over its data."
+    return f"{times(seen.whole.mid_ratio)} faster in {over} over its data."
 
 
 def _nothing(so_far: str, at_all: str, rows: Sequence[LeverReport]) -> str:
@@ -129,7 +129,7 @@ def beneath(tuning: Tuning) -> list[str]:
     """Say what stands beneath the headline: the plan, its figure, its effect."""
     said = ended(tuning)
     if not tuning.plan.settings:
-        return [*said, f"{reasons(tuning.levers)} The reason for each stands below."]
+        return [*said, f"{reasons(tuning.levers)} The reason for each is below."]
     if _is_only_applied(tuning):
         said.append(reasons(tuning.levers))
     said.append(f"Plan: {tuning.plan}.")
@@ -155,15 +155,15 @@ def _outside(passes: Passes, baseline: Profile) -> str:
     if not passes.outside_s:
         return ""
     share = passes.outside_s / (passes.outside_s + baseline.mean_step_s)
-    return f"Evaluation and the like take {percent(share)} of the time, and are counted as they are"
+    return f"Evaluation and the like take {percent(share)} of the time, and are counted unchanged"
 
 
 def _of_whole(passes: Passes, baseline: Profile) -> str:
     """Say what the whole training gains, where the figure is of later steps."""
     outside = _outside(passes, baseline)
     if not passes.longer_s:
-        return f"That is of training steps. {outside}: {_measured(passes.whole, None)} in all."
-    given = "; --train-time says how long the training is" if passes.is_assumed else ""
+        return f"That covers steps alone. {outside}: {_measured(passes.whole, None)} in all."
+    given = "; --train-time sets the real length" if passes.is_assumed else ""
     also = f" {outside}." if outside else ""
     return (
         f"That is from the second pass over the data on. The first pass of {passes.step_count:,} "
@@ -263,7 +263,7 @@ def _use(tuning: Tuning, plan_path: Path, lines: Mapping[str, str]) -> list[Rend
         return []
     command = command_line("run", tuning.workload, plan_path=plan_path)
     parts: list[RenderableType] = [
-        prose("Run your script under the plan; it is not edited:"),
+        prose("Run your unedited script under the plan:"),
         indented(prose(continued(command, width=WIDTH - 4), "bold cyan")),
     ]
     by_hand = [(n, lines[n]) for n, _ in tuning.plan.settings if lines.get(n, "").strip()]

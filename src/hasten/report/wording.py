@@ -19,13 +19,13 @@ PLAN_NAME = "hasten.toml"
 EFFECTS = {
     Effect.EXACT: "the same bits",
     Effect.ROUNDING: "the same maths, sums in another order",
-    Effect.DISTRIBUTION: "the same law, other random draws",
+    Effect.DISTRIBUTION: "same distribution, other draws",
     Effect.PRECISION: "fewer bits in some numbers",
     Effect.LEARNING: "another algorithm",
 }
 
 ASSUMPTIONS = {
-    Assumption.DATASET_UNCHANGED: "item code has no outside effects, and what it reads is not "
+    Assumption.DATASET_UNCHANGED: "dataset code has no side effects, and what it reads is not "
     "changed by the script",
 }
 
@@ -50,10 +50,10 @@ def granted(assumed: Iterable[str]) -> list[str]:
     """Return one sentence for each assumption that the user granted.
 
     >>> granted(["dataset-unchanged"])[0][:48]
-    'Not proved but granted by --assume dataset-uncha'
+    'Assumed, not proved (--assume dataset-unchanged):'
     """
     return [
-        f"Not proved but granted by --assume {n}: {ASSUMPTIONS[Assumption(n)]}." for n in assumed
+        f"Assumed, not proved (--assume {n}): {ASSUMPTIONS[Assumption(n)]}." for n in assumed
     ]
 
 

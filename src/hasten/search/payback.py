@@ -188,5 +188,5 @@ def savings(
     if training_s is None:
         return said
     saved_s = training_s * (1 - 1 / speedup_ratio) - (payback.later_s if payback else 0.0)
-    message = f"Of {duration(training_s)} of training the plan saves about {duration(saved_s)}"
+    message = f"In {duration(training_s)} of training the plan saves about {duration(saved_s)}"
     return [*said, f"{message}; the search took {duration(spent_s)}."]

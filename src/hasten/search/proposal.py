@@ -80,10 +80,10 @@ class AcceptanceCriteria:
         """Say why a speed-up that comes `later_s` behind is not taken.
 
         >>> AcceptanceCriteria(training_s=60.0).too_late(1.5, 30.0)
-        'starts 30 s later and saves 20 s of 1m 00s of training'
+        'starts 30 s later and saves 20 s in 1m 00s of training'
         """
         saved, whole = duration(self.saved_s(ratio)), duration(self.training_s)
-        return f"starts {duration(later_s)} later and saves {saved} of {whole} of training"
+        return f"starts {duration(later_s)} later and saves {saved} in {whole} of training"
 
 
 def propose_race(

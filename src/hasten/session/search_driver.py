@@ -93,7 +93,7 @@ class SearchDriver:
         """Race until nothing is worth it, or the time is needed for what comes after."""
         history = self._journal.history
         if self._journal.resumed_count:
-            self._view.known(f"{self._journal.resumed_count} races are known from an earlier start")
+            self._view.known(f"{self._journal.resumed_count} races are known from an earlier run")
         races = _RACES_PER_CANDIDATE * len(self._candidates)
         best = self.best
         if best.settings:
@@ -201,7 +201,7 @@ class SearchDriver:
             return None
         if self.end_s < self._options.budget_s:
             self._view.known(
-                f"no gain in {duration(self._spent_s())}: the search goes on while that may pay; "
+                f"no gain in {duration(self._spent_s())}: the search goes on while worthwhile; "
                 "Ctrl-C ends it"
             )
             self.end_s = self._options.budget_s
@@ -243,7 +243,7 @@ class SearchDriver:
             return
         self._said_lost = True
         lost = self._journal.lost
-        self._say(f"The races cannot be kept on disk: {lost}. No other start knows them.")
+        self._say(f"The races cannot be kept on disk: {lost}. A rerun starts over.")
 
     def _passed_over(self, reason: search.RefusalReason) -> list[search.Proposal]:
         passed = search.refusals(
@@ -261,8 +261,8 @@ class SearchDriver:
             )
         elif self._passed_over(search.RefusalReason.WORTH):
             trained = duration(self._limits.weighed_s)
-            given = "" if self._options.training_s else ", which is assumed (--train-time says it)"
+            given = "" if self._options.training_s else " (assumed; --train-time sets it)"
             self._note(
-                "The search ended where a trial was expected to cost more than it saves of "
+                "The search ended where a trial was expected to cost more than it saves in "
                 f"{trained} of training{given}."
             )

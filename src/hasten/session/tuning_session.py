@@ -126,7 +126,7 @@ class TuningSession:
         best, second = self._driver.best, first
         message = f"first answer: {times(first.speedup.mid_ratio)} by {first.plan}"
         self._view.known(
-            f"{message}; the search goes on while that may pay; Ctrl-C keeps this answer"
+            f"{message}; the search goes on while worthwhile; Ctrl-C keeps this answer"
         )
         with suppress(KeyboardInterrupt, OutOfTime, HastenError, OSError):  # such as a full disk
             self._driver.run()

@@ -48,10 +48,10 @@ def never_trained(
     if not reached:
         return NeverTrains(
             "The command starts no Python that hasten can reach by PYTHONPATH: a script that "
-            "sets it anew (`PYTHONPATH=. python train.py`), a Python before 3.11, `python -I`, "
+            "resets it (`PYTHONPATH=. python train.py`), a Python before 3.11, `python -I`, "
             "`-E` or `-S`, or `env -i` keeps hasten out.",
             remedy="Write `PYTHONPATH=.:$PYTHONPATH` there, train with Python 3.11 or later, "
-            "and leave these options away while you tune.",
+            "and drop these options while you tune.",
             output=tail,
         )
     if process.exit is not None:
@@ -124,8 +124,8 @@ def error_of(
         return None
     if _is_out_of_room(tail):
         return ScriptFailed(
-            f"The script found no room on the disk {when}: "
-            f"what trials write lies in {folder} until they end.",
+            f"The script ran out of disk space {when}: "
+            f"what trials write is in {folder} until they end.",
             remedy="Set TMPDIR to a folder on a larger disk.",
             output=tail,
         )
@@ -134,7 +134,7 @@ def error_of(
 
 
 def _signalled(number: int, when: str) -> tuple[str, str]:
-    memory = ", perhaps out of memory" if number == signal.SIGKILL else ""
+    memory = " (out of memory?)" if number == signal.SIGKILL else ""
     return f"The script was ended by {signal.Signals(number).name}{memory} {when}.", _RUN_IT
 
 
