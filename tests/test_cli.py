@@ -398,9 +398,9 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
             ["profile", "--startup-timeout", "0ms", "train.py"],
             "--startup-timeout must be above 0: 0ms.",
         ),
-        (["report", "--edits", "--html", "p.html"], "--html would write another form."),
-        (["report", "--edits", "--json", "a", "--markdown", "-"], "--json, --markdown would"),
-        (["report", "--edits", "--trace", "a", "--html", "b"], "--html, --trace"),
+        (["report", "--edits", "--html", "p.html"], "it cannot go with --html."),
+        (["report", "--edits", "--json", "a", "--markdown", "-"], "with --json, --markdown."),
+        (["report", "--edits", "--markdown", "a", "--html", "b"], "--html, --markdown"),
         (["levers", "x"], "There is no lever called x."),
         (["findings", "x"], "There is no finding called x."),
     ],
@@ -526,7 +526,7 @@ def test_a_name_that_is_no_utf8_is_tuned_told_and_run(session, monkeypatch):
     assert json.loads(Path("r.json").read_text())["workload"]["argv"] == ["caf\\udce9.py"]
     for line in Path("e.jsonl").read_text().splitlines():
         json.loads(line)
-    assert hasten_with("profile", "--trace", "t.json", name).exit_code == 0
+    assert hasten_with("profile", "--html", "p.html", name).exit_code == 0
     assert hasten_with("run", name).exit_code == 0
     assert session.calls[-1][1].argv == (name,)
 
@@ -735,27 +735,12 @@ def test_events_on_stdout_leave_it_to_them(session, capfd):
 def test_a_report_is_written_in_other_forms(session, project):
     session.diagnosis = EXAMINED
     hasten_with("tune", "train.py")
-    done = hasten_with("report", "--trace", "t.json", "--markdown", "m.md")
+    done = hasten_with("report", "--markdown", "m.md")
     assert done.exit_code == 0, done.output
     assert "1.20x faster." in done.stdout
-    assert json.loads(Path("t.json").read_text())["traceEvents"]
     page = Path("m.md").read_text()
     assert page.startswith("## 1.20x faster.")
     assert hasten_with("report", "--markdown", "-").stdout == page
-
-
-def test_profile_writes_a_trace(session):
-    session.diagnosis = EXAMINED
-    done = hasten_with("profile", "--trace", "t.json", "train.py")
-    assert done.exit_code == 0, done.output
-    assert json.loads(Path("t.json").read_text())["traceEvents"]
-
-
-def test_a_tuning_whose_steps_were_not_kept_has_no_trace(session):
-    hasten_with("tune", "train.py")
-    done = hasten_with("report", "--trace", "t.json")
-    assert done.exit_code == 2
-    assert "There are no steps to trace" in done.stderr
 
 
 def test_doctor_prints_and_writes(session):

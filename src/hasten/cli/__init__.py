@@ -39,7 +39,6 @@ from hasten.cli.arguments import (
     Shown,
     Skip,
     Steps,
-    Trace,
     Training,
     Unprotected,
     Words,
@@ -129,7 +128,6 @@ def profile(
     *,
     json: Json = None,
     html: Html = None,
-    trace: Trace = None,
     steps: Steps = None,
     lever: LeverOption = None,
     assume: Assume = None,
@@ -145,7 +143,7 @@ def profile(
     from hasten.report import document
     from hasten.report.combined_watcher import CombinedWatcher
 
-    check_outputs(json, html, trace)
+    check_outputs(json, html)
     options = _options(
         lever=lever, assume=assume, patience=patience, steps=steps, unprotected=unprotected
     )
@@ -153,7 +151,7 @@ def profile(
     with telling(events, "profile", workload) as told:
         with view(quiet=quiet, progress=progress) as screen:
             found = session.profile(workload, options, CombinedWatcher(told, screen))
-        written = leave_profile(found, json=json, html=html, trace=trace, aside=on_stdout(events))
+        written = leave_profile(found, json=json, html=html, aside=on_stdout(events))
         told.result(document.profile_document(found), written)
 
 

@@ -146,14 +146,6 @@ EventsPath = Annotated[
         "report to stderr.",
     ),
 ]
-Trace = Annotated[
-    Path | None,
-    typer.Option(
-        "--trace",
-        metavar="PATH",
-        help="Also write the examined steps as a Chrome trace, which Perfetto opens.",
-    ),
-]
 LeverOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hasten.cli.arguments import Html, Json, Trace, say
+from hasten.cli.arguments import Html, Json, say
 from hasten.errors import HastenError, UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ def report(
     ] = False,
     json: Json = None,
     html: Html = None,
-    trace: Trace = None,
     markdown: Annotated[
         Path | None,
         typer.Option(
@@ -56,13 +55,12 @@ def report(
 ) -> None:
     """Show the report of a tuning again, or write it in another form."""
     from hasten.report import archive, document
-    from hasten.report.trace import write_trace
 
     if edits:
-        _refuse_beside_edits(json=json, html=html, trace=trace, markdown=markdown)
+        _refuse_beside_edits(json=json, html=html, markdown=markdown)
         _print_edits(*archive.recall(path, PLAN))
         return
-    check_outputs(json, html, trace, None if on_stdout(markdown) else markdown)
+    check_outputs(json, html, None if on_stdout(markdown) else markdown)
     tuning, plan_path = archive.recall(path, PLAN)
     if not on_stdout(markdown):
         print_page(_page(tuning, plan_path, full=full))
@@ -70,8 +68,6 @@ def report(
         document.write_document(json, document.tuning_document(tuning))
     if html is not None:
         _write_html(html, tuning, plan_path)
-    if trace is not None:
-        write_trace(trace, tuning.diagnosis, tuning.workload)
     if markdown is not None:
         _write_markdown(markdown, tuning, plan_path)
 
@@ -202,29 +198,21 @@ def _write_forms(tuning: Tuning, path: Path, *, json: Path | None, html: Path | 
 
 
 def leave_profile(
-    found: Profiling,
-    *,
-    json: Path | None,
-    html: Path | None,
-    trace: Path | None,
-    aside: bool = False,
+    found: Profiling, *, json: Path | None, html: Path | None, aside: bool = False
 ) -> list[Path]:
     """Write what was asked for, then print the page; return what was written."""
     from hasten.report import document, text
     from hasten.report.files import write_atomically
     from hasten.report.html import render_profile
-    from hasten.report.trace import write_trace
 
     try:
         if json is not None:
             document.write_document(json, document.profile_document(found))
         if html is not None:
             write_atomically(html, render_profile(found))
-        if trace is not None:
-            write_trace(trace, found.diagnosis, found.workload)
     finally:
         print_page(text.render_profile(found), aside=aside)
-    return [place for place in (json, html, trace) if place is not None]
+    return [place for place in (json, html) if place is not None]
 
 
 def _lines(plan: Plan) -> Mapping[str, str]:
