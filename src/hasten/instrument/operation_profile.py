@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.ledger import INDEX
 from hasten.instrument.rerun import denormal_share
+from hasten.instrument.samples import first_tensor, tensors_in
 from hasten.instrument.source_lines import OWN, line_of, own_place
 from hasten.records import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import FrameType
 
     Place = tuple[str, int]
@@ -56,17 +56,6 @@ def _place(phase: int) -> Place | None:
 def name_of(operation: Any) -> str:
     """Return the name of an operation without its library and overload."""
     return str(operation.name()).partition("::")[2].partition(".")[0]
-
-
-def tensors_in(values: Any) -> Iterator[Any]:
-    """Yield the tensors in arguments, also those in lists of them."""
-    import torch
-
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from tensors_in(value)
 
 
 def is_light(name: str, tensors: Any) -> bool:
@@ -126,7 +115,7 @@ class OperationProfile:
 
     def note(self, name: str, args: Any, result: Any, phase: int, spent_ns: int) -> None:
         """Sort one operation."""
-        tensors = tuple(tensors_in((*args, result)))
+        tensors = tuple(tensors_in((args, result)))
         kinds = {str(tensor.dtype) for tensor in tensors}
         work_ns = max(0.0, spent_ns - self._floor_ns)
         if phase in _MODEL or (self.in_model and phase in _UPDATE):
@@ -137,7 +126,7 @@ class OperationProfile:
             self._add("float64", work_ns, phase)
         self._note_products(name, args, kinds, spent_ns, phase)
         if spent_ns > _LOOKED_AT_NS:
-            found = tensors_in(result if isinstance(result, (list, tuple)) else (result,))
+            found = tensors_in(result)
             self.denormal_ratio = max(self.denormal_ratio, *map(denormal_share, found), 0.0)
 
     def note_costs(self, faults_count: int, denormal_ns: int, phase: int) -> None:
@@ -160,8 +149,8 @@ class OperationProfile:
             self.repeats[name, _line_outside_torch()] += 1
 
     def _note_update(self, name: str, args: Any, tensors: Any, phase: int, spent_ns: int) -> None:
-        lists = (arg for arg in args[:2] if isinstance(arg, (list, tuple)))
-        in_list = next(tensors_in(lists), None) is not None
+        lists = [arg for arg in args[:2] if isinstance(arg, (list, tuple))]
+        in_list = first_tensor(lists) is not None
         if not tensors or in_list or max(t.numel() for t in tensors) > SMALL_COUNT:
             if phase == _OPTIMIZER:
                 self.ns["large_update"] += spent_ns

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.operation_timing import timed_ns
+from hasten.instrument.samples import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +61,7 @@ class Rerun:
         """
         if name not in _KNOWN:
             return 0
-        large = filter(_large, _flat((*args, *kwargs.values())))
+        large = filter(_large, tensors_in((args, kwargs)))
         if not any(denormal_share(tensor) > DENORMAL_RATIO for tensor in large):
             return 0
         times = {act: [_time_on(act, operation, args, kwargs) for _ in range(_REPEAT_COUNT)]
@@ -98,18 +99,6 @@ def _mapped(value: Any, act: Callable[[Any], Any]) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_mapped(part, act) for part in value)
     return value
-
-
-def _flat(values: Any) -> list[Any]:
-    import torch
-
-    found = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += _flat(value)
-    return found
 
 
 def _large(tensor: Any) -> bool:

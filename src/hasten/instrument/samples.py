@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _DEEPEST = 4
 _TOKEN_DIMENSIONS = 2
@@ -18,19 +18,25 @@ def quietly(look: Callable[..., None], *seen: Any) -> None:
         look(*seen)
 
 
-def first_tensor(value: Any, depth: int = 0) -> Any:
-    """Return the first tensor inside nested lists, tuples and mappings, or None."""
+def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Yield the tensors inside nested lists, tuples and mappings, a few levels deep."""
     import torch
 
     if isinstance(value, torch.Tensor):
-        return value
-    if depth == _DEEPEST:
-        return None
-    for part in _parts(value):
-        found = first_tensor(part, depth + 1)
-        if found is not None:
-            return found
-    return None
+        yield value
+    elif depth < _DEEPEST:
+        for part in _parts(value):
+            yield from tensors_in(part, depth + 1)
+
+
+def first_tensor(value: Any) -> Any:
+    """Return the first tensor inside nested lists, tuples and mappings, or None."""
+    return next(tensors_in(value), None)
+
+
+def element_count(value: Any) -> int:
+    """Return the elements of all tensors inside nested lists, tuples and mappings."""
+    return sum(int(tensor.numel()) for tensor in tensors_in(value))
 
 
 def _parts(value: Any) -> Sequence[Any]:
@@ -40,17 +46,6 @@ def _parts(value: Any) -> Sequence[Any]:
     if hasattr(value, "values") and callable(value.values):
         return tuple(value.values())
     return ()
-
-
-def element_count(value: Any, depth: int = 0) -> int:
-    """Return the elements of all tensors inside nested lists, tuples and mappings."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return int(value.numel())
-    if depth == _DEEPEST:
-        return 0
-    return sum(element_count(part, depth + 1) for part in _parts(value))
 
 
 def sample_count(value: Any) -> int:

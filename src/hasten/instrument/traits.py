@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.ledger import INDEX
 from hasten.instrument.model import ModelFacts
-from hasten.instrument.samples import quietly
+from hasten.instrument.samples import quietly, tensors_in
 from hasten.instrument.setting_signs import SettingSigns
 from hasten.instrument.threads import add_threads
 from hasten.records import (
@@ -114,17 +114,6 @@ def _own_order(sampler: Any) -> bool:
     return not all(kind.__module__.startswith("torch.utils.data") for kind in kinds)
 
 
-def _count_bytes(batch: Any) -> int:
-    """Return the bytes of the tensors in a batch, as far as lists, tuples and dicts go."""
-    import torch
-
-    if isinstance(batch, torch.Tensor):
-        return batch.nbytes if batch.layout is torch.strided else 0
-    if isinstance(batch, dict):
-        return sum(map(_count_bytes, batch.values()))
-    return sum(map(_count_bytes, batch)) if isinstance(batch, (list, tuple)) else 0
-
-
 class TraitsReader:
     """An observer that notes what the script is made of, for the levers' `settings`.
 
@@ -169,6 +158,8 @@ class TraitsReader:
         quietly(self._loaded, iterator, batch)
 
     def _loaded(self, iterator: Any, batch: Any) -> None:
+        import torch
+
         self._loaded_count += id(iterator._dataset) == self._dataset
         if self.found.loader is not None:
             return
@@ -183,7 +174,8 @@ class TraitsReader:
             dataset=_name_below_views(iterator._dataset),
         )
         self.found = replace(self.found, loader=loader)  # whatever becomes of the rest
-        loader = replace(loader, batch_bytes=_count_bytes(batch))
+        tensors = [one for one in tensors_in(batch) if one.layout is torch.strided]
+        loader = replace(loader, batch_bytes=sum(one.nbytes for one in tensors))
         # A sampler of the script's own is not asked: it may count how often it is.
         if loader.is_map_style and not loader.has_own_order:
             loader = replace(loader, pass_batch_count=len(iterator._index_sampler))

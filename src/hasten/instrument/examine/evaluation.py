@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hasten.instrument.samples import tensors_in
 from hasten.instrument.source_lines import own_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from hasten.instrument.watch import Watch
 
@@ -55,7 +56,7 @@ class Evaluation:
             return call(args, kwargs)
         start_ns = time.perf_counter_ns()
         result = call(args, kwargs)
-        nodes = [tensor.grad_fn for tensor in _tensors(result) if tensor.grad_fn is not None]
+        nodes = [tensor.grad_fn for tensor in tensors_in(result) if tensor.grad_fn is not None]
         if nodes:
             seen = EvaluationPass(time.perf_counter_ns() - start_ns, own_place(sys._getframe(1)))
             self._passes.append(seen)
@@ -86,19 +87,6 @@ class Evaluation:
 
 def _use(seen: EvaluationPass, gradients: Any) -> None:
     seen.is_used = True
-
-
-def _tensors(result: Any) -> Iterator[Any]:
-    """Yield the tensors of an output, as far as lists, tuples and dicts go."""
-    import torch
-
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, (list, tuple)):
-        for part in result:
-            yield from _tensors(part)
-    elif isinstance(result, dict):
-        yield from _tensors(list(result.values()))
 
 
 EXAMINER = Evaluation
