@@ -121,14 +121,13 @@ def finding_index() -> str:
     rows = []
     for name, symptom in discover().items():
         levers = ", ".join(f"[`{one}`](../levers/{one}.md)" for one in levers_of(name))
-        where = "an accelerator, or ranks" if symptom.accelerator else ""
-        rows.append((f"[{name}]({name}.md)", symptom.title, levers, where))
+        rows.append((f"[{name}]({name}.md)", symptom.title, levers))
     return "\n\n".join(
         [
             "# Findings",
             "What `hasten profile` and `hasten tune` can find. Each is reported only where its "
             "cost was measured; `hasten findings NAME` shows its page on the terminal.",
-            table(("finding", "what you notice", "levers", "needs"), rows),
+            table(("finding", "what you notice", "levers"), rows),
         ]
     )
 

@@ -49,7 +49,7 @@ def interval(ratio: Interval) -> str:
 def granted(assumed: Iterable[str]) -> list[str]:
     """Return one sentence for each assumption that the user granted.
 
-    >>> granted(["dataset-unchanged"])[0][:48]
+    >>> granted(["dataset-unchanged"])[0][:49]
     'Assumed, not proved (--assume dataset-unchanged):'
     """
     return [

@@ -101,17 +101,20 @@ class Prover:
         repeats = self._runs.repeats or gates.repeatable(first, second)
         varies = first.batches != second.batches
         redraws = varies or (Effect.DISTRIBUTION in asked and candidate.batches != first.batches)
-        shown = gates.shown_by_all(first, candidate, repeats, redraws=redraws, again=second)
+        repeats, structure, *others = gates.shown_by_all(
+            first, candidate, repeats, redraws=redraws, again=second
+        )
+        shown = [repeats, structure, *others]
         if candidate.equals(first):
-            shown.append(gates.same_bits(first, candidate))
-            return gates.prove(Effect.EXACT, shown)
+            return gates.prove(Effect.EXACT, [*shown, gates.same_bits(first, candidate)])
         if declared is Effect.EXACT and repeats.passed:
             return gates.prove(declared, [*shown, gates.same_bits(first, candidate)])
-        if shown[-1].passed is False:
-            shown[-1] = self._structure(first, second, candidate, redraws=redraws)
+        if structure.passed is False:
+            structure = self._structure(first, second, candidate, redraws=redraws)
+            shown = [repeats, structure, *others]
         if redraws and not (varies and distribution.same_law(first, second).passed is False):
             shown.append(distribution.same_law(first, candidate))
-        if shown[1].passed is False:  # what follows compares step by step
+        if structure.passed is False:  # what follows compares step by step
             return gates.prove(declared, shown)
         if Effect.PRECISION in asked:
             shown += self._precision(plan, first, candidate)
