@@ -115,7 +115,7 @@ def test_what_is_saved_is_weighed_against_the_start_and_the_search() -> None:
     assert savings(None, 2.0, None, 9.0) == []
     assert savings(payback(), 2.0, None, 9.0) == [payback().message]
     (weighed,) = savings(None, 1.25, 500.0, 9.0)
-    assert "Of 8m 20s of training the plan saves about 1m 40s; the search took 9" in weighed
+    assert "In 8m 20s of training the plan saves about 1m 40s; the search took 9" in weighed
     *_, weighed = savings(payback(), 1.25, 500.0, 9.0)
     assert "saves about 1m 10s" in weighed
 

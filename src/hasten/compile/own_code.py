@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 import sysconfig
 from dis import get_instructions
@@ -17,6 +18,7 @@ _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARIES = tuple(
     sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
+_PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 
 
@@ -67,4 +69,4 @@ def _is_own(path: str) -> bool:
     if path.startswith("<") and not path.startswith("<ipython"):
         return False
     full = os.path.abspath(path)
-    return "site-packages" not in full and not full.startswith((*_LIBRARIES, _OWN))
+    return not _PACKAGES.search(full) and not full.startswith((*_LIBRARIES, _OWN))

@@ -55,6 +55,7 @@ class Twins:
         self._roots: Any = WeakIdKeyDictionary()  # modules may be equal
         self._plain = plain_surroundings()
         self._kept_donation: bool | None = None
+        self._own_hooks_count = 0
 
     def attach(self) -> Callable[[], None]:
         """Begin to answer; the result ends it, and forgets all that was compiled."""
@@ -97,8 +98,18 @@ class Twins:
         elif graph is not None and not root.given_up:
             result = root.run(name, graph, asked)
         else:
-            return root.outputs.follow(kind, self._plainly(root, call, args, kwargs), plain=True)
-        return root.outputs.follow(kind, result, plain=False)
+            plain = self._plainly(root, call, args, kwargs)
+            return self._follow(root, kind, plain, plain=True)
+        return self._follow(root, kind, result, plain=False)
+
+    def _follow(self, root: Root, kind: Any, result: Any, *, plain: bool) -> Any:
+        """Follow the outputs of a call, and count the hooks that this takes."""
+        from torch.utils.hooks import RemovableHandle
+
+        before = RemovableHandle.next_id
+        result = root.outputs.follow(kind, result, plain=plain)
+        self._own_hooks_count += RemovableHandle.next_id - before
+        return result
 
     def _plainly(self, root: Root, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
         """Make a call by plain torch, and see whether it draws from other generators."""
@@ -119,11 +130,12 @@ class Twins:
         return None
 
     def _look(self, root: Root, module: Any) -> None:
-        """Look at the module, and again whenever a hook was registered somewhere."""
+        """Look at the module, and again whenever a hook was registered that is not ours."""
         from torch.utils.hooks import RemovableHandle
 
-        if root.hook_serial != RemovableHandle.next_id and not uninitialized(module):
-            root.hook_serial = RemovableHandle.next_id
+        serial = RemovableHandle.next_id - self._own_hooks_count
+        if root.hook_serial != serial and not uninitialized(module):
+            root.hook_serial = serial
             where = other_draws(module)
             drawn = f"{_OTHER_DRAWS}: {where}" if where else ""
             root.why_plain = root.why_plain or unfit(module) or drawn

@@ -48,7 +48,19 @@ class Case:
         Returns:
             The ratio of the sums with its 95% interval; None on fewer than two steps.
         """
-        walls = [step.wall_s for step in self.steps][: len(seconds)]
+        return self._share([step.wall_s for step in self.steps], seconds)
+
+    def share_of_all(self, seconds: Sequence[float]) -> Interval | None:
+        """Return the share of all the time between two step ends, as `share` that of the steps.
+
+        Args:
+            seconds: of each examined step, with what passed in evaluations and checkpoints.
+        """
+        walls = [sum(step.phase_ns.values()) * 1e-9 for step in self.steps]
+        return self._share(walls, seconds)
+
+    def _share(self, walls: Sequence[float], seconds: Sequence[float]) -> Interval | None:
+        walls = walls[: len(seconds)]
         if len(walls) < 2 or not sum(walls):
             return None
         return ratio_of(seconds[: len(walls)], walls)

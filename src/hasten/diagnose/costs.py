@@ -30,7 +30,7 @@ def quiet_s(case: Case, *phases: Phase) -> float:
         return sum(case.profile.phase_s.get(phase, 0.0) for phase in phases)
     waits_s = case.found.get("processors.waits_s", ())
     steps = [case.steps[i] for i in quiet]
-    wall_s = sum(step.wall_s for step in steps)
+    wall_s = sum(sum(step.phase_ns.values()) for step in steps) * 1e-9  # as it is waited in
     waited_s = sum(waits_s[i] for i in quiet if i < len(waits_s))
     calm_ratio = max(_LEAST_CALM_RATIO, 1 - waited_s / wall_s) if wall_s else 1.0
     spent_ns = fmean(sum(step.phase_ns.get(p, 0) for p in phases) for step in steps)

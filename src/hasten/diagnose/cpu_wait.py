@@ -68,7 +68,7 @@ def quota_share(case: Case) -> Interval | None:
     waits, held = (case.found.get(f"processors.{key}", ()) for key in ("waits_s", "throttled_s"))
     if not waits or not held:
         return None
-    return case.share([min(pair) for pair in zip(waits, held, strict=False)])
+    return case.share_of_all([min(pair) for pair in zip(waits, held, strict=False)])
 
 
 def wait_share(case: Case, part_ratio: float = 1.0) -> Interval | None:
@@ -83,7 +83,7 @@ def wait_share(case: Case, part_ratio: float = 1.0) -> Interval | None:
         return None
     held = case.found.get("processors.throttled_s") or [0.0] * len(waits)
     pairs = zip(waits, held, strict=False)
-    return case.share([part_ratio * max(0.0, wait - by_quota) for wait, by_quota in pairs])
+    return case.share_of_all([part_ratio * max(0.0, wait - by_quota) for wait, by_quota in pairs])
 
 
 def blamed_share(case: Case, rival: str) -> Interval | None:

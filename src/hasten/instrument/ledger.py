@@ -14,7 +14,7 @@ PHASES = tuple(Phase)
 INDEX = {phase: index for index, phase in enumerate(PHASES)}
 _OTHER = INDEX[Phase.OTHER]
 _LOSS = INDEX[Phase.LOSS]
-_EVALUATION = INDEX[Phase.EVALUATION]
+_EVALUATION, _CHECKPOINT = INDEX[Phase.EVALUATION], INDEX[Phase.CHECKPOINT]
 
 
 class Ledger:
@@ -60,8 +60,13 @@ class Ledger:
                 self._waiting[index] = 0
 
     def commit_as_evaluation(self) -> None:
-        """Settle what was waiting as evaluation: it served a call without gradients."""
-        self._settled[_EVALUATION] += sum(self._waiting)
+        """Settle what was waiting as evaluation: it served a call without gradients.
+
+        A checkpoint that was written before it is one all the same.
+        """
+        saved_ns = self._waiting[_CHECKPOINT]
+        self._settled[_CHECKPOINT] += saved_ns
+        self._settled[_EVALUATION] += sum(self._waiting) - saved_ns
         self._waiting = [0] * len(PHASES)
 
     def commit_as_loss(self) -> None:

@@ -85,14 +85,15 @@ class ModelFacts:
         from torch import nn
 
         attention = self.found.attention
-        configs: list[Any] = [getattr(part, "config", None) for part in parts]
-        told = [config for config in configs if hasattr(config, "_attn_implementation")]
-        names = [str(config._attn_implementation) for config in told]
+        seen: list[Any] = [(part, getattr(part, "config", None)) for part in parts]
+        told = [(part, one) for part, one in seen if hasattr(one, "_attn_implementation")]
+        names = [str(config._attn_implementation) for _, config in told]
         if "eager" in names:
             asked = kwargs.get("output_attentions") or any(
-                getattr(config, "output_attentions", False) for config in told
+                getattr(config, "output_attentions", False) for _, config in told
             )
-            attention = "weights" if asked else "eager"
+            able = any(getattr(part, "_supports_sdpa", False) for part, _ in told)
+            attention = "weights" if asked else "eager" if able else "eager alone"
         elif names:
             attention = attention or names[0]
         elif any(isinstance(part, nn.MultiheadAttention) for part in parts):

@@ -36,6 +36,7 @@ class PhaseTracker:
 
         self.samples = SampleCounter()
         self.evaluating = self.after_forward = False
+        self._is_passive = False
         self._ledger = ledger
         self._observers = observers
         self._asks_for_gradients: Callable[[], bool] = torch.is_grad_enabled
@@ -74,7 +75,14 @@ class PhaseTracker:
             self.samples.evaluated()
         elif phase_index == _FORWARD:
             self.evaluating = False
-            if not self.after_forward:
+            # A teacher is followed by its student; a copy that averages weights and is validated,
+            # or a model that is evaluated before it was trained, by the next batch.
+            passive = not self._asks_for_gradients() and not module.training
+            if not passive:
+                self._is_passive = False
+            elif not self.after_forward:
+                self._is_passive = True
+            if not self.after_forward and not passive:
                 ledger.commit()
             quietly(self.samples.called, id(module), args, kwargs)
             for observer in self._observers:
@@ -97,7 +105,7 @@ class PhaseTracker:
             ledger.commit_as_loss()
         else:
             ledger.commit()
-        self.after_forward = False
+        self.after_forward = self._is_passive = False
         self.samples.trained()
         for observer in self._observers:
             observer.backward(tensors)
@@ -110,9 +118,11 @@ class PhaseTracker:
         """
         self.after_forward = False
         self._ledger.enter(_DATA)
-        if self.evaluating:  # metrics of the batch before
+        if self.evaluating or self._is_passive:  # metrics of the batch before
             self._ledger.commit_as_evaluation()
-            self.evaluating = False
+            if self._is_passive:
+                self.samples.evaluated()
+            self.evaluating = self._is_passive = False
         if not nested:
             for observer in self._observers:
                 observer.loading()
@@ -128,6 +138,7 @@ class PhaseTracker:
         self._ledger.loop_begins()
         self._ledger.enter(_OPTIMIZER)
         self._ledger.commit()
+        self._is_passive = False
 
     def optimizer_stepped(self) -> None:
         """Note that no loss follows any more."""

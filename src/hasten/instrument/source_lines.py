@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
 from functools import cache
@@ -16,6 +17,7 @@ OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARIES = tuple(
     sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
+_PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 
 
 @cache
@@ -24,7 +26,7 @@ def is_own_file(path: str) -> bool:
     if path.startswith("<"):
         return False
     full = os.path.abspath(path)
-    return "site-packages" not in full and not full.startswith((*_LIBRARIES, OWN))
+    return not _PACKAGES.search(full) and not full.startswith((*_LIBRARIES, OWN))
 
 
 def line_of(frame: FrameType) -> int:

@@ -32,7 +32,7 @@ from hasten.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from hasten.instrument.fetches import FetchClock
 
@@ -108,6 +108,14 @@ def _name_below_views(dataset: Any) -> str:
     return type(dataset).__name__
 
 
+def _is_foreach(group: Mapping[str, Any]) -> bool:
+    """Return whether an optimizer takes all tensors at once; on a GPU torch does by default."""
+    asked = group.get("foreach")
+    if asked is not None or group.get("fused") or group.get("differentiable"):
+        return bool(asked)
+    return all(parameter.device.type in ("cuda", "xpu") for parameter in group["params"])
+
+
 def _own_order(sampler: Any) -> bool:
     """Return whether the order of samples comes from a class of the script's own."""
     kinds = {type(sampler), type(getattr(sampler, "sampler", sampler))}
@@ -131,6 +139,7 @@ class TraitsReader:
         self._fetches = fetches
         self._dataset = 0
         self._batch_count = self._step_count = self._loaded_count = 0
+        self._trains = False
         self._draws = DrawWatch()
         self._updates = UpdateWatch()
         self._model = ModelFacts()
@@ -160,9 +169,11 @@ class TraitsReader:
     def _loaded(self, iterator: Any, batch: Any) -> None:
         import torch
 
-        self._loaded_count += id(iterator._dataset) == self._dataset
-        if self.found.loader is not None:
+        is_known = self.found.loader is not None and id(iterator._dataset) == self._dataset
+        if self._trains or is_known:
+            self._loaded_count += is_known
             return
+        # Until something was trained it may be that of an evaluation at the start.
         self._dataset, self._loaded_count = id(iterator._dataset), 1
         # A loader without workers has no such number; None stands for torch's own, 2.
         self._prefetch_count = int(getattr(iterator, "_prefetch_factor", None) or 2)
@@ -182,7 +193,8 @@ class TraitsReader:
         self.found = replace(self.found, loader=loader)
 
     def backward(self, tensors: Any) -> None:
-        """Note which debug modes are on."""
+        """Note which debug modes are on, and that the loader seen last feeds a training."""
+        self._trains = self._trains or self.found.loader is not None
         quietly(self._signs.backward)
 
     def steps(self, optimizer: Any) -> None:
@@ -199,7 +211,7 @@ class TraitsReader:
         seen = replace(
             seen,
             is_fused=bool(group.get("fused")),
-            is_foreach=bool(group.get("foreach")),
+            is_foreach=_is_foreach(group),
             tensor_count=len(group["params"]),
         )
         self.found = replace(self.found, optimizer=seen)

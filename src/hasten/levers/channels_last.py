@@ -51,6 +51,17 @@ def why_not(context: ScriptContext) -> str:
     return "the model has no 2-D or 3-D convolution"
 
 
+def _takes_fast_path(module: Any) -> bool:
+    """Return whether torch's fast path of attention may be taken: under a mode it never is.
+
+    In evaluation that path leaves zeros where the input is padded.
+    """
+    from torch import nn
+
+    kinds = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+    return any(not part.training and isinstance(part, kinds) for part in module.modules())
+
+
 def _unfit(module: Any) -> str | None:
     """Say why a root stays as it is, empty where nothing need be said; None for one that fits."""
     import torch
@@ -109,6 +120,8 @@ class _Roots:
             self._left[module] = _unfit(module)
         self._look_for_scripts()
         if self._left[module] is not None or self._stopped or not self._plain():
+            return call(args, kwargs)
+        if _takes_fast_path(module):
             return call(args, kwargs)
         self._running = activations = Activations()
         try:

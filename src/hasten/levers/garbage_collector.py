@@ -128,6 +128,7 @@ class _Tuned:
             return look(*args, **kwargs)
         finally:
             if frozen_count:
+                gc.collect()  # what is garbage now would stay for ever
                 gc.freeze()
                 self._frozen_count = gc.get_freeze_count()
 

@@ -9,6 +9,7 @@ Source: https://man7.org/linux/man-pages/man3/mallopt.3.html
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -20,20 +21,33 @@ if TYPE_CHECKING:
 
     from hasten.lever import ScriptContext, Training
 
+_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MMAP_BYTES, _LEAST_MMAP_BYTES, _TRIM_BYTES = 1 << 30, 32 << 20, (1 << 31) - 1
 
 
 def settings(context: ScriptContext) -> tuple[bool, ...]:
     """Return the one setting there is, where steps fault enough pages in."""
-    return (True,) if sys.platform == "linux" and not context.few_faults() else ()
+    return () if why_not(context) else (True,)
 
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if sys.platform != "linux":
         return "it is a setting of glibc on Linux"
+    if "malloc" in context.traits.preloaded:
+        return "another allocator is loaded"
+    if own := _set_by_the_user():
+        return f"{own} is set already"
     return context.few_faults()
+
+
+def _set_by_the_user() -> str:
+    """Return the variable by which the user has set a threshold; empty for none."""
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if "mmap_threshold" in tunables or "trim_threshold" in tunables:
+        return "GLIBC_TUNABLES"
+    return next((name for name in _VARIABLES if os.environ.get(name)), "")
 
 
 def _raise_thresholds(libc: Any) -> None:
@@ -51,7 +65,7 @@ def apply(training: Training, setting: bool) -> Callable[[], None]:
     import ctypes
 
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
+    if hasattr(libc, "mallopt") and not _set_by_the_user():
         _raise_thresholds(libc)
     return lambda: None
 

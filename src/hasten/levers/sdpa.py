@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hasten.compile.own_code import mention
 from hasten.lever import Lever, undo_all
 from hasten.records import Effect, Phase, Scope
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
     from hasten.lever import ScriptContext, Training
 
+_WEIGHTS = ("attentions", "output_attentions")
 _WHY_NOT = {
+    "eager alone": "the model has no other attention than its eager one",
     "weights": "the script asks for the attention weights, which the fused kernel never has",
     "sdpa": "the model uses scaled_dot_product_attention already",
     "MultiheadAttention": "nn.MultiheadAttention takes the fused kernel by itself where "
@@ -48,6 +51,8 @@ def _exchangeable(part: Any) -> bool:
     if getattr(config, "_attn_implementation", None) != "eager":
         return False
     if getattr(config, "output_attentions", False) or not getattr(part, "_supports_sdpa", False):
+        return False
+    if getattr(config, "attn_logit_softcapping", None):  # the fused kernel has no such cap
         return False
     able = getattr(part, "_can_set_attn_implementation", lambda: True)
     return hasattr(part, "set_attn_implementation") and bool(able())
@@ -80,12 +85,16 @@ def _say(config: Any, said: dict[str, Any]) -> None:
 class _Exchanges:
     """Configurations that were changed: what each said by itself, and what it says now."""
 
-    def __init__(self) -> None:
+    def __init__(self, training: Training) -> None:
+        self._training = training
         self._said: dict[int, tuple[Any, dict[str, Any], dict[str, Any]]] = {}
 
     def exchange(self, module: Any) -> None:
         """Go over to the fused kernel in all models inside a root module, or in none of them."""
         models = [part for part in module.modules() if _exchangeable(part)]
+        if models and (where := mention(_WEIGHTS)):
+            self._training.excuse(RuntimeError(f"attention stays eager: {where}"))
+            return
         own = [(config, _attention(config)) for config in _configs(module) if models]
         try:
             for model in models:
@@ -123,7 +132,7 @@ class _Exchanges:
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Exchange the attention of every root module."""
-    exchanges = _Exchanges()
+    exchanges = _Exchanges(training)
     undos = [
         training.on_root(exchanges.exchange),
         training.on_call(exchanges.call),

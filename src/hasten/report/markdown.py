@@ -77,7 +77,11 @@ def code(source: str) -> str:
 def _answer(tuning: Tuning) -> list[str]:
     said = [f"`{_flat(command_line('tune', tuning.workload))}`"]
     if tuning.speedup is not None:
-        said.append(f"Measured in fresh launches: **{interval(tuning.speedup)}**, 95% interval.")
+        of = "" if tuning.passes is None else " of training steps"
+        if tuning.passes is not None and tuning.passes.longer_s:
+            of = " of training steps from the second pass on"
+        measured = interval(tuning.speedup)
+        said.append(f"Measured in fresh launches: **{measured}**{of}, 95% interval.")
     if tuning.plan.settings:
         said.append(f"Effect: {tuning.proof.effect} ({EFFECTS[tuning.proof.effect]}).")
     said += granted(tuning.assumed)

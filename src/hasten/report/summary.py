@@ -115,7 +115,7 @@ def _beneath(tuning: Tuning) -> list[str]:
     rows = text.ended(tuning)
     if tuning.speedup is not None:
         ends = f"{times(tuning.speedup.low_ratio)} to {times(tuning.speedup.high_ratio)}"
-        figure = f"In fresh runs, 95% interval {ends}."
+        figure = f"Training steps in fresh runs, 95% interval {ends}."
         if tuning.passes is not None and tuning.passes.longer_s:
             first, later = tuning.passes.first_ratio, tuning.speedup
             figure = f"The first pass {times(first)}, later ones {interval(later)} in fresh runs."

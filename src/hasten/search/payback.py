@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -171,8 +171,24 @@ def unpaid(passes: Passes | None) -> str:
     return f"the first pass over the data takes {longer} longer, and {over} too few to repay that"
 
 
+def of_all(payback: Payback | None, passes: Passes | None) -> Payback | None:
+    """Return a payback by the gain of the whole training, which has the first pass in it."""
+    if payback is None or passes is None or not passes.whole.is_gain:
+        return payback
+    counted_s = payback.first_pass_s if passes.longer_s else 0.0
+    return replace(
+        payback, speedup_ratio=passes.whole.mid_ratio, first_pass_s=0.0,
+        later_s=max(0.0, payback.later_s - counted_s),
+    )  # fmt: skip
+
+
 def too_late(payback: Payback | None, training_s: float | None) -> str:
-    """Say that a plan's start costs more than its steps save; empty where it does not."""
+    """Say that a plan's start costs more than its steps save; empty where it does not.
+
+    Args:
+        payback: by the gain of the whole training.
+        training_s: seconds of the training as it is; None where nobody said.
+    """
     if payback is None or training_s is None or payback.is_repaid(training_s):
         return ""
     return AcceptanceCriteria(training_s=training_s).too_late(
@@ -181,12 +197,26 @@ def too_late(payback: Payback | None, training_s: float | None) -> str:
 
 
 def savings(
-    payback: Payback | None, speedup_ratio: float, training_s: float | None, spent_s: float
+    payback: Payback | None,
+    speedup_ratio: float,
+    training_s: float | None,
+    spent_s: float,
+    *,
+    passes: Passes | None = None,
 ) -> list[str]:
-    """Weigh the gain of a plan against its start and the search, in sentences."""
+    """Weigh the gain of a plan against its start and the search, in sentences.
+
+    Args:
+        payback: by the gain of later steps.
+        speedup_ratio: of the whole training.
+        training_s: its seconds as it is; None where nobody said.
+        spent_s: seconds of the search.
+        passes: the gain of the whole training, where it is another than that of its steps.
+    """
     said = [payback.message] if payback is not None else []
     if training_s is None:
         return said
-    saved_s = training_s * (1 - 1 / speedup_ratio) - (payback.later_s if payback else 0.0)
+    start = of_all(payback, passes)
+    saved_s = training_s * (1 - 1 / speedup_ratio) - (start.later_s if start else 0.0)
     message = f"In {duration(training_s)} of training the plan saves about {duration(saved_s)}"
     return [*said, f"{message}; the search took {duration(spent_s)}."]

@@ -219,13 +219,13 @@ class Races:
     def _noise_between(self, own: Plan, other: Plan) -> Noise:
         """Return the noise of pairs as two plans are raced.
 
-        The A/A run lets two children take the same steps in turns. Inside one child every turn has
-        steps of its own, mostly a single one; how these differ was seen as the script was watched.
+        The A/A run lets two children take the same steps in turns. Under two plans they have other
+        steps, and inside one child every turn has its own; how steps differ was seen as the script
+        was watched.
         """
         assert self.noise is not None  # noqa: S101  # measured before the search
         noise = replace(self.noise, pair_s=max(1e-3, self._runner.pace.pair_s(own, other)))
-        shape = self._runner.pace.shape(own, other)
-        pairs = [] if shape.relay else self._neighbours(shape.block_count)
+        pairs = self._neighbours(self._runner.pace.shape(own, other).block_count)
         if not pairs:
             return noise
         return replace(noise, sd_ratio=max(noise.sd_ratio, compare.spread(pairs)))
@@ -253,14 +253,18 @@ class Races:
         for left_count in range(CONFIRM_ROUNDS, 0, -1):
             left_s = (until_s - self._clock()) / left_count - launches_s
             seconds = max(CONFIRM_LEAST_S, min(left_s, _CONFIRM_MOST_S / CONFIRM_ROUNDS))
-            rounds.append(self._confirm_once(plan, seconds))
+            rounds.append(self._confirm_once(plan, seconds, plan_first=len(rounds) % 2 == 1))
         return compare.span(rounds)
 
-    def _confirm_once(self, plan: Plan, seconds: float) -> compare.Confirmation:
+    def _confirm_once(
+        self, plan: Plan, seconds: float, *, plan_first: bool
+    ) -> compare.Confirmation:
+        """Race both on fresh launches; who is launched first changes from round to round."""
         assert self.noise is not None  # noqa: S101
         self._runner.children.clear()
         own, other = self._options.applied, self._options.with_applied(plan)
-        self._runner.prepare(own, other, apart=True)
+        launched = (other, own) if plan_first else (own, other)
+        self._runner.prepare(*launched, apart=True)
         measure = partial(self._runner.pairs, own, other, apart=True)
         pair_s, started_s = self._runner.pace.pair_s(own, other, apart=True), self._clock()
         if (CONFIRM_TRIAL_COUNT + CONFIRM_LEAST_COUNT) * pair_s <= seconds:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hasten.errors import TRIAL_FAILURES, OutOfTime, Unprovable
 from hasten.records import Effect, Outcome, Plan, Proof, Reason, Verdict
-from hasten.search.payback import blamed, passes_of, payback_of, savings, too_late, unpaid
+from hasten.search.payback import blamed, of_all, passes_of, payback_of, savings, too_late, unpaid
 from hasten.session.decisions import Lost
 from hasten.session.observe import observe, retimed
 from hasten.session.recordings import open_prover
@@ -118,12 +118,13 @@ class Settlement:
             seen = self._confirm(plan, end_s)
             if not isinstance(seen, Lost):
                 payback, passes = self._payback(plan, seen.speedup), self._passes(plan, seen)
-                lost = self._unpaid(payback, passes)
+                lost = self._unpaid(of_all(payback, passes), passes)
                 if lost is None:
                     whole = passes.whole if passes else seen.speedup
                     self._decisions.notes += savings(
-                        payback, whole.mid_ratio, self._options.training_s, spent_s()
-                    )
+                        payback, whole.mid_ratio, self._options.training_s, spent_s(),
+                        passes=passes,
+                    )  # fmt: skip
                     return self._confirmed(plan, proof, seen, passes)
                 seen = lost
             rest = self._rest(plan, seen)
@@ -232,7 +233,7 @@ class Settlement:
         self._view.stage("confirmation", f"fresh launches: the script against {plan}")
         notes = self._decisions.notes
         try:
-            seen = self._races.confirm(plan, until_s=end_s - self._costs(plan).observe_s)
+            seen = self._race_afresh(plan, end_s)
         except TRIAL_FAILURES as failure:
             self._runner.children.clear()
             notes.append(f"On fresh launches {plan} was not raced: {failure.last_words}")
@@ -251,12 +252,22 @@ class Settlement:
             return Lost(Reason.STALLS, why)
         return seen
 
+    def _race_afresh(self, plan: Plan, end_s: float) -> compare.Confirmation:
+        """Confirm until an answer is due; what was too short for that may take all the budget."""
+        look_s = self._costs(plan).observe_s
+        try:
+            return self._races.confirm(plan, until_s=end_s - look_s)
+        except OutOfTime:
+            if self._deadline.left_s < self._costs(plan).confirm_s + look_s:
+                raise
+        return self._races.confirm(plan, until_s=self._deadline.end_s - look_s)
+
     def _unpaid(self, payback: Payback | None, passes: Passes | None) -> Lost | None:
         """Return why what is faster is not worth its start or its first pass; None if it is."""
-        if why := too_late(payback, self._options.training_s):
-            return Lost(Reason.STARTS_LATE, why)
         if why := unpaid(passes):
             return Lost(Reason.FIRST_PASS, why)
+        if why := too_late(payback, self._options.training_s):
+            return Lost(Reason.STARTS_LATE, why)
         return None
 
     def _rest(self, plan: Plan, lost: Lost) -> Plan:

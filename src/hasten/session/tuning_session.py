@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from hasten.trials.runner import TrialRunner
 
 
+def _gain(found: Tuning) -> float:
+    """Return the speed-up of the whole training that was confirmed; 1 for none."""
+    seen = found.passes.whole if found.passes else found.speedup
+    return seen.mid_ratio if seen else 1.0
+
+
 class TuningSession:
     """The time and the parts of one tuning; `tune` runs it once."""
 
@@ -131,8 +137,9 @@ class TuningSession:
         with suppress(KeyboardInterrupt, OutOfTime, HastenError, OSError):  # such as a full disk
             self._driver.run()
             if self._driver.best != best:
+                self._decisions.notes[:] = self._watched.notes  # the others are of the first one
                 second = self._answer()
-        if second.speedup and second.speedup.mid_ratio > first.speedup.mid_ratio:
+        if _gain(second) > _gain(first):
             return second
         return replace(first, cost=self._cost, races=self._driver.history)
 

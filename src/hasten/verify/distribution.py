@@ -25,7 +25,8 @@ _LEAST_BATCHES_COUNT, _MANY_BATCHES_COUNT = 8, 16
 # Limits that chance passes about once in ten thousand proofs.
 _MANY_LIMIT, _FEW_LIMIT = 6.0, 12.0
 _SHIFT_LIMIT = 4.5
-_SPREAD_LOW, _SPREAD_HIGH = 0.3, 3.5
+_SPREAD_LIMIT = 3.5
+_LEAST_STEPS_COUNT = 8
 
 
 def same_law(baseline: RecordedRun, candidate: RecordedRun) -> Gate:
@@ -106,18 +107,36 @@ def within_draws(
     )
     seen = []
     for word, read in kinds:
-        shift, spread, resolution = _against(read(candidate), np.stack([read(e) for e in own]))
+        theirs = np.stack([read(e) for e in own])
+        shift, spread, resolution = _against(read(candidate), theirs)
         if shift > _SHIFT_LIMIT:
             message = f"the {word} lie {shift:.1f} standard errors from those under other seeds"
             return Gate(
                 name=name, passed=False, message=message, distance_ratio=shift / _SHIFT_LIMIT
             )
-        if not _SPREAD_LOW <= spread <= _SPREAD_HIGH:
+        low, high = _spread_limits(*theirs.shape)
+        if not low <= spread <= high:
             message = f"the {word} spread {spread:.2g} times as far as under other seeds"
             return Gate(name=name, passed=False, message=message)
         seen.append(f"{word} {shift:.1f} standard errors (of {resolution:.2g} of their size)")
-    message = f"other draws of the same law: {', '.join(seen)} from those under other seeds"
+    message = f"draws from one distribution: {', '.join(seen)} from those under other seeds"
+    if len(_lengths(candidate)) < _LEAST_STEPS_COUNT:
+        message = f"{message}; too few steps to see a dropout that is missing"
+        return Gate(name=name, passed=None, message=message)
     return Gate(name=name, passed=True, message=message)
+
+
+def _spread_limits(runs_count: int, steps_count: int) -> tuple[float, float]:
+    """Return between what chance lets a ratio of variances lie, by Fisher's z.
+
+    The log of F with d1 and d2 degrees of freedom has a variance of about 2 / d1 + 2 / d2.
+
+    >>> [round(limit, 2) for limit in _spread_limits(3, 24)]
+    [0.29, 3.45]
+    """
+    variance = 2.0 / steps_count + 2.0 / (steps_count * (runs_count - 1))
+    width = _SPREAD_LIMIT * float(variance) ** 0.5
+    return float(np.exp(-width)), float(np.exp(width))
 
 
 def _losses(evidence: RecordedRun) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def _gc_pauses(case: Case) -> Finding | None:
     """Find Python's garbage collections, by the time that they took."""
-    share = case.share(case.found.get("pauses.collections_s", ()))
+    share = case.share_of_all(case.found.get("pauses.collections_s", ()))
     if not is_worth_telling(share):
         return None
     return Finding(

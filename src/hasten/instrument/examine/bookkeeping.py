@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 import sys
 import time
 from contextlib import suppress
@@ -50,12 +51,14 @@ class Bookkeeping:
         self._now_ns = {"reporting": 0, "traceback": 0}
         self._found_s: dict[str, list[float]] = {"reporting": [], "traceback": []}
         self._call_count = 0
+        self._torch = OWN
         self._places_ns: dict[Place, int] = {}
 
     def begin(self) -> None:
         """Stand in the way of what reports."""
         import torch
 
+        self._torch = os.path.dirname(torch.__file__) + os.sep  # as a GradScaler's `.item()`
         self._stand_in(builtins, "print", "reporting")
         for stream in {id(s): s for s in (sys.stdout, sys.stderr)}.values():
             self._stand_in(stream, "write", "reporting")
@@ -96,11 +99,12 @@ class Bookkeeping:
             self._undos.append(lambda: _put_back(owner, name, stand_in, original if own else None))
 
     def _is_silent(self, kind: str) -> bool:
-        """Return whether a call is no report: of an optimizer, of a loader, of our own."""
+        """Return whether a call is no report: of an optimizer, of a loader, of torch, of our own."""
         if kind != "reporting":
             return False
-        own = sys._getframe(2).f_code.co_filename.startswith(OWN)
-        return own or self._watch.ledger.current in _SILENT
+        caller = sys._getframe(2).f_code.co_filename
+        silent = self._watch.tracker.evaluating or self._watch.ledger.current in _SILENT
+        return silent or caller.startswith((OWN, self._torch))
 
     def _note(self, kind: str, spent_ns: int) -> None:
         self._now_ns[kind] += spent_ns

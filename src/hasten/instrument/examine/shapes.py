@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hasten.instrument.watch import Watch
 
 _LEAST_LENGTH, _LEAST_ROWS = 8, 2
+_AMONG_RATIO = 1.05
 _NESTED = ("nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged", "narrow")
 
 
@@ -108,6 +109,9 @@ def _tail(tokens: Any) -> Any:
         return run & False
     value = last[longer].mode(0).values
     run &= last == value
+    # A value that also stands among the others is a category, no padding.
+    if int((tokens == value).sum()) > _AMONG_RATIO * int(run.sum()):
+        return run & False
     return run
 
 

@@ -128,7 +128,8 @@ def tiles(tuning: Tuning) -> list[Tile]:
     if tuning.speedup is not None and tuning.plan.settings:
         speedup = tuning.speedup
         ends = f"95% interval {times(speedup.low_ratio)} to {times(speedup.high_ratio)}"
-        found.append(Tile(name="fresh launches", value=times(speedup.mid_ratio), note=ends))
+        name = "fresh launches" if tuning.passes is None else "fresh launches, steps alone"
+        found.append(Tile(name=name, value=times(speedup.mid_ratio), note=ends))
     if tuning.plan.settings:
         effect = tuning.proof.effect
         found.append(Tile(name="the maths", value=effect, note=EFFECTS[effect]))
