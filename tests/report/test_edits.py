@@ -292,6 +292,92 @@ def test_workers_go_to_the_loader_that_feeds_the_loop(desk) -> None:
     assert desk.again(QUIET, loader_workers=2) == text
 
 
+def test_an_only_loader_that_goes_into_other_loops_alone_is_left(desk) -> None:
+    desk.edit(
+        """
+        import functools
+        from torch.utils.data import DataLoader
+        make = functools.partial(DataLoader, batch_size=64)
+        train, test = make(data, shuffle=True), DataLoader(held_out)
+        for x in train:
+            model(x).mean().backward()
+        for x in test:
+            model(x)
+        """,
+        QUIET,
+        loader_workers=2,
+    )
+    assert desk.diff == ""
+
+
+def test_loaders_that_begin_together_are_left(desk) -> None:
+    desk.edit(
+        """
+        from torch.utils.data import DataLoader
+        labeled, unlabeled = DataLoader(some, 8, True), DataLoader(more, 8, True)
+        for x, u in zip(labeled, unlabeled):
+            (model(x).mean() + model(u).std()).backward()
+        """,
+        QUIET,
+        loader_workers=2,
+    )
+    assert desk.diff == ""
+    assert "two loaders begin together at train.py:4" in desk.said()
+
+
+TEACHER = """
+    student, teacher = student.to(device), teacher.to(device)
+    for p in teacher.parameters():
+        p.requires_grad = False
+    groups = grouped(student)
+    optimizer = torch.optim.AdamW(groups)
+    student(x).mean().backward()
+"""
+DECAYED = """
+    decay, rest = [], []
+    for name, p in model.named_parameters():
+        (decay if p.ndim > 1 else rest).append(p)
+    groups = [{"params": decay}, {"params": rest}]
+    optimizer = torch.optim.AdamW(groups)
+    model(x).mean().backward()
+"""
+
+
+def test_a_module_whose_weights_no_optimizer_gets_is_not_taken_for_the_trained_one(desk) -> None:
+    desk.edit(f"import torch\ndef main(student, teacher):{TEACHER}", torch_compile="default")
+    assert "teacher.compile()" not in desk.diff
+    desk.edit(f"import torch\ndef main(model):{DECAYED}", torch_compile="default")
+    assert "+    model.compile()" in desk.diff
+
+
+def test_a_model_that_is_called_by_its_methods_alone_is_told(desk) -> None:
+    desk.edit(
+        """
+        import torch
+        optimizer = torch.optim.AdamW(vae.parameters())
+        loss = vae.decode(vae.encode(x)).mean()
+        loss.backward()
+        """,
+        torch_compile="default",
+    )
+    assert "no call of vae was found" in desk.said()
+
+
+def test_weights_that_torch_flattens_keep_their_layout(desk) -> None:
+    desk.edit(
+        """
+        import torch
+        optimizer = torch.optim.LBFGS(net.parameters())
+        loss = net(x).mean()
+        loss.backward()
+        """,
+        IMAGES,
+        channels_last=True,
+    )
+    assert desk.diff == ""
+    assert "torch flattens weights or gradients by a `.view` at train.py:3" in desk.said()
+
+
 def test_a_position_is_filled_where_the_script_counts_its_arguments(desk) -> None:
     desk.edit(
         """
@@ -300,10 +386,8 @@ def test_a_position_is_filled_where_the_script_counts_its_arguments(desk) -> Non
         """,
         redrawing_workers=2,
     )
-    assert changed(desk)[1] == (
-        "+loader = DataLoader(data, 8, True, None, None, 2, persistent_workers=True)"
-    )
-    assert "other random numbers of the same law" in desk.said()
+    assert changed(desk)[1] == "+loader = DataLoader(data, 8, True, None, None, 2)"
+    assert "random draws differ" in desk.said()
 
 
 def test_a_loader_is_followed_through_functions_classes_and_attributes(desk) -> None:
@@ -413,10 +497,10 @@ def test_a_layout_is_asked_for_before_the_optimizer_and_at_each_call(desk) -> No
 def test_a_dropout_in_another_layout_is_told(desk) -> None:
     body = f"    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n{LOOP}"
     desk.edit(f"{HEAD}{body}", IMAGES, channels_last=True)
-    assert "drops others" not in desk.said()
+    assert "then draws other numbers" not in desk.said()
     desk.edit(f"{HEAD}    drop = torch.nn.Dropout(0.1)\n{body}", IMAGES, channels_last=True)
     assert "train.py:" in desk.said()
-    assert "drops others" in desk.said()
+    assert "then draws other numbers" in desk.said()
 
 
 def test_a_view_of_feature_maps_is_told(desk) -> None:

@@ -63,7 +63,7 @@ LEVER = Lever(
     gain_ratio=50.0,
     why_not=why_not,
     forecast=speedup_of,
-    snippet=lambda count: f"DataLoader(..., num_workers={count}, persistent_workers={count > 0})",
+    snippet=lambda count: f"DataLoader(..., num_workers={count})",
     settle_count=4,
     cycle_count=lambda count: max(1, 2 * count),
     apply=apply,

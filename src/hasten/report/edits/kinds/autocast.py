@@ -38,7 +38,11 @@ def autocast(job: Job) -> None:
     survey = job.survey()
     flow = Flow(survey)
     if own := survey.called(*_OWN):
-        job.note(f"the script has an autocast of its own at {survey.places(own)}")
+        job.note(
+            f"nothing is written, since the script has an autocast of its own at "
+            f"{survey.places(own)}. Where that one is off, switch it on with "
+            f"dtype=torch.{job.setting}, around the model's call alone"
+        )
         return
     training = {id(site.scope) for site in backwards(survey)}
     calls = [

@@ -39,7 +39,7 @@ def loader_workers(job: Job) -> None:
     `persistent_workers` is left out: a loader that keeps its workers draws one number less from
     the script's generator in each later pass, and so shuffles otherwise.
     """
-    if why := _why_other_draws(job):
+    if why := _why_other_draws(job) or _why_drawn_early(job):
         job.keep_running(why)
         return
     if _write(job, {"num_workers": str(job.setting)}):
@@ -52,11 +52,32 @@ def loader_workers(job: Job) -> None:
 
 def redrawing_workers(job: Job) -> None:
     """Let so many workers fetch and draw for themselves."""
-    settings = {"num_workers": str(job.setting)}
-    if job.setting:
-        settings["persistent_workers"] = "True"
-    if _write(job, settings):
-        job.note("the samples draw other random numbers of the same law than under `hasten run`")
+    if _write(job, {"num_workers": str(job.setting)}):
+        job.note(
+            "random draws differ from those of `hasten run`, but not in distribution; the workers "
+            "start anew with each pass, which persistent_workers=True would spare where no pass "
+            "over the loader begins within another"
+        )
+
+
+def _why_drawn_early(job: Job) -> str:
+    """Say why two loaders would shuffle otherwise: with workers a pass draws as it begins."""
+    survey = job.survey()
+    flow = Flow(survey)
+    made = survey.called("torch.utils.data.", last=frozenset({"DataLoader"}))
+    heads = {flow.head(flow.result_key(site)) for site in made}
+
+    def count(site: Site) -> int:
+        keys = [flow.key(arg.value, site.scope) for arg in site.call.args]
+        return sum(key is not None and flow.head(key) in heads for key in keys)
+
+    zipped = [s for s in survey.calls if dotted(s.call.func) == "zip" and count(s) > 1]
+    if not zipped:
+        return ""
+    return (
+        f"two loaders begin together at {survey.places(zipped)}: with workers each draws its order "
+        "at once, and so other numbers than without"
+    )
 
 
 def _why_other_draws(job: Job) -> str:
@@ -139,12 +160,23 @@ def _written(survey: Survey, site: Site, known: Mapping[int, Site]) -> bool:
 
 
 def feeds(survey: Survey, sites: list[Site]) -> list[Site]:
-    """Return the loaders over which a loop with a backward pass goes; an only one is taken."""
-    if len(sites) == 1:
-        return sites
+    """Return the loaders over which a loop with a backward pass goes.
+
+    An only one is taken, unless it is seen to go into other loops alone.
+    """
     flow = Flow(survey)
     keys = {key for loop in _training_loops(survey) for key in _iterated(flow, loop)}
-    return [site for site in sites if flow.head(flow.result_key(site)) in keys]
+    found = [site for site in sites if flow.head(flow.result_key(site)) in keys]
+    if found or len(sites) != 1:
+        return found
+    loops = [
+        Site(scope=call.scope, node=parent)
+        for call in survey.calls
+        for parent in survey.parents(call.node)
+        if isinstance(parent, cst.For)
+    ]
+    others = {key for loop in loops for key in _iterated(flow, loop)}
+    return [] if flow.head(flow.result_key(sites[0])) in others else sites
 
 
 def _training_loops(survey: Survey) -> list[Site]:

@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from hasten.report.edits.survey import Site, SourceScope, Survey
 
 _LAYOUTS = {4: "channels_last", 5: "channels_last_3d"}
+_FLATTENING = (
+    "torch.nn.utils.parameters_to_vector",
+    "torch.nn.utils.convert_parameters.parameters_to_vector",
+)
+_DRAWN = (
+    "torch.nn.Dropout", "torch.nn.functional.dropout", "torch.nn.AlphaDropout",
+    "torch.nn.functional.alpha_dropout", "torch.nn.RReLU", "torch.nn.functional.rrelu",
+    "torch.rand_like", "torch.randn_like", "torch.randint_like", "torch.bernoulli",
+)  # fmt: skip
 _PLAIN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 
 
@@ -42,13 +51,20 @@ def channels_last(job: Job) -> None:
             "the weights are; a fused update reads it wrongly where it is not"
         )
         return
+    if flat := made(survey, frozenset({"LBFGS"})) + survey.called(*_FLATTENING):
+        job.keep_running(
+            f"torch flattens weights or gradients by a `.view` at {survey.places(flat)}, which "
+            "fails in this layout"
+        )
+        return
     found = _found(job, survey, flow)
     if not found:
         return
-    if drops := survey.called("torch.nn.Dropout", "torch.nn.functional.dropout"):
+    if drops := survey.called(*_DRAWN):
         job.note(
-            f"a dropout of feature maps (is it at {survey.places(drops)}?) then drops others than "
-            "now: torch draws them in the order of memory, where `hasten run` keeps the script's"
+            f"a dropout or noise of feature maps (is it at {survey.places(drops)}?) then draws "
+            "other numbers: torch draws in the order of memory, where `hasten run` keeps the "
+            "script's"
         )
     named = [(site, site.call.func) for site in survey.calls]
     if views := [s for s, f in named if isinstance(f, cst.Attribute) and f.attr.value == "view"]:
@@ -123,8 +139,15 @@ def _optimizer_loads(survey: Survey, flow: Flow) -> list[Site]:
 def torch_compile(job: Job) -> None:
     """Compile the model in place: its class, its keys and its pickles stay as they are."""
     survey = job.survey()
-    if not _found(job, survey, Flow(survey)):
+    flow = Flow(survey)
+    found = _found(job, survey, flow)
+    if not found:
         return
+    if idle := [model.name for model in found if not calls_of(survey, flow, model)]:
+        job.note(
+            f"no call of {' and '.join(idle)} was found: compile() acts only where the module "
+            "itself is called, not on its other methods or on parts that are called alone"
+        )
     mode = "" if job.setting == "default" else f'mode="{job.setting}"'
     ensure_import(job.project.entry, "torch._inductor.config")
     job.set_up("torch._inductor.config.fallback_random = True")

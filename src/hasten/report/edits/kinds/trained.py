@@ -14,7 +14,7 @@ import libcst as cst
 
 from hasten.report.edits.arguments import expression
 from hasten.report.edits.kinds.optimizers import made
-from hasten.report.edits.survey import Site, binds, dotted, mentions
+from hasten.report.edits.survey import Site, binds, dotted, mentions, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,15 +80,49 @@ def calls_of(survey: Survey, flow: Flow, model: Model) -> list[Site]:
 def _roots(survey: Survey, flow: Flow, site: Site) -> list[str]:
     """Return whose weights an optimizer gets; "" stands for what has no sure name.
 
-    They stand in its call, or else in the same function, if it has those of one module alone.
+    They stand in its call, or else in what its arguments are made from within the same function,
+    if those are of one module alone.
     """
     given = [name for call in _calls_in(site.node) if (name := _giver(call)) is not None]
     if not given:
-        beside = [_giver(s.call) for s in survey.calls if s.scope is site.scope]
-        given = [name for name in beside if name]
+        sources = _sources(survey, site)
+        beside = [(s, _giver(s.call)) for s in survey.calls if s.scope is site.scope]
+        given = [n for s, n in beside if n and _leads(survey, s, _short(n), sources)]
         if len({_short(name) for name in given}) != 1:
             return []
     return list(dict.fromkeys(_root(survey, flow, site, name) for name in given))
+
+
+def _sources(survey: Survey, site: Site) -> frozenset[str]:
+    """Return the names that the arguments of an optimizer are made from, within its function."""
+    names = {_short(dotted(used)) for arg in site.call.args for used in names_in(arg.value)}
+    while True:
+        made_of = [
+            used
+            for one in survey.assignments
+            if one.scope is site.scope and isinstance(one.node, cst.Assign | cst.AnnAssign)
+            # `student, teacher = student.cuda(), teacher.cuda()` would bring the teacher.
+            and one.node.value is not None and not isinstance(one.node.value, cst.Tuple)
+            and binds(one.node, frozenset(names))
+            for used in names_in(one.node.value)
+        ]  # fmt: skip
+        more = {_short(dotted(used)) for used in made_of} - names
+        if not more:
+            return frozenset(names)
+        names |= more
+
+
+def _leads(survey: Survey, site: Site, name: str, sources: frozenset[str]) -> bool:
+    """Return whether weights that are asked for somewhere reach what an optimizer is made from.
+
+    The module is one of the names, or a loop over its weights fills one of them.
+    """
+    if name in sources:
+        return True
+    loop = survey.statement(site.node)
+    return isinstance(loop, cst.For) and any(
+        mentions(loop, one) for one in sources if site.scope.binding(one.partition(".")[0])
+    )
 
 
 def _calls_in(node: cst.CSTNode) -> list[cst.Call]:
