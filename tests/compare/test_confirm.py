@@ -50,6 +50,23 @@ def test_steps_that_stall_may_cost_more_than_the_others_gain() -> None:
         assert seen.stalls is stalls
 
 
+def test_steps_that_are_long_now_and_then_count_as_long_as_they_take() -> None:
+    def a_loop(seed):
+        """Every tenth step takes ten more on both sides; the others gain a half."""
+        pairs = a_round(0.4, seed=seed, count=60).pairs
+        return compare.settle([
+            replace(p, baseline_s=p.baseline_s + 10.0, candidate_s=p.candidate_s + 10.0)
+            if i % 10 == 1 else p
+            for i, p in enumerate(pairs)
+        ])  # fmt: skip
+
+    seen = compare.span([a_loop(1), a_loop(2)])
+    assert seen.verdict is Verdict.WIN
+    assert seen.speedup.mid_ratio == pytest.approx((exp(0.4) + 1.0) / 2.0, rel=0.01)
+    assert seen.speedup.low_ratio <= seen.means_ratio
+    assert not seen.stalls
+
+
 def test_a_burst_in_one_round_is_no_stall() -> None:
     seen = compare.span([a_stalling_round(8), a_round(0.2)])
     assert seen.speedup.is_gain

@@ -88,6 +88,13 @@ def both(sizes, compiler=None, at=lambda loop, index: None, **settings):
 loop, same = both([4] * 8)
 facts["plain"] = [same, loop.compiler.built, loop.compiler.ran, len(loop.errors)]
 facts["seconds"] = loop.watch.live.compile_s > 0
+
+from hasten.compile import twins
+looks, look = [], twins.other_draws
+twins.other_draws = lambda module: looks.append(1) or look(module)
+both([4] * 30)
+facts["looks"] = len(looks)
+twins.other_draws = look
 loop, same = both([4, 4, 4, 4, 2] * 4)
 facts["odd"] = [same, loop.compiler.built, loop.compiler.ran]
 loop, same = both([*range(3, 20)], patience=4)
@@ -381,6 +388,7 @@ pytestmark = pytest.mark.child
 def test_a_kind_of_call_that_comes_often_is_compiled_once_after_some_calls(twins) -> None:
     assert twins["plain"] == [True, 1, 6, 0]
     assert twins["seconds"]
+    assert twins["looks"] == 1  # hooks of ours are no reason to look again
 
 
 def test_the_smaller_last_batch_of_a_pass_runs_as_plain_torch(twins) -> None:

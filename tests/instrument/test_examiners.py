@@ -33,6 +33,11 @@ def test_padding_may_stand_in_front() -> None:
     assert count_padding(padding(tokens)) == (10, 5, 4)
 
 
+def test_a_value_that_also_stands_among_the_others_is_a_category() -> None:
+    rows = torch.tensor([[1, 0, 1, 0, 1, 0, 0, 0], [0, 1, 1, 0, 0, 1, 0, 0]] * 2)
+    assert count_padding(padding(rows))[1] == 0
+
+
 def test_rows_without_runs_have_no_padding() -> None:
     tokens = torch.arange(24).reshape(4, 6)
     assert count_padding(padding(tokens)) == (24, 0, 0)

@@ -99,6 +99,48 @@ def distil(model, teacher):
 
 x = torch.ones(4, 2)
 facts["played"], facts["distilled"] = phases_of(play), phases_of(distil)
+
+# ---- an average of the weights is validated; the model itself before it is trained
+
+import copy
+from torch.utils.data import DataLoader, TensorDataset
+from hasten.instrument.traits import TraitsReader
+
+
+def validated(net, valid):
+    with torch.no_grad():
+        for (x,) in valid:
+            net(x)
+            time.sleep(0.02)
+
+
+def epochs_of(first):
+    watch, steps = Watch(measuring=True), []
+    reader = TraitsReader(watch.fetches)
+    watch.observers.append(reader)
+    watch.on_step = lambda phases_ns, count: steps.append(
+        [dict(zip(map(str, PHASES), phases_ns)), count])
+    watch.install()
+    data = TensorDataset(torch.ones(24, 2))
+    train, valid = DataLoader(data, 8), DataLoader(data, 4)
+    model = nn.Linear(2, 1)
+    ema = copy.deepcopy(model).eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if first:
+        validated(model.eval(), valid)
+        model.train()
+    for _ in range(2):
+        for (x,) in train:
+            model(x).sum().backward()
+            optimizer.step()
+        validated(ema, valid)
+    watch._detach()
+    phases, count = steps[3]  # behind the first validation
+    shares = {phase: ns / sum(phases.values()) for phase, ns in phases.items()}
+    return shares, count, reader.read().loader.pass_batch_count
+
+
+facts["averaged"], facts["evaluated first"] = epochs_of(False), epochs_of(True)
 """
 
 CLOSURE = ["forward", "/forward", "forward", "/forward", "backward", "/backward"]
@@ -145,3 +187,15 @@ def test_what_a_model_chose_without_gradients_is_not_followed_by_a_loss(phases) 
 @pytest.mark.child
 def test_what_follows_a_teacher_is_the_loss_of_its_student(phases) -> None:
     assert phases["distilled"]["loss"] > 0.5
+
+
+@pytest.mark.child
+@pytest.mark.parametrize("order", ["averaged", "evaluated first"])
+def test_the_validation_of_an_average_is_evaluation_and_its_loader_feeds_no_training(
+    order, phases
+) -> None:
+    shares, sample_count, batch_count = phases[order]
+    assert shares["evaluation"] > 0.5
+    assert shares["forward"] + shares["data"] < 0.3
+    assert sample_count == 8
+    assert batch_count == 3

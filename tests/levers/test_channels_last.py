@@ -5,7 +5,7 @@ import torch
 
 from hasten.instrument.live import LiveTraining
 from hasten.lever import ScriptContext
-from hasten.levers.channels_last import LEVER, apply
+from hasten.levers.channels_last import LEVER, _takes_fast_path, apply
 from hasten.records import CompilerTraits, ModelTraits, Traits
 from hasten.testing import LAPTOP
 
@@ -503,3 +503,11 @@ def test_a_scripted_class_finds_the_names_of_its_own_module() -> None:
         torch.jit.script(Pair)
     finally:
         undo()
+
+
+def test_attention_in_evaluation_is_left_to_the_fast_path_of_torch() -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.TransformerEncoder(layer, 1))
+    assert not _takes_fast_path(net)
+    assert _takes_fast_path(net.eval())
+    assert not _takes_fast_path(torch.nn.Conv2d(3, 8, 3).eval())

@@ -8,6 +8,7 @@ import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.malloc_retention import LEVER
+from hasten.records import Traits
 from hasten.testing import LAPTOP, sample_profile
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc on Linux")
@@ -30,6 +31,30 @@ def test_is_tried_where_faults_are_unknown() -> None:
 def test_is_skipped_with_the_figure_where_faults_are_few() -> None:
     assert LEVER.settings(context(10.0)) == ()
     assert LEVER.why_not(context(10.0)) == "a step faults in 10 pages: at most 0.0% of it"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MALLOC_TRIM_THRESHOLD_", "131072"),
+        ("MALLOC_MMAP_THRESHOLD_", "65536"),
+        ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=131072"),
+    ],
+)
+def test_thresholds_that_the_user_has_set_stay(monkeypatch, name, value) -> None:
+    monkeypatch.setenv(name, value)
+    assert LEVER.settings(context(20_000.0)) == ()
+    assert LEVER.why_not(context(20_000.0)) == f"{name} is set already"
+    libc = OldGlibc(1 << 31)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: libc)
+    LEVER.apply(None, True)()
+    assert libc.calls == []
+
+
+def test_another_allocator_has_no_such_thresholds() -> None:
+    there = replace(context(20_000.0), traits=Traits(preloaded="/usr/lib/libjemalloc.so.2"))
+    assert LEVER.settings(there) == ()
+    assert LEVER.why_not(there) == "another allocator is loaded"
 
 
 class OldGlibc:

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 
-from hasten.records import Comparison, Interval, Pair, Plan, Traits, Verdict
+from hasten.records import Comparison, Interval, Pair, Passes, Plan, Traits, Verdict
 from hasten.search.payback import (
     Payback,
     blamed,
+    of_all,
     passes_of,
     payback_of,
     savings,
@@ -118,6 +121,24 @@ def test_what_is_saved_is_weighed_against_the_start_and_the_search() -> None:
     assert "In 8m 20s of training the plan saves about 1m 40s; the search took 9" in weighed
     *_, weighed = savings(payback(), 1.25, 500.0, 9.0)
     assert "saves about 1m 10s" in weighed
+
+
+def test_a_start_is_weighed_against_what_all_of_the_training_gains() -> None:
+    late = payback(later_s=50.0, first_pass_s=20.0)
+    whole = Interval(low_ratio=1.04, mid_ratio=1.05, high_ratio=1.06)
+    seen = Passes(
+        step_count=100, longer_s=20.0, outside_s=0.0, pass_count=10, is_assumed=False,
+        first_ratio=0.9, whole=whole,
+    )  # fmt: skip
+    over_all = of_all(late, seen)
+    assert (over_all.later_s, over_all.speedup_ratio) == (30.0, 1.05)  # the pass is in the gain
+    assert too_late(late, 500.0) == ""
+    assert "saves 23.8 s in 8m 20s" in too_late(over_all, 500.0)
+    assert of_all(late, replace(seen, longer_s=0.0)).later_s == 50.0
+    assert of_all(late, None) is late
+    assert of_all(None, seen) is None
+    *_, weighed = savings(late, 1.05, 1000.0, 9.0, passes=seen)
+    assert "saves about 17.6 s" in weighed
 
 
 TRAITS = fed(pass_batch_count=100, step_batch_count=2)

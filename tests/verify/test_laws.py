@@ -83,6 +83,21 @@ def test_another_law_of_the_model_is_told(change) -> None:
     assert gate.passed is False, gate.message
 
 
+@pytest.mark.parametrize("count", [2, 4, 8, 16])
+def test_draws_seen_in_a_few_steps_alone_are_seldom_blamed(count) -> None:
+    def few(seed):
+        run = drawn(seed)
+        return replace(
+            run, step_count=count, losses=run.losses[:count], losses_at=run.losses_at[:count],
+            gradients=run.gradients[:count], moves=run.moves[:count], samples=run.samples[:count],
+        )  # fmt: skip
+
+    own = [few(1), few(2), few(3)]
+    verdicts = [distribution.within_draws(own[0], few(s), own[1:]).passed for s in range(4, 304)]
+    assert verdicts.count(False) <= 9
+    assert (None in verdicts) is (count < 8)
+
+
 def test_draws_that_matter_for_nothing_must_change_nothing() -> None:
     still = [drawn(seed, dropout=0.0) for seed in (1, 2, 3)]
     assert distribution.within_draws(still[0], drawn(4, dropout=0.0), still[1:]).passed is True
