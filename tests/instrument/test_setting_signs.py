@@ -90,13 +90,24 @@ def test_a_child_tells_of_collections_and_debug_modes(reader) -> None:
     assert found.anomaly_ratio == found.profiler_ratio == 0
 
 
-def test_a_child_tells_the_dimensions_of_what_is_convolved(reader) -> None:
-    train(reader, nn.Sequential(nn.Flatten(), nn.Linear(4, 4)), [torch.ones(2, 4)])
-    assert reader.read().model.conv_input_dimension_count is None
-    train(reader, nn.Sequential(nn.Conv2d(1, 1, 1)), [torch.ones(1, 1, 2, 2)])
-    assert reader.read().model.conv_input_dimension_count == 4
-    train(reader, nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 1, 1)), [torch.ones(1, 4)])
-    assert reader.read().model.conv_input_dimension_count == 0
+FLAT, IMAGE = torch.ones(2, 4), torch.ones(1, 1, 2, 2)
+UNFLATTENED = nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("roots", "count"),
+    [
+        ([(nn.Linear(4, 4), FLAT)], None),
+        ([(nn.Sequential(nn.Conv2d(1, 1, 1)), IMAGE)], 4),
+        ([(UNFLATTENED, FLAT)], 2),
+        ([(nn.Sequential(nn.Conv2d(1, 1, 1)), IMAGE), (UNFLATTENED, FLAT)], 0),
+        ([(nn.Sequential(nn.Conv2d(1, 1, 1)), IMAGE), (nn.Linear(4, 4), FLAT)], 0),
+    ],
+)
+def test_a_child_tells_the_dimensions_of_what_is_convolved(reader, roots, count) -> None:
+    for module, batch in roots:
+        train(reader, module, [batch])
+    assert reader.read().model.conv_input_dimension_count == count
 
 
 def test_a_child_tells_how_often_a_debug_mode_was_on(reader) -> None:

@@ -102,11 +102,10 @@ def huge_pages() -> str | None:
 
 
 def _convolved_ranks(module: Any, args: Any) -> list[int]:
-    """Return how many dimensions the first input has, 0 for none; nothing without convolutions."""
+    """Return how many dimensions the first input has, 0 for none; nothing without weights."""
     from torch import Tensor
-    from torch.nn.modules.conv import _ConvNd
 
-    if not any(isinstance(part, _ConvNd) for part in module.modules()):
+    if next(module.parameters(), None) is None:
         return []
     return [args[0].dim() if args and isinstance(args[0], Tensor) else 0]
 
@@ -149,7 +148,7 @@ class SettingSigns:
 
     def add(self, traits: Traits) -> Traits:
         """Return traits with what was found; what nobody could see stays unknown."""
-        if self._ranks:  # 0 where they differ
+        if self._ranks and (traits.model.has_conv2d or traits.model.has_conv3d):
             count = min(self._ranks) if len(self._ranks) == 1 else 0
             model = replace(traits.model, conv_input_dimension_count=count)
             traits = replace(traits, model=model)

@@ -58,8 +58,8 @@ class ModelTraits:
         has_conv2d: some layers are convolutions in two dimensions.
         has_conv3d: some layers are convolutions in three dimensions.
         has_channels_last: all of these have this layout; None where that cannot be told.
-        conv_input_dimension_count: dimensions of what those with convolutions are called with; 0
-            where they differ.
+        conv_input_dimension_count: dimensions of what all models with weights are called with,
+            where there are convolutions; 0 where they differ.
         attention: who computes it: the word of Transformers (`eager`, `sdpa`), `weights` where the
             script asks `eager` for them, or `MultiheadAttention`.
     """

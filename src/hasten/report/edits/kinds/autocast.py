@@ -20,7 +20,7 @@ from hasten.report.edits.statements import parsed
 from hasten.report.edits.survey import Site, dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from hasten.report.edits.job import Job
     from hasten.report.edits.survey import Survey
@@ -29,7 +29,8 @@ _TENSOR_METHODS = frozenset({
     "argmax", "backward", "detach", "flatten", "float", "log_softmax", "mean", "permute",
     "reshape", "sigmoid", "softmax", "squeeze", "sum", "transpose", "view",
 })  # fmt: skip
-_NO_GRAD = frozenset({"torch.no_grad", "torch.inference_mode", "torch.set_grad_enabled"})
+_NO_GRAD = frozenset({"torch.no_grad", "torch.inference_mode"})
+_SWITCH = "torch.set_grad_enabled"
 _OWN = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
 
 
@@ -71,8 +72,10 @@ def _write(job: Job, survey: Survey, sites: list[Site]) -> None:
 
     def wrapped(site: Site) -> Callable[[object], object]:
         torch = survey.local_name(site.source, "torch") or "torch"
+        asked = f"enabled={torch}.is_grad_enabled(), " if _is_shared(survey, site) else ""
         head = (
-            f'with {torch}.autocast("{device}", dtype={torch}.{job.setting}, cache_enabled=False):'
+            f'with {torch}.autocast("{device}", dtype={torch}.{job.setting}, {asked}'
+            "cache_enabled=False):"
         )
         call = next(s for s in sites if statements[id(s.node)] is site.node)
         return lambda node: _under(node, call, head, _free_name(survey, call))
@@ -113,18 +116,32 @@ def _free_name(survey: Survey, site: Site) -> str:
 
 def _without_gradients(survey: Survey, site: Site) -> bool:
     """Return whether a call stands under `torch.no_grad()` or its kin."""
+    return any(survey.full_name(f, site.scope) in _NO_GRAD for f, _ in _around(survey, site)) or any(
+        code(arg.value) == "False" for arg in _switches(survey, site)
+    )
+
+
+def _is_shared(survey: Survey, site: Site) -> bool:
+    """Return whether an evaluation goes through the same lines: the lever leaves that alone."""
+    callers = [call for call in survey.calls if survey.function(call) is site.scope]
+    return bool(_switches(survey, site)) or any(_without_gradients(survey, c) for c in callers)
+
+
+def _switches(survey: Survey, site: Site) -> list[cst.Arg]:
+    """Return what `torch.set_grad_enabled` is given around a call."""
+    around = _around(survey, site)
+    return [args[0] for f, args in around if args and survey.full_name(f, site.scope) == _SWITCH]
+
+
+def _around(survey: Survey, site: Site) -> list[tuple[cst.CSTNode, Sequence[cst.Arg]]]:
+    """Return the contexts and decorators around a node, with what they are called with."""
+    items: list[cst.CSTNode] = []
     for parent in survey.parents(site.node):
         if isinstance(parent, cst.With):
-            items = [item.item for item in parent.items]
+            items += [item.item for item in parent.items]
         elif isinstance(parent, cst.FunctionDef):
-            items = [decorator.decorator for decorator in parent.decorators]
-        else:
-            continue
-        for item in items:
-            func = item.func if isinstance(item, cst.Call) else item
-            if survey.full_name(func, site.scope) in _NO_GRAD:
-                return True
-    return False
+            items += [decorator.decorator for decorator in parent.decorators]
+    return [(i.func, i.args) if isinstance(i, cst.Call) else (i, ()) for i in items]
 
 
 def _comes_first(survey: Survey, site: Site) -> bool:
