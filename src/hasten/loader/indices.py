@@ -210,7 +210,7 @@ def kept_draws(loader: Any) -> Callable[[], None]:
     import torch
 
     own = random_states.read()
-    held = getattr(_order_of(loader), "__dict__", {})  # no code of the script's runs for that
+    held = getattr(order_of(loader), "__dict__", {})  # no code of the script's runs for that
     given = loader.generator, held.get("generator")
     kept = [(one, one.get_state()) for one in given if isinstance(one, torch.Generator)]
 
@@ -264,7 +264,7 @@ def rest_of(loader: Any, pulls: Iterator[Any]) -> Stream:
     )
 
 
-def _order_of(loader: Any) -> Any:
+def order_of(loader: Any) -> Any:
     """Return the sampler whose indices a loader makes up into batches."""
     from torch.utils.data import BatchSampler
 
@@ -289,7 +289,7 @@ def foreseen(loader: Any) -> int:
     from torch.utils.data import sampler as torchs
     from torch.utils.data.distributed import DistributedSampler
 
-    inner = _order_of(loader)
+    inner = order_of(loader)
     quiet = (torchs.SequentialSampler, torchs.SubsetRandomSampler, torchs.WeightedRandomSampler)
     if type(inner) in (*quiet, DistributedSampler):
         return sys.maxsize

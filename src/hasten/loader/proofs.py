@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from hasten.loader.indices import order_of
 from hasten.loader.proof.prove import prove
 from hasten.loader.proof.verdict import ASSUMPTION
 
@@ -64,19 +65,24 @@ class Proofs:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int, bool], tuple[Any, Any, LoaderProof]] = {}
+        self._known: dict[tuple[Any, ...], tuple[list[Any], LoaderProof]] = {}
         self._last: dict[int, LoaderProof] = {}
 
     def of(self, loader: Any) -> LoaderProof:
         """Return what is proven of a loader."""
         dataset = loader.dataset
-        key = id(dataset), id(loader.collate_fn), loader._auto_collation
-        known = self._known.get(key)
-        if known is not None and known[0]() is dataset and known[1]() is loader.collate_fn:
-            return known[2]
+        parts = [dataset, loader.collate_fn]
+        # Others may be looked at with another one of these; torch's other samplers read nothing.
+        parts += [loader.worker_init_fn] * (loader.worker_init_fn is not None)
+        order = order_of(loader)
+        parts += [order] * (type(order).__name__ == "SubsetRandomSampler")
+        key = (loader._auto_collation, *map(id, parts))
+        seen, proof = self._known.get(key, ([], None))
+        if proof is not None and all(s() is part for s, part in zip(seen, parts, strict=True)):
+            return proof
         found = prove(loader)
         with suppress(TypeError):  # a list, say, is looked at anew
-            self._known[key] = weakref.ref(dataset), weakref.ref(loader.collate_fn), found
+            self._known[key] = [weakref.ref(part) for part in parts], found
         self._last[id(dataset)] = found
         return found
 

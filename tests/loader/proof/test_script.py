@@ -1,6 +1,9 @@
 """What the script itself may do to the data, seen from its own loop."""
 
 import pytest
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler
+
+from hasten.loader.proofs import Proofs
 
 HEAD = """\
 import sys
@@ -585,3 +588,129 @@ def test_what_python_starts_with_is_no_part_of_the_script(tmp_path) -> None:
 
     assert is_user_file(str(tmp_path / "customize.py"))
     assert not is_user_file(str(tmp_path / "sitecustomize.py"))
+
+
+HIDDEN = {
+    "an episode that was drawn": (
+        """
+class Episode:
+    def __init__(self): self.weight = 1.0
+class More(Rows):
+    def __init__(self):
+        super().__init__()
+        self.episodes = [Episode() for _ in range(12)]
+    def __getitem__(self, i): return sorted(self.episodes, key=id)[i].weight
+rows = More()
+loader = DataLoader(rows, batch_size=4)
+for batch in loader:
+    told(loader)
+    for one in rows.episodes: one.weight *= 0.9
+""",
+        "UNWRITTEN",
+    ),
+    "a class of what is made for an item": (
+        """
+class Noise:
+    strength = 0.0
+    def __call__(self, x): return x + self.strength
+class More(Rows):
+    def __getitem__(self, i): return Noise()(self.rows[i])
+loader = DataLoader(More(), batch_size=4)
+for batch in loader:
+    told(loader)
+    Noise.strength = 2.0
+""",
+        "UNWRITTEN",
+    ),
+    "one of two kinds of paths": (
+        """
+class Sample:
+    def __init__(self, path): self.path = path
+class More(Rows):
+    def __init__(self):
+        super().__init__()
+        self.samples, self.cache = [Sample("a.png"), Sample("b.npy")] * 6, {}
+    def __getitem__(self, i):
+        sample = self.samples[i]
+        if sample.path.endswith(".npy"):
+            return 1.0
+        self.cache[i] = self.rows[i]
+        return 2.0
+loader = DataLoader(More(), batch_size=4)
+for batch in loader:
+    told(loader)
+""",
+        "PURE",
+    ),
+    "members of two dictionaries": (
+        """
+class More(Rows):
+    def __init__(self):
+        super().__init__()
+        self.extra = {"box": np.ones(2)}
+    def __getitem__(self, i):
+        record = self.records[i] | self.extra
+        record["box"] *= 2.0
+        return record["box"].copy()
+loader = DataLoader(More(), batch_size=4)
+for batch in loader:
+    told(loader)
+""",
+        "PURE",
+    ),
+    "a stage that is no function": (
+        """
+import functools
+from torchvision import transforms as T
+def jitter(x, amount): return x + SCALE * amount
+class More(Rows):
+    def __init__(self):
+        super().__init__()
+        self.change = T.Compose([T.Normalize(0.0, 1.0), functools.partial(jitter, amount=2.0)])
+    def __getitem__(self, i): return self.change(torch.ones(1, 2, 2))
+loader = DataLoader(More(), batch_size=4)
+for batch in loader:
+    told(loader)
+    SCALE = 2.0
+""",
+        "UNWRITTEN",
+    ),
+    "the list of a sampler of batches": (
+        """
+from torch.utils.data import BatchSampler, SubsetRandomSampler
+some = [*range(12)]
+order = SubsetRandomSampler(some)
+loader = DataLoader(rows, batch_sampler=BatchSampler(order, 4, False))
+for batch in loader:
+    told(loader)
+    order.indices[0] = 3
+""",
+        "UNWRITTEN",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), HIDDEN.values(), ids=HIDDEN)
+def test_what_is_written_is_found_where_the_way_to_it_was_lost(said, text, reason) -> None:
+    if "torchvision" in text:
+        pytest.importorskip("torchvision")
+    assert said(HEAD + text)[0].split()[0] in (reason, "OWNED")
+
+
+def test_another_sampler_of_the_same_dataset_is_another_proof() -> None:
+    rows = [1.0, 2.0, 3.0, 4.0]
+
+    class Rows(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, i):
+            return rows[i]
+
+    proofs, data = Proofs(), Rows()
+    order = SubsetRandomSampler([0, 1])
+    plain = DataLoader(data, 2)
+    assert proofs.of(plain) is proofs.of(plain)
+    other = DataLoader(data, 2, sampler=order)
+    assert proofs.of(other) is not proofs.of(plain)
+    assert proofs.of(other) is proofs.of(other)

@@ -43,6 +43,8 @@ def attribute(body: Frame, owner: Value, name: str, node: ast.AST) -> Value:
         return body.gap(f"it reads {name} of a chain of transforms", node)
     if name.startswith("__") and not (owner.flat and name == "__class__"):
         return body.gap(f"it reads {name}", node)
+    if not owner.flat:  # whose it is was lost on the way: a store under this name may be into it
+        body.reads.attributes.add(name)
     body.ask(owner, name, node)
     body.ask(owner, "__getattr__", node)
     holds = body.reads.holds(owner) if not owner.flat else owner.shares or not owner.fresh
@@ -70,6 +72,7 @@ def _of_made(body: Frame, owner: Value, name: str, node: ast.AST) -> Value:
     mine = Value(None, fresh=not holds, shares=holds)
     if found is None or isinstance(found, _CODE) or type(found).__name__.endswith("descriptor"):
         return mine
+    body.reads.attributes.add(name)
     return either(mine, body.reads.load(found))
 
 

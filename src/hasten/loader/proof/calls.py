@@ -20,7 +20,7 @@ from hasten.loader.proof import (
     transforms,
 )
 from hasten.loader.proof.source import is_user_class, is_user_file, is_user_function
-from hasten.loader.proof.values import MANY, Value, either, live, unknown
+from hasten.loader.proof.values import MANY, Value, either, live, new, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -132,7 +132,10 @@ def call_method(  # noqa: PLR0917
         if owner.kind is not None and is_user_class(owner.kind):
             return _of_made(body, owner, name, args, named, node)
         return methods.by_name(body, owner, name, args, named, node)
-    found = [_call_of(body, one, name, args, named, node) for one in attributes.few(owner.objects)]
+    objects = attributes.few(owner.objects)
+    if len(objects) < len(owner.objects) and methods.is_of_texts(owner.objects, name):
+        return new(flat=True)  # one of several texts: nobody knows which
+    found = [_call_of(body, one, name, args, named, node) for one in objects]
     return either(*found) if found else unknown()
 
 

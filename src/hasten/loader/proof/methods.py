@@ -64,10 +64,15 @@ def by_name(  # noqa: PLR0917
     return found or _result(body, owner, name, args, [*values, *given])
 
 
+def is_of_texts(objects: Sequence[Any], name: str) -> bool:
+    """Return whether this is a method of texts alone, and these are texts."""
+    return name in _OF_TEXTS and bool(objects) and all(type(one) is str for one in objects)
+
+
 def _of_texts(owner: Value, name: str, values: Sequence[Value]) -> Value | None:
     """Return what a method makes of texts that are known, such as `self.mode.lower()`."""
     texts = owner.objects or ()
-    if name not in _OF_TEXTS or not texts or any(type(one) is not str for one in texts):
+    if not is_of_texts(texts, name):
         return None
     given = [value.only for value in values]
     if any(type(one) is not str for one in given):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+from collections import deque
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -110,11 +111,15 @@ def _is_users(value: Value) -> bool:
     return any(map(is_user_class, kinds))
 
 
+_JOINED = (list, tuple, dict, set, frozenset, deque)
+"""Whose sums and unions hold what both sides hold."""
+
+
 def _may_be_list(value: Value) -> bool:
     if value.flat:
         return False
     if value.objects is not None:
-        return any(isinstance(one, (list, tuple)) for one in value.objects)
+        return any(isinstance(one, _JOINED) for one in value.objects)
     return True
 
 

@@ -7,6 +7,7 @@ import warnings
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from hasten.loader.indices import order_of
 from hasten.loader.proof.holders import TooLarge, frames_of_threads, names_of, user_modules
 from hasten.loader.proof.items import read_items
 from hasten.loader.proof.script import Unreadable, code_of
@@ -32,7 +33,7 @@ def prove(loader: Any) -> LoaderProof:
 
 def _prove(loader: Any) -> LoaderProof:
     reads, shares = read_items(loader)
-    _read_sampler(reads, loader.sampler)
+    _read_sampler(reads, order_of(loader))
     gaps = list(reads.gaps)
     if watcher := _watcher():
         gaps.append(MissingReason(ProofReason.PURE, f"the script is told of warnings by {watcher}"))

@@ -201,6 +201,5 @@ def _is_called(part: Any) -> bool:
     kind = type(part)
     if isinstance(part, (FunctionType, MethodType)):
         return True
-    if isinstance(part, type):
-        return False
-    return library.is_transform(kind) or (is_user_class(kind) and callable(part))
+    # What is called and cannot be followed is a gap: a partial, a cache, a method of C.
+    return not isinstance(part, type) and (library.is_transform(kind) or callable(part))
