@@ -230,10 +230,9 @@ def _run(order: Order) -> None:
 
         engine_for(watch.live).notices.tell = lambda why: sys.stderr.write(f"hasten: {why}\n")
     atexit.register(_tell_of_lost_workers, watch.live, os.getpid())
-    if order.envelope is not None:
-        import hasten.instrument.loss_guard  # noqa: F401  # what is there now Dynamo leaves alone
-    watch.install()
-    if order.envelope is not None:
+    if order.envelope is None:
+        watch.install()
+    else:
         _guard(watch, applied, order.envelope)
 
 
@@ -241,6 +240,8 @@ def _guard(watch: Any, applied: AppliedLevers, envelope: Mapping[str, Any]) -> N
     """Watch the first steps of a real run; put the levers back where they go astray."""
     from hasten.instrument import loss_guard
     from hasten.records import LossEnvelope
+
+    watch.install()  # what is imported by now Dynamo leaves alone
 
     def astray(step_count: int, wrong: str) -> None:
         sys.stderr.write(loss_guard.astray_said(step_count, wrong, *applied.undo()))

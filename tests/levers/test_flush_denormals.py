@@ -24,7 +24,7 @@ def test_is_skipped_with_the_figure_where_they_are_too_few() -> None:
     why = LEVER.why_not(context(0.00002))
     assert why == "0.002% of weights, gradients and optimizer state are denormal numbers"
     assert LEVER.settings(ScriptContext(machine=LAPTOP)) == ()
-    assert "no optimizer of torch was seen" in LEVER.why_not(ScriptContext(machine=LAPTOP))
+    assert "no torch optimizer was seen" in LEVER.why_not(ScriptContext(machine=LAPTOP))
 
 
 PROGRAM = r"""

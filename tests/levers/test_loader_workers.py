@@ -51,7 +51,7 @@ def test_proposes_only_numbers_whose_batches_are_the_script_s_own() -> None:
     assert LEVER.settings(in_turn)
     in_turn = replace(in_turn, traits=replace(in_turn.traits, loop_draws=True))
     assert LEVER.settings(in_turn) == ()
-    assert "in turn with the loop" in LEVER.why_not(in_turn)
+    assert "alternate with the loop's" in LEVER.why_not(in_turn)
     assert LEVER.settings(context(0.7, has_own_order=True)) == ()
     assert max(LEVER.settings(context(0.7, worker_count=2, draws=True))) == 2
     fixed = context(0.7, worker_count=2, draws=True, is_persistent=True)

@@ -20,7 +20,7 @@ def test_is_offered_for_eager_attention_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        (None, "other attention cannot be exchanged from outside"),
+        (None, "other attention cannot be replaced from outside"),
         ("sdpa", "uses scaled_dot_product_attention already"),
         ("weights", "asks for the attention weights"),
         ("flash_attention_2", "the script has chosen flash_attention_2"),

@@ -334,7 +334,9 @@ def unequal(facts):
     return {name: found for name, found in facts.items() if found is not True}
 
 
-AHEAD = FILES[: FILES.index("for own in")] + r"""
+AHEAD = (
+    FILES[: FILES.index("for own in")]
+    + r"""
 facts["all but the first batch"] = same(lambda: run(2, range(3, 12), 3), 2)
 facts["begun early"] = adopted[0] > 0
 
@@ -365,6 +367,7 @@ facts["under the cache"] = same(rescaled, 2)
 import shutil
 shutil.rmtree(folder)
 """
+)
 
 
 def test_what_is_read_ahead_of_its_pass_is_read_again_where_the_file_has_changed(loaders) -> None:

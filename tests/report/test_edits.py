@@ -322,7 +322,7 @@ def test_loaders_that_begin_together_are_left(desk) -> None:
         loader_workers=2,
     )
     assert desk.diff == ""
-    assert "two loaders begin together at train.py:4" in desk.said()
+    assert "Two loaders begin together at train.py:3" in desk.said()
 
 
 TEACHER = """
@@ -375,7 +375,7 @@ def test_weights_that_torch_flattens_keep_their_layout(desk) -> None:
         channels_last=True,
     )
     assert desk.diff == ""
-    assert "torch flattens weights or gradients by a `.view` at train.py:3" in desk.said()
+    assert "Torch flattens weights or gradients by a `.view` at train.py:2" in desk.said()
 
 
 def test_a_position_is_filled_where_the_script_counts_its_arguments(desk) -> None:

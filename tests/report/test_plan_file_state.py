@@ -46,7 +46,7 @@ def stopped(tuning, *, proved=False):
         (lambda t: t, State.CONFIRMED, None),
         (lambda t: stopped(t, proved=True), State.PROVED, "not confirmed its gain"),
         (stopped, State.UNPROVED, "is not proved"),
-        (failing, State.FAILED, "A gate of the maths failed"),
+        (failing, State.FAILED, "A numerics gate failed"),
         (lambda t: replace(t, plan=Plan()), State.EMPTY, None),
         (lambda t: replace(stopped(t), plan=Plan()), State.UNPROVED, "is empty"),
     ],

@@ -312,7 +312,7 @@ def test_a_gain_of_later_passes_is_not_the_headline(tuning) -> None:
     whole = Interval(low_ratio=1.8, mid_ratio=1.94, high_ratio=2.1)
     passes = ten_passes(step_count=30, longer_s=4.0, first_ratio=0.57, whole=whole)
     seen = replace(tuning, passes=passes)
-    assert text.headline(seen) == "1.94x faster over 10 passes over its data."
+    assert text.headline(seen) == "1.94x faster in 10 passes over its data."
     said = " ".join(text.beneath(seen))
     assert "That is from the second pass over the data on" in said
     assert "The first pass of 30 steps, in which samples are kept: 0.57x" in said

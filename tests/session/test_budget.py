@@ -411,7 +411,7 @@ def test_where_no_trial_is_worth_its_time_the_script_is_not_even_raced(tuned) ->
     assert not seen.tried
     assert seen.tuning.noise is None
     assert all("to cost" in row.why for row in seen.tuning.levers)
-    assert any("cost more than it saves of 1m 00s" in note for note in seen.tuning.notes)
+    assert any("cost more than it saves in 1m 00s" in note for note in seen.tuning.notes)
 
 
 def test_before_and_after_are_of_the_same_moment(tuned) -> None:
@@ -438,7 +438,7 @@ def test_a_plan_whose_start_costs_more_than_it_saves_is_not_taken(tuned) -> None
     assert "brisk" not in dict(seen.tuning.plan.settings)
     row = next(row for row in seen.tuning.levers if row.lever == "brisk")
     assert row.outcome == "dropped"
-    assert re.search(r"starts 40 s later and saves .* of 1m 40s of training", row.why)
+    assert re.search(r"starts 40 s later and saves .* in 1m 40s of training", row.why)
 
 
 @pytest.mark.usefixtures("one_by_one")

@@ -27,7 +27,7 @@ def test_a_refused_write_is_told_with_the_words_of_the_script() -> None:
 def test_a_trial_that_fills_the_disk_behind_it_is_told_where_its_writes_lie(ended) -> None:
     error = told(ended, "Traceback\nOSError: [Errno 28] No space left on device: 'model.pt'\n")
     assert isinstance(error, ScriptFailed)
-    assert "what trials write lies in /small" in error.problem
+    assert "what trials write is in /small" in error.problem
     assert "TMPDIR" in error.remedy
     assert "plain python" not in error.remedy
 

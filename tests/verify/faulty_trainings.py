@@ -1,6 +1,7 @@
 """Three small trainings, changes that are planted in them, and what the gates say of each.
 
-Run as a program, so that one process records them all: `python faulty_trainings.py KIND` prints JSON.
+Run as a program, so that one process records them all: `python faulty_trainings.py KIND` prints
+JSON.
 """
 
 import json

@@ -49,7 +49,11 @@ def seen():
 
 def test_there_are_enough_of_them_on_each_model() -> None:
     for kind in faulty_trainings.KINDS:
-        faults = [kinds for table in (faulty_trainings.HIDDEN, faulty_trainings.PLAIN) for kinds in table.values()]
+        faults = [
+            kinds
+            for table in (faulty_trainings.HIDDEN, faulty_trainings.PLAIN)
+            for kinds in table.values()
+        ]
         assert sum(kind in kinds for kinds in faults) >= 12
         assert sum(kind in kinds for kinds in faulty_trainings.HARMLESS.values()) >= 8
 

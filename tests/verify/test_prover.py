@@ -6,7 +6,6 @@ import threading
 import time
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 
 from hasten import levers
@@ -16,7 +15,6 @@ from hasten.session import recordings
 from hasten.session.recordings import open_prover
 from hasten.trials.compiled_code import CompiledCode
 from hasten.trials.process import Isolation, best_isolation
-from hasten.verify.recorded_run import RecordedRun
 
 # Sets no seed: weights, dropout, order and noise come from generators that are pinned.
 SCRIPT = """

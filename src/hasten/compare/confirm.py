@@ -109,15 +109,14 @@ def _of_all_time(speedup: Interval, means_ratio: float, best_ratio: float) -> In
 
     Steps that take long now and then (plots, logs, workers that start) may gain less than most, and
     a training is all of its steps. A single stall in one round of launches says nothing: the round
-    counts in which the means gain most.
+    counts in which the means gain most, and only where it lies outside of the interval.
 
     >>> _of_all_time(Interval(low_ratio=1.4, mid_ratio=1.5, high_ratio=1.6), 1.3, 1.31)
     Interval(low_ratio=1.3, mid_ratio=1.31, high_ratio=1.6)
     """
-    if not 1.0 < best_ratio < speedup.mid_ratio:
+    if not 1.0 < best_ratio < speedup.low_ratio:
         return speedup
-    low_ratio = min(speedup.low_ratio, max(1.0, means_ratio))
-    return replace(speedup, low_ratio=low_ratio, mid_ratio=best_ratio)
+    return replace(speedup, low_ratio=max(1.0, means_ratio), mid_ratio=best_ratio)
 
 
 def settle(pairs: Sequence[Pair], *, wall_s: float = 0.0) -> Confirmation:

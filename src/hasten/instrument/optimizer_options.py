@@ -88,7 +88,7 @@ class Adjusted:
         self._own: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._retyped: list[tuple[dict[str, Any], Any, Any]] = []
         self._unseen: list[Any] = []
-        self._shape: tuple[int, int, frozenset[int]] | None = None
+        self._shape: tuple[list[int], int, frozenset[int]] | None = None
         self._places: list[Any] | None = None
         self._waits = True
         self._before = optimizer.register_step_pre_hook(self._before_step)
@@ -262,9 +262,8 @@ def _own_states(states: Any, retyped: list[tuple[dict[str, Any], Any, Any]]) -> 
     own = type(states)(dict) if hasattr(states, "default_factory") else {}
     for key, state in states.items():
         kind = types.get(id(state))
-        if kind is not None and "step" in state:
-            state = {**state, "step": state["step"].to(*kind)}
-        own[key] = state
+        is_own = kind is None or "step" not in state
+        own[key] = state if is_own else {**state, "step": state["step"].to(*kind)}
     return own
 
 
@@ -294,7 +293,9 @@ def _places(optimizer: Any) -> list[Any] | None:
                     gradient.layout is torch.strided and gradient.stride() == weight.stride()
                 )
                 found.append((weight.data_ptr(), weight.numel(), alike))
-                if fuses and isinstance(states.get(weight), dict):  # others have new tensors in each step
+                if fuses and isinstance(
+                    states.get(weight), dict
+                ):  # others have new tensors in each step
                     found.extend(map(id, states[weight].values()))
     except RuntimeError:  # a weight without strides or an address: no lever chooses for such
         return None

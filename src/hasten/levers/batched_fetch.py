@@ -10,7 +10,6 @@ Source: https://github.com/pytorch/pytorch/issues/106704
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.lever import Lever, undo_all
@@ -20,6 +19,8 @@ from hasten.loader.worker_counts import unproven
 from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hasten.lever import ScriptContext, Training
 
 

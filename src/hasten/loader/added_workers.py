@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.worker_advantage import WorkerAdvantage
@@ -26,6 +27,27 @@ _PATIENCE_S = 10.0
 _PATIENCE_RATIO = 20.0
 _MOST_MISSES = 3
 _MOST_OBSERVED = 16
+
+
+@dataclass(slots=True)
+class _Observed:
+    """The batches that were observed: how many, the last one, and those that drew.
+
+    Attributes:
+        drew: of each the states before and after it, and its samples.
+    """
+
+    count: int = 0
+    last: tuple[int, Moves] | None = None
+    drew: list[tuple[States, States, int]] = field(default_factory=list)
+
+    def add(self, key: int, moves: Moves, sample_count: int) -> tuple[int, Moves] | None:
+        """Take in a batch of the pass `key`; return the one before it."""
+        before, self.last = self.last, (key, moves)
+        self.count += 1
+        if moves.drew:
+            self.drew.append((moves.before, moves.after, sample_count))
+        return before
 
 
 class AddedWorkers:
@@ -59,9 +81,7 @@ class AddedWorkers:
         self._count = 0
         self._wanted = self._redraws = self._settled = False
         self._miss_count = 0
-        self._last: tuple[int, Moves] | None = None
-        self._drew: list[tuple[States, States, int]] = []
-        self._observed_count = 0
+        self._observed = _Observed()
         self._slowest_s = 0.0
 
     def want(self, count: int, *, redraws: bool, light: bool) -> None:
@@ -114,16 +134,13 @@ class AddedWorkers:
         start_s = time.monotonic()
         found, moves = observe(loader, fetch)
         self._slowest_s = max(self._slowest_s, time.monotonic() - start_s)
-        last, self._last = self._last, (key, moves)
-        self._observed_count += 1
-        if moves.drew:
-            self._drew.append((moves.before, moves.after, count))
+        last = self._observed.add(key, moves, count)
         if last is not None:
-            self._learn(last, self._last)
+            self._learn(last, (key, moves))
         return found
 
     def _learn(self, last: tuple[int, Moves], this: tuple[int, Moves]) -> None:
-        (old_key, old), (key, new), drew = last, this, self._drew
+        (old_key, old), (key, new), drew = last, this, self._observed.drew
         self._items.draws = bool(drew)
         if new.changed:  # what opens a file at its first item only is no harm
             self.refuse("the dataset changes while it is read")
@@ -135,7 +152,7 @@ class AddedWorkers:
             self.refuse(LOOP_DRAWS)
         elif not drew:
             self._settled = True
-        elif len(drew) > 1 or self._observed_count >= _MOST_OBSERVED:
+        elif len(drew) > 1 or self._observed.count >= _MOST_OBSERVED:
             self._settled = True
             self.forecast = draw_predictor.learn(drew) if len(drew) > 1 else None
 

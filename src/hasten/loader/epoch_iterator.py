@@ -18,11 +18,11 @@ from hasten.loader.look_ahead import LookAhead
 from hasten.loader.pass_draws import PassDraws
 from hasten.loader.sources.source import Stock, stock_of
 from hasten.loader.workers import spot_check
+from hasten.loader.workers.inline_batch import as_pickled
 from hasten.loader.workers.observed import Moves, observe
 from hasten.loader.workers.pool import StaleWorkers
 from hasten.loader.workers.stateful_fetch import doubtful
 from hasten.loader.workers.streams import Streams
-from hasten.loader.workers.inline_batch import as_pickled
 from hasten.loader.workers.tasks import Draws, Task, wrapped
 from hasten.loader.workers.worker_timeout import WorkersLost
 

@@ -284,7 +284,8 @@ def foreseen(loader: Any) -> int:
 
     All of them where torch's own samplers draw once, at the first one, and keep nothing. With
     a generator of the script's own a shuffle draws again with the last batch: that one waits. One
-    that draws in between is not foreseen at all, nor are samplers of the script's own: they may look at anything.
+    that draws in between is not foreseen at all, nor are samplers of the script's own: they may
+    look at anything.
     """
     from torch.utils.data import sampler as torchs
     from torch.utils.data.distributed import DistributedSampler

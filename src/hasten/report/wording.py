@@ -52,9 +52,7 @@ def granted(assumed: Iterable[str]) -> list[str]:
     >>> granted(["dataset-unchanged"])[0][:49]
     'Assumed, not proved (--assume dataset-unchanged):'
     """
-    return [
-        f"Assumed, not proved (--assume {n}): {ASSUMPTIONS[Assumption(n)]}." for n in assumed
-    ]
+    return [f"Assumed, not proved (--assume {n}): {ASSUMPTIONS[Assumption(n)]}." for n in assumed]
 
 
 def words(workload: Workload) -> tuple[str, ...]:

@@ -246,7 +246,7 @@ class Races:
             OutOfTime: fewer pairs than the noise asks for have shown nothing.
         """
         self._runner.statistics.forget_steps()
-        rounds = []
+        rounds: list[compare.Confirmation] = []
         own, other = self._options.applied, self._options.with_applied(plan)
         own_s, other_s = map(self._runner.pace.launch_s, (own, other))
         launches_s = both_start_s(own_s, other_s, single_process=self._runner.pace.single_process)

@@ -233,7 +233,7 @@ class Settlement:
         self._view.stage("confirmation", f"fresh launches: the script against {plan}")
         notes = self._decisions.notes
         try:
-            seen = self._race_afresh(plan, end_s)
+            seen = _raced(self._races, plan, end_s, self._costs(plan), self._deadline)
         except TRIAL_FAILURES as failure:
             self._runner.children.clear()
             notes.append(f"On fresh launches {plan} was not raced: {failure.last_words}")
@@ -251,16 +251,6 @@ class Settlement:
             notes.append(f"On fresh launches under {plan} {why}.")
             return Lost(Reason.STALLS, why)
         return seen
-
-    def _race_afresh(self, plan: Plan, end_s: float) -> compare.Confirmation:
-        """Confirm until an answer is due; what was too short for that may take all the budget."""
-        look_s = self._costs(plan).observe_s
-        try:
-            return self._races.confirm(plan, until_s=end_s - look_s)
-        except OutOfTime:
-            if self._deadline.left_s < self._costs(plan).confirm_s + look_s:
-                raise
-        return self._races.confirm(plan, until_s=self._deadline.end_s - look_s)
 
     def _unpaid(self, payback: Payback | None, passes: Passes | None) -> Lost | None:
         """Return why what is faster is not worth its start or its first pass; None if it is."""
@@ -304,3 +294,15 @@ class Settlement:
             training_s=self._options.training_s,
             life_count=self._runner.pace.life_count,
         )
+
+
+def _raced(
+    races: Races, plan: Plan, end_s: float, costs: Costs, deadline: Deadline
+) -> compare.Confirmation:
+    """Confirm until an answer is due; what was too short for that may take all the budget."""
+    try:
+        return races.confirm(plan, until_s=end_s - costs.observe_s)
+    except OutOfTime:
+        if deadline.left_s < costs.confirm_s + costs.observe_s:
+            raise
+    return races.confirm(plan, until_s=deadline.end_s - costs.observe_s)

@@ -599,7 +599,7 @@ class More(Rows):
     def __init__(self):
         super().__init__()
         self.episodes = [Episode() for _ in range(12)]
-    def __getitem__(self, i): return sorted(self.episodes, key=id)[i].weight
+    def __getitem__(self, i): return self.episodes[i : i + 1][0].weight
 rows = More()
 loader = DataLoader(rows, batch_size=4)
 for batch in loader:

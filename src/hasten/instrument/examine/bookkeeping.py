@@ -99,7 +99,7 @@ class Bookkeeping:
             self._undos.append(lambda: _put_back(owner, name, stand_in, original if own else None))
 
     def _is_silent(self, kind: str) -> bool:
-        """Return whether a call is no report: of an optimizer, of a loader, of torch, of our own."""
+        """Return whether a call is no report: of an optimizer, a loader, torch, or our own."""
         if kind != "reporting":
             return False
         caller = sys._getframe(2).f_code.co_filename

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hasten.instrument.watch import Watch
 
 _LEAST_LENGTH, _LEAST_ROWS = 8, 2
-_AMONG_RATIO = 1.05
+_AMONG_RATIO = 1.5
 _NESTED = ("nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged", "narrow")
 
 

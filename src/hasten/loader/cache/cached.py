@@ -72,7 +72,9 @@ class Cache:
         looks = DatasetSnapshot(*roots, most_s=_LOOK_S, most_bytes=_LOOK_BYTES)
         if entry is not None and entry[0]() is dataset:
             _, memo, seen, drop_count = entry
-            same = len(memo.roots) == len(roots) and all(map(_is, memo.roots, roots))
+            same = len(memo.made_of.roots) == len(roots) and all(
+                map(_is, memo.made_of.roots, roots)
+            )
             if same and (memo.why_not or looks == seen):
                 return memo
             drop_count += 1

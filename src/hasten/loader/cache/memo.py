@@ -45,6 +45,7 @@ class Memo:
 
     Attributes:
         salt: as given.
+        made_of: the roots.
         off: why nothing is kept any more; empty where something is.
     """
 
@@ -52,35 +53,30 @@ class Memo:
         self.store = store
         self.off = off
         self.salt = salt
-        self._made_of = RootWatch(roots)
-        self._admission = Admission(self._made_of)
+        self.made_of = RootWatch(roots)
+        self._admission = Admission(self.made_of)
         self._pending: list[tuple[bytes, list[Any], bool]] = []
         self._use_count = 0
         self._is_full = False
 
-    @property
-    def roots(self) -> tuple[Any, ...]:
-        """The objects whose code makes the values."""
-        return self._made_of.roots
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return Memo, (self.store, self.salt, self.roots, self.off)
+        return Memo, (self.store, self.salt, self.made_of.roots, self.off)
 
     @property
     def why_not(self) -> str:
         """Why the code alone forbids it, or why this or another process gave it up."""
         found = self.store.get(self.salt + _OFF)
-        return self._made_of.why_not or self.off or (bytes(found).decode() if found else "")
+        return self.made_of.why_not or self.off or (bytes(found).decode() if found else "")
 
     @property
     def is_forbidden(self) -> bool:
         """Whether the code alone speaks against it, so that nothing was ever kept."""
-        return bool(self._made_of.why_not)
+        return bool(self.made_of.why_not)
 
     @property
     def draws_privately(self) -> bool:
         """Whether the roots hold generators of their own, whose draws cannot be taken back."""
-        return bool(random_states.Private(*self.roots).found)
+        return bool(random_states.Private(*self.made_of.roots).found)
 
     @property
     def is_done(self) -> bool:
@@ -95,13 +91,13 @@ class Memo:
     def begin_batch(self, count: int) -> None:
         """See whether the roots are as they were, before `count` values are fetched."""
         self._admission.batch_count = count
-        if self.roots and not self.off and self._made_of.changed():
+        if self.made_of.roots and not self.off and self.made_of.changed():
             self.give_up("the dataset changes while it is read")
 
     def end_batch(self) -> None:
         """Keep what was made since `begin_batch`, if the roots are as they were."""
         pending, self._pending = self._pending, []
-        if pending and self._made_of.changed():
+        if pending and self.made_of.changed():
             self.give_up("its samples change the dataset")
         if not self.off:
             for key, parts, replace in pending:
@@ -140,7 +136,7 @@ class Memo:
     def _use(self, packed: packing.Packed, make: Callable[[], Any]) -> Any:
         value = packed.build()
         self._use_count += 1
-        if not self.roots or self._use_count % _SPOT_EVERY:
+        if not self.made_of.roots or self._use_count % _SPOT_EVERY:
             return value
         live = make()  # what the script would have got, whatever comes of the comparison
         if difference(value, live):
@@ -151,7 +147,7 @@ class Memo:
         value, parts = self._admission.make(make, path)
         if self._admission.why_over:
             self.give_up(self._admission.why_over)
-        elif parts is not None and self.roots:
+        elif parts is not None and self.made_of.roots:
             # Some parts are the value's own memory, which a transform may write into.
             self._pending.append((key, [b"".join(parts)], replace))
         elif parts is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import sys
 import time
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -271,7 +270,9 @@ def wrapped(error: Exception, index: int) -> Any:
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(own) and trace.tb_next:
         trace = trace.tb_next
     wrapper: Any = ExceptionWrapper
-    return wrapper(exc_info=(type(error), error, trace), where=f"in DataLoader worker process {index}")
+    return wrapper(
+        exc_info=(type(error), error, trace), where=f"in DataLoader worker process {index}"
+    )
 
 
 class _Through:

@@ -116,9 +116,9 @@ def _free_name(survey: Survey, site: Site) -> str:
 
 def _without_gradients(survey: Survey, site: Site) -> bool:
     """Return whether a call stands under `torch.no_grad()` or its kin."""
-    return any(survey.full_name(f, site.scope) in _NO_GRAD for f, _ in _around(survey, site)) or any(
-        code(arg.value) == "False" for arg in _switches(survey, site)
-    )
+    return any(
+        survey.full_name(f, site.scope) in _NO_GRAD for f, _ in _around(survey, site)
+    ) or any(code(arg.value) == "False" for arg in _switches(survey, site))
 
 
 def _is_shared(survey: Survey, site: Site) -> bool:
