@@ -161,8 +161,8 @@ def test_several_gains_that_were_lost_are_told_once_each(nothing) -> None:
         for row, reason in zip(nothing.levers, reasons, strict=False)
     )
     assert text.headline(replace(nothing, levers=rows)) == (
-        "Nothing was proved to make this script faster: what was faster did not pass a gate of "
-        "the maths; a gain was seen, but not again on fresh launches."
+        "Nothing was proved to make this script faster: what was faster did not pass a "
+        "numerics gate; a gain was seen, but not again on fresh launches."
     )
 
 
@@ -316,4 +316,4 @@ def test_a_gain_of_later_passes_is_not_the_headline(tuning) -> None:
     said = " ".join(text.beneath(seen))
     assert "That is from the second pass over the data on" in said
     assert "The first pass of 30 steps, in which samples are kept: 0.57x" in said
-    assert "All 10 passes: 1.94x, 95% interval 1.80x to 2.10x; --train-time says" in said
+    assert "All 10 passes: 1.94x, 95% interval 1.80x to 2.10x; --train-time sets" in said

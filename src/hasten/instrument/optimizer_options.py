@@ -262,8 +262,10 @@ def _own_states(states: Any, retyped: list[tuple[dict[str, Any], Any, Any]]) -> 
     own = type(states)(dict) if hasattr(states, "default_factory") else {}
     for key, state in states.items():
         kind = types.get(id(state))
-        is_own = kind is None or "step" not in state
-        own[key] = state if is_own else {**state, "step": state["step"].to(*kind)}
+        if kind is None or "step" not in state:
+            own[key] = state
+        else:
+            own[key] = {**state, "step": state["step"].to(*kind)}
     return own
 
 
