@@ -20,6 +20,8 @@ class Config:
 
 
 class Model(nn.Module):
+    _supports_sdpa = True
+
     def __init__(self):
         super().__init__()
         self.config, self.layer = Config(), nn.Linear(2, 2)

@@ -137,7 +137,7 @@ class TraitsReader:
         self.found = Traits()
         self.about_data: Callable[[int, LoaderTraits], LoaderTraits] = lambda _, loader: loader
         self._fetches = fetches
-        self._dataset = 0
+        self._dataset = self._iterator = 0
         self._batch_count = self._step_count = self._loaded_count = 0
         self._trains = False
         self._draws = DrawWatch()
@@ -169,12 +169,13 @@ class TraitsReader:
     def _loaded(self, iterator: Any, batch: Any) -> None:
         import torch
 
-        is_known = self.found.loader is not None and id(iterator._dataset) == self._dataset
-        if self._trains or is_known:
+        # Until something was trained it may be that of an evaluation at the start.
+        is_known = id(iterator._dataset) == self._dataset
+        if self._trains or (is_known and id(iterator) == self._iterator):
             self._loaded_count += is_known
             return
-        # Until something was trained it may be that of an evaluation at the start.
-        self._dataset, self._loaded_count = id(iterator._dataset), 1
+        self._dataset, self._iterator = id(iterator._dataset), id(iterator)
+        self._loaded_count = 1
         # A loader without workers has no such number; None stands for torch's own, 2.
         self._prefetch_count = int(getattr(iterator, "_prefetch_factor", None) or 2)
         loader = LoaderTraits(
