@@ -61,7 +61,8 @@ class ModelTraits:
         conv_input_dimension_count: dimensions of what all models with weights are called with,
             where there are convolutions; 0 where they differ.
         attention: who computes it: the word of Transformers (`eager`, `sdpa`), `weights` where the
-            script asks `eager` for them, or `MultiheadAttention`.
+            script asks `eager` for them, `eager alone` where the model has no other, or
+            `MultiheadAttention`.
     """
 
     parameter_count: int | None = None
