@@ -117,14 +117,14 @@ def test_ctrl_c_keeps_the_best_so_far_and_the_same_command_goes_on(project) -> N
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in (err or "")
-    assert "Interrupted" in out
+    assert "You interrupted the search" in out
     assert "[plan]" in (project.root / "hasten.toml").read_text()
     assert project.nothing_left()
     kept = journal(project)
     assert kept
     with project.begun(*words) as process:
         told = ""
-        while "known from an earlier start" not in told:
+        while "known from an earlier run" not in told:
             line = process.stderr.readline()
             assert line, told
             told += line

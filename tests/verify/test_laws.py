@@ -94,7 +94,7 @@ def test_draws_seen_in_a_few_steps_alone_are_seldom_blamed(count) -> None:
 
     own = [few(1), few(2), few(3)]
     verdicts = [distribution.within_draws(own[0], few(s), own[1:]).passed for s in range(4, 304)]
-    assert verdicts.count(False) <= 9
+    assert verdicts.count(False) <= 21
     assert (None in verdicts) is (count < 8)
 
 

@@ -25,7 +25,8 @@ _LEAST_BATCHES_COUNT, _MANY_BATCHES_COUNT = 8, 16
 # Limits that chance passes about once in ten thousand proofs.
 _MANY_LIMIT, _FEW_LIMIT = 6.0, 12.0
 _SHIFT_LIMIT = 4.5
-_SPREAD_LIMIT = 3.5
+_SPREAD_LOW, _SPREAD_HIGH = 0.3, 3.5
+_SPREAD_ERRORS_COUNT = 2.5
 _LEAST_STEPS_COUNT = 8
 
 
@@ -115,7 +116,7 @@ def within_draws(
                 name=name, passed=False, message=message, distance_ratio=shift / _SHIFT_LIMIT
             )
         low, high = _spread_limits(*theirs.shape)
-        if not low <= spread <= high:
+        if theirs.shape[1] >= _LEAST_STEPS_COUNT and not low <= spread <= high:
             message = f"the {word} spread {spread:.2g} times as far as under other seeds"
             return Gate(name=name, passed=False, message=message)
         seen.append(f"{word} {shift:.1f} standard errors (of {resolution:.2g} of their size)")
@@ -127,16 +128,16 @@ def within_draws(
 
 
 def _spread_limits(runs_count: int, steps_count: int) -> tuple[float, float]:
-    """Return between what chance lets a ratio of variances lie, by Fisher's z.
+    """Return between what chance lets a ratio of variances lie, wider for fewer steps.
 
     The log of F with d1 and d2 degrees of freedom has a variance of about 2 / d1 + 2 / d2.
 
-    >>> [round(limit, 2) for limit in _spread_limits(3, 24)]
-    [0.29, 3.45]
+    >>> [[round(limit, 2) for limit in _spread_limits(3, count)] for count in (8, 24)]
+    [[0.22, 4.62], [0.3, 3.5]]
     """
     variance = 2.0 / steps_count + 2.0 / (steps_count * (runs_count - 1))
-    width = _SPREAD_LIMIT * float(variance) ** 0.5
-    return float(np.exp(-width)), float(np.exp(width))
+    width = _SPREAD_ERRORS_COUNT * float(variance) ** 0.5
+    return min(_SPREAD_LOW, float(np.exp(-width))), max(_SPREAD_HIGH, float(np.exp(width)))
 
 
 def _losses(evidence: RecordedRun) -> NDArray[np.float64]:
