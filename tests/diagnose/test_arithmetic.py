@@ -72,7 +72,7 @@ side = 1024 if sick else 256
 basis = torch.randn(side, side, dtype=torch.float64 if sick else torch.float32)
 weights = [*convolution.parameters(), *tagger.parameters(), decayed]
 optimizer = torch.optim.SGD(weights, lr=1e-3, weight_decay=0.1)
-page_count = 12_000 if sick else 1
+page_count = 30_000 if sick else 1
 memory = mmap.mmap(-1, 4096 * page_count)
 length = 128 if sick else 40
 for step in range(100_000):
