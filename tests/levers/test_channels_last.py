@@ -500,7 +500,7 @@ class Pair:
 def test_a_scripted_class_finds_the_names_of_its_own_module() -> None:
     undo = apply(LiveTraining(), True)
     try:
-        torch.jit.script(Pair)
+        assert torch.jit.script(Pair) is Pair
     finally:
         undo()
 
