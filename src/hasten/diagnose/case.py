@@ -51,7 +51,7 @@ class Case:
         return self._share([step.wall_s for step in self.steps], seconds)
 
     def share_of_all(self, seconds: Sequence[float]) -> Interval | None:
-        """Return the share of all the time between two step ends, as `share` that of the steps.
+        """Return the share of all the time between two step ends, with its 95% interval.
 
         Args:
             seconds: of each examined step, with what passed in evaluations and checkpoints.

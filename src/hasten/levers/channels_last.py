@@ -56,10 +56,14 @@ def _takes_fast_path(module: Any) -> bool:
 
     In evaluation that path leaves zeros where the input is padded.
     """
+    kinds = _attention()
+    return any(not part.training and isinstance(part, kinds) for part in module.modules())
+
+
+def _attention() -> tuple[type, ...]:
     from torch import nn
 
-    kinds = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
-    return any(not part.training and isinstance(part, kinds) for part in module.modules())
+    return nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention
 
 
 def _unfit(module: Any) -> str | None:
@@ -84,6 +88,7 @@ class _Roots:
 
         self._training = training
         self._left: Any = WeakIdKeyDictionary()  # modules may be equal
+        self._attends: Any = WeakIdKeyDictionary()
         self._stopped = ""
         self._told = False
         self._scripted_count = 0
@@ -118,10 +123,11 @@ class _Roots:
             if not len(self._left):
                 self._look_for_graphs()
             self._left[module] = _unfit(module)
+            self._attends[module] = any(isinstance(p, _attention()) for p in module.modules())
         self._look_for_scripts()
         if self._left[module] is not None or self._stopped or not self._plain():
             return call(args, kwargs)
-        if _takes_fast_path(module):
+        if self._attends[module] and _takes_fast_path(module):
             return call(args, kwargs)
         self._running = activations = Activations()
         try:

@@ -91,7 +91,7 @@ class Memo:
     def begin_batch(self, count: int) -> None:
         """See whether the roots are as they were, before `count` values are fetched."""
         self._admission.batch_count = count
-        if self.made_of.roots and not self.off and self.made_of.changed():
+        if self.made_of.has_roots and not self.off and self.made_of.changed():
             self.give_up("the dataset changes while it is read")
 
     def end_batch(self) -> None:
@@ -136,7 +136,7 @@ class Memo:
     def _use(self, packed: packing.Packed, make: Callable[[], Any]) -> Any:
         value = packed.build()
         self._use_count += 1
-        if not self.made_of.roots or self._use_count % _SPOT_EVERY:
+        if not self.made_of.has_roots or self._use_count % _SPOT_EVERY:
             return value
         live = make()  # what the script would have got, whatever comes of the comparison
         if difference(value, live):
@@ -147,7 +147,7 @@ class Memo:
         value, parts = self._admission.make(make, path)
         if self._admission.why_over:
             self.give_up(self._admission.why_over)
-        elif parts is not None and self.made_of.roots:
+        elif parts is not None and self.made_of.has_roots:
             # Some parts are the value's own memory, which a transform may write into.
             self._pending.append((key, [b"".join(parts)], replace))
         elif parts is not None:
@@ -170,10 +170,12 @@ class RootWatch:
         roots: these objects.
 
     Attributes:
+        has_roots: whether there are any.
         look_ns: what the last look at them took.
     """
 
     def __init__(self, roots: tuple[Any, ...]) -> None:
+        self.has_roots = bool(roots)
         self.look_ns = 0
         self._roots = tuple(map(_held, roots))
         self._code = PurityAnalysis(*roots)
@@ -192,7 +194,7 @@ class RootWatch:
 
     def changed(self) -> bool:
         """Return whether they look other than at the first call; another look, other values."""
-        if not self.roots:
+        if not self.has_roots:
             return False
         began_ns = time.perf_counter_ns()
         outside = [fingerprint(value, 1, deepest=DEEP) for value in self._code.outside()]
@@ -204,7 +206,7 @@ class RootWatch:
 
     def draws(self) -> Any:
         """Return the states of all generators that they can draw from."""
-        if not self.roots:
+        if not self.has_roots:
             return None
         if self._private is None:
             self._private = random_states.Private(*self.roots)
@@ -246,18 +248,19 @@ class Admission:
             make: makes the value.
             path: a file that it reads in a way that would not be seen.
         """
-        roots = self._made_of.roots
+        has_roots = self._made_of.has_roots
         before = self._made_of.draws()
-        opened = file_access.record() if roots else file_access.FileAccessRecord()
+        opened = file_access.record() if has_roots else file_access.FileAccessRecord()
         began_ns = time.perf_counter_ns()
         try:
             if path is not None:
                 _take(opened, path)
             value = make()
         finally:
-            if roots:
-                file_access.stop()
-        file_access.read(opened.stamps.values())
+            if has_roots:
+                file_access.stop()  # which tells a record around it
+            else:
+                file_access.read(opened.stamps.values())
         live_ns = time.perf_counter_ns() - began_ns
         if opened.unsettled:
             return value, None
@@ -280,7 +283,7 @@ class Admission:
             return opened.why_not or "a sample reads many files"
         if not file_access.unchanged(tuple(opened.stamps.values())):
             return "its files are being written"
-        if not self._made_of.roots:
+        if not self._made_of.has_roots:
             return ""
         if self._try_count <= _DOUBLE_COUNT or self._try_count % _DOUBLE_EVERY == 0:
             self._make_again(value, make, before)
