@@ -20,6 +20,11 @@ demo: $(READY)
 
 test: $(READY) system
 	$(TESTS) -m "not measures and not slow"
+	@if command -v g++ >/dev/null; then \
+		$(BIN)/python tests/accelerator/laggard/laggard.py && \
+		PYTHONPATH=tests/accelerator/laggard $(BIN)/pytest -q tests/accelerator; \
+	elif [ -n "$$CI" ]; then echo "tests/accelerator needs g++"; exit 1; \
+	else echo "Skipped tests/accelerator: there is no g++."; fi
 	$(BIN)/pytest -q -m measures --reruns 1 -rR tests  # a machine with neighbours gets a second look
 
 # Whole trainings: each script of the corpus, each data engine, tunings from end to end.
