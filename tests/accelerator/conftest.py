@@ -4,20 +4,19 @@
 collected.
 """
 
+import pytest
 import torch
 
-ACCELERATOR = torch.accelerator.current_accelerator()
-if ACCELERATOR is None or ACCELERATOR.type != "laggard":
-    collect_ignore_glob = ["test_*.py", "laggard/*"]
-else:
+collect_ignore_glob = ["laggard/*"]
+if str(torch.accelerator.current_accelerator()) != "laggard":
+    collect_ignore_glob.append("test_*.py")
+
+
+@pytest.fixture(autouse=True)
+def prompt():
+    """Leave the device without delay for the next test."""
     import laggard
-    import pytest
 
-    collect_ignore_glob = ["laggard/*"]
-
-    @pytest.fixture(autouse=True)
-    def prompt():
-        """Leave the device without delay for the next test."""
-        yield
-        torch.accelerator.synchronize()
-        laggard.configure()
+    yield
+    torch.accelerator.synchronize()
+    laggard.configure()

@@ -725,22 +725,20 @@ void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (auto& each : results) stack->push_back(std::move(each));
 }
 
-const c10::OperatorHandle& found(const char* name) {
-  static std::map<std::string, c10::OperatorHandle> known;
-  auto place = known.find(name);
-  if (place == known.end())
-    place = known.emplace(name, c10::Dispatcher::singleton().findSchemaOrThrow(name, "")).first;
-  return place->second;
+c10::OperatorHandle named(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
 }
 
 void convolution(const c10::OperatorHandle&, torch::jit::Stack* stack) {
-  run(found("aten::convolution"), stack);
+  static const auto op = named("aten::convolution");
+  run(op, stack);
 }
 
 void convolution_backward(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   const auto grad = stack->at(stack->size() - 10).toTensor();
   stack->insert(stack->end() - 7, IValue(std::vector<int64_t>{grad.size(1)}));  // of the bias
-  run(found("aten::convolution_backward"), stack);
+  static const auto op = named("aten::convolution_backward");
+  run(op, stack);
 }
 
 using Three = std::tuple<Tensor, Tensor, Tensor>;
@@ -859,8 +857,6 @@ void laggard_counts(int64_t* counts) {
                                        &prompt_copies, &host_waits, &busy_ns};
   for (int i = 0; i < 6; ++i) counts[i] = all[i]->load();
 }
-int laggard_device() { return here; }
-void laggard_set_device(int device) { here = DeviceIndex(device); }
 int laggard_is_forked() { return streams().is_forked(); }
 int laggard_is_used() { return streams().owner == getpid(); }
 void laggard_finish() {  // before the libraries go that its threads call

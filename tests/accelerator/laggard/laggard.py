@@ -18,7 +18,6 @@ import fcntl
 import hashlib
 import os
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -106,21 +105,18 @@ def _module(torch) -> ModuleType:
     module.is_initialized = lambda: bool(_core.laggard_is_used())
     module._is_in_bad_fork = lambda: bool(_core.laggard_is_forked())
     module.device_count = lambda: 2
-    module.current_device = lambda: int(_core.laggard_device())
-    module.set_device = lambda device: _core.laggard_set_device(
-        torch.device("laggard", device).index
-    )
     module.get_device_name = lambda device=None: "laggard"
-    module.synchronize = lambda device=None: torch.accelerator.synchronize(device)
+    module.current_device = torch.accelerator.current_device_index
+    module.set_device = torch.accelerator.set_device_index
+    module.synchronize = torch.accelerator.synchronize
     module.manual_seed_all = module.manual_seed = lambda seed: None
     module.get_rng_state = lambda device=None: torch.get_rng_state()
     module.set_rng_state = lambda state, device=None: None
     module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
     module.Stream, module.Event = torch.Stream, torch.Event
-    module.current_stream = lambda device=None: torch.accelerator.current_stream(device)
+    module.current_stream = torch.accelerator.current_stream
     return module
 
 
 if __name__ == "__main__":
     print(build())
-    sys.exit(0)
