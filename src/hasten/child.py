@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hasten.protocol import Answer, Command, PlanOrder
 
 
-_ON_ITS_OWN = protocol.RunTurns(turns=(protocol.Turn(0, 0, 1 << 60, False),))
+_ON_ITS_OWN = protocol.RunTurns(turns=(protocol.Turn(0, 0, protocol.ENDLESS_COUNT, False),))
 """What a process does that nobody follows."""
 
 

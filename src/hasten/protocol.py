@@ -115,6 +115,10 @@ class Go:
     """Train until the first step boundary: no other child of the parent's computes just now."""
 
 
+ENDLESS_COUNT = 1 << 60
+"""Steps of a turn that nobody follows."""
+
+
 class Turn(NamedTuple):
     """A stretch of steps under one plan.
 
@@ -218,7 +222,8 @@ class TurnsRun:
     Attributes:
         turns: for each turn the counted steps; of each step its samples, then the nanoseconds in
             each phase, in the order of `records.Phase`.
-        usage: what the process has used so far.
+        usage: what the process has used so far: `faults_count`, `cpu_s`, `peak_rss_bytes`; with an
+            accelerator also `peak_device_bytes`, and for these turns `caught_up_ratio`.
     """
 
     turns: list[list[list[int]]]

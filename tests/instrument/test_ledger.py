@@ -60,6 +60,61 @@ def test_phases_add_up_to_the_wall_to_the_nanosecond(moves) -> None:
     assert sum(ledger.cut()) == clock.now_ns - last_cut_ns
 
 
+class Mark:
+    """An event that is passed at a known time."""
+
+    def __init__(self, at_ns) -> None:
+        self.at_ns = at_ns
+
+    def synchronize(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, later) -> float:
+        return (later.at_ns - self.at_ns) * 1e-6
+
+
+class PromptDevice:
+    """The timeline of a device that does at once what it is asked for."""
+
+    def __init__(self, clock) -> None:
+        self.mark = lambda: Mark(clock.now_ns)
+
+
+@given(st.lists(st.tuples(MOVES, st.integers(0, 10**6))), st.integers(0, 20))
+def test_a_device_that_is_never_late_gives_the_steps_of_the_host(moves, before_count) -> None:
+    clock = Clock()
+    ledger, own = Ledger(clock), []
+
+    def make(moves):
+        for (move, phase), passing_ns in moves:
+            clock.now_ns += passing_ns
+            found = getattr(ledger, move)(*([phase] if move == "enter" else []))
+            if move == "cut":
+                own.append(found)
+
+    make(moves[:before_count])
+    ledger.cut()
+    own.clear()
+    ledger.follow(PromptDevice(clock))
+    make(moves[before_count:])
+    assert ledger.followed() == (own, 1.0 if own else None)
+    assert ledger.followed() == ([], None), "it follows no more"
+
+
+def test_time_does_not_run_backwards_where_marks_of_two_streams_are_passed_in_another_order(
+    clock, ledger
+) -> None:
+    ledger.loop_begins()
+    ledger.follow(PromptDevice(clock))
+    for at_ns in (6_000, 4_000, 7_000):
+        clock.now_ns = at_ns
+        ledger.cut()
+    assert [sum(step) for step in ledger.followed()[0]] == [5_000, 0, 1_000]
+
+
 def spend(ledger, clock, phase, ns) -> None:
     ledger.enter(INDEX[phase])
     clock.now_ns += ns

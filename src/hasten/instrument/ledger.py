@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hasten.records import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from hasten.instrument.device_timeline import DeviceTimeline
 
 PHASES = tuple(Phase)
 INDEX = {phase: index for index, phase in enumerate(PHASES)}
@@ -25,9 +27,12 @@ class Ledger:
     batch turns out to be for evaluation when a module is called without gradients, and what
     ran between forward and backward turns out to be the loss. Such time waits in `waiting`
     until an anchor (`commit`) settles it.
+
+    What it does can be done again later with the times at which an accelerator came by
+    (`follow`).
     """
 
-    __slots__ = ("_clock", "_last_ns", "_settled", "_stack", "_waiting", "current")
+    __slots__ = ("_clock", "_last_ns", "_late", "_settled", "_stack", "_waiting", "current")
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self._clock = clock
@@ -35,29 +40,43 @@ class Ledger:
         self._settled = [0] * len(PHASES)
         self._waiting = [0] * len(PHASES)
         self._stack: list[int] = []
+        self._late: _LateLedger | None = None
         self.current = INDEX[Phase.BETWEEN]
+
+    def follow(self, timeline: DeviceTimeline) -> None:
+        """Leave a mark on the timeline of an accelerator at each transition from now on."""
+        self._late = _LateLedger(self.current, list(self._stack), timeline)
+
+    def followed(self) -> tuple[list[tuple[int, ...]], float | None]:
+        """End that, and wait until the accelerator has passed the last mark.
+
+        Returns:
+            What `cut` would have returned each time, by the accelerator's time; and the share of
+            them at which it was less than one phase behind. Nothing where none was followed.
+        """
+        late, self._late = self._late, None
+        return ([], None) if late is None else (late.read(), late.caught_up_ratio)
 
     def enter(self, phase_index: int) -> None:
         """Begin a stretch of `phase_index`; the phase around it is suspended."""
-        now = self._clock()
-        self._waiting[self.current] += now - self._last_ns
-        self._last_ns = now
+        self._charge()
         self._stack.append(self.current)
         self.current = phase_index
+        if self._late is not None:
+            self._late.passes(Ledger.enter, phase_index)
 
     def leave(self) -> None:
         """End the current stretch and go back to the phase around it."""
-        now = self._clock()
-        self._waiting[self.current] += now - self._last_ns
-        self._last_ns = now
+        self._charge()
         self.current = self._stack.pop() if self._stack else _OTHER
+        if self._late is not None:
+            self._late.passes(Ledger.leave)
 
     def commit(self) -> None:
         """Settle what was waiting, each under its own phase."""
-        for index, ns in enumerate(self._waiting):
-            if ns:
-                self._settled[index] += ns
-                self._waiting[index] = 0
+        self._settle()
+        if self._late is not None:
+            self._late.notes(Ledger.commit)
 
     def commit_as_evaluation(self) -> None:
         """Settle what was waiting as evaluation: it served a call without gradients.
@@ -68,20 +87,24 @@ class Ledger:
         self._settled[_CHECKPOINT] += saved_ns
         self._settled[_EVALUATION] += sum(self._waiting) - saved_ns
         self._waiting = [0] * len(PHASES)
+        if self._late is not None:
+            self._late.notes(Ledger.commit_as_evaluation)
 
     def commit_as_loss(self) -> None:
         """Settle what was waiting; unnamed time since the forward pass was the loss."""
         self._settled[_LOSS] += self._waiting[_OTHER]
         self._waiting[_OTHER] = 0
-        self.commit()
+        self._settle()
+        if self._late is not None:
+            self._late.notes(Ledger.commit_as_loss)
 
     def cut(self) -> tuple[int, ...]:
         """End a step: return nanoseconds per phase (in the order of PHASES) and start anew."""
-        now = self._clock()
-        self._waiting[self.current] += now - self._last_ns
-        self._last_ns = now
-        self.commit()
+        self._charge()
+        self._settle()
         step, self._settled = tuple(self._settled), [0] * len(PHASES)
+        if self._late is not None:
+            self._late.passes(Ledger.cut)
         return step
 
     def start(self) -> None:
@@ -89,9 +112,81 @@ class Ledger:
         self._settled = [0] * len(PHASES)
         self._waiting = [0] * len(PHASES)
         self._last_ns = self._clock()
+        if self._late is not None:
+            self._late.passes(Ledger.start)
 
     def loop_begins(self) -> None:
         """From now on unnamed time is OTHER: a training loop has been reached."""
         if self.current == INDEX[Phase.BETWEEN]:
-            self.cut()
+            self.start()
             self.current = _OTHER
+            if self._late is not None:
+                self._late.passes(Ledger.loop_begins)
+
+    def _charge(self) -> None:
+        now = self._clock()
+        self._waiting[self.current] += now - self._last_ns
+        self._last_ns = now
+
+    def _settle(self) -> None:
+        for index, ns in enumerate(self._waiting):
+            if ns:
+                self._settled[index] += ns
+                self._waiting[index] = 0
+
+
+class _LateLedger:
+    """What a ledger does, to be done once more when an accelerator's times are known.
+
+    Args:
+        current: the phase that the ledger is in.
+        stack: those around it.
+        timeline: of the accelerator.
+    """
+
+    def __init__(self, current: int, stack: list[int], timeline: DeviceTimeline) -> None:
+        self._current, self._stack = current, stack
+        self._mark = timeline.mark
+        self._first = timeline.mark()
+        self._moves: list[tuple[Callable[..., Any], tuple[int, ...], Any]] = []
+        self._last_phase = self._first
+        self._cut_count = self._caught_up_count = 0
+
+    @property
+    def caught_up_ratio(self) -> float | None:
+        """The share of cuts at which the device had come to the last phase that was begun."""
+        return self._caught_up_count / self._cut_count if self._cut_count else None
+
+    def passes(self, move: Callable[..., Any], *args: int) -> None:
+        """Note a move that reads the clock, and mark its place on the timeline."""
+        mark = self._mark()
+        self._moves.append((move, args, mark))
+        if move is Ledger.enter:
+            self._last_phase = mark
+        elif move is Ledger.cut:
+            self._cut_count += 1
+            self._caught_up_count += self._last_phase.query()
+
+    def notes(self, move: Callable[..., Any]) -> None:
+        """Note a move that reads none."""
+        self._moves.append((move, (), None))
+
+    def read(self) -> list[tuple[int, ...]]:
+        """Wait until the last mark is passed; return what each `cut` gives by the timeline.
+
+        Marks on different streams may be passed in another order: time never runs backwards.
+        """
+        now_ns, before = 0.0, self._first
+        ledger = Ledger(lambda: round(now_ns))
+        ledger.current, ledger._stack = self._current, self._stack
+        self._mark().synchronize()
+        steps = []
+        for move, args, mark in self._moves:
+            if mark is not None and mark is not before:
+                mark.synchronize()
+                if (passed_ms := before.elapsed_time(mark)) > 0.0:
+                    now_ns, before = now_ns + passed_ms * 1e6, mark
+            step = move(ledger, *args)
+            if move is Ledger.cut:
+                steps.append(step)
+        return steps

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hasten import protocol
 from hasten.instrument import examine
+from hasten.instrument.device_timeline import device_timeline
 from hasten.instrument.traits import FlopProbe, TraitsReader, peaks, usage
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ class StepScheduler:
     """Run turns of steps under alternating plans, parked at a step boundary between commands.
 
     The plan of a turn is switched at the boundary, outside the clock; then the steps that are not
-    counted settle what the switch disturbed.
+    counted settle what the switch disturbed. Where an accelerator is trained on, its own time
+    counts, not the host's: see `DeviceTimeline`. It has finished its work before this process is
+    parked.
 
     Args:
         watch: the seams; its ledger is restarted at the head of each turn.
@@ -42,6 +45,7 @@ class StepScheduler:
         self._plans: tuple[PlanOrder, ...] = ()
         self._queue: list[Turn] = []
         self._done: list[list[list[int]]] = []
+        self._late_rows: list[list[int] | None] = []
         self._skip_count = self._left_count = 0
         self._answer: Answer | None = None
         self._waited_s = 0.0
@@ -60,11 +64,14 @@ class StepScheduler:
         if self._answer is None:
             at_s = time.monotonic() - self._waited_s
             self._answer = protocol.FirstStep(step_ns=sum(phases_ns), at_s=at_s)
+        row = None
         if self._skip_count:
             self._skip_count -= 1
         elif self._left_count:
             self._left_count -= 1
-            self._done[-1].append([sample_count, *phases_ns])
+            row = [sample_count, *phases_ns]
+            self._done[-1].append(row)
+        self._late_rows.append(row)
         if self._skip_count or self._left_count:
             return
         if self._queue:
@@ -83,7 +90,28 @@ class StepScheduler:
             self._watch.pause()
         self._done.append([])
 
+    def _follow_device(self, step_count: int) -> None:
+        """Let the ledger follow the accelerator through turns of so many steps, if there is one."""
+        self._late_rows = []
+        ends = step_count < protocol.ENDLESS_COUNT
+        timeline = device_timeline(self._watch.live) if ends else None
+        if timeline is not None:
+            self._watch.ledger.follow(timeline)
+
+    def _read_device(self) -> dict[str, float]:
+        """Give the steps of the turns the accelerator's times in place of the host's.
+
+        Returns:
+            What else was seen, for `TurnsRun.usage`.
+        """
+        steps, caught_up_ratio = self._watch.ledger.followed()
+        for row, phases_ns in zip(self._late_rows, steps, strict=False):
+            if row is not None:
+                row[1:] = phases_ns
+        return {} if caught_up_ratio is None else {"caught_up_ratio": caught_up_ratio}
+
     def _listen(self) -> None:
+        seen = self._read_device()
         if self._flops is not None:
             self._answer = protocol.FlopsCounted(flops=self._flops.close())
             self._flops, self._done = None, []
@@ -92,12 +120,13 @@ class StepScheduler:
             self._answer = protocol.Examined(found=found, turns=self._done)
             self._examination, self._done = None, []
         elif self._done:
-            self._answer = protocol.TurnsRun(turns=self._done, usage=usage())
+            self._answer = protocol.TurnsRun(turns=self._done, usage={**usage(), **seen})
             self._done = []
         assert self._answer is not None  # noqa: S101  # a step was taken in
         while True:
             command = self._talk(self._answer)
             if isinstance(command, protocol.RunTurns):
+                self._follow_device(command.turns[0].step_count)
                 self._queue = list(command.turns)
                 self._begin(self._queue.pop(0))
                 return
@@ -109,6 +138,7 @@ class StepScheduler:
                 return
             if isinstance(command, protocol.Examine):
                 self._watch.resume()
+                self._follow_device(command.step_count)
                 self._examination = examine.Examination(self._watch, examine.discover())
                 self._left_count = command.step_count
                 self._done.append([])

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hasten.instrument import accelerators
 from hasten.instrument.ledger import INDEX
 from hasten.instrument.model import ModelFacts
 from hasten.instrument.samples import quietly, tensors_in
@@ -42,7 +43,7 @@ _PROBE_S = 0.25
 
 
 def usage() -> dict[str, float]:
-    """Return peak resident bytes, minor page faults and CPU seconds, loader workers included.
+    """Return peak bytes, minor page faults and CPU seconds, loader workers included.
 
     CPU seconds are those of this process, of its live children by /proc, and of those that
     ended (getrusage(2)).
@@ -61,7 +62,9 @@ def usage() -> dict[str, float]:
             alive_s += (int(fields[11]) + int(fields[12])) * tick_s
         except OSError:
             continue
+    on_device = {} if (peak := accelerators.peak_bytes()) is None else {"peak_device_bytes": peak}
     return {
+        **on_device,
         "peak_rss_bytes": own.ru_maxrss * 1024,
         "faults_count": own.ru_minflt,
         "cpu_s": own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + alive_s,

@@ -1,4 +1,4 @@
-"""device_copies: move CPU tensors to a CUDA device without waiting for the kernels in flight.
+"""device_copies: move CPU tensors to an accelerator without waiting for the kernels in flight.
 
 Helps: loops that call `x.to(device)` each step. A plain one waits for all kernels before it; on a
     stream of its own it waits for its own copy alone, so the next steps are prepared while the
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.lever import Lever, one_of
 from hasten.loader import engine_for
-from hasten.loader.device.device import cuda_device
+from hasten.loader.device.device import find_device, is_built
 from hasten.loader.device.staging import Staging
 from hasten.records import Effect, Phase, Scope
 
@@ -42,8 +42,6 @@ def why_not(context: ScriptContext) -> str:
     torch_facts = context.machine.torch
     if torch_facts is None or not torch_facts.accelerators:
         return "this machine has no accelerator that torch can use"
-    if torch_facts.cuda is None:
-        return "only CUDA devices are known to this lever"
     if context.baseline is not None and not context.baseline.share_ratio(Phase.TRANSFER):
         return "the loop moves no tensor from the CPU to an accelerator"
     return ""
@@ -70,17 +68,15 @@ def attach(training: Training, engine: Any, staging: Staging) -> Callable[[], No
 
 
 def apply(training: Training, setting: str) -> Callable[[], None]:
-    """Stand at `Tensor.to` and `Tensor.cuda`, where this torch was built for CUDA.
+    """Stand at `Tensor.to` and `Tensor.cuda`, where this torch was built for an accelerator.
 
     Whether there is a device is not asked before the script moves something to it: the answer
     would fix which devices can be seen, and a script may still set CUDA_VISIBLE_DEVICES.
     """
-    import torch
-
-    if torch.version.cuda is None:
+    if not is_built():
         return lambda: None
     known: dict[Any, Any] = {}
-    staging = Staging(partial(cuda_device, known=known), ahead=setting == "arrival")
+    staging = Staging(partial(find_device, known=known), ahead=setting == "arrival")
     return attach(training, engine_for(training), staging)
 
 

@@ -79,7 +79,8 @@ def runtimes(files: "list[str]", *, has_mkl: bool) -> "list[dict[str, object]]":
 def accelerators(torch: "Any") -> "list[str]":
     """Return the names of the devices that torch can use; a broken driver has none."""
     found = []
-    for backend in (torch.cuda, getattr(torch, "xpu", None)):
+    loaded = getattr(torch, torch._C._get_privateuse1_backend_name(), None)
+    for backend in (torch.cuda, getattr(torch, "xpu", None), loaded):
         if backend is not None:
             with contextlib.suppress(Exception):
                 count = backend.device_count()

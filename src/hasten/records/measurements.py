@@ -142,6 +142,9 @@ class Profile:
         phase_s: mean seconds per step in each phase; they add up to the mean wall.
         step_count: steps that were observed.
         peak_rss_bytes: largest resident set of the training process.
+        peak_device_bytes: most memory that its tensors took on accelerators, None without one.
+        caught_up_ratio: share of the steps at whose end the accelerator had caught up with the
+            host and had to wait for it; None without one.
         faults_count: minor page faults per step.
         cores_ratio: cores that were really busy, of the training process and its workers.
         flops: floating point operations of one step, by torch's counter.
@@ -159,6 +162,8 @@ class Profile:
     phase_s: Mapping[Phase, float]
     step_count: int
     peak_rss_bytes: int | None = None
+    peak_device_bytes: int | None = None
+    caught_up_ratio: float | None = None
     faults_count: float | None = None
     cores_ratio: float | None = None
     flops: float | None = None

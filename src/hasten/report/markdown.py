@@ -85,10 +85,7 @@ def _answer(tuning: Tuning) -> list[str]:
     if tuning.plan.settings:
         said.append(f"Effect: {tuning.proof.effect} ({EFFECTS[tuning.proof.effect]}).")
     said += granted(tuning.assumed)
-    if tuning.interrupted:
-        said.append("The search was interrupted; this is what was known by then.")
-    if tuning.out_of_time:
-        said.append("The budget was spent; this is what was known by then.")
+    said += text.circumstances(tuning)
     return ["  \n".join(said)]
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 GAUGE_WIDTH = 36
 DOMINANT_RATIO = 0.4
 WAITING_RATIO = 0.02
+HALF_RATIO = 0.5
 LEAST_CEILING_RATIO = 1.005  # what is told as more than 1.00x
 PLACES = {
     Phase.DATA: "waiting for its data",
@@ -60,6 +61,22 @@ def loader_ceiling(profile: Profile) -> str:
         return f"A perfect loader would not make a step shorter ({how})."
     step = f"With a perfect loader a step would take {percent(1 / best)} of its time"
     return f"{step}: at most {times(best)} ({how})."
+
+
+def device_pace(profile: Profile) -> str:
+    """Say who waits for whom, the accelerator or the host; empty without an accelerator."""
+    ratio = profile.caught_up_ratio
+    if ratio is None:
+        return ""
+    if ratio > HALF_RATIO:
+        return f"The accelerator waits for the host: it had caught up in {percent(ratio)} of steps."
+    return f"The host is ahead of the accelerator in {percent(1 - ratio)} of steps."
+
+
+def verdicts(profile: Profile) -> list[str]:
+    """Say in a few sentences what holds the training up."""
+    said = bottleneck(profile), device_pace(profile), loader_ceiling(profile)
+    return [sentence for sentence in said if sentence]
 
 
 def stack(profile: Profile) -> Stack:
@@ -126,6 +143,7 @@ def usage(profile: Profile, machine: Machine) -> list[tuple[str, str]]:
         ),
         ("cores busy", _cores(profile, machine)),
         ("memory", _known(profile.peak_rss_bytes, lambda n: f"{size(n)} at the peak")),
+        ("accelerator", _known(profile.peak_device_bytes, lambda n: f"{size(n)} at the peak")),
         ("page faults", _known(profile.faults_count, lambda n: f"{n:.0f} per step")),
         ("arithmetic", _arithmetic(profile)),
         ("own cost", _own_cost(profile)),

@@ -111,8 +111,8 @@ def _beneath(tuning: Tuning) -> list[str]:
     """Say what stands beneath the headline, in at most three lines."""
     if not tuning.plan.settings:
         said = f"{text.reasons(tuning.levers)} The full report has the reason for each."
-        return [*text.ended(tuning), said]
-    rows = text.ended(tuning)
+        return [*text.circumstances(tuning), said]
+    rows = text.circumstances(tuning)
     if tuning.speedup is not None:
         ends = f"{times(tuning.speedup.low_ratio)} to {times(tuning.speedup.high_ratio)}"
         figure = f"Training steps in fresh runs, 95% interval {ends}."

@@ -49,7 +49,7 @@ def render_profile(found: Profiling) -> Group:
         heading("hasten profile"),
         Text(),
         prose(f"{steps.speed(profile)}.", "bold"),
-        prose(" ".join(filter(None, (steps.bottleneck(profile), steps.loader_ceiling(profile))))),
+        prose(" ".join(steps.verdicts(profile))),
         *section("Where time goes", steps.stack(profile), Text(), steps.phases(profile)),
         *((Text(), indented(Text(outside))) if outside else ()),
         *section("What makes it slow", *findings.told(found.diagnosis)),
@@ -127,7 +127,7 @@ def _is_only_applied(tuning: Tuning) -> bool:
 
 def beneath(tuning: Tuning) -> list[str]:
     """Say what stands beneath the headline: the plan, its figure, its effect."""
-    said = ended(tuning)
+    said = circumstances(tuning)
     if not tuning.plan.settings:
         return [*said, f"{reasons(tuning.levers)} The reason for each is below."]
     if _is_only_applied(tuning):
@@ -141,13 +141,17 @@ def beneath(tuning: Tuning) -> list[str]:
     return said
 
 
-def ended(tuning: Tuning) -> list[str]:
-    """Say what cut a search short; nothing where it came to its end."""
+def circumstances(tuning: Tuning) -> list[str]:
+    """Say what cut a search short and who else was there; nothing for a quiet search to its end."""
+    said = []
     if tuning.interrupted:
-        return ["You interrupted the search; this is what was known by then."]
-    if tuning.out_of_time:
-        return ["The budget was spent; this is what was known by then."]
-    return []
+        said.append("You interrupted the search; this is what was known by then.")
+    elif tuning.out_of_time:
+        said.append("The budget was spent; this is what was known by then.")
+    found = tuning.diagnosis.findings if tuning.diagnosis else ()
+    if any(finding.name == "contended-machine" for finding in found):
+        said.append("Other processes kept CPUs busy meanwhile. Tune again where they are gone.")
+    return said
 
 
 def _outside(passes: Passes, baseline: Profile) -> str:

@@ -60,7 +60,7 @@ def summarise(steps: list[Step], *, unit: str, used: dict[str, float]) -> Profil
     Args:
         steps: at least two.
         unit: what a sample is: `samples`, `tokens` or `steps`.
-        used: faults and CPU seconds of these steps together, and the peak resident size.
+        used: faults and CPU seconds of these steps together, and what else `TurnsRun` tells.
     """
     walls = sorted(step.wall_s for step in steps)
     low_s, middle_s, high_s = quantiles(walls, n=4, method="inclusive")
@@ -69,6 +69,7 @@ def summarise(steps: list[Step], *, unit: str, used: dict[str, float]) -> Profil
         for phase in Phase
     }
     whole_s = sum(phases.values()) * len(steps)
+    peak_device = used.get("peak_device_bytes")
     return Profile(
         step_s=middle_s,
         step_low_s=low_s,
@@ -78,6 +79,8 @@ def summarise(steps: list[Step], *, unit: str, used: dict[str, float]) -> Profil
         phase_s={phase: seconds for phase, seconds in phases.items() if seconds},
         step_count=len(steps),
         peak_rss_bytes=int(used["peak_rss_bytes"]),
+        peak_device_bytes=None if peak_device is None else int(peak_device),
+        caught_up_ratio=used.get("caught_up_ratio"),
         faults_count=used["faults_count"] / len(steps),
         cores_ratio=used["cpu_s"] / whole_s if whole_s else None,
     )

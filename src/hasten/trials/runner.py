@@ -107,7 +107,7 @@ class TrialRunner:
     # ---- steps and pairs
 
     def steps(self, plan: Plan, count: int) -> tuple[list[Step], dict[str, float]]:
-        """Run `count` steps under `plan`; return them, and what they used (differences)."""
+        """Run `count` steps under `plan`; return them, and what `TurnsRun` says of them."""
 
         def run() -> tuple[list[Step], dict[str, float]]:
             room = self.pace.room(count, spent_count=1)
@@ -115,11 +115,11 @@ class TrialRunner:
             _, before = trial.turns([Turn(0, 0, 1, True)], timeout_s=self._patience_s)
             timeout_s = self.pace.timeout_s(room)
             (steps,), after = trial.turns([Turn(0, 0, room, True)], timeout_s=timeout_s)
-            used = {name: after[name] - before[name] for name in ("faults_count", "cpu_s")}
+            spent = {name: after[name] - before[name] for name in ("faults_count", "cpu_s")}
             self.pace.watched(steps)
             self.rhythm.watched(plan, steps)
             self.statistics.saw(steps)
-            return steps, {**used, "peak_rss_bytes": after["peak_rss_bytes"]}
+            return steps, {**after, **spent}
 
         return self.repeat(run)
 

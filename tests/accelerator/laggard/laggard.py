@@ -108,6 +108,7 @@ def _module(torch) -> ModuleType:
     module.get_device_name = lambda device=None: "laggard"
     module.current_device = torch.accelerator.current_device_index
     module.set_device = torch.accelerator.set_device_index
+    module.max_memory_allocated = torch.accelerator.max_memory_allocated
     module.synchronize = torch.accelerator.synchronize
     module.manual_seed_all = module.manual_seed = lambda seed: None
     module.get_rng_state = lambda device=None: torch.get_rng_state()

@@ -33,15 +33,22 @@ class Device(Protocol):
         """Tell the allocator that the script's stream uses `target` from now on."""
 
 
-class Cuda:
-    """One CUDA device, or one of ROCm, which answers to the same calls."""
+class Accelerator:
+    """One device of any kind that has streams and events.
+
+    Args:
+        target: a `torch.device` with an index.
+    """
 
     def __init__(self, target: Any) -> None:
         import torch
 
-        cuda: Any = torch.cuda
+        module: Any = torch.get_device_module(target)
         self._target = target
-        self._stream = cuda.Stream(target)
+        self._stream = module.Stream(target)
+        self._within = getattr(module, "stream", lambda stream: stream)
+        self._scripts_stream = module.current_stream
+        self._is_capturing = getattr(module, "is_current_stream_capturing", lambda: False)
 
     def pinned_empty(self, size_bytes: int) -> Any:
         """Return a new page-locked tensor of so many uint8."""
@@ -51,15 +58,13 @@ class Cuda:
 
     def is_ready(self) -> bool:
         """Return whether no graph is being captured."""
-        import torch
-
-        return not torch.cuda.is_current_stream_capturing()
+        return not self._is_capturing()
 
     def copy(self, source: Any) -> Any:
         """Start a copy of a CPU tensor, in memory that belongs to the side stream."""
         import torch
 
-        with torch.cuda.stream(self._stream):
+        with self._within(self._stream):
             return torch._C.TensorBase.to(source, self._target, non_blocking=True)
 
     def event(self) -> Any:
@@ -76,23 +81,39 @@ class Cuda:
 
     def hand_over(self, target: Any) -> None:
         """Keep the memory of `target` until the script's stream has done with it."""
-        import torch
-
-        target.record_stream(torch.cuda.current_stream(self._target))
+        target.record_stream(self._scripts_stream(self._target))
 
 
-def cuda_device(target: Any, known: dict[Any, Device]) -> Device | None:
-    """Return the adapter of a CUDA device, the current one where `target` has no index.
+def is_built() -> bool:
+    """Return whether this torch was built for an accelerator; no driver is asked."""
+    import torch
+
+    accelerator: Any = getattr(torch, "accelerator", None)  # since torch 2.6
+    if accelerator is None:
+        return torch.version.cuda is not None
+    return accelerator.current_accelerator() is not None
+
+
+def find_device(target: Any, known: dict[Any, Device]) -> Device | None:
+    """Return the adapter of an accelerator, of the current one where `target` has no index.
 
     Args:
         target: a `torch.device`.
-        known: the adapters so far, by index; a new one is put there.
+        known: the adapters so far; a new one is put there.
+
+    Returns:
+        None for a device that copies nothing, such as the CPU or `meta`.
+
+    Raises:
+        Exception: of any kind, where this device has no streams.
     """
     import torch
 
-    if target.type != "cuda":
+    if target.type in ("cpu", "meta"):
         return None
-    index = torch.cuda.current_device() if target.index is None else target.index
-    if index not in known:
-        known[index] = Cuda(torch.device("cuda", index))
-    return known[index]
+    if target.index is None:
+        module: Any = torch.get_device_module(target)
+        target = torch.device(target.type, module.current_device())
+    if target not in known:
+        known[target] = Accelerator(target)
+    return known[target]

@@ -71,7 +71,7 @@ def render_profile(found: Profiling) -> str:
         title=f"{Path(found.workload.argv[0]).name}: {steps.speed(profile)}",
         command=wording.command_line("profile", found.workload),
         headline=f"{steps.speed(profile)}.",
-        lead=list(filter(None, (steps.bottleneck(profile), steps.loader_ceiling(profile)))),
+        lead=steps.verdicts(profile),
         tiles=[],
         run="",
         by_hand=[],

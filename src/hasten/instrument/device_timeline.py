@@ -1,0 +1,71 @@
+"""An accelerator's own time: marks behind the work that it was given, read once it has passed them.
+
+The host's clock tells when a kernel was asked for. A loop that waits for nothing asks for the
+kernels of many steps before the first of them has run, so that a short block of steps seems to
+take as long as the asking. Between two marks lies what the device did in between, and what it
+waited for.
+
+Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hasten.instrument.live import LiveTraining
+
+
+class DeviceTimeline:
+    """The stream that the script uses on one device.
+
+    Args:
+        device: a `torch.device`.
+
+    Raises:
+        Exception: of any kind, where this device has no events that tell the time.
+    """
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        self._device = device
+        module: Any = torch.get_device_module(device)
+        self._stream = module.current_stream
+        self._is_capturing = getattr(module, "is_current_stream_capturing", lambda: False)
+        self._event: Any = torch.Event
+        self._last = self._record()
+        self._last.synchronize()
+        self._last.elapsed_time(self._last)
+
+    def _record(self) -> Any:
+        event = self._event(device=self._device, enable_timing=True)
+        event.record(self._stream(self._device))
+        return event
+
+    def mark(self) -> Any:
+        """Return a mark behind all work so far; the last one again while a graph is captured."""
+        if not self._is_capturing():
+            self._last = self._record()
+        return self._last
+
+
+def device_timeline(live: LiveTraining) -> DeviceTimeline | None:
+    """Return the timeline of the accelerator that is trained on; None without one.
+
+    Args:
+        live: its optimizers and, where it has none, its models tell the device.
+    """
+    groups = (group for optimizer in live.optimizers.known for group in optimizer.param_groups)
+    held = chain(
+        (weight for group in groups for weight in group["params"]),
+        (weight for root in live.roots.known for weight in root.parameters()),
+    )
+    device = next((w.device for w in held if w.device.type not in ("cpu", "meta")), None)
+    if device is None:
+        return None
+    try:
+        return DeviceTimeline(device)
+    except Exception:  # a device without such events: the host's clock has to do
+        return None
