@@ -60,6 +60,15 @@ def test_one_collection_may_be_chance_and_several_are_none(case) -> None:
     assert find(often, pauses, "gc-pauses").share.mid_ratio == pytest.approx(0.05)
 
 
+@pytest.mark.parametrize(("caught_up_ratio", "is_found"), [(None, True), (0.9, True), (0.2, False)])
+def test_work_of_the_host_costs_nothing_while_an_accelerator_is_behind(
+    case, caught_up_ratio, is_found
+) -> None:
+    often = with_found(case, pauses__collections_s=[0.01, 0.0] * 4)
+    often = replace(often, profile=replace(case.profile, caught_up_ratio=caught_up_ratio))
+    assert ("gc-pauses" in {finding.name for finding in diagnose(often)}) == is_found
+
+
 @pytest.mark.parametrize(
     ("change", "is_found"),
     [

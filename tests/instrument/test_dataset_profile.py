@@ -185,6 +185,7 @@ def test_no_thread_of_ours_runs_beside_a_fork(monkeypatch) -> None:
     assert threading.active_count() == usual_count
 
 
+@pytest.mark.measures
 def test_a_call_into_c_that_keeps_pythons_lock_is_told_at_its_own_line() -> None:
     class Decoded:
         text = json.dumps(list(range(60_000)))

@@ -176,3 +176,25 @@ def test_a_wait_between_two_turns_belongs_to_no_step(ledger, clock) -> None:
     clock.now_ns += 2
     ledger.leave()
     assert cut(ledger) == {Phase.OPTIMIZER: 2}
+
+
+def test_a_device_is_followed_from_within_a_phase_and_learns_what_was_the_loss(
+    clock, ledger
+) -> None:
+    def passes(move, *args):
+        clock.now_ns += 100
+        return move(*args)
+
+    ledger.loop_begins()
+    ledger.enter(INDEX[Phase.DATA])
+    ledger.enter(INDEX[Phase.TRANSFER])
+    ledger.cut()
+    ledger.follow(PromptDevice(clock))
+    passes(ledger.leave)  # the data, in which the transfer was
+    passes(ledger.leave)
+    passes(ledger.enter, INDEX[Phase.LOSS])
+    ledger.commit_as_loss()
+    own = passes(ledger.cut)
+    assert own[INDEX[Phase.TRANSFER]] == own[INDEX[Phase.DATA]] == 100
+    assert own[INDEX[Phase.LOSS]] == 200
+    assert ledger.followed() == ([own], 1.0)

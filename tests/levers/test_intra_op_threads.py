@@ -11,7 +11,7 @@ import pytest
 import hasten
 from hasten.lever import ScriptContext
 from hasten.levers.intra_op_threads import LEVER, other_count
-from hasten.records import CompilerTraits, Phase, Traits
+from hasten.records import CompilerTraits, ModelTraits, Phase, Traits
 from hasten.testing import LAPTOP, SERVER, fed, sample_profile
 
 
@@ -22,6 +22,18 @@ def context(machine, count):
 def test_proposes_the_budget_first_and_never_what_is_set_already() -> None:
     assert LEVER.settings(context(SERVER, 64)) == (16, 8, 4, 1)
     assert LEVER.settings(context(LAPTOP, 4)) == (2, 1)
+
+
+def test_beside_an_accelerator_only_too_many_threads_are_a_reason() -> None:
+    on_device = ModelTraits(device="cuda")
+
+    def other(count):
+        traits = Traits(thread_count=count, model=on_device)
+        return ScriptContext(machine=SERVER, traits=traits)
+
+    assert LEVER.settings(other(16)) == ()
+    assert "on cuda" in LEVER.why_not(other(16))
+    assert LEVER.settings(other(64)) == (16, 8, 4, 1)
 
 
 @pytest.fixture

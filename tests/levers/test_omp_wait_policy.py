@@ -11,7 +11,7 @@ import pytest
 from hasten.lever import ScriptContext
 from hasten.levers import omp_wait_policy
 from hasten.levers.omp_wait_policy import LEVER
-from hasten.records import Pressure, Runtime
+from hasten.records import ModelTraits, Pressure, Runtime
 from hasten.testing import LAPTOP, SERVER, fed
 
 
@@ -39,6 +39,13 @@ def test_tries_both_where_the_cores_are_the_jobs_own() -> None:
 )
 def test_tries_to_sleep_alone_where_others_need_the_cores(shared) -> None:
     assert LEVER.settings(shared) == ("passive",)
+
+
+def test_beside_an_accelerator_no_thread_of_the_cpu_is_waited_for() -> None:
+    found = context(threads=4)
+    traits = replace(found.traits, model=ModelTraits(device="xpu"))
+    assert LEVER.settings(replace(found, traits=traits)) == ()
+    assert "on xpu" in LEVER.why_not(replace(found, traits=traits))
 
 
 def test_is_promising_where_more_threads_spin_than_the_quota_holds() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hasten.records import Interval
+from hasten.report import steps
 from hasten.report.steps import loader_ceiling
 
 
@@ -29,3 +30,18 @@ def test_no_ceiling_lies_below_the_script_as_it_is(profile, middle):
         "A perfect loader would not make a step shorter "
         "(measured with batches that were there already)."
     )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        (None, ""),
+        (1.0, "The accelerator waits for the host: it had caught up in 100% of steps."),
+        (0.25, "The host is ahead of the accelerator in 75% of steps."),
+    ],
+)
+def test_with_an_accelerator_it_is_said_who_waits(profile, ratio, said):
+    seen = replace(profile, caught_up_ratio=ratio)
+    assert steps.device_pace(seen) == said
+    assert (said in steps.verdicts(seen)) == bool(said)
+    assert ("host" in steps.lines_title(seen)) == bool(said)

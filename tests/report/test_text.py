@@ -12,6 +12,7 @@ from hasten.records import (
     Budget,
     Effect,
     Entry,
+    Finding,
     Gate,
     Interval,
     Outcome,
@@ -226,6 +227,13 @@ def test_an_interrupted_search_says_so(tuning, plan_path):
         text.render_tuning(replace(tuning, interrupted=True), plan_path=plan_path, lines={})
     )
     assert "You interrupted the search" in page
+
+
+def test_a_plan_that_was_found_beside_others_says_so(tuning, diagnosis):
+    busy = Finding(name="contended-machine", message="Others.", remedy="Stop them.")
+    found = replace(tuning, diagnosis=replace(diagnosis, findings=(busy,)))
+    assert any("Tune again" in line for line in text.beneath(found))
+    assert not any("Tune again" in line for line in text.beneath(tuning))
 
 
 def test_launches_that_differ_are_told(tuning, plan_path):

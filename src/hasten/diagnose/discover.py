@@ -36,6 +36,8 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
 
 
 def _find(symptom: Symptom, case: Case) -> Finding | None:
+    if symptom.on_host and case.is_host_ahead:
+        return None
     try:
         return symptom.find(case)
     except Exception:

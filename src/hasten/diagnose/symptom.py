@@ -20,8 +20,11 @@ class Symptom:
         name: the id of its findings.
         title: what users say, in a few words.
         find: the finding, or None where the case does not show it or a fact is unknown.
+        on_host: it is work of the host inside a step, which costs nothing where an accelerator is
+            still busy with what it was given before.
     """
 
     name: str
     title: str
     find: Callable[[Case], Finding | None]
+    on_host: bool = False

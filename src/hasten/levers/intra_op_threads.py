@@ -30,8 +30,11 @@ _WORKER = "torch.utils.data._utils.worker"
 def settings(context: ScriptContext) -> tuple[int, ...]:
     """Return the budget, its half, its quarter and one thread, without what is set already.
 
-    What leaves cores to the workers of `loader_workers` comes first.
+    What leaves cores to the workers of `loader_workers` comes first. Beside an accelerator there
+    is nothing to gain, unless there are more threads than cores.
     """
+    if context.traits.model.is_on_accelerator and not _exceeds(context):
+        return ()
     cores, few = context.machine.budget.core_count, threads_beside(context)
     ladder = (few or cores, cores, max(1, cores // 2), max(1, cores // 4), 1)
     return tuple(dict.fromkeys(n for n in ladder if n != context.traits.thread_count))
@@ -39,6 +42,8 @@ def settings(context: ScriptContext) -> tuple[int, ...]:
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
+    if context.traits.model.is_on_accelerator:
+        return f"the model is on {context.traits.model.device}: no step is computed by the CPU"
     return "the job has one core and torch uses one thread"
 
 

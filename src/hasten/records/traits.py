@@ -74,6 +74,11 @@ class ModelTraits:
     conv_input_dimension_count: int | None = None
     attention: str | None = None
 
+    @property
+    def is_on_accelerator(self) -> bool:
+        """Whether another device than the CPU computes the steps, as far as is known."""
+        return self.device not in (None, "cpu")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductSpeed:

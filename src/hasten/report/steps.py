@@ -73,6 +73,14 @@ def device_pace(profile: Profile) -> str:
     return f"The host is ahead of the accelerator in {percent(1 - ratio)} of steps."
 
 
+def lines_title(profile: Profile) -> str:
+    """Return what stands above the lines of the user's code."""
+    host = (
+        "" if profile.caught_up_ratio is None else ": the host, its waits for the device included"
+    )
+    return f"Where in your code{host}"
+
+
 def verdicts(profile: Profile) -> list[str]:
     """Say in a few sentences what holds the training up."""
     said = bottleneck(profile), device_pace(profile), loader_ceiling(profile)

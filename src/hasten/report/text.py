@@ -53,7 +53,7 @@ def render_profile(found: Profiling) -> Group:
         *section("Where time goes", steps.stack(profile), Text(), steps.phases(profile)),
         *((Text(), indented(Text(outside))) if outside else ()),
         *section("What makes it slow", *findings.told(found.diagnosis)),
-        *section("Where in your code", *findings.lines(found.diagnosis, found.workload)),
+        *section(steps.lines_title(profile), *findings.lines(found.diagnosis, found.workload)),
         *section("What it used", *facts(steps.usage(profile, found.machine))),
         *section("Notes", *bullets([*granted(found.assumed), *found.notes])),
     )

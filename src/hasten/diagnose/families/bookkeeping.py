@@ -155,7 +155,13 @@ SYMPTOMS = (
         name="per-parameter-loops",
         title="The optimizer takes as long as the model",
         find=_per_parameter_loops,
+        on_host=True,
     ),
-    Symptom(name="step-reporting", title="Printing and logging in each step", find=_step_reporting),
+    Symptom(
+        name="step-reporting",
+        title="Printing and logging in each step",
+        find=_step_reporting,
+        on_host=True,
+    ),
     Symptom(name="debug-mode", title="Everything is several times slower", find=_debug_mode),
 )

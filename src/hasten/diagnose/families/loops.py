@@ -69,5 +69,6 @@ SYMPTOMS = (
         name="python-loops",
         title="A for loop in the model or the loss is slow",
         find=_python_loops,
+        on_host=True,
     ),
 )

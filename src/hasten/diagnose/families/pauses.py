@@ -27,5 +27,10 @@ def _gc_pauses(case: Case) -> Finding | None:
 
 
 SYMPTOMS = (
-    Symptom(name="gc-pauses", title="Steps stall now and then for no reason", find=_gc_pauses),
+    Symptom(
+        name="gc-pauses",
+        title="Steps stall now and then for no reason",
+        find=_gc_pauses,
+        on_host=True,
+    ),
 )

@@ -89,6 +89,7 @@ SYMPTOMS = (
         name="tiny-batch",
         title="The step takes the same time at any batch size",
         find=_tiny_batch,
+        on_host=True,
     ),
     Symptom(name="padding-waste", title="Most tokens are padding", find=_padding_waste),
 )
