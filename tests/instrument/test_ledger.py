@@ -79,8 +79,12 @@ class Mark:
 class PromptDevice:
     """The timeline of a device that does at once what it is asked for."""
 
-    def __init__(self, clock) -> None:
+    def __init__(self, clock, *, captures=False) -> None:
         self.mark = lambda: Mark(clock.now_ns)
+        self.is_capturing = lambda: captures
+
+    def has_passed(self, mark) -> bool:
+        return mark.query()
 
 
 @given(st.lists(st.tuples(MOVES, st.integers(0, 10**6))), st.integers(0, 20))
@@ -198,3 +202,11 @@ def test_a_device_is_followed_from_within_a_phase_and_learns_what_was_the_loss(
     assert own[INDEX[Phase.TRANSFER]] == own[INDEX[Phase.DATA]] == 100
     assert own[INDEX[Phase.LOSS]] == 200
     assert ledger.followed() == ([own], 1.0)
+
+
+def test_nobody_waits_while_a_graph_is_captured(clock, ledger) -> None:
+    ledger.loop_begins()
+    ledger.follow(PromptDevice(clock, captures=True))
+    clock.now_ns += 7
+    assert sum(ledger.cut()) == 7
+    assert ledger.followed()[0] == [], "the times of the host have to do"

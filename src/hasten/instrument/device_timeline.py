@@ -23,8 +23,12 @@ class DeviceTimeline:
     Args:
         device: a `torch.device`.
 
+    Attributes:
+        is_capturing: tells whether a graph is being captured. Until it ends an event can neither
+            be recorded nor asked for, and nobody may wait.
+
     Raises:
-        Exception: of any kind, where this device has no events that tell the time.
+        Exception: of any kind, where this device has no events that tell the time, or not now.
     """
 
     def __init__(self, device: Any) -> None:
@@ -33,8 +37,10 @@ class DeviceTimeline:
         self._device = device
         module: Any = torch.get_device_module(device)
         self._stream = module.current_stream
-        self._is_capturing = getattr(module, "is_current_stream_capturing", lambda: False)
+        self.is_capturing = getattr(module, "is_current_stream_capturing", lambda: False)
         self._event: Any = torch.Event
+        if self.is_capturing():
+            raise RuntimeError("a graph is being captured")
         self._last = self._record()
         self._last.synchronize()
         self._last.elapsed_time(self._last)
@@ -46,9 +52,13 @@ class DeviceTimeline:
 
     def mark(self) -> Any:
         """Return a mark behind all work so far; the last one again while a graph is captured."""
-        if not self._is_capturing():
+        if not self.is_capturing():
             self._last = self._record()
         return self._last
+
+    def has_passed(self, mark: Any) -> bool:
+        """Return whether the device has come to a mark; False while a graph is captured."""
+        return not self.is_capturing() and bool(mark.query())
 
 
 def device_timeline(live: LiveTraining) -> DeviceTimeline | None:

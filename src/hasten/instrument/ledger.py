@@ -146,7 +146,7 @@ class _LateLedger:
 
     def __init__(self, current: int, stack: list[int], timeline: DeviceTimeline) -> None:
         self._current, self._stack = current, stack
-        self._mark = timeline.mark
+        self._timeline = timeline
         self._first = timeline.mark()
         self._moves: list[tuple[Callable[..., Any], tuple[int, ...], Any]] = []
         self._last_phase = self._first
@@ -159,13 +159,13 @@ class _LateLedger:
 
     def passes(self, move: Callable[..., Any], *args: int) -> None:
         """Note a move that reads the clock, and mark its place on the timeline."""
-        mark = self._mark()
+        mark = self._timeline.mark()
         self._moves.append((move, args, mark))
         if move is Ledger.enter:
             self._last_phase = mark
         elif move is Ledger.cut:
             self._cut_count += 1
-            self._caught_up_count += self._last_phase.query()
+            self._caught_up_count += self._timeline.has_passed(self._last_phase)
 
     def notes(self, move: Callable[..., Any]) -> None:
         """Note a move that reads none."""
@@ -175,11 +175,14 @@ class _LateLedger:
         """Wait until the last mark is passed; return what each `cut` gives by the timeline.
 
         Marks on different streams may be passed in another order: time never runs backwards.
+        Nothing is returned in the midst of a graph that is captured.
         """
+        if self._timeline.is_capturing():
+            return []
         now_ns, before = 0.0, self._first
         ledger = Ledger(lambda: round(now_ns))
         ledger.current, ledger._stack = self._current, self._stack
-        self._mark().synchronize()
+        self._timeline.mark().synchronize()
         steps = []
         for move, args, mark in self._moves:
             if mark is not None and mark is not before:

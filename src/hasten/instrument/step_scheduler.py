@@ -45,7 +45,7 @@ class StepScheduler:
         self._plans: tuple[PlanOrder, ...] = ()
         self._queue: list[Turn] = []
         self._done: list[list[list[int]]] = []
-        self._late_rows: list[list[int] | None] = []
+        self._late_rows: list[list[int] | None] | None = None
         self._skip_count = self._left_count = 0
         self._answer: Answer | None = None
         self._waited_s = 0.0
@@ -71,7 +71,8 @@ class StepScheduler:
             self._left_count -= 1
             row = [sample_count, *phases_ns]
             self._done[-1].append(row)
-        self._late_rows.append(row)
+        if self._late_rows is not None:
+            self._late_rows.append(row)
         if self._skip_count or self._left_count:
             return
         if self._queue:
@@ -92,10 +93,10 @@ class StepScheduler:
 
     def _follow_device(self, step_count: int) -> None:
         """Let the ledger follow the accelerator through turns of so many steps, if there is one."""
-        self._late_rows = []
         ends = step_count < protocol.ENDLESS_COUNT
         timeline = device_timeline(self._watch.live) if ends else None
         if timeline is not None:
+            self._late_rows = []
             self._watch.ledger.follow(timeline)
 
     def _read_device(self) -> dict[str, float]:
@@ -105,7 +106,8 @@ class StepScheduler:
             What else was seen, for `TurnsRun.usage`.
         """
         steps, caught_up_ratio = self._watch.ledger.followed()
-        for row, phases_ns in zip(self._late_rows, steps, strict=False):
+        rows, self._late_rows = self._late_rows or [], None
+        for row, phases_ns in zip(rows, steps, strict=False):
             if row is not None:
                 row[1:] = phases_ns
         return {} if caught_up_ratio is None else {"caught_up_ratio": caught_up_ratio}
