@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from hasten.records import HotLine, Interval, Machine, Profile, Step
 
-_HALF_RATIO = 0.5
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -40,12 +38,6 @@ class Case:
     def step_s(self) -> float:
         """Mean seconds of a training step in the profile."""
         return self.profile.mean_step_s
-
-    @property
-    def is_host_ahead(self) -> bool:
-        """Whether an accelerator is behind the host at the end of most steps."""
-        ratio = self.profile.caught_up_ratio
-        return ratio is not None and ratio < _HALF_RATIO
 
     def share(self, seconds: Sequence[float]) -> Interval | None:
         """Return the share of the examined steps that some part of each took.

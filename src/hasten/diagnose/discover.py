@@ -36,7 +36,7 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
 
 
 def _find(symptom: Symptom, case: Case) -> Finding | None:
-    if symptom.on_host and case.is_host_ahead:
+    if symptom.on_host and case.profile.is_host_ahead:
         return None
     try:
         return symptom.find(case)

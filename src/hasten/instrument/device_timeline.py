@@ -13,6 +13,8 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from hasten.instrument import accelerators
+
 if TYPE_CHECKING:
     from hasten.instrument.live import LiveTraining
 
@@ -67,6 +69,8 @@ def device_timeline(live: LiveTraining) -> DeviceTimeline | None:
     Args:
         live: its optimizers and, where it has none, its models tell the device.
     """
+    if not accelerators.in_use():
+        return None
     groups = (group for optimizer in live.optimizers.known for group in optimizer.param_groups)
     held = chain(
         (weight for group in groups for weight in group["params"]),

@@ -10,6 +10,7 @@ from hasten.records.enums import Phase, Verdict
 from hasten.records.plan import Plan  # noqa: TC001  the same
 
 _LARGE_GAIN_RATIO = 1.2
+_MOST_RATIO = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +171,11 @@ class Profile:
     peak_flops: float | None = None
     own_cost: Interval | None = None
     ceiling: Interval | None = None
+
+    @property
+    def is_host_ahead(self) -> bool:
+        """Whether an accelerator is behind the host at the end of most steps."""
+        return self.caught_up_ratio is not None and self.caught_up_ratio < _MOST_RATIO
 
     @property
     def mean_step_s(self) -> float:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 GAUGE_WIDTH = 36
 DOMINANT_RATIO = 0.4
 WAITING_RATIO = 0.02
-HALF_RATIO = 0.5
 LEAST_CEILING_RATIO = 1.005  # what is told as more than 1.00x
 PLACES = {
     Phase.DATA: "waiting for its data",
@@ -68,9 +67,9 @@ def device_pace(profile: Profile) -> str:
     ratio = profile.caught_up_ratio
     if ratio is None:
         return ""
-    if ratio > HALF_RATIO:
-        return f"The accelerator waits for the host: it had caught up in {percent(ratio)} of steps."
-    return f"The host is ahead of the accelerator in {percent(1 - ratio)} of steps."
+    if profile.is_host_ahead:
+        return f"The host is ahead of the accelerator in {percent(1 - ratio)} of steps."
+    return f"The accelerator waits for the host: it had caught up in {percent(ratio)} of steps."
 
 
 def lines_title(profile: Profile) -> str:
