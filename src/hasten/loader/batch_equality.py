@@ -6,6 +6,8 @@ import dataclasses
 import struct
 from typing import Any
 
+from hasten.loader.view import is_forked
+
 _TENSOR_TRAITS = ("dtype", "device", "layout", "requires_grad", "shape")
 
 
@@ -13,7 +15,8 @@ def difference(ours: Any, theirs: Any, where: str = "batch") -> str:
     """Say in what two batches differ; empty where they are the same.
 
     Compared are types, container types and their order, shapes, strides, dtypes, devices and
-    bits: a NaN is equal to the same NaN, and 0.0 is not -0.0.
+    bits: a NaN is equal to the same NaN, and 0.0 is not -0.0. In a loader worker nothing is
+    page-locked, and a driver that was started before the fork cannot be asked.
 
     Args:
         ours: a batch: tensors, arrays, numbers, strings, and containers of them.
@@ -43,7 +46,7 @@ def _tensors(ours: Any, theirs: Any, where: str) -> str | None:
         return f"{where}: strides {ours.stride()} and {theirs.stride()}"
     if ours.device.type != "cpu":
         ours, theirs = ours.cpu(), theirs.cpu()
-    elif ours.is_pinned() != theirs.is_pinned():
+    elif not is_forked() and ours.is_pinned() != theirs.is_pinned():
         return f"{where}: pinned memory in one of them"
     return "" if torch.equal(_bits(ours), _bits(theirs)) else f"{where}: other values"
 

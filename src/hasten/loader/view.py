@@ -106,6 +106,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown)
 
 
+def is_forked() -> bool:
+    """Return whether this process was forked from one that ran hasten."""
+    return bool(_FORKED)
+
+
 def steerable(loader: Any) -> bool:
     """Return whether the samples and their order are a matter of the index sampler alone.
 
@@ -118,6 +123,6 @@ def steerable(loader: Any) -> bool:
     plain_iter = type(loader)._get_iterator is DataLoader._get_iterator
     in_order = getattr(loader, "in_order", True)
     piped = isinstance(loader.dataset, MapDataPipe)
-    in_worker = bool(_FORKED) or multiprocessing.current_process().daemon
+    in_worker = is_forked() or multiprocessing.current_process().daemon
     known = loader._dataset_kind == 0 and plain_iter and in_order and not piped
     return bool(known and not in_worker)

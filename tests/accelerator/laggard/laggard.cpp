@@ -449,7 +449,11 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return device < 0 ? here : exchangeDevice(device);
   }
   at::Allocator* getPinnedMemoryAllocator() const override { return &pinned(); }
-  bool isPinnedPtr(const void* address) const override { return pinned().holds(address); }
+  bool isPinnedPtr(const void* address) const override {
+    // As CUDA, which answers in no process that was forked after its start.
+    TORCH_CHECK(!streams().is_forked(), "laggard error: initialization error");
+    return pinned().holds(address);
+  }
   Device getDeviceFromPtr(void*) const override { return {kLaggard, here}; }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t size) const override {
     queue_of(storage.device().index()).drain();
@@ -662,7 +666,8 @@ torch::jit::Stack run_late(const c10::OperatorHandle& op, const torch::jit::Stac
       for (auto& [place, cpu] : targets) {
         const auto made = tensors_of(stack[place]);
         for (size_t i = 0; i < cpu.size(); ++i)
-          if (cpu[i].defined()) cpu[i].copy_(made[i]);
+          // The CPU leaves out some that the op knows, such as what a norm saves to go back.
+          if (cpu[i].defined() && made[i].numel()) cpu[i].copy_(made[i]);
       }
     });
   });

@@ -109,6 +109,7 @@ def _module(torch) -> ModuleType:
     module.current_device = torch.accelerator.current_device_index
     module.set_device = torch.accelerator.set_device_index
     module.max_memory_allocated = torch.accelerator.max_memory_allocated
+    module.mem_get_info = torch.accelerator.get_memory_info
     module.synchronize = torch.accelerator.synchronize
     module.manual_seed_all = module.manual_seed = lambda seed: None
     module.get_rng_state = lambda device=None: torch.get_rng_state()

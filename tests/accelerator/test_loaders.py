@@ -1,0 +1,50 @@
+"""Data levers beside a device whose driver answers in no forked process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hasten.records import Entry, Plan, Workload
+from hasten.trials.process import Isolation
+from hasten.trials.runner import TrialRunner
+
+SCRIPT = str(Path(__file__).with_name("fed_training.py"))
+PLANS = (
+    ("rows", "batched_fetch=true"),
+    ("rows", "loader_workers=0"),
+    ("items", "loader_workers=2"),
+    ("items", "sample_cache=1GiB"),
+    ("items", "worker_threads=1"),
+    ("items", "device_copies=call"),
+    ("items", "device_copies=arrival"),
+)
+
+
+def bits(*words):
+    """Run the script to its end; return its bits."""
+    command = [sys.executable, *words]
+    env = {**os.environ, "LAGGARD_COPY_US": "300"}
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+
+
+@pytest.mark.parametrize(("kind", "setting"), PLANS)
+def test_a_run_gives_the_same_bits(kind, setting) -> None:
+    ours = bits("-m", "hasten", "run", "-q", "--set", setting, SCRIPT, kind, "5")
+    assert ours == bits(SCRIPT, kind, "5")
+
+
+@pytest.mark.parametrize(("kind", "setting"), PLANS)
+def test_a_trial_survives(kind, setting) -> None:
+    workload = Workload(
+        entry=Entry.SCRIPT, argv=(SCRIPT, kind, "1000000"), cwd=os.getcwd(), python=sys.executable
+    )
+    name, _, word = setting.partition("=")
+    value = True if word == "true" else int(word) if word.isdigit() else word
+    plan = Plan().with_lever(name, value)
+    with TrialRunner(workload, isolation=Isolation.NONE, patience_s=60.0) as made:
+        made.facts(Plan())
+        made.prepare(Plan(), plan)
+        assert len(made.pairs(Plan(), plan, [True, False] * 3)) == 6
