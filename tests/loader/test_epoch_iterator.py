@@ -314,6 +314,32 @@ engine.want(None)
 facts["notes"] = engine.notices.notes
 """
 
+EVALUATED = r"""
+from hasten.loader.proof.verdict import LoaderProof
+
+engine._granted = False
+engine.proofs.of = lambda loader: LoaderProof()
+engine.proofs.cost_s = float("inf")
+engine.want(2)
+
+def is_own(loader):
+    front = iter(loader)
+    return front._next_data.__self__ is front
+
+loader = DataLoader(Numbers(60), 2)
+facts["trained on"] = is_own(loader)
+loader = DataLoader(Numbers(60), 2)
+with torch.no_grad():
+    facts["evaluated"] = [is_own(loader)]
+    batches = repr(list(loader))
+    facts["evaluated"].append(is_own(loader))
+    engine.proofs.cost_s = engine._state(loader).waited_s
+    facts["evaluated"].append(is_own(loader))
+    facts["same"] = repr(list(loader)) == batches
+    engine._granted, engine.proofs.cost_s = True, float("inf")
+    facts["granted"] = is_own(DataLoader(Numbers(60), 2))
+"""
+
 PROVEN = r"""
 from hasten.loader.proof.verdict import LoaderProof
 
@@ -444,6 +470,14 @@ def test_a_pass_that_begins_under_autocast_is_torchs_own(loaders) -> None:
     facts = loaders(AUTOCAST)
     assert facts["own"] == [False, True, False]
     assert "autocast" in facts["notes"][0]
+
+
+def test_an_evaluation_is_proven_once_it_has_waited_as_long_as_a_proof_takes(loaders) -> None:
+    facts = loaders(EVALUATED)
+    assert facts["trained on"] is False
+    assert facts["evaluated"] == [True, True, False]
+    assert facts["same"] is True
+    assert facts["granted"] is False
 
 
 def test_workers_that_draw_anew_make_the_same_samples_or_none(loaders) -> None:

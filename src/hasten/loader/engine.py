@@ -194,6 +194,8 @@ class LoaderEngine:
 
     def _permitted(self, state: LoaderState, loader: Any) -> bool:
         """Return whether anything is asked for, and may be done by what is proven of a loader."""
+        if not self._repays(state):
+            return False
         if self.warmups is not None:
             self.proofs.of(loader)  # the parent asks what could be done
         if self.request.count is None and not self.offers and not self.setups:
@@ -208,6 +210,16 @@ class LoaderEngine:
         if state.items.permit.missing:
             self.notices.refuse(state.items.permit.missing)
         return state.items.permit.allows(loader, self.request, self.offers, self.setups)
+
+    def _repays(self, state: LoaderState) -> bool:
+        """Return whether a proof is worth its time: an evaluation may be over before it is there.
+
+        Whoever evaluates waits for torch's own batches until that took as long as a proof.
+        """
+        import torch
+
+        is_repaid = state.waited_s >= self.proofs.cost_s
+        return self._granted or is_repaid or torch.is_grad_enabled()
 
     def _begin(self, state: LoaderState, loader: Any, *, resumed: bool) -> Any:
         """Return an iterator that a `EpochIterator` answers for."""
@@ -263,7 +275,11 @@ class LoaderEngine:
             batch = iterator._next_data()  # torch would open and close a record for nobody
             iterator._num_yielded += 1
         else:
+            began_s = time.monotonic()
             batch = original(iterator)
+            loader = self._fronts.get(iterator, lambda: None)()
+            if loader is not None:
+                self._state(loader).waited_s += time.monotonic() - began_s
         if self._after:
             loader = self._fronts.get(iterator, lambda: None)()
             for after in self._after:

@@ -40,6 +40,7 @@ class LoaderState:
         own: decides, where it has some.
         is_astray: another thread asks for batches than the one of the loop.
         kept_seed: the base seed of the script's own persistent workers.
+        waited_s: how long the loop has waited for batches that torch made alone.
     """
 
     def __init__(self, notices: Notices, clock: Callable[[], float]) -> None:
@@ -51,6 +52,7 @@ class LoaderState:
         self.own = OwnWorkers(self.items, notices)
         self.is_astray = False
         self.kept_seed: int | None = None
+        self.waited_s = 0.0
         self._pass_count = self._task_count = self._vain_count = 0
 
     def begin_pass(self, loader: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -62,9 +63,13 @@ class Proofs:
     """Keeps the proof of each dataset and collate function.
 
     What is proven stays so: code that can run later could run at the first look, too.
+
+    Attributes:
+        cost_s: what the longest one took.
     """
 
     def __init__(self) -> None:
+        self.cost_s = 0.0
         self._known: dict[tuple[Any, ...], tuple[list[Any], LoaderProof]] = {}
         self._last: dict[int, LoaderProof] = {}
 
@@ -80,7 +85,9 @@ class Proofs:
         seen, proof = self._known.get(key, ([], None))
         if proof is not None and all(s() is part for s, part in zip(seen, parts, strict=True)):
             return proof
+        began_s = time.monotonic()
         found = prove(loader)
+        self.cost_s = max(self.cost_s, time.monotonic() - began_s)
         with suppress(TypeError):  # a list, say, is looked at anew
             self._known[key] = [weakref.ref(part) for part in parts], found
         self._last[id(dataset)] = found
