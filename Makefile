@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TESTS := $(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test slow system check docs format mutants clean \
-	bench bench-claims bench-edits bench-findings bench-loader bench-overhead bench-priors bench-proofs bench-rivals bench-sweep
+	bench bench-accelerator bench-claims bench-edits bench-findings bench-loader bench-overhead bench-priors bench-proofs bench-rivals bench-sweep
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -64,6 +64,7 @@ bench:
 	@echo "make bench-findings CHECKOUTS=folder     findings of public scripts, to be held against their source"
 	@echo "make bench-rivals CHECKOUTS=folder       the same scripts beside other launchers"
 	@echo "make bench-proofs CHECKOUTS=folder       what may be done with datasets of public repositories; in any company"
+	@echo "make bench-accelerator                   the search where the optimum is known, on the accelerator of the tests"
 	@echo "make bench-loader                        the data engine on made data"
 	@echo "make bench-sweep                         the search beside all combinations"
 	@echo "make bench-overhead                      hasten run beside settings written by hand"
@@ -75,6 +76,10 @@ bench-claims bench-findings bench-proofs bench-rivals: $(READY)
 	@test -n "$(CHECKOUTS)" || { echo "Say where the public scripts are: make $@ CHECKOUTS=folder (see benchmarks/PROTOCOL.md)."; exit 2; }
 	$(BIN)/pip install --quiet --disable-pip-version-check six  # super resolution imports it
 	PYTHONPATH=$(CURDIR)/tests/torchvision_ops $(BIN)/python benchmarks/$(subst -,_,$(@:bench-%=%)).py $(CHECKOUTS) $(ARGUMENTS)
+
+bench-accelerator: $(READY) system
+	$(BIN)/python tests/accelerator/laggard/laggard.py
+	PYTHONPATH=$(CURDIR)/tests/accelerator/laggard $(BIN)/python benchmarks/accelerator.py $(ARGUMENTS)
 
 bench-edits bench-loader bench-overhead bench-priors bench-sweep: $(READY)
 	PYTHONPATH=$(CURDIR)/tests/torchvision_ops $(BIN)/python benchmarks/$(@:bench-%=%).py $(ARGUMENTS)

@@ -11,8 +11,9 @@
 
 Each script is tuned, its folder compared, and then it runs by plain python and by `hasten run` in
 turn. The ruler (`ruler/sitecustomize.py`) is torch's own hook on optimizer steps; the wall clock is
-read from outside. What is done stands in `claims.json` and is not done again: a run that was
-stopped goes on. PROTOCOL.md says what is a success.
+read from outside. Each question has a page of its own, which names the build that answered it, and
+beside it a file of what is done, which is not done again: a run that was stopped goes on.
+PROTOCOL.md says what is a success.
 """
 
 from __future__ import annotations
@@ -270,10 +271,10 @@ def race_again(
 
 
 def heal(
-    entry: dict[str, Any], cures: dict[str, Any], asked: argparse.Namespace, rows: dict[str, Any]
+    entry: dict[str, Any], cures: dict[str, Any], asked: argparse.Namespace, claims: dict[str, Any]
 ) -> dict[str, Any]:
     """Hold what `run` gives a made script, by its claim, against a cure by hand."""
-    cure, tuned = cures[entry["name"]], rows.get(f"claims/{entry['name']}", {})
+    cure, tuned = cures[entry["name"]], claims.get(entry["name"], {})
     folder = (asked.checkouts / entry["folder"]).resolve()
     text = (folder / entry["file"]).read_text()
     for before, after in cure["edits"]:
@@ -296,31 +297,66 @@ def heal(
 Work = tuple[str, "Callable[[dict[str, Any]], dict[str, Any]]"]
 
 
-def todo(asked: argparse.Namespace) -> Iterator[Work]:
-    """Yield the key of each measurement that was asked for, and what makes it of those before."""
+def question(asked: argparse.Namespace) -> str:
+    """Return which page is asked for.
+
+    Raises:
+        SystemExit: more than one is.
+    """
+    options = {"aa": asked.aa, "same": asked.same, "neighbours": asked.neighbour,
+               "healed": asked.healed}  # fmt: skip
+    questions = [name for name, value in options.items() if value] or ["claims"]
+    if len(questions) > 1:
+        raise SystemExit(f"Ask one question at a time: {' and '.join(questions)} were asked.")
+    return questions[0]
+
+
+def todo(asked: argparse.Namespace, claims: dict[str, Any]) -> Iterator[Work]:
+    """Yield the key of each measurement that was asked for, and what makes it of those before.
+
+    Args:
+        asked: the options.
+        claims: the rows of the page of claims.
+    """
     found = scripts(asked.checkouts, asked)
     steady = [entry for entry in found if entry.get("repeated")] or found
 
     def tuned(entry: dict[str, Any], neighbour: str | None = None, *, runs: bool) -> Any:
         return lambda _rows: measure(entry, asked, neighbour, runs=runs)
 
-    if asked.aa:
+    which = question(asked)
+    if which == "claims":
+        yield from ((entry["name"], tuned(entry, runs=True)) for entry in found)
+    elif which == "aa":
         (still,) = (entry for entry in found if entry["name"] == claims_page.STILL)
-        yield from ((f"aa/{index}", tuned(still, runs=False)) for index in range(asked.aa))
-    for entry in steady if asked.same else ():
-        keys = [f"same/{entry['name']}/{index}" for index in range(asked.same)]
-        yield from ((key, tuned(entry, runs=False)) for key in keys)
-        yield (
-            f"plans/{entry['name']}",
-            lambda rows, e=entry, k=keys: race_again(e, asked, [rows[key] for key in k]),
-        )
-    for kind in asked.neighbour:
-        yield from ((f"noise/{kind}/{e['name']}", tuned(e, kind, runs=True)) for e in steady)
-    cures = json.loads((HERE / "healed.json").read_text()) if asked.healed else {}
+        yield from ((str(index), tuned(still, runs=False)) for index in range(asked.aa))
+    elif which == "same":
+        for entry in steady:
+            yield from repeated(entry, asked, tuned(entry, runs=False))
+    elif which == "neighbours":
+        for kind in asked.neighbour:
+            yield from ((f"{kind}/{e['name']}", tuned(e, kind, runs=True)) for e in steady)
+    else:
+        yield from cured(found, asked, claims)
+
+
+def cured(
+    found: list[dict[str, Any]], asked: argparse.Namespace, claims: dict[str, Any]
+) -> Iterator[Work]:
+    """Yield the race of each script for which there is a cure by hand."""
+    cures = json.loads((HERE / "healed.json").read_text())
     for entry in (entry for entry in found if entry["name"] in cures):
-        yield f"healed/{entry['name']}", lambda rows, e=entry: heal(e, cures, asked, rows)
-    if not (asked.aa or asked.same or asked.healed):
-        yield from ((f"claims/{entry['name']}", tuned(entry, runs=True)) for entry in found)
+        yield entry["name"], lambda _rows, e=entry: heal(e, cures, asked, claims)
+
+
+def repeated(entry: dict[str, Any], asked: argparse.Namespace, tuned: Any) -> Iterator[Work]:
+    """Yield several tunings of a script, and the race of their plans."""
+    keys = [f"{entry['name']}/{index}" for index in range(asked.same)]
+    yield from ((key, tuned) for key in keys)
+    yield (
+        f"{entry['name']}/plans",
+        lambda rows: race_again(entry, asked, [rows[key] for key in keys]),
+    )
 
 
 def main() -> None:
@@ -339,22 +375,31 @@ def main() -> None:
     parser.add_argument("--healed", action="store_true", help="beside a cure by hand")
     parser.add_argument("--out", type=Path, default=HERE)
     asked = parser.parse_args()
+    which = question(asked)
     asked.checkouts.mkdir(parents=True, exist_ok=True)
     asked.out.mkdir(parents=True, exist_ok=True)
     settings = {"machine": machine_line(), "build": build(), "budget": asked.budget,
                 "rounds": asked.rounds}  # fmt: skip
-    done = asked.out / "claims.json"
-    kept = json.loads(done.read_text()) if done.exists() else settings | {"rows": {}}
+    done, page = (asked.out / f"{which}.{end}" for end in ("json", "md"))
+    kept = read(done) or settings | {"rows": {}}
     if any(kept[name] != value for name, value in settings.items()):
         raise SystemExit(f"{done} was begun with other settings. Take another --out, or delete it.")
-    for key, work in todo(asked):
+    claims = kept if which == "claims" else read(asked.out / "claims.json") or settings
+    if which == "healed" and claims["build"] != settings["build"]:
+        raise SystemExit("The claims are of another build, and so are their plans. Make them anew.")
+    for key, work in todo(asked, claims.get("rows", {})):
         if key in kept["rows"]:
             continue
-        print(key, flush=True)
+        print(f"{which}/{key}", flush=True)
         kept["rows"][key] = work(kept["rows"])
         done.write_text(json.dumps(kept, indent=1) + "\n")
-        (asked.out / "claims.md").write_text(claims_page.render(kept))
-    print((asked.out / "claims.md").read_text())
+        page.write_text(claims_page.render(which, kept, claims))
+    print(page.read_text())
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Return what was measured earlier, None for nothing."""
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def build() -> str:

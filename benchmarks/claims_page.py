@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
 STILL = "nothing_helps"
 LEAST_RATIO = 0.99  # no confirmed plan may be below
-HEAD = """\
+HEADS = {
+    "claims": """\
 # What `tune` says, beside what `run` gives
-
-{machine}, build {build}
 
 Each script was tuned once with a budget of {budget}; then it ran by plain python and by
 `hasten run` in turn, {rounds} rounds. *published* is what `tune` says, for as many passes over
@@ -25,27 +24,73 @@ the first optimizer step to that of the last, *first pass* and *later passes* th
 *whole run* the wall time, imports included.
 An interval is of 95%; fewer than six rounds show their lowest and highest (marked r). A claim is
 *met* where the interval of the loop meets the published one; a plan *harms* where the loop is below
-{least}x. [PROTOCOL.md](PROTOCOL.md) says how scripts and sizes were chosen.
+{least}x.
+""",
+    "aa": """\
+# Where nothing helps
 
-"""
+Tunings of a script that no lever makes faster, each with a budget of {budget}.
+""",
+    "same": """\
+# The same answer again
+
+Several tunings of each script, with a budget of {budget}; their different plans and plain python
+then ran in turn, {rounds} rounds. *Least* and *most* are of the real loops of the plans.
+""",
+    "neighbours": """\
+# Beside another process
+
+Each script was tuned with a budget of {budget} beside another process; then it ran by plain python
+and under the plan in turn, {rounds} rounds, without that process. *in quiet* is the loop of the
+plan that was found without it, by build {quiet}; *share* is of the log gain.
+""",
+    "healed": """\
+# Beside a cure by hand
+
+Real loops of made scripts under the plan of `tune`, and of the same scripts healed by hand as
+somebody would who knows what ails them, in turn, {rounds} rounds. *share* is of the log gain.
+""",
+}
+ARGUMENTS = {
+    "aa": "--aa {count}", "same": "--same {count}", "healed": "--healed",
+    "neighbours": "--neighbour busy --neighbour bursty",
+}  # fmt: skip
 
 
-def render(found: Mapping[str, Any]) -> str:
-    """Return the page.
+def render(which: str, found: Mapping[str, Any], claimed: Mapping[str, Any]) -> str:
+    """Return the page of a question.
 
-    >>> "0 of 0" in render({"machine": "", "build": "", "budget": "", "rounds": 6, "rows": {}})
+    Args:
+        which: the question, a key of `HEADS`.
+        found: what was measured.
+        claimed: the same of the page of claims.
+
+    >>> empty = {"machine": "", "build": "", "budget": "", "rounds": 6, "rows": {}}
+    >>> "0 of 0" in render("claims", empty, empty)
     True
     """
-    kinds: dict[str, dict[str, Any]] = defaultdict(dict)
-    for key, row in found["rows"].items():
-        kinds[key.split("/")[0]][key] = row
-    page = HEAD.format(least=LEAST_RATIO, **{k: v for k, v in found.items() if k != "rows"})
-    page += claims(kinds["claims"].values())
-    page += still(kinds["aa"].values()) if kinds["aa"] else ""
-    page += same(kinds["same"].values(), kinds["plans"]) if kinds["same"] else ""
-    page += noise(kinds["noise"].values(), kinds["claims"]) if kinds["noise"] else ""
-    page += healed(kinds["healed"].values()) if kinds["healed"] else ""
-    return page + "\nReproduce with `make bench-claims CHECKOUTS=folder`.\n"
+    told = {name: value for name, value in found.items() if name != "rows"}
+    head = HEADS[which].format(least=LEAST_RATIO, quiet=claimed["build"], **told)
+    title, _, text = head.partition("\n\n")
+    rows, quiet = found["rows"], claimed.get("rows", {})
+    count = len(rows)
+    if which == "claims":
+        table = claims(rows.values())
+    elif which == "aa":
+        table = still(rows.values())
+    elif which == "same":
+        table, count = same(rows)
+    elif which == "neighbours":
+        table = neighbours(rows.values(), quiet)
+    else:
+        table = healed(rows.values())
+    words = ARGUMENTS.get(which, "").format(count=count)
+    command = "make bench-claims CHECKOUTS=folder" + (f' ARGUMENTS="{words}"' if words else "")
+    return (
+        f"{title}\n\n{found['machine']}, build {found['build']}\n\n{text}"
+        "[PROTOCOL.md](PROTOCOL.md) says how scripts and sizes were chosen, and what is a "
+        f"success.\n\n{table}\nReproduce with `{command}`.\n"
+    )
 
 
 def claims(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -114,7 +159,8 @@ def still(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return how often a gain was claimed where there is none."""
     rows = list(rows)
     count = sum(published(row) is not None for row in rows)
-    return f"\n## Where nothing helps\n\n{len(rows)} tunings of `{STILL}`: {count} claims.\n"
+    plans = [f"- {plan(row)}: {ratio_cell(published(row))}\n" for row in rows if published(row)]
+    return f"{len(rows)} tunings of `{STILL}`: {count} claims.\n" + "".join(["\n", *plans])
 
 
 def gain(row: Mapping[str, Any]) -> float:
@@ -123,51 +169,47 @@ def gain(row: Mapping[str, Any]) -> float:
     return seen["mid"] if seen else 1.0
 
 
-def same(rows: Iterable[Mapping[str, Any]], raced: Mapping[str, Any]) -> str:
-    """Return how far tunings of one script differ."""
+def same(rows: Mapping[str, Any]) -> tuple[str, int]:
+    """Return how far tunings of one script differ, and how many there were of each.
+
+    >>> same({"a/0": {"plan": {}, "published": None}, "a/plans": {}})[0].splitlines()[-1]
+    '| a | 1 | 1 | 1.00x | 1.00x | 1.00 |'
+    """
     by_script: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in rows:
-        by_script[row["script"]].append(row)
+    for key, row in rows.items():
+        script, _, part = key.rpartition("/")
+        if part != "plans":
+            by_script[script].append(row)
     page = (
-        "\n## The same answer again\n\nSeveral tunings of one script; their plans then ran in turn."
-    )
-    page += " *Least* and *most* are of the real loops.\n\n"
-    page += (
         "| script | tunings | plans | least | most | least over most |\n|---|---|---|---|---|---|\n"
     )
     for script, group in by_script.items():
-        plans, seen = {plan(row) for row in group}, raced.get(f"plans/{script}", {})
+        plans, seen = {plan(row) for row in group}, rows.get(f"{script}/plans", {})
         gains = sorted(gain(seen.get(plan(row), {})) for row in group)
         page += (
             f"| {script} | {len(group)} | {len(plans)} | {gains[0]:.2f}x | {gains[-1]:.2f}x | "
             f"{gains[0] / gains[-1]:.2f} |\n"
         )
-    return page
+    return page, max((len(group) for group in by_script.values()), default=0)
 
 
-def noise(rows: Iterable[Mapping[str, Any]], quiet: Mapping[str, Any]) -> str:
+def neighbours(rows: Iterable[Mapping[str, Any]], quiet: Mapping[str, Any]) -> str:
     """Return what is found beside a busy neighbour."""
-    page = "\n## Beside another process\n\nReal loops of the plans that `tune` found meanwhile; the"
-    page += " runs themselves had the machine to themselves. *share* is of the log gain.\n\n"
-    page += "| script | neighbour | plan | loop | in quiet | share |\n|---|---|---|---|---|---|\n"
+    page = "| script | neighbour | plan | published | loop | in quiet | share |\n"
+    page += "|---|---|---|---|---|---|---|\n"
     for row in rows:
-        best = gain(quiet.get(f"claims/{row['script']}", {}))
+        best = gain(quiet.get(row["script"], {}))
         share = f"{log(gain(row)) / log(best):.2f}" if best > 1.0 else ""
         page += (
-            f"| {row['script']} | {row['neighbour']} | {plan(row)} | {gain(row):.2f}x | "
-            f"{best:.2f}x | {share} |\n"
+            f"| {row['script']} | {row['neighbour']} | {plan(row)} | "
+            f"{ratio_cell(published(row))} | {gain(row):.2f}x | {best:.2f}x | {share} |\n"
         )
     return page
 
 
 def healed(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return what `run` gives sick scripts beside a cure by hand."""
-    page = (
-        "\n## Beside a cure by hand\n\nThe real loops of made scripts under the plan of `tune`, and"
-    )
-    page += " of the same scripts healed by hand as somebody would who knows what ails them.\n"
-    page += "*share* is of the log gain.\n\n"
-    page += "| script | cure by hand | by hand | plan | loop | share |\n|---|---|---|---|---|---|\n"
+    page = "| script | cure by hand | by hand | plan | loop | share |\n|---|---|---|---|---|---|\n"
     for row in rows:
         own, by_hand = (row.get(name, {}).get("ratios", {}) for name in ("run", "by hand"))
         best = by_hand["loop"]["mid"] if "loop" in by_hand else 1.0

@@ -21,6 +21,7 @@ from hasten import machine, search
 from hasten.lever import ScriptContext, discover
 from hasten.loader import worker_counts
 from hasten.records import (
+    LEAST_RATIO,
     Comparison,
     Interval,
     LoaderTraits,
@@ -30,7 +31,6 @@ from hasten.records import (
     Traits,
     Verdict,
 )
-from hasten.search import LEAST_RATIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -21,11 +21,11 @@ from figures import machine_line
 
 from hasten import search, session
 from hasten.lever import ScriptContext
-from hasten.records import Entry, Plan, Scope, Workload
+from hasten.records import LEAST_RATIO, Entry, Plan, Scope, Workload
 from hasten.search.proposal import Kind
 from hasten.session.candidates import find_candidates
 from hasten.session.observe import observe
-from hasten.session.races import LEAST_RATIO, Races
+from hasten.session.races import Races
 from hasten.units import parse_duration
 
 HERE = Path(__file__).parent
