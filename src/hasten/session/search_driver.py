@@ -62,6 +62,7 @@ class SearchDriver:
         self._confirm_s = 0.0
         self._said_lost = False
         self._launch_count = 2  # those of the script against itself
+        self._is_first_free = True  # the first race is run whatever it takes
 
     @property
     def best(self) -> Plan:
@@ -153,9 +154,11 @@ class SearchDriver:
         found_s, needed_s = found_s - costs.noise_s, needed_s - costs.noise_s
         if needed_s <= budget_s:
             return
-        if found_s > budget_s:
-            raise too_short(budget_s, needed_s)
         self.short = True
+        if found_s > budget_s:
+            self._is_first_free = False  # a cheaper one may fit
+            if self._propose() is None:
+                raise too_short(budget_s, needed_s)
         self._say(
             f"A proved and confirmed answer for this script needs about {duration(needed_s)}, "
             f"more than the budget of {duration(budget_s)}: the search stops at the first gain, "
@@ -178,7 +181,7 @@ class SearchDriver:
 
     @property
     def _limits(self) -> search.BudgetLimits:
-        best, begun = self.best, bool(self._journal.history)  # the first race is run in any case
+        best, begun = self.best, bool(self._journal.history) or not self._is_first_free
         return search.BudgetLimits(
             price=self._races.price,
             left_s=lambda asked: self._left_s(asked, best) if begun else inf,
