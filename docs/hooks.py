@@ -31,6 +31,7 @@ NAMED = {
     "allocator": "jemalloc",
     "autocast": "bfloat16",
     "device_copies": "arrival",
+    "device_placement": "cuda",
     "fp32_precision": "bf16",
     "huge_pages": "glibc",
     "omp_wait_policy": "passive",

@@ -134,9 +134,12 @@ class AppliedLevers:
         stay: list[str] = []
         for lever, setting in lookup(Plan(tuple(sorted(settings.items())))):
             said = f"{lever.name}={setting}"
+            if lever.scope is Scope.LAUNCH:
+                stay.append(said)
+                continue
             try:
                 self._undo.pop(lever.name)[1]()
-                (stay if lever.scope is Scope.LAUNCH else done).append(said)
+                done.append(said)
             except Exception:
                 stay.append(said)
         return done, stay

@@ -53,6 +53,13 @@ class ScriptContext:
     traits: Traits = field(default_factory=Traits)
     assumed: frozenset[str] = frozenset()
 
+    def off_cpu(self) -> str:
+        """Say that steps are computed by an accelerator; empty where the CPU does it."""
+        model = self.traits.model
+        if not model.is_on_accelerator:
+            return ""
+        return f"the model is on {model.device}: no step is computed by the CPU"
+
     def few_faults(self) -> str:
         """Say that page faults take too little of a step to matter; empty where they may."""
         seen = self.baseline
@@ -113,7 +120,8 @@ class Training(Protocol):
         It returns what the script gets; `call(args, kwargs)` is the call as it would be without
         it. Of several levers the one that was applied last is the outermost; one that makes the
         call by itself asks to be further inside: 1. One that follows each operation of the
-        module asks for 2, where nothing but the module is below it.
+        module asks for 2, where nothing but the module is below it; one that says where all the
+        others compute asks for -1, around them.
         """
 
     def on_function(self, owner: Any, name: str, answer: Callable[..., Any]) -> Undo:
@@ -275,9 +283,11 @@ class Lever(Generic[S]):
         settle_count: steps after a switch that are not counted.
         patience_s: how much longer than steps take the first ones under it may take before they are
             called a hang.
-        start_ratio: about how many times as long as a start of the script it compiles, for whoever
+        start_ratio: how long it compiles, as a multiple of the script's own start, for whoever
             plans the time of a first trial.
         cures: findings whose share of a step it may take away.
+        shares_cpus: what it gives depends on how many CPUs other processes leave to the script, so
+            that what wins beside them may lose without.
         warms_cache: a first pass over the data does more under it than later ones.
         cycle_count: steps after which the times under a setting repeat, so that a block of
             them is typical: batches of n workers come in bursts of n.
@@ -310,6 +320,7 @@ class Lever(Generic[S]):
     patience_s: float = 0.0
     start_ratio: float = 0.0
     cures: frozenset[str] = frozenset()
+    shares_cpus: bool = False
     warms_cache: bool = False
     cycle_count: Callable[[S], int] = _one_step
     env: Callable[[Mapping[str, str], S], Mapping[str, str]] = _leave_env

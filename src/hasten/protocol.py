@@ -223,7 +223,8 @@ class TurnsRun:
         turns: for each turn the counted steps; of each step its samples, then the nanoseconds in
             each phase, in the order of `records.Phase`.
         usage: what the process has used so far: `faults_count`, `cpu_s`, `peak_rss_bytes`; with an
-            accelerator also `peak_device_bytes`, and for these turns `caught_up_ratio`.
+            accelerator also `peak_device_bytes`, what a second child would leave of its memory as
+            `spare_device_bytes`, and for these turns `caught_up_ratio`.
     """
 
     turns: list[list[list[int]]]

@@ -62,7 +62,7 @@ SERVER = Machine(
     memory=Memory(total_bytes=512 * 2**30, available_bytes=400 * 2**30, limit_bytes=64 * 2**30),
     pressure=Pressure(cpu_some_ratio=0.0, throttled_ratio=0.0, steal_ratio=0.0, load_ratio=0.1),
     torch=Torch(version="2.5.0", thread_count=64, interop_thread_count=64, cuda="12.4",
-                accelerators=("Accelerator 80 GB",)),
+                accelerator="cuda", accelerators=("Accelerator 80 GB",)),
     system="Linux",
     python_version="3.11.7",
 )  # fmt: skip

@@ -69,6 +69,15 @@ def size(count_bytes: float) -> str:
     return f"{value:.0f} B" if names[0] == "B" else f"{value:.1f} {names[0]}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    >>> counted(1, "core"), counted(1_200, "core")
+    ('1 core', '1,200 cores')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def percent(ratio: float) -> str:
     """Return a share as a percentage.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hasten.records import Entry, Phase, Plan, Workload
+from hasten.session.observe import observe
 from hasten.trials.process import Isolation
 from hasten.trials.runner import TrialRunner
 
@@ -23,15 +24,16 @@ def late(monkeypatch):
     monkeypatch.setenv("LAGGARD_KERNEL_US", "2000")
 
 
+def opened(mode):
+    workload = Workload(
+        entry=Entry.SCRIPT, argv=(SCRIPT, mode, "1000000"), cwd=os.getcwd(), python=sys.executable
+    )
+    return TrialRunner(workload, isolation=Isolation.NONE, patience_s=60.0)
+
+
 @pytest.fixture
 def runner(request):
-    workload = Workload(
-        entry=Entry.SCRIPT,
-        argv=(SCRIPT, request.param, "1000000"),
-        cwd=os.getcwd(),
-        python=sys.executable,
-    )
-    with TrialRunner(workload, isolation=Isolation.NONE, patience_s=60.0) as made:
+    with opened(request.param) as made:
         made.facts(Plan())
         yield made
 
@@ -72,3 +74,13 @@ def test_who_waits_for_its_turn_has_nothing_left_to_do(runner) -> None:
     pairs = runner.pairs(Plan(), Plan(), [True, False] * 3, apart=True)
     step_s = statistics.median(pair.baseline_s for pair in pairs)
     assert step_s * 16 == pytest.approx(real_step_s("resident"), rel=0.2)
+
+
+@pytest.mark.parametrize(("memory_bytes", "alone"), [(1 << 29, True), (1 << 32, False)])
+def test_children_live_one_by_one_where_the_device_holds_one(
+    monkeypatch, memory_bytes, alone
+) -> None:
+    monkeypatch.setenv("LAGGARD_MEMORY_BYTES", str(memory_bytes))
+    with opened("resident") as made:
+        observe(made, Plan(), step_count=8)
+        assert made.pace.single_process is alone

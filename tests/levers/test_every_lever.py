@@ -169,6 +169,7 @@ def applied(training, scenes):
         name: next(s for context in scenes.values() for s in discover()[name].settings(context))
         for name in NAMES
     }
+    first["device_placement"] = "cpu"  # the way of each call is the same as to an accelerator
     return training(PROGRAM.replace("{pairs}", repr(list(first.items()))))
 
 

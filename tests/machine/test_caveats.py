@@ -124,3 +124,38 @@ def test_no_thread_count_is_compared_with_an_unknown_budget() -> None:
 
 def test_a_quota_of_all_visible_cpus_is_no_caveat() -> None:
     assert names(with_part("budget", quota_cores_ratio=16.0)) == []
+
+
+NVIDIA = replace(HEALTHY, device_files=("/dev/nvidia0",))
+
+
+@pytest.mark.parametrize(
+    ("torch", "remedy"),
+    [
+        ({"version": "2.13.0+cpu"}, "Install the build of torch for it"),
+        ({"version": "2.13.0+cu130", "cuda": "13.0"}, "torch.cuda.init"),
+    ],
+)
+def test_a_torch_that_cannot_use_the_accelerator_of_the_machine_is_told(torch, remedy) -> None:
+    machine = replace(NVIDIA, torch=replace(NVIDIA.torch, **torch))
+    (caveat,) = find(machine, {})
+    assert caveat.name == "torch_without_accelerator"
+    assert "/dev/nvidia0" in caveat.problem
+    assert torch["version"] in caveat.problem
+    assert remedy in caveat.remedy
+
+
+def test_an_accelerator_that_is_used_hidden_or_of_an_unknown_torch_is_not_told() -> None:
+    used = replace(NVIDIA.torch, accelerator="cuda", accelerators=("NVIDIA",))
+    assert names(replace(NVIDIA, torch=used)) == []
+    assert names(NVIDIA, {"CUDA_VISIBLE_DEVICES": ""}) == []
+    assert names(NVIDIA, {"CUDA_VISIBLE_DEVICES": "-1"}) == []
+    assert names(NVIDIA, {"CUDA_VISIBLE_DEVICES": "0"}) == ["torch_without_accelerator"]
+
+
+def test_the_files_of_accelerators_are_read(tmp_path) -> None:
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia1", "nvidia0", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / "dev" / name).touch()
+    found = read(root=tmp_path, env={}).device_files
+    assert [path.removeprefix(str(tmp_path)) for path in found] == ["/dev/nvidia0", "/dev/nvidia1"]

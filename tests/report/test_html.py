@@ -87,7 +87,7 @@ def browser(tmp_path_factory):
 def page(raced, tmp_path, lines):
     path = tmp_path / "report.html"
     path.write_text(
-        html.render_tuning(raced, plan_path=tmp_path / "hasten.toml", lines=lines, edits=EDITS)
+        html.render_tuning(raced, plan_path=tmp_path / "hasten.toml", snippets=lines, edits=EDITS)
     )
     return path
 
@@ -95,7 +95,9 @@ def page(raced, tmp_path, lines):
 @pytest.fixture
 def tell(tmp_path, lines):
     def tell(tuning, **more):
-        return html.render_tuning(tuning, plan_path=tmp_path / "hasten.toml", lines=lines, **more)
+        return html.render_tuning(
+            tuning, plan_path=tmp_path / "hasten.toml", snippets=lines, **more
+        )
 
     return tell
 

@@ -16,9 +16,9 @@ NASTY = "a | b `c` <script>x</script> **d** _e_ [f](g) @someone owner/repo#12\n|
 
 @pytest.fixture
 def rendered(lines):
-    def render(tuning, lines=lines):
+    def render(tuning, snippets=lines):
         plan_path = Path(tuning.workload.cwd, "hasten.toml")
-        return markdown.render(tuning, plan_path=plan_path, lines=lines)
+        return markdown.render(tuning, plan_path=plan_path, snippets=snippets)
 
     return render
 
@@ -134,9 +134,9 @@ def test_every_form_says_what_was_granted(rendered, tuning, profile, machine, pr
         tuned, seen = replace(tuning, assumed=given), replace(watched, assumed=given)
         pages = [
             rendered(tuned),
-            html.render_tuning(tuned, plan_path=plan_path, lines={}),
+            html.render_tuning(tuned, plan_path=plan_path, snippets={}),
             html.render_profile(seen),
-            shown(text.render_tuning(tuned, plan_path=plan_path, lines={})),
+            shown(text.render_tuning(tuned, plan_path=plan_path, snippets={})),
             shown(text.render_profile(seen)),
         ]
         told = ["not proved (--assume dataset-unchanged)" in " ".join(p.split()) for p in pages]

@@ -50,7 +50,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def saved(path, tuning):
-    plan_file.write_plan(path, tuning, lines={}, today=TODAY)
+    plan_file.write_plan(path, tuning, snippets={}, today=TODAY)
     return plan_file.read_plan(path)
 
 
@@ -143,7 +143,7 @@ def test_what_a_plan_says_forges_no_line_of_ours(path, here):
 def test_what_was_granted_comes_back_and_an_old_plan_grants_nothing(path, saved, tuning):
     assert saved.assumed == frozenset()
     granted = replace(tuning, assumed=("dataset-unchanged",))
-    plan_file.write_plan(path, granted, lines={}, today=TODAY)
+    plan_file.write_plan(path, granted, snippets={}, today=TODAY)
     assert plan_file.read_plan(path).assumed == {"dataset-unchanged"}
     assert tomllib.loads(path.read_text())["assume"] == ["dataset-unchanged"]
 
@@ -179,7 +179,7 @@ def test_every_plan_comes_back_as_it_was(path, tuning, plan, argv, code):
     workload = replace(tuning.workload, argv=tuple(argv))
     lines = dict.fromkeys(dict(plan.settings), code)
     plan_file.write_plan(
-        path, replace(tuning, plan=plan, workload=workload), lines=lines, today=TODAY
+        path, replace(tuning, plan=plan, workload=workload), snippets=lines, today=TODAY
     )
     saved = plan_file.read_plan(path)
     assert saved.plan == plan
@@ -188,7 +188,7 @@ def test_every_plan_comes_back_as_it_was(path, tuning, plan, argv, code):
 
 
 def test_the_file_says_why(path, tuning, lines):
-    plan_file.write_plan(path, tuning, lines=lines, today=TODAY)
+    plan_file.write_plan(path, tuning, snippets=lines, today=TODAY)
     written = path.read_text()
     for words in (
         "2026-01-02", "hasten run train.py --epochs 3 --name 'my run [a]'",
@@ -203,7 +203,7 @@ def test_the_file_says_why(path, tuning, lines):
 
 
 def test_an_empty_plan_is_written_honestly(path, nothing):
-    plan_file.write_plan(path, nothing, lines={}, today=TODAY)
+    plan_file.write_plan(path, nothing, snippets={}, today=TODAY)
     assert "# Empty. Nothing here makes this script faster.\n" in path.read_text()
     assert plan_file.read_plan(path).plan == Plan()
 
@@ -211,19 +211,19 @@ def test_an_empty_plan_is_written_honestly(path, nothing):
 def test_an_empty_plan_claims_nothing_about_levers_that_were_not_tried(path, nothing):
     untried = replace(nothing.levers[-1], reason=Reason.UNTRIED)
     left = (*nothing.levers, untried)
-    plan_file.write_plan(path, replace(nothing, levers=left), lines={}, today=TODAY)
+    plan_file.write_plan(path, replace(nothing, levers=left), snippets={}, today=TODAY)
     assert "# Empty. Nothing was proved to make this script faster" in path.read_text()
 
 
 def test_bytes_that_are_no_utf8_are_spelt_out(path, tuning):
     odd = replace(tuning, workload=replace(tuning.workload, argv=("train\udcff.py",)))
-    plan_file.write_plan(path, odd, lines={}, today=TODAY)
+    plan_file.write_plan(path, odd, snippets={}, today=TODAY)
     assert plan_file.read_plan(path).command == ("train\\udcff.py",)
 
 
 def test_unknown_facts_are_left_out(path, tuning):
     bare = replace(tuning.machine, torch=None, python_version="")
-    plan_file.write_plan(path, replace(tuning, machine=bare), lines={}, today=TODAY)
+    plan_file.write_plan(path, replace(tuning, machine=bare), snippets={}, today=TODAY)
     assert plan_file.read_plan(path).machine.keys() == {"cpu", "cores"}
 
 
@@ -440,15 +440,15 @@ ENVELOPE = LossEnvelope(
     "envelope", [ENVELOPE, replace(ENVELOPE, by_hand=True, step_s=None), LossEnvelope()]
 )
 def test_an_envelope_comes_back_as_it_was(path, tuning, envelope) -> None:
-    plan_file.write_plan(path, replace(tuning, envelope=envelope), lines={}, today=TODAY)
+    plan_file.write_plan(path, replace(tuning, envelope=envelope), snippets={}, today=TODAY)
     assert plan_file.read_plan(path).envelope == envelope
 
 
 def test_a_plan_without_an_envelope_is_not_watched(path, tuning, nothing) -> None:
-    plan_file.write_plan(path, tuning, lines={}, today=TODAY)
+    plan_file.write_plan(path, tuning, snippets={}, today=TODAY)
     assert plan_file.read_plan(path).envelope is None
     empty = replace(nothing, envelope=ENVELOPE)
-    plan_file.write_plan(path, empty, lines={}, today=TODAY)
+    plan_file.write_plan(path, empty, snippets={}, today=TODAY)
     assert plan_file.read_plan(path).envelope is None
 
 
@@ -465,7 +465,7 @@ def test_a_broken_envelope_says_how_to_do_without(path, line) -> None:
 def test_losses_are_not_compared_under_other_arguments_nor_times_on_other_processors(
     path, tuning, machine, workload
 ) -> None:
-    plan_file.write_plan(path, replace(tuning, envelope=ENVELOPE), lines={}, today=TODAY)
+    plan_file.write_plan(path, replace(tuning, envelope=ENVELOPE), snippets={}, today=TODAY)
     saved = plan_file.read_plan(path)
     assert plan_file.fitting_envelope(saved, machine, workload) == ENVELOPE
     other = replace(workload, argv=(workload.argv[0], "--batch", "64"))
@@ -478,7 +478,7 @@ def test_losses_are_not_compared_under_other_arguments_nor_times_on_other_proces
 
 
 def test_a_plan_that_cannot_be_written_to_its_end_leaves_the_old_one(path, tuning, monkeypatch):
-    plan_file.write_plan(path, tuning, lines={}, today=TODAY)
+    plan_file.write_plan(path, tuning, snippets={}, today=TODAY)
     before = path.read_bytes()
     stocks = {name: getattr(Path, name) for name in ("write_bytes", "write_text")}
 
@@ -492,7 +492,7 @@ def test_a_plan_that_cannot_be_written_to_its_end_leaves_the_old_one(path, tunin
     for name in stocks:
         monkeypatch.setattr(Path, name, breaks_off(name))
     with pytest.raises((UsageError, OSError)):
-        plan_file.write_plan(path, replace(tuning, plan=Plan()), lines={}, today=TODAY)
+        plan_file.write_plan(path, replace(tuning, plan=Plan()), snippets={}, today=TODAY)
     assert path.read_bytes() == before
 
 
@@ -508,6 +508,6 @@ def test_a_plan_without_an_entry_is_of_the_entry_that_is_run(saved, machine, wor
 
 def test_a_comment_has_no_control_characters(path, tuning):
     lines = {name: "x = 1  # \x1b[31m\x07\r" for name, _ in tuning.plan.settings}
-    plan_file.write_plan(path, tuning, lines=lines, today=TODAY)
+    plan_file.write_plan(path, tuning, snippets=lines, today=TODAY)
     assert plan_file.read_plan(path).plan == tuning.plan
     assert not set("\x1b\x07\r") & set(path.read_text())

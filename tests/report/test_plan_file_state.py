@@ -26,7 +26,7 @@ def path(tmp_path):
 
 
 def write(path, tuning):
-    plan_file.write_plan(path, tuning, lines={}, today=TODAY)
+    plan_file.write_plan(path, tuning, snippets={}, today=TODAY)
     return plan_file.read_plan(path)
 
 

@@ -43,7 +43,7 @@ def plan_path(workload):
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 @pytest.mark.parametrize("kind", ["tuning", "nothing"])
 def test_a_tuning_fits_80_columns_in_any_encoding(request, kind, encoding, plan_path, lines):
-    page = text.render_tuning(request.getfixturevalue(kind), plan_path=plan_path, lines=lines)
+    page = text.render_tuning(request.getfixturevalue(kind), plan_path=plan_path, snippets=lines)
     assert max(map(len, shown(page, encoding=encoding).splitlines())) <= 80
 
 
@@ -98,7 +98,7 @@ def test_an_even_step_has_no_bottleneck(profile):
 
 
 def test_the_answer_comes_first_and_the_command_last(tuning, plan_path, lines):
-    page = shown(text.render_tuning(tuning, plan_path=plan_path, lines=lines))
+    page = shown(text.render_tuning(tuning, plan_path=plan_path, snippets=lines))
     rows = [line.rstrip() for line in page.splitlines()]
     assert rows[2] == "1.43x faster."
     assert "    hasten run train.py --epochs 3 --name 'my run [a]'" in rows
@@ -114,7 +114,7 @@ def test_the_answer_comes_first_and_the_command_last(tuning, plan_path, lines):
 
 
 def test_the_step_after_is_drawn_shorter(tuning, plan_path):
-    page = shown(text.render_tuning(tuning, plan_path=plan_path, lines={}))
+    page = shown(text.render_tuning(tuning, plan_path=plan_path, snippets={}))
     before, after = (
         next(li for li in page.splitlines() if li.startswith(f"  {name} ")).rstrip()
         for name in ("before", "after")
@@ -123,7 +123,7 @@ def test_the_step_after_is_drawn_shorter(tuning, plan_path):
 
 
 def test_nothing_faster_is_said_plainly_with_reasons(nothing, plan_path):
-    page = shown(text.render_tuning(nothing, plan_path=plan_path, lines={}))
+    page = shown(text.render_tuning(nothing, plan_path=plan_path, snippets={}))
     assert "Nothing here makes this script faster." in page
     assert "2 skipped, 1 dropped, 1 failed" in page
     assert "No faster than 2% after 96 pairs." in page
@@ -175,7 +175,9 @@ def test_settings_that_were_tried_together_only_are_counted(nothing, plan_path):
         else row
         for row in nothing.levers
     )
-    page = shown(text.render_tuning(replace(nothing, levers=levers), plan_path=plan_path, lines={}))
+    page = shown(
+        text.render_tuning(replace(nothing, levers=levers), plan_path=plan_path, snippets={})
+    )
     assert "(2 of them tried together, not alone)" in " ".join(page.split())
 
 
@@ -202,7 +204,7 @@ def test_what_was_applied_alone_is_not_told_as_a_search_without_an_end(applied, 
         "Nothing beyond what you set (gather_batches=True, intra_op_threads=2) "
         "makes this script faster."
     )
-    page = " ".join(shown(text.render_tuning(applied, plan_path=plan_path, lines={})).split())
+    page = " ".join(shown(text.render_tuning(applied, plan_path=plan_path, snippets={})).split())
     assert "confirmed" not in page
     assert "2 skipped, 1 dropped, 1 failed" in page
     assert "Effect: rounding" in page
@@ -224,7 +226,7 @@ def test_what_was_applied_and_fails_its_gates_is_not_to_be_used(applied):
 
 def test_an_interrupted_search_says_so(tuning, plan_path):
     page = shown(
-        text.render_tuning(replace(tuning, interrupted=True), plan_path=plan_path, lines={})
+        text.render_tuning(replace(tuning, interrupted=True), plan_path=plan_path, snippets={})
     )
     assert "You interrupted the search" in page
 
@@ -239,13 +241,15 @@ def test_a_plan_that_was_found_beside_others_says_so(tuning, diagnosis):
 def test_launches_that_differ_are_told(tuning, plan_path):
     bias = replace(tuning.noise.bias, low_ratio=1.01, mid_ratio=1.05, high_ratio=1.1)
     noisy = replace(tuning, noise=replace(tuning.noise, bias=bias))
-    page = shown(text.render_tuning(noisy, plan_path=plan_path, lines={}))
+    page = shown(text.render_tuning(noisy, plan_path=plan_path, snippets={}))
     assert "launches of the same script differed by 1.05x" in " ".join(page.split())
 
 
 def test_names_are_never_taken_for_markup(tuning, plan_path):
     odd = replace(tuning.workload, argv=("[red]x[/red].py", ":smile:"))
-    page = shown(text.render_tuning(replace(tuning, workload=odd), plan_path=plan_path, lines={}))
+    page = shown(
+        text.render_tuning(replace(tuning, workload=odd), plan_path=plan_path, snippets={})
+    )
     assert "hasten run '[red]x[/red].py' :smile:" in page
 
 
@@ -271,7 +275,7 @@ def test_another_plan_is_named_in_the_command(workload):
 def test_a_long_command_can_be_copied(tuning, plan_path):
     argv = ("train.py", *(f"--option-{i}=some value" for i in range(20)))
     long = replace(tuning, workload=replace(tuning.workload, argv=argv))
-    page = shown(text.render_tuning(long, plan_path=plan_path, lines={}))
+    page = shown(text.render_tuning(long, plan_path=plan_path, snippets={}))
     command = page[page.index("hasten run") :].strip()
     assert shlex.split(re.sub(r" \\ *\n", " ", command)) == ["hasten", "run", *argv]
 
@@ -294,7 +298,7 @@ def test_a_gauge_never_leaves_its_cell():
 
 
 def test_no_lever_at_all_is_said(nothing, plan_path):
-    page = shown(text.render_tuning(replace(nothing, levers=()), plan_path=plan_path, lines={}))
+    page = shown(text.render_tuning(replace(nothing, levers=()), plan_path=plan_path, snippets={}))
     assert "There was no lever to try." in page
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from hasten.lever import ScriptContext
 from hasten.records import (
+    Diagnosis,
     Effect,
     Finding,
     Interval,
@@ -64,8 +65,9 @@ def shares(findings, begun=None):
     traits = replace(fed(dataset="MNIST"), optimizer=optimizer)
     context = ScriptContext(machine=SERVER, baseline=sample_profile(), traits=traits)
     candidates, _ = find_candidates(
-        context, Options(), least_ratio=0.02, begun=begun or SearchStarted(), findings=findings
-    )
+        context, Options(), least_ratio=0.02, begun=begun or SearchStarted(),
+        diagnosis=Diagnosis(findings=findings),
+    )  # fmt: skip
     return {
         candidate.lever: candidate.named_ratio for candidate in candidates if candidate.named_ratio
     }
@@ -79,3 +81,32 @@ def test_a_candidate_knows_the_largest_share_of_the_findings_that_it_cures() -> 
 def test_a_search_that_goes_on_keeps_the_shares_that_it_began_with() -> None:
     begun = SearchStarted(settings={"fused_optimizer": (True,)}, named={"fused_optimizer": 0.2})
     assert shares((finding("per-parameter-loops", 0.5),), begun) == {"fused_optimizer": 0.2}
+
+
+def offered_beside(*findings, begun=None, **permits):
+    context = ScriptContext(
+        machine=SERVER, baseline=sample_profile(), traits=Traits(thread_count=8)
+    )
+    candidates, rows = find_candidates(
+        context, Options(**permits), least_ratio=0.02, begun=begun or SearchStarted(),
+        diagnosis=Diagnosis(findings=findings),
+    )  # fmt: skip
+    return {candidate.lever for candidate in candidates}, {row.lever: row.why for row in rows}
+
+
+OTHERS = finding("contended-machine", 0.3)
+
+
+def test_beside_other_processes_nothing_is_tried_that_wins_by_giving_up_cpus() -> None:
+    assert "intra_op_threads" in offered_beside()[0]
+    offered, why = offered_beside(OTHERS)
+    assert "malloc_retention" in offered
+    assert not {"intra_op_threads", "omp_wait_policy", "thread_binding"} & offered
+    assert why["intra_op_threads"].startswith("other processes keep CPUs busy")
+
+
+def test_what_a_finding_or_the_user_names_is_tried_beside_others_too() -> None:
+    assert "intra_op_threads" in offered_beside(OTHERS, finding("small-ops-threads", 0.3))[0]
+    assert "intra_op_threads" in offered_beside(OTHERS, only=frozenset({"intra_op_threads"}))[0]
+    begun = SearchStarted(settings={"intra_op_threads": (1,)})
+    assert "intra_op_threads" in offered_beside(OTHERS, begun=begun)[0]

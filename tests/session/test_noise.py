@@ -2,9 +2,9 @@
 
 from math import log
 
-from hasten.records import Effect, Interval, Noise, Phase, Plan, Scope
+from hasten.records import LEAST_RATIO, Effect, Interval, Noise, Phase, Plan, Scope
 from hasten.search import AcceptanceCriteria, Candidate, Kind, incumbent, propose
-from hasten.session.races import LEAST_RATIO, patient, rule_of
+from hasten.session.races import patient, rule_of
 from hasten.testing import FakeTrialRunner, steady
 
 GAINS = {"a": 1.08, "b": 1.06, "c": 1.05, "d": 1.0}

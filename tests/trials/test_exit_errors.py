@@ -39,6 +39,13 @@ def test_full_shared_memory_is_no_matter_of_the_temporary_folder() -> None:
     assert "The script failed (exit code 1) after 3 training steps." in error.problem
 
 
+def test_a_full_accelerator_is_told() -> None:
+    tail = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."
+    error = told(Exit(1, None), tail)
+    assert "ran out of the accelerator's memory after 3 training steps" in error.problem
+    assert "The script failed" in told(Exit(1, None), "MemoryError: no more").problem
+
+
 def test_a_script_that_ends_well_is_no_error_whatever_it_printed() -> None:
     assert told(Exit(0, None), "No space left on device") is None
 

@@ -175,6 +175,29 @@ def test_bringing_children_to_life_takes_as_long_as_was_said() -> None:
         assert own.prepare_s(Plan(), Plan()) == 0
 
 
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("available_bytes", "resident_bytes", "spare_bytes", "alone"),
+    [
+        (None, 100 * GIB, None, False),
+        (16 * GIB, 8 * GIB, None, True),
+        (64 * GIB, 8 * GIB, None, False),
+        (64 * GIB, 8 * GIB, 8 * GIB, False),
+        (64 * GIB, 8 * GIB, GIB // 2, True),
+        (None, GIB, -GIB, True),
+    ],
+)
+def test_children_live_one_by_one_where_memory_or_a_device_holds_one(
+    available_bytes, resident_bytes, spare_bytes, alone
+) -> None:
+    with runner(computing()) as own:
+        own.pace._available_bytes = available_bytes
+        own.pace.check_memory(resident_bytes, spare_bytes)
+        assert own.pace.single_process is alone
+
+
 @pytest.mark.parametrize(("single_process", "starts_count"), [(False, 1), (True, 2)])
 def test_two_children_start_at_once_where_memory_holds_both(single_process, starts_count) -> None:
     script = computing(start_s=3.0)

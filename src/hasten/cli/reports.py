@@ -78,7 +78,7 @@ def _page(tuning: Tuning, plan_path: Path, *, full: bool) -> RenderableType:
 
     if not full:
         return render_summary(tuning, plan_path=plan_path)
-    return text.render_tuning(tuning, plan_path=plan_path, lines=_lines(tuning.plan))
+    return text.render_tuning(tuning, plan_path=plan_path, snippets=_snippets(tuning.plan))
 
 
 def _refuse_beside_edits(**places: Path | None) -> None:
@@ -115,7 +115,7 @@ def _write_markdown(path: Path, tuning: Tuning, plan_path: Path) -> None:
     from hasten.report import markdown
     from hasten.report.files import write_atomically
 
-    page = markdown.render(tuning, plan_path=plan_path, lines=_lines(tuning.plan))
+    page = markdown.render(tuning, plan_path=plan_path, snippets=_snippets(tuning.plan))
     if on_stdout(path):
         typer.echo(page, nl=False)
     else:
@@ -130,7 +130,7 @@ def _write_html(path: Path, tuning: Tuning, plan_path: Path) -> None:
         edits = _edits(tuning, tuning.plan).diff
     except HastenError:  # a notebook, or a script that is not there any more: `--edits` says why
         edits = ""
-    page = render_tuning(tuning, plan_path=plan_path, lines=_lines(tuning.plan), edits=edits)
+    page = render_tuning(tuning, plan_path=plan_path, snippets=_snippets(tuning.plan), edits=edits)
     write_atomically(path, page)
 
 
@@ -149,11 +149,11 @@ def leave(
 
     wanted, path = path, plan_file.place_for(path, tuning)
     report_path = path.with_name(REPORT if path == wanted else f"{path.stem}-report.txt")
-    lines = _lines(tuning.plan)
+    snippets = _snippets(tuning.plan)
     page = _page(tuning, path, full=True)
     try:
         with _uninterrupted():
-            plan_file.write_plan(path, tuning, lines=lines, today=date.today())
+            plan_file.write_plan(path, tuning, snippets=snippets, today=date.today())
             forgotten = _remember(tuning, path)
             _save(page, report_path)
             written = [path, report_path, *_write_forms(tuning, path, json=json, html=html)]
@@ -215,7 +215,7 @@ def leave_profile(
     return [place for place in (json, html) if place is not None]
 
 
-def _lines(plan: Plan) -> Mapping[str, str]:
+def _snippets(plan: Plan) -> Mapping[str, str]:
     from hasten.lever import discover
 
     known = discover()

@@ -11,7 +11,7 @@ import numpy as np
 
 from hasten.compare.e_process import confidence_sequence, grid, log_e_path
 from hasten.compare.noise import plan_pairs, resolution
-from hasten.records import Comparison, Noise, Pair, Plan, Verdict
+from hasten.records import LEAST_RATIO, Comparison, Noise, Pair, Plan, Verdict
 
 if TYPE_CHECKING:
     import random
@@ -42,7 +42,7 @@ class Rule:
 
     pair_count: int
     budget_s: float = inf
-    least_ratio: float = 0.02
+    least_ratio: float = LEAST_RATIO
     sd_ratio: float | None = None
     win_ratio: float = 20.0
     drop_ratio: float = 5.0
@@ -67,7 +67,7 @@ class Race:
     wall_s: float
 
 
-def rule_for(noise: Noise, *, budget_s: float, least_ratio: float = 0.02) -> Rule:
+def rule_for(noise: Noise, *, budget_s: float, least_ratio: float = LEAST_RATIO) -> Rule:
     """Return the rule for one candidate on this machine.
 
     Where the budget cannot show `least_ratio`, the least gain is raised to what it can show.

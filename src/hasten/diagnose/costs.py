@@ -6,8 +6,8 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from hasten.diagnose.shares import LEAST_RATIO, NORMAL_95
-from hasten.records import Interval, Phase, Place
+from hasten.diagnose.shares import NORMAL_95
+from hasten.records import LEAST_RATIO, Interval, Phase, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

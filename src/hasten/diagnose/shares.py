@@ -6,13 +6,11 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, TypeGuard
 
-from hasten.records import Interval
+from hasten.records import LEAST_RATIO, Interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LEAST_RATIO = 0.02
-"""Below this share of a step nothing is told."""
 NORMAL_95 = 1.96
 
 

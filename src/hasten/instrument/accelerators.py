@@ -27,15 +27,30 @@ def in_use() -> bool:
     return any(backend.is_initialized() for backend in backends())
 
 
-def peak_bytes() -> int | None:
-    """Return the most memory that tensors took on all devices so far; None where nobody tells."""
-    counts = [
-        backend.max_memory_allocated(index)
-        for backend in backends()
-        if backend.is_initialized() and hasattr(backend, "max_memory_allocated")
-        for index in range(backend.device_count())
-    ]
-    return sum(counts) if counts else None
+def usage() -> dict[str, int]:
+    """Return what the script takes of the devices' memory; nothing where nobody tells.
+
+    `peak_device_bytes` is the most that tensors took on all devices so far. A second process
+    such as this one would leave `spare_device_bytes` of the fullest, less than none where it
+    does not fit.
+    """
+    told: dict[str, int] = {}
+    for backend in backends():
+        if backend.is_initialized() and hasattr(backend, "max_memory_allocated"):
+            for index in range(backend.device_count()):
+                peak_bytes = backend.max_memory_allocated(index)
+                told["peak_device_bytes"] = told.get("peak_device_bytes", 0) + peak_bytes
+                if peak_bytes and hasattr(backend, "mem_get_info"):
+                    spare_bytes = backend.mem_get_info(index)[0] - _kept_bytes(backend, index)
+                    so_far_bytes = told.get("spare_device_bytes", spare_bytes)
+                    told["spare_device_bytes"] = min(spare_bytes, so_far_bytes)
+    return told
+
+
+def _kept_bytes(backend: Any, index: int) -> int:
+    """Return the most that this process has held of a device, free blocks included."""
+    ask = getattr(backend, "max_memory_reserved", backend.max_memory_allocated)
+    return int(ask(index))
 
 
 def is_capturing() -> bool:

@@ -62,9 +62,8 @@ def usage() -> dict[str, float]:
             alive_s += (int(fields[11]) + int(fields[12])) * tick_s
         except OSError:
             continue
-    on_device = {} if (peak := accelerators.peak_bytes()) is None else {"peak_device_bytes": peak}
     return {
-        **on_device,
+        **accelerators.usage(),
         "peak_rss_bytes": own.ru_maxrss * 1024,
         "faults_count": own.ru_minflt,
         "cpu_s": own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + alive_s,

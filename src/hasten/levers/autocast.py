@@ -14,12 +14,10 @@ Source: https://docs.pytorch.org/docs/stable/amp.html
 
 from __future__ import annotations
 
-import copy
-from collections.abc import MutableMapping
-from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hasten.compile.values import with_tensors
 from hasten.lever import Lever, one_of
 from hasten.records import Effect, Phase, Scope
 
@@ -105,60 +103,7 @@ def _call(narrow: Any, module: Any, call: Callable[[Any, Any], Any], args: Any, 
         return call(args, kwargs)
     with torch.autocast(device, dtype=narrow, cache_enabled=False):
         answer = call(args, kwargs)
-    return _widened(answer, narrow)
-
-
-def _widened(value: Any, narrow: Any) -> Any:
-    """Return `value` with float32 in the place of every narrow tensor.
-
-    A container in which nothing changes stays the same object; of any other a copy is changed,
-    since the model may have kept the first.
-    """
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return value.to(torch.float32) if value.dtype == narrow else value
-    if isinstance(value, (list, tuple)):
-        parts = [_widened(part, narrow) for part in value]
-        same = all(new is old for new, old in zip(parts, value, strict=True))
-        return value if same else _sequence_like(value, parts)
-    if isinstance(value, MutableMapping):
-        return _copy_with(value, _widened_parts(dict(value.items()), narrow))
-    if is_dataclass(value) and not isinstance(value, type):
-        own = {item.name: getattr(value, item.name, None) for item in fields(value)}
-        return _copy_with(value, _widened_parts(own, narrow))
-    return value
-
-
-def _sequence_like(value: Any, parts: list[Any]) -> Any:
-    if isinstance(value, list):
-        changed = copy.copy(value)
-        changed[:] = parts
-        return changed
-    if hasattr(value, "_make"):  # a named tuple
-        return value._make(parts)
-    # Those of torch (`torch.max(x, 0)`) are made from one sequence, as plain tuples are.
-    plain = type(value) is tuple or hasattr(value, "n_sequence_fields")
-    return type(value)(parts) if plain else value
-
-
-def _widened_parts(own: dict[Any, Any], narrow: Any) -> dict[Any, Any]:
-    """Return those of the named parts that change."""
-    parts = {name: _widened(part, narrow) for name, part in own.items()}
-    return {name: part for name, part in parts.items() if part is not own[name]}
-
-
-def _copy_with(value: Any, parts: dict[Any, Any]) -> Any:
-    """Return a copy of a mapping or a dataclass with new parts, `value` itself where none is."""
-    if not parts:
-        return value
-    changed = copy.copy(value)
-    for name, part in parts.items():
-        if isinstance(changed, MutableMapping):
-            changed[name] = part
-        else:
-            object.__setattr__(changed, name, part)  # also where it is frozen
-    return changed
+    return with_tensors(answer, lambda t: t.to(torch.float32) if t.dtype == narrow else t)
 
 
 def apply(training: Training, setting: str) -> Callable[[], None]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.lever import COMPUTE_AND_DATA, Lever, PairProbe, at_least, is_asked_by_script
 from hasten.loader.worker_counts import threads_beside
 from hasten.records import Effect, Scope
+from hasten.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,7 @@ def settings(context: ScriptContext) -> tuple[int, ...]:
     What leaves cores to the workers of `loader_workers` comes first. Beside an accelerator there
     is nothing to gain, unless there are more threads than cores.
     """
-    if context.traits.model.is_on_accelerator and not _exceeds(context):
+    if context.off_cpu() and not _exceeds(context):
         return ()
     cores, few = context.machine.budget.core_count, threads_beside(context)
     ladder = (few or cores, cores, max(1, cores // 2), max(1, cores // 4), 1)
@@ -42,9 +43,7 @@ def settings(context: ScriptContext) -> tuple[int, ...]:
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    if context.traits.model.is_on_accelerator:
-        return f"the model is on {context.traits.model.device}: no step is computed by the CPU"
-    return "the job has one core and torch uses one thread"
+    return context.off_cpu() or "the job has one core and torch uses one thread"
 
 
 def promising(context: ScriptContext) -> bool:
@@ -89,7 +88,7 @@ def advice(context: ScriptContext) -> str:
         return ""
     if not _exceeds(context):
         return ""
-    cores = "1 core" if budget.core_count == 1 else f"{budget.core_count} cores"
+    cores = counted(budget.core_count, "core")
     return f"The script asks for {count} threads and the job has {cores}."
 
 
@@ -156,6 +155,7 @@ LEVER = Lever(
     validate=at_least(1),
     settings=settings,
     gain_ratio=8.0,
+    shares_cpus=True,
     why_not=why_not,
     snippet=lambda count: f"torch.set_num_threads({count})",
     promising=promising,

@@ -74,7 +74,7 @@ def _shares_cores(context: ScriptContext) -> bool:
 
 def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return passive where the cores are shared; else active, then passive."""
-    if context.traits.thread_count in (None, 1) or context.traits.model.is_on_accelerator:
+    if context.traits.thread_count in (None, 1) or context.off_cpu():
         return ()
     if _own(context) or _lacks_openmp(context):
         return ()
@@ -87,8 +87,8 @@ def why_not(context: ScriptContext) -> str:
         return "the threads of the script are not known"
     if context.traits.thread_count == 1:
         return "torch uses 1 thread: none waits for another"
-    if context.traits.model.is_on_accelerator:
-        return f"the model is on {context.traits.model.device}: no step is computed by the CPU"
+    if off_cpu := context.off_cpu():
+        return off_cpu
     if own := _own(context):
         return f"the environment of the script sets {' and '.join(own)}"
     return "torch runs without OpenMP here"
@@ -143,6 +143,7 @@ LEVER = Lever(
     validate=one_of(*_VARIABLES),
     settings=settings,
     gain_ratio=3.0,
+    shares_cpus=True,
     why_not=why_not,
     snippet=lambda setting: (
         " ".join(

@@ -55,7 +55,7 @@ def why_not(context: ScriptContext) -> str:
         return f"the environment binds the threads already: {' and '.join(bound)}"
     if threads is None:
         return "the threads of the script are not known"
-    return "torch uses 1 thread" if threads == 1 else ""
+    return "torch uses 1 thread" if threads == 1 else context.off_cpu()
 
 
 @lru_cache(maxsize=1)
@@ -187,6 +187,7 @@ LEVER = Lever(
     validate=one_of("cores"),
     settings=settings,
     gain_ratio=1.5,
+    shares_cpus=True,
     why_not=why_not,
     snippet=lambda _: (
         "OMP_PROC_BIND=close python ...  # in the shell; loader workers inherit one core"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hasten.machine.kernel_files import whole
 from hasten.records import Caveat
-from hasten.units import percent, size
+from hasten.units import counted, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,6 +21,8 @@ _BUSY_RATIO, _STEAL_RATIO = 0.10, 0.02
 # A few throttled periods are start-up; one in a hundred is a habit.
 _THROTTLED_RATIO = 0.01
 _LEFT_RATIO = 0.10
+# Empty or -1, these hide all accelerators from a job that is not to use any.
+_HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _DOCKER_SHM_BYTES, _SMALL_SHM_BYTES = 64 * 2**20, 2**30
 
 
@@ -69,7 +71,7 @@ def quota_below_cpus(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
         name="quota_below_cpus",
         problem=f"The cgroup quota is {quota:g} cores but programs see {seen} CPUs.",
         remedy="Size thread pools and loader workers for "
-        f"{_cores(machine.budget.core_count)}, not by os.cpu_count().",
+        f"{counted(machine.budget.core_count, 'core')}, not by os.cpu_count().",
     )
 
 
@@ -122,7 +124,8 @@ def threads_above_budget(machine: Machine, env: Mapping[str, str]) -> Caveat | N
         return None
     return Caveat(
         name="threads_above_budget",
-        problem=f"torch starts {torch.thread_count} threads on a budget of {_cores(budget)}.",
+        problem=f"torch starts {torch.thread_count} threads on a budget of "
+        f"{counted(budget, 'core')}.",
         remedy=f"Set OMP_NUM_THREADS={budget} before the script starts.",
     )
 
@@ -132,10 +135,10 @@ def threads_below_budget(machine: Machine, env: Mapping[str, str]) -> Caveat | N
     torch, budget = machine.torch, _budget(machine)
     if not torch or not torch.thread_count or not budget or torch.thread_count >= budget:
         return None
-    word = "thread" if torch.thread_count == 1 else "threads"
     return Caveat(
         name="threads_below_budget",
-        problem=f"torch starts {torch.thread_count} {word} on a budget of {_cores(budget)}.",
+        problem=f"torch starts {counted(torch.thread_count, 'thread')} on a budget of "
+        f"{counted(budget, 'core')}.",
         remedy=f"Set OMP_NUM_THREADS={budget}, or let `hasten tune` measure what is best.",
     )
 
@@ -148,7 +151,7 @@ def interop_above_budget(machine: Machine, env: Mapping[str, str]) -> Caveat | N
         return None
     return Caveat(
         name="interop_above_budget",
-        problem=f"torch has {count} inter-op threads on a budget of {_cores(budget)}.",
+        problem=f"torch has {count} inter-op threads on a budget of {counted(budget, 'core')}.",
         remedy=f"Call torch.set_num_interop_threads({budget}) before the first operation.",
     )
 
@@ -171,7 +174,9 @@ def odd_thread_setting(machine: Machine, env: Mapping[str, str]) -> Caveat | Non
         name="odd_thread_setting",
         problem=f"OMP_NUM_THREADS is {setting!r}, "
         + (
-            "which is no number of threads." if unreadable else f"the budget {_cores(budget or 1)}."
+            "which is no number of threads."
+            if unreadable
+            else f"the budget {counted(budget or 1, 'core')}."
         ),
         remedy=f"{wanted}, or unset it.",
     )
@@ -233,6 +238,25 @@ def small_shm(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
     )
 
 
+def torch_without_accelerator(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+    """A torch that was built for CPUs alone, where drivers of accelerators are at work."""
+    torch = machine.torch
+    if torch is None or torch.accelerator or not machine.device_files:
+        return None
+    hidden = [name for name in _HIDING if env.get(name, "0").strip() in ("", "-1")]
+    if hidden:
+        return None
+    remedy = "Install the build of torch for it (https://pytorch.org/get-started/locally/)."
+    if torch.cuda:
+        remedy = "Look at what `python -c 'import torch; torch.cuda.init()'` says."
+    return Caveat(
+        name="torch_without_accelerator",
+        problem=f"There is an accelerator here ({machine.device_files[0]}) that torch "
+        f"{torch.version} cannot use.",
+        remedy=remedy,
+    )
+
+
 def little_memory(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
     """Near the limit the kernel drops file cache first, then kills."""
     memory = machine.memory
@@ -250,10 +274,6 @@ def little_memory(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
 def _budget(machine: Machine) -> int | None:
     """Return the budget, None where the one core is only the least there can be."""
     return None if machine.budget.limited_by == "unknown" else machine.budget.core_count
-
-
-def _cores(count: int) -> str:
-    return "1 core" if count == 1 else f"{count} cores"
 
 
 def _visible_cpus(machine: Machine) -> int | None:
@@ -277,5 +297,6 @@ _CHECKS: tuple[Callable[[Machine, Mapping[str, str]], Caveat | None], ...] = (
     bound_threads,
     duplicate_openmp,
     small_shm,
+    torch_without_accelerator,
     little_memory,
 )

@@ -24,7 +24,7 @@ from hasten.machine.kernel_files import fields, text
 from hasten.records import Cpu, Machine, Memory, Pressure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from hasten.records import Torch
 
@@ -72,6 +72,7 @@ def read(
         memory=read_memory_elsewhere() if elsewhere else read_memory(root, shm=shm),
         pressure=read_pressure(root, thread_count=cpu.thread_count),
         torch=probe() if probe else None,
+        device_files=tuple(sorted(str(path) for path in _device_files(root))),
         system=_system(root, real=real),
         python_version=platform.python_version(),
     )
@@ -83,6 +84,12 @@ def _mask() -> frozenset[int] | None:
     """Return the affinity mask; macOS and Windows have no such call."""
     ask = getattr(os, "sched_getaffinity", None)
     return None if ask is None else frozenset(ask(0))
+
+
+def _device_files(root: Path) -> Iterator[Path]:
+    """Yield what the drivers of NVIDIA's and AMD's accelerators put into /dev, one for each."""
+    yield from (root / "dev").glob("nvidia[0-9]*")
+    yield from (root / "dev/kfd",) if (root / "dev/kfd").exists() else ()
 
 
 def _system(root: Path, *, real: bool) -> str:

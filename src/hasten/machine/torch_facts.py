@@ -90,6 +90,16 @@ def accelerators(torch: "Any") -> "list[str]":
     return found
 
 
+def accelerator(torch: "Any") -> "str | None":
+    """Return the kind of device that torch would use; a broken driver has none."""
+    with contextlib.suppress(Exception):
+        api = getattr(torch, "accelerator", None)  # since torch 2.6
+        if api is None:
+            return "cuda" if torch.cuda.is_available() else None
+        return str(api.current_accelerator().type) if api.is_available() else None
+    return None
+
+
 def main(mark: str) -> None:
     """Print the facts as one marked line of JSON."""
     with contextlib.suppress(AttributeError):  # importing torch takes seconds: end with the parent
@@ -105,6 +115,7 @@ def main(mark: str) -> None:
         "thread_count": thread_count,
         "interop_thread_count": interop_thread_count,
         "cuda": torch.version.cuda,
+        "accelerator": accelerator(torch),
         "accelerators": accelerators(torch),
         "runtimes": runtimes(mapped_files(), has_mkl=torch.backends.mkl.is_available()),
     }

@@ -16,10 +16,18 @@ from hasten.records.enums import (
     Setting,
     Verdict,
 )
-from hasten.records.finding import Diagnosis, Finding, HotLine, Place
+from hasten.records.finding import CONTENDED, Diagnosis, Finding, HotLine, Place
 from hasten.records.loss_envelope import LossEnvelope
 from hasten.records.machine import Budget, Caveat, Cpu, Machine, Memory, Pressure, Runtime, Torch
-from hasten.records.measurements import Comparison, Interval, Noise, Pair, Profile, Step
+from hasten.records.measurements import (
+    LEAST_RATIO,
+    Comparison,
+    Interval,
+    Noise,
+    Pair,
+    Profile,
+    Step,
+)
 from hasten.records.plan import Plan, Workload
 from hasten.records.traits import (
     CheckpointTraits,
@@ -35,6 +43,8 @@ from hasten.records.traits import (
 from hasten.records.tuning import Cost, Gate, LeverReport, Passes, Profiling, Proof, Tuning
 
 __all__ = [
+    "CONTENDED",
+    "LEAST_RATIO",
     "Assumption",
     "Budget",
     "Caveat",

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from hasten.records.enums import Phase  # noqa: TC001  msgspec reads the fields
 from hasten.records.measurements import Interval, Step  # noqa: TC001  the same
 
+CONTENDED = "contended-machine"
+"""The finding that other processes are on the CPUs of the loop."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -78,3 +81,8 @@ class Diagnosis:
     findings: tuple[Finding, ...] = ()
     hot_lines: tuple[HotLine, ...] = ()
     steps: tuple[Step, ...] = ()
+
+    @property
+    def is_contended(self) -> bool:
+        """Whether other processes kept the loop from its CPUs."""
+        return any(finding.name == CONTENDED for finding in self.findings)

@@ -94,12 +94,23 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torch:
-    """What torch says of itself in a fresh process of the user's Python."""
+    """What torch says of itself in a fresh process of the user's Python.
+
+    Attributes:
+        version: such as 2.13.0+cpu.
+        thread_count: how many threads share an operation.
+        interop_thread_count: how many operations `torch.jit.fork` runs at once.
+        cuda: the CUDA release that it was built for.
+        accelerator: the kind of device that it would use, such as `cuda`; None without one.
+        accelerators: the name of each device.
+        runtimes: the OpenMP and BLAS libraries that it loads.
+    """
 
     version: str
     thread_count: int | None = None
     interop_thread_count: int | None = None
     cuda: str | None = None
+    accelerator: str | None = None
     accelerators: tuple[str, ...] = ()
     runtimes: tuple[Runtime, ...] = ()
 
@@ -113,6 +124,7 @@ class Machine:
     memory: Memory = field(default_factory=Memory)
     pressure: Pressure = field(default_factory=Pressure)
     torch: Torch | None = None
+    device_files: tuple[str, ...] = ()
     system: str = ""
     python_version: str = ""
     caveats: tuple[Caveat, ...] = ()

@@ -9,6 +9,8 @@ from math import log
 from hasten.records.enums import Phase, Verdict
 from hasten.records.plan import Plan  # noqa: TC001  the same
 
+LEAST_RATIO = 0.02
+"""A gain, or a share of a step, below this is worth nobody's time."""
 _LARGE_GAIN_RATIO = 1.2
 _MOST_RATIO = 0.5
 

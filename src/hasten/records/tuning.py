@@ -112,7 +112,7 @@ class Profiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Everything that one `tune` found out: the only input of every report.
+    """Everything that one `tune` found out: the input of every report.
 
     Attributes:
         envelope: how the script trains without levers, None where no proof recorded it.

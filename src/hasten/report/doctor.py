@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from rich.text import Text
 
-from hasten.units import percent, size
+from hasten.units import counted, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -171,4 +171,4 @@ def _count(count: int | None, noun: str) -> str:
     """
     if count is None:
         return f"{noun}s unknown"
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return counted(count, noun)

@@ -14,7 +14,7 @@ from hasten.report import findings, steps
 from hasten.report.bars import Gauge, Whisker
 from hasten.report.layout import prose
 from hasten.report.wording import interval
-from hasten.units import duration, times
+from hasten.units import counted, duration, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,8 +61,7 @@ class LiveScreen:
         """How far the race has come; empty before its first pairs."""
         if self.speedup is None:
             return ""
-        pairs = "1 pair" if self.pair_count == 1 else f"{self.pair_count} pairs"
-        return f"{pairs}, {interval(self.speedup)} so far"
+        return f"{counted(self.pair_count, 'pair')}, {interval(self.speedup)} so far"
 
     @property
     def leading(self) -> str:

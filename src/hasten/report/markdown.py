@@ -26,13 +26,13 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]|~])")
 _LINKING = re.compile(r"([@#])(?=\w)|(?<=\w)(#)(?=\d)")
 
 
-def render(tuning: Tuning, *, plan_path: Path, lines: Mapping[str, str]) -> str:
+def render(tuning: Tuning, *, plan_path: Path, snippets: Mapping[str, str]) -> str:
     """Return the page: the answer first, how to reproduce it last.
 
     Args:
         tuning: what was found.
         plan_path: where the plan file stands.
-        lines: what a user would write by hand, by lever.
+        snippets: what a user would write by hand, by lever.
     """
     parts = [
         ["## " + escaped(text.headline(tuning))],
@@ -42,7 +42,7 @@ def render(tuning: Tuning, *, plan_path: Path, lines: Mapping[str, str]) -> str:
         _section("What makes it slow", _findings(tuning)),
         _section("What it does to the maths", _gates(tuning)),
         _section("Machine", _machine(tuning.machine)),
-        _section("How to reproduce", _commands(tuning, plan_path, lines)),
+        _section("How to reproduce", _commands(tuning, plan_path, snippets)),
         _folded("What else was tried, and what was not", _others(tuning)),
         _folded("Notes", [f"- {escaped(note)}" for note in tuning.notes]),
     ]
@@ -187,12 +187,12 @@ def _machine(machine: Machine) -> list[str]:
     return rows + [f"- {escaped(caveat.problem)}" for caveat in machine.caveats]
 
 
-def _commands(tuning: Tuning, plan_path: Path, lines: Mapping[str, str]) -> list[str]:
+def _commands(tuning: Tuning, plan_path: Path, snippets: Mapping[str, str]) -> list[str]:
     commands = [command_line("tune", tuning.workload)]
     if tuning.plan.settings:
         commands.append(command_line("run", tuning.workload, plan_path=plan_path))
     parts = ["```sh", *commands, "```"]
-    by_hand = [(n, lines[n].strip("\n")) for n, _ in tuning.plan.settings if lines.get(n)]
+    by_hand = [(n, snippets[n].strip("\n")) for n, _ in tuning.plan.settings if snippets.get(n)]
     if by_hand:
         parts += ["", "Or by hand:", "", "```python"]
         for name, source in by_hand:

@@ -73,13 +73,13 @@ class Difference:
     refuses: bool
 
 
-def write_plan(path: Path, tuning: Tuning, *, lines: Mapping[str, str], today: date) -> None:
+def write_plan(path: Path, tuning: Tuning, *, snippets: Mapping[str, str], today: date) -> None:
     """Write the plan of a tuning with comments that say why.
 
     Args:
         path: where; folders on the way are made.
         tuning: what was found. An empty plan is written too: that nothing helps is an answer.
-        lines: what a user would write by hand, by lever.
+        snippets: what a user would write by hand, by lever.
         today: the date to put into the file.
 
     Raises:
@@ -96,7 +96,7 @@ def write_plan(path: Path, tuning: Tuning, *, lines: Mapping[str, str], today: d
     _add_assumed(document, tuning.assumed)
     document.add("machine", machine_table(tuning))
     document.add("command", _command_table(tuning.workload))
-    document.add("plan", _plan_table(tuning, lines))
+    document.add("plan", _plan_table(tuning, snippets))
     document.add("evidence", evidence_table(tuning))
     if tuning.envelope is not None and tuning.plan.settings:
         document.add("guard", guard_table(tuning.envelope))
@@ -368,7 +368,7 @@ def _command_table(workload: Workload) -> Table:
     return table
 
 
-def _plan_table(tuning: Tuning, lines: Mapping[str, str]) -> Table:
+def _plan_table(tuning: Tuning, snippets: Mapping[str, str]) -> Table:
     import tomlkit
 
     table = tomlkit.table()
@@ -380,7 +380,7 @@ def _plan_table(tuning: Tuning, lines: Mapping[str, str]) -> Table:
     _say(table, "One lever per line. Delete a line to leave that lever alone.")
     rows = {row.lever: row for row in tuning.levers if row.outcome is Outcome.KEPT}
     for name, setting in tuning.plan.settings:
-        for code in lines.get(name, "").strip("\n").splitlines():
+        for code in snippets.get(name, "").strip("\n").splitlines():
             _say(table, f"  by hand: {code}")
         item = tomlkit.item(utf8(setting) if isinstance(setting, str) else setting)
         if row := rows.get(name):

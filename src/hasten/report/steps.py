@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from hasten.records import Phase
+from hasten.records import LEAST_RATIO, Phase
 from hasten.report.bars import COLOURS, Gauge, Stack
-from hasten.units import duration, percent, significant, size, times
+from hasten.units import counted, duration, percent, significant, size, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 GAUGE_WIDTH = 36
 DOMINANT_RATIO = 0.4
-WAITING_RATIO = 0.02
 LEAST_CEILING_RATIO = 1.005  # what is told as more than 1.00x
 PLACES = {
     Phase.DATA: "waiting for its data",
@@ -52,7 +51,7 @@ def loader_ceiling(profile: Profile) -> str:
     share = profile.share_ratio(Phase.DATA)
     if not share:
         return ""
-    if share < WAITING_RATIO:
+    if share < LEAST_RATIO:
         return f"The loader is not the bottleneck: the loop waits {percent(share)} of the time."
     best = profile.ceiling.mid_ratio if profile.ceiling else 1 / max(1e-9, 1 - share)
     how = "measured with batches that were there already" if profile.ceiling else "estimated"
@@ -165,8 +164,7 @@ def _known(value: float | None, say: Callable[[float], str]) -> str | None:
 def _cores(profile: Profile, machine: Machine) -> str | None:
     if profile.cores_ratio is None:
         return None
-    count = machine.budget.core_count
-    return f"{profile.cores_ratio:.1f} of {count} {'core' if count == 1 else 'cores'}"
+    return f"{profile.cores_ratio:.1f} of {counted(machine.budget.core_count, 'core')}"
 
 
 def _arithmetic(profile: Profile) -> str | None:

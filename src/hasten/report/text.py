@@ -59,13 +59,13 @@ def render_profile(found: Profiling) -> Group:
     )
 
 
-def render_tuning(tuning: Tuning, *, plan_path: Path, lines: Mapping[str, str]) -> Group:
+def render_tuning(tuning: Tuning, *, plan_path: Path, snippets: Mapping[str, str]) -> Group:
     """Draw all that a tuning found out: the answer first, the commands to use it last.
 
     Args:
         tuning: what was found.
         plan_path: where the plan file stands.
-        lines: what a user would write by hand, by lever.
+        snippets: what a user would write by hand, by lever.
     """
     tried = [row for row in tuning.levers if row.outcome is not Outcome.SKIPPED]
     skipped = [row for row in tuning.levers if row.outcome is Outcome.SKIPPED]
@@ -81,7 +81,7 @@ def render_tuning(tuning: Tuning, *, plan_path: Path, lines: Mapping[str, str]) 
         *section("What it does to the maths", *_maths(tuning)),
         *section("How far this can be trusted", *bullets(trust(tuning))),
         *section("About this machine", *bullets(_caveats(tuning.machine))),
-        *section("How to use it", *_use(tuning, plan_path, lines)),
+        *section("How to use it", *_use(tuning, plan_path, snippets)),
     )
 
 
@@ -148,8 +148,7 @@ def circumstances(tuning: Tuning) -> list[str]:
         said.append("You interrupted the search; this is what was known by then.")
     elif tuning.out_of_time:
         said.append("The budget was spent; this is what was known by then.")
-    found = tuning.diagnosis.findings if tuning.diagnosis else ()
-    if any(finding.name == "contended-machine" for finding in found):
+    if tuning.diagnosis and tuning.diagnosis.is_contended:
         said.append("Other processes kept CPUs busy meanwhile. Tune again where they are gone.")
     return said
 
@@ -262,7 +261,7 @@ def _caveats(machine: Machine) -> list[str]:
     return [f"{caveat.problem} {caveat.remedy}" for caveat in machine.caveats]
 
 
-def _use(tuning: Tuning, plan_path: Path, lines: Mapping[str, str]) -> list[RenderableType]:
+def _use(tuning: Tuning, plan_path: Path, snippets: Mapping[str, str]) -> list[RenderableType]:
     if not tuning.plan.settings:
         return []
     command = command_line("run", tuning.workload, plan_path=plan_path)
@@ -270,7 +269,7 @@ def _use(tuning: Tuning, plan_path: Path, lines: Mapping[str, str]) -> list[Rend
         prose("Run your unedited script under the plan:"),
         indented(prose(continued(command, width=WIDTH - 4), "bold cyan")),
     ]
-    by_hand = [(n, lines[n]) for n, _ in tuning.plan.settings if lines.get(n, "").strip()]
+    by_hand = [(n, snippets[n]) for n, _ in tuning.plan.settings if snippets.get(n, "").strip()]
     if by_hand:
         parts += [Text(), prose("Or write the same by hand:")]
     for name, code in by_hand:

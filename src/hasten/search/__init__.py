@@ -4,12 +4,11 @@ from hasten.search.budget_limits import BudgetLimits, Price, Refusal, RefusalRea
 from hasten.search.candidate import Candidate, bounds
 from hasten.search.journal import Journal, SearchStarted
 from hasten.search.priors import Prior, read_priors
-from hasten.search.proposal import LEAST_RATIO, AcceptanceCriteria, Kind, Proposal
+from hasten.search.proposal import AcceptanceCriteria, Kind, Proposal
 from hasten.search.propose import incumbent, propose, refusals
 from hasten.search.rows import rows
 
 __all__ = [
-    "LEAST_RATIO",
     "AcceptanceCriteria",
     "BudgetLimits",
     "Candidate",

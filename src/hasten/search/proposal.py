@@ -7,14 +7,13 @@ from enum import StrEnum
 from math import inf, prod
 from typing import TYPE_CHECKING
 
-from hasten.records import Comparison, Plan, Scope, Verdict
+from hasten.records import LEAST_RATIO, Comparison, Plan, Scope, Verdict
 from hasten.search.candidate import SCOPES, Candidate
 from hasten.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-LEAST_RATIO = 0.02
 _CLEAR_RATIO = 1.1
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hasten.records import Comparison, LeverReport, Outcome, Reason, Setting, Verdict
 from hasten.search.proposal import is_faster, starts_too_late
 from hasten.search.propose import EVEN, replay
-from hasten.units import times
+from hasten.units import counted, times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,15 +148,14 @@ def figure(seen: Comparison) -> str:
         return "no pairs"
     message = speedup.high_ratio / speedup.low_ratio < _SAYS_NOTHING_RATIO
     ends = f" [{speedup.low_ratio:.2f}, {speedup.high_ratio:.2f}]" if message else ""
-    count = len(seen.pairs)
-    return f"{times(speedup.mid_ratio)}{ends} after {count} pair{'s' if count != 1 else ''}"
+    return f"{times(speedup.mid_ratio)}{ends} after {counted(len(seen.pairs), 'pair')}"
 
 
 def inverse_figure(seen: Comparison) -> str:
     """Return a comparison seen from its candidate, as `0.99x after 40 pairs`."""
     if seen.speedup is None:
         return "no pairs"
-    return f"{times(1.0 / seen.speedup.mid_ratio)} after {len(seen.pairs)} pairs"
+    return f"{times(1.0 / seen.speedup.mid_ratio)} after {counted(len(seen.pairs), 'pair')}"
 
 
 def _figure_of(seen: Comparison) -> str:
@@ -164,7 +163,7 @@ def _figure_of(seen: Comparison) -> str:
     count = len(seen.baseline.differing(seen.candidate)) - 1
     if count < 1:
         return figure(seen)
-    return f"{figure(seen)} together with {count} other lever{'s' if count != 1 else ''}"
+    return f"{figure(seen)} together with {counted(count, 'other lever')}"
 
 
 def _unproven(seen: Comparison) -> str:
@@ -184,5 +183,5 @@ def _dropped(seen: Comparison, criteria: AcceptanceCriteria) -> tuple[str, Reaso
 
 def _broke(failed: Comparison) -> str:
     first = failed.failure.strip().splitlines()[0]
-    levers = len(failed.candidate.settings)
-    return first if levers == 1 else f"{first} (with {levers - 1} other levers)"
+    count = len(failed.candidate.settings) - 1
+    return f"{first} (with {counted(count, 'other lever')})" if count > 0 else first

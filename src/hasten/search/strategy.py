@@ -24,11 +24,10 @@ from itertools import islice
 from math import exp, inf, log1p
 from typing import TYPE_CHECKING, TypeAlias
 
-from hasten.records import Comparison, Plan, Scope, Setting, Verdict
+from hasten.records import LEAST_RATIO, Comparison, Plan, Scope, Setting, Verdict
 from hasten.search.candidate import SCOPES
 from hasten.search.gain_estimator import GainEstimator, best_guess, is_numeric, number_pairs
 from hasten.search.proposal import (
-    LEAST_RATIO,
     Kind,
     Proposal,
     has_won,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten import search
 from hasten.lever import discover, provided
-from hasten.records import Effect, LeverReport, Outcome
+from hasten.records import Diagnosis, Effect, LeverReport, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from hasten.records import Finding, Plan, Setting
     from hasten.session.options import Options
 
+_BESIDE_OTHERS = "other processes keep CPUs busy: what wins beside them may lose without"
+
 
 def find_candidates(
     context: ScriptContext,
@@ -22,7 +24,7 @@ def find_candidates(
     *,
     least_ratio: float,
     begun: search.SearchStarted,
-    findings: Sequence[Finding] = (),
+    diagnosis: Diagnosis | None = None,
 ) -> tuple[tuple[search.Candidate, ...], tuple[LeverReport, ...]]:
     """Return the levers that are worth a trial, most promising first, and the others' rows.
 
@@ -30,15 +32,19 @@ def find_candidates(
         context: the machine and the script.
         options: what the user permits.
         least_ratio: the least gain that is worth a trial.
-        findings: what was seen to cost time, and which lever can take it away.
+        diagnosis: what was seen to cost time; it says which lever can take it away.
         begun: the settings of an earlier start of the same search, which goes on with them.
     """
     found, rows, priors = [], [], search.read_priors()
-    named = begun.named if begun.settings else _named(findings)
+    diagnosis = diagnosis or Diagnosis()
+    named = begun.named if begun.settings else _named(diagnosis.findings)
     for name, lever in discover().items():
         why = _left_out(name, options)
         settings = () if why else begun.settings.get(name) or lever.settings(context)
         why = why or (_forbidden(lever.effect, options) if settings else lever.why_not(context))
+        asked = {*begun.settings, *named, *options.only}
+        if lever.shares_cpus and diagnosis.is_contended and name not in asked:
+            why = why or _BESIDE_OTHERS
         if why:
             rows.append(
                 LeverReport(

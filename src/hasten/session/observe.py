@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hasten import compare
 from hasten.errors import HastenError
 from hasten.protocol import CountFlops, FlopsCounted, MeasurePeaks, PeaksMeasured
-from hasten.records import Phase, Profile
+from hasten.records import LEAST_RATIO, Phase, Profile
 from hasten.search.costs import GLANCE_COUNT, probe_count, watch_count
 from hasten.trials.probes import REPLAY_SETTLE_COUNT, ceiling, overhead
 from hasten.units import duration, percent
@@ -26,7 +26,6 @@ _OVERHEAD_LEAST_COUNT = 12
 _OVERHEAD_MOST_COUNT = 120
 _CEILING_S = 10.0
 _CEILING_LEAST_COUNT, _CEILING_MOST_COUNT = 6, 40
-_WAITING_RATIO = 0.02
 
 
 def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -> Profile:
@@ -50,7 +49,7 @@ def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -
             step_count = max(2, min(step_count, pace.life_count // 2))
     steps, used = runner.steps(plan, step_count)
     unit = runner.facts(plan).unit
-    pace.check_memory(used["peak_rss_bytes"])
+    pace.check_memory(used["peak_rss_bytes"], used.get("spare_device_bytes"))
     return summarise(steps, unit=unit, used=used)
 
 
@@ -139,7 +138,7 @@ def measure_ceiling(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
 
     A script that does not bear to get a batch twice keeps its profile without it.
     """
-    if seen.share_ratio(Phase.DATA) < _WAITING_RATIO:
+    if seen.share_ratio(Phase.DATA) < LEAST_RATIO:
         return seen
     pair_s = (REPLAY_SETTLE_COUNT + 5 * runner.pace.cycle_count) * max(1e-6, seen.step_s)
     count = min(_CEILING_MOST_COUNT, int(_CEILING_S / pair_s))
@@ -150,7 +149,7 @@ def measure_ceiling(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
     except HastenError:
         runner.children.clear()
         return seen
-    if len(pairs) < _CEILING_LEAST_COUNT or waiting_ratio > _WAITING_RATIO:
+    if len(pairs) < _CEILING_LEAST_COUNT or waiting_ratio > LEAST_RATIO:
         return seen
     return replace(seen, ceiling=compare.settle(pairs).speedup)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hasten import compare, search
 from hasten.errors import TRIAL_FAILURES, OutOfTime
 from hasten.lever import lookup
-from hasten.records import Comparison, Noise, Plan, Verdict
+from hasten.records import LEAST_RATIO, Comparison, Noise, Plan, Verdict
 from hasten.search import Kind
 from hasten.search.costs import (
     CONFIRM_LEAST_COUNT,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hasten.session.options import Options, Watcher
     from hasten.trials.runner import TrialRunner
 
-LEAST_RATIO, COARSEST_RATIO = 0.02, 0.05
+COARSEST_RATIO = 0.05
 _COIN_SEED = 20_240_601
 _NOISE_SHARE, _NOISE_MOST_S, _NOISE_MOST_COUNT = 0.05, 12.0, 60
 _CONFIRM_SHARE, _CONFIRM_LEAST_S, _CONFIRM_MOST_S = 0.2, 8.0, 60.0

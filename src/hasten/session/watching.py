@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hasten import search
 from hasten.lever import ScriptContext
+from hasten.records import LEAST_RATIO
 from hasten.search.costs import LOOK_S, refuse_too_short
 from hasten.session.candidates import advice, find_candidates
 from hasten.session.examine import examine
@@ -14,7 +15,6 @@ from hasten.session.journals import open_journal
 from hasten.session.measured_costs import costs_of, first_costs
 from hasten.session.observe import observe, where
 from hasten.session.protection import refuse_ranks
-from hasten.session.races import LEAST_RATIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,7 +92,7 @@ def watch(
     journal = open_journal(workload, options, machine, torch=traits.torch)
     candidates, left_out = find_candidates(
         context, options, least_ratio=LEAST_RATIO, begun=journal.begun,
-        findings=diagnosis.findings,
+        diagnosis=diagnosis,
     )  # fmt: skip
     # A closer look leaves marks: a large block that a probe frees makes glibc keep what the
     # script frees, and this child would be faster than any run of the script.

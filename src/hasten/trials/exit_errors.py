@@ -6,6 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from hasten.errors import HastenError, IsolationFailed, NeverTrains, ScriptFailed, TooFewSteps
+from hasten.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _NO_ROOM = "No space left on device"
 # torch's own name for what its workers keep in /dev/shm, which TMPDIR does not move.
 _SHARED_MEMORY = "</torch_"
+_DEVICE_MEMORY = "OutOfMemoryError: "  # torch's; Python's own is a MemoryError
 _RUN_IT = "Make it run under plain python first."
 MORE_WORK = "Give the script more work, for example more epochs or more data."
 _TAIL_LINE_COUNT = 40
@@ -86,16 +88,11 @@ def bad_exit(process: Process, *, when: str, folder: Path) -> HastenError | None
 def too_short(life_count: int, needed_count: int) -> TooFewSteps:
     """Return the error of a script whose life has no room for a measurement."""
     return TooFewSteps(
-        f"The script ended after {steps_said(life_count)}, and a measurement "
+        f"The script ended after {counted(life_count, 'training step')}, and a measurement "
         f"needs at least {needed_count}.",
         remedy=MORE_WORK,
         step_count=life_count,
     )
-
-
-def steps_said(count: int) -> str:
-    """Return a number of steps in words."""
-    return "1 training step" if count == 1 else f"{count} training steps"
 
 
 def error_of(
@@ -127,6 +124,12 @@ def error_of(
             f"The script ran out of disk space {when}: "
             f"what trials write is in {folder} until they end.",
             remedy="Set TMPDIR to a folder on a larger disk.",
+            output=tail,
+        )
+    if _DEVICE_MEMORY in tail:
+        return ScriptFailed(
+            f"The script ran out of the accelerator's memory {when}.",
+            remedy="Free memory there, or give it smaller batches.",
             output=tail,
         )
     problem, remedy = _signalled(ended.signal, when) if ended.signal else _failed(ended, when, tail)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from math import inf
 from typing import TYPE_CHECKING
 
 from hasten.records import Plan
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _WARM_COUNT = 3
 _TIMEOUT_FACTOR = 20.0
 _MEMORY_MARGIN_RATIO = 1.2
+_DEVICE_MARGIN_BYTES = 1 << 30  # the driver's own, for each process
 _LEAST_ROOM_COUNT = 8
 
 
@@ -54,10 +56,16 @@ class ScriptPace:
         """Take steps in a row."""
         self.step_s = sum(step.wall_s for step in steps) / len(steps)
 
-    def check_memory(self, resident_bytes: float) -> None:
-        """Decide whether two children fit into memory, by the size of the first."""
-        if self._available_bytes is not None:
-            self.single_process = 2 * resident_bytes * _MEMORY_MARGIN_RATIO > self._available_bytes
+    def check_memory(self, resident_bytes: float, spare_device_bytes: float | None = None) -> None:
+        """Decide whether two children fit into memory, by the size of the first.
+
+        Args:
+            resident_bytes: of the first child.
+            spare_device_bytes: what a second one would leave of an accelerator's memory.
+        """
+        limit_bytes = inf if self._available_bytes is None else self._available_bytes
+        is_short = spare_device_bytes is not None and spare_device_bytes < _DEVICE_MARGIN_BYTES
+        self.single_process = is_short or 2 * resident_bytes * _MEMORY_MARGIN_RATIO > limit_bytes
 
     # ---- launches and pairs
 

@@ -16,10 +16,11 @@ from hasten.trials.channel import Listener
 from hasten.trials.child_environment import environment
 from hasten.trials.compiled_code import LentCode
 from hasten.trials.deadline import NEVER
-from hasten.trials.exit_errors import MORE_WORK, bad_exit, never_trained, steps_said, tail_of
+from hasten.trials.exit_errors import MORE_WORK, bad_exit, never_trained, tail_of
 from hasten.trials.isolation.removal import wipe
 from hasten.trials.isolation.scratch import make_scratch
 from hasten.trials.process import Isolation, Process
+from hasten.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -214,7 +215,7 @@ class TrialProcess:
     @property
     def _when(self) -> str:
         """After how many steps; a child that was killed could not tell the exact number."""
-        steps = steps_said(self.step_count)
+        steps = counted(self.step_count, "training step")
         return f"after {steps}" if self._counted else f"after at least {steps}"
 
     def _raise_never_trained(self) -> NoReturn:

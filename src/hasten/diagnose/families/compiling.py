@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from hasten.diagnose.costs import places_of
 from hasten.diagnose.sampled_share import sampled_share
-from hasten.diagnose.shares import LEAST_RATIO, is_worth_telling
+from hasten.diagnose.shares import is_worth_telling
 from hasten.diagnose.symptom import Symptom
-from hasten.records import Finding
-from hasten.units import duration, percent
+from hasten.records import LEAST_RATIO, Finding
+from hasten.units import counted, duration, percent
 
 if TYPE_CHECKING:
     from hasten.diagnose.case import Case
@@ -62,7 +62,7 @@ def _graph_breaks(case: Case) -> Finding | None:
     count = case.found.get("compiling.break_count", 0)
     if not count or not is_worth_telling(share):
         return None
-    lines = "1 line" if count == 1 else f"{count} lines"
+    lines = counted(count, "line")
     reason = case.found.get("compiling.break_reason", "").rstrip(".")
     return Finding(
         name="graph-breaks",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hasten.diagnose.shares import LEAST_RATIO, is_worth_telling
+from hasten.diagnose.shares import is_worth_telling
 from hasten.diagnose.symptom import Symptom
-from hasten.records import Finding, Place
+from hasten.records import LEAST_RATIO, Finding, Place
 from hasten.units import percent, size
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from hasten.diagnose.costs import places_of
-from hasten.diagnose.shares import LEAST_RATIO, NORMAL_95
+from hasten.diagnose.shares import NORMAL_95
 from hasten.diagnose.symptom import Symptom
-from hasten.records import Finding, Interval, Phase
+from hasten.records import LEAST_RATIO, Finding, Interval, Phase
 from hasten.units import duration, percent, size
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from hasten.diagnose.data_wait import (
     waiting,
     waits_s,
 )
-from hasten.diagnose.shares import LEAST_RATIO, is_worth_telling, ratio_of
+from hasten.diagnose.shares import is_worth_telling, ratio_of
 from hasten.diagnose.symptom import Symptom
-from hasten.records import Finding, Interval
+from hasten.records import LEAST_RATIO, Finding, Interval
 from hasten.units import duration, percent, size
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from hasten.diagnose.costs import operation_s, places_in, share_of
-from hasten.diagnose.shares import LEAST_RATIO
 from hasten.diagnose.symptom import Symptom
-from hasten.records import Finding, Interval
+from hasten.records import LEAST_RATIO, Finding, Interval
 from hasten.units import duration, percent, times
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from hasten.diagnose.costs import places_of
 from hasten.diagnose.sampled_share import quiet_share
-from hasten.diagnose.shares import LEAST_RATIO, NORMAL_95, is_worth_telling
+from hasten.diagnose.shares import NORMAL_95, is_worth_telling
 from hasten.diagnose.symptom import Symptom
-from hasten.records import Finding, Interval, Phase
+from hasten.records import LEAST_RATIO, Finding, Interval, Phase
 from hasten.units import duration, percent
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from os.path import basename
 from typing import TYPE_CHECKING
 
 from hasten.diagnose.cpu_wait import blamed_share, quota_share, read_rivals
-from hasten.diagnose.shares import LEAST_RATIO, is_worth_telling
+from hasten.diagnose.shares import is_worth_telling
 from hasten.diagnose.symptom import Symptom
-from hasten.records import Finding, Interval
-from hasten.units import percent, times
+from hasten.records import CONTENDED, LEAST_RATIO, Finding, Interval
+from hasten.units import counted, percent, times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,18 +21,6 @@ _USED_RATIO = 0.01
 _SLOW_RATIO, _CAPPED_RATIO = 0.8, 0.95
 # Their governors of this name still go up to the highest rate.
 _DRIVERS_THAT_GOVERN = ("intel_pstate", "amd-pstate-epp")
-
-
-def _cpus(count: int) -> str:
-    return "1 CPU" if count == 1 else f"{count} CPUs"
-
-
-def _cores(count: int) -> str:
-    return "1 core" if count == 1 else f"{count} cores"
-
-
-def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def _tried(case: Case) -> tuple[int, Interval, Interval] | None:
@@ -88,7 +76,8 @@ def _oversubscribed_threads(case: Case) -> Finding | None:
     return Finding(
         name="oversubscribed-threads",
         share=share,
-        message=f"torch runs {_threads(threads)} on {_cores(budget.core_count)}: {message}",
+        message=f"torch runs {counted(threads, 'thread')} on "
+        f"{counted(budget.core_count, 'core')}: {message}",
         remedy=f"Call torch.set_num_threads({budget.core_count}), or set OMP_NUM_THREADS.",
     )
 
@@ -140,11 +129,11 @@ def _contended_machine(case: Case) -> Finding | None:
     if share is None or rivals is None or not is_worth_telling(share) or _ranks_count(case) > 1:
         return None
     return Finding(
-        name="contended-machine",
+        name=CONTENDED,
         share=share,
         message=f"Other processes keep {rivals.others_ratio:.1f} of "
-        f"{_cpus(int(case.found['processors.cpus_count']))} busy: the loop waits for one in "
-        f"{percent(share.mid_ratio)} of a step.",
+        f"{counted(int(case.found['processors.cpus_count']), 'CPU')} busy: the loop waits for one "
+        f"in {percent(share.mid_ratio)} of a step.",
         remedy="Stop what else runs here, or give the job cores of its own.",
     )
 
@@ -218,7 +207,8 @@ def _ranks_oversubscribed(case: Case) -> Finding | None:
     return Finding(
         name="ranks-oversubscribed",
         share=share,
-        message=f"Each of {ranks} ranks runs {_threads(threads)} on {_cores(cores)}: {message}",
+        message=f"Each of {ranks} ranks runs {counted(threads, 'thread')} on "
+        f"{counted(cores, 'core')}: {message}",
         remedy=f"Start the job with OMP_NUM_THREADS={cores}.",
     )
 
@@ -247,8 +237,8 @@ def _ranks_one_thread(case: Case) -> Finding | None:
     return Finding(
         name="ranks-one-thread",
         share=share,
-        message=f"OMP_NUM_THREADS=1 leaves this rank 1 of its {_cores(cores)}: with {count} "
-        f"threads steps were {times(faster.mid_ratio)} faster.",
+        message=f"OMP_NUM_THREADS=1 leaves this rank 1 of its {counted(cores, 'core')}: with "
+        f"{count} threads steps were {times(faster.mid_ratio)} faster.",
         remedy=f"Start the job with OMP_NUM_THREADS={cores}: torchrun sets 1 where nobody says.",
     )
 
@@ -266,7 +256,7 @@ SYMPTOMS = (
     ),
     Symptom(name="cpu-quota", title="Slow in a container, fast outside", find=_cpu_quota),
     Symptom(
-        name="contended-machine",
+        name=CONTENDED,
         title="The same script takes longer at some times",
         find=_contended_machine,
     ),

@@ -9,7 +9,7 @@ from hasten.diagnose.cpu_wait import starved_share
 from hasten.diagnose.shares import is_worth_telling
 from hasten.diagnose.symptom import Symptom
 from hasten.records import Finding
-from hasten.units import percent, size
+from hasten.units import counted, percent, size
 
 if TYPE_CHECKING:
     from hasten.diagnose.case import Case
@@ -43,7 +43,7 @@ def _cpus(case: Case) -> str:
     cpus_count = len({cpu for worker in case.found["workers.each"] for cpu in worker["cpus"]})
     if not cpus_count:
         cpus_count = case.machine.budget.core_count
-    return "1 CPU" if cpus_count == 1 else f"{cpus_count} CPUs"
+    return counted(cpus_count, "CPU")
 
 
 def _worker_affinity(case: Case) -> Finding | None:

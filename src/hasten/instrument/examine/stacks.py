@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.instrument import kept_graph, stack_sampler, step_scheduler, watch
 from hasten.instrument.ledger import PHASES
 from hasten.instrument.source_lines import is_own_file, line_of
-from hasten.records import Phase
+from hasten.records import LEAST_RATIO, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from hasten.instrument.watch import Watch
 
 _PERIOD_S = 0.005
-_LEAST_RATIO = 0.02
 _MODULE_CALLS = {"Module._call_impl", "Module._wrapped_call_impl"}
 _COMPILER = tuple(
     os.path.join(os.sep, "torch", folder, "") for folder in ("_dynamo", "_functorch", "_inductor")
@@ -121,7 +120,7 @@ def summarised(samples: Counter[Sample]) -> Iterator[dict[str, Any]]:
             lines.setdefault((path, line), Counter())[phase, calls] += count
     for (path, line), seen in sorted(lines.items(), key=lambda item: -item[1].total()):
         share_ratio = seen.total() / samples.total()
-        if share_ratio < _LEAST_RATIO:
+        if share_ratio < LEAST_RATIO:
             break
         phases: Counter[str] = Counter()
         names: Counter[str] = Counter()

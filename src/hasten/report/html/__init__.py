@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 def render_tuning(
-    tuning: Tuning, *, plan_path: Path, lines: Mapping[str, str], edits: str = ""
+    tuning: Tuning, *, plan_path: Path, snippets: Mapping[str, str], edits: str = ""
 ) -> str:
     """Return the page of a tuning.
 
     Args:
         tuning: what was found.
         plan_path: where the plan file stands.
-        lines: what a user would write by hand, by lever.
+        snippets: what a user would write by hand, by lever.
         edits: a unified diff of the user's source that does the same, empty without one.
     """
     before, after = tuning.baseline, tuning.tuned
@@ -46,7 +46,7 @@ def render_tuning(
         lead=text.beneath(tuning),
         tiles=sections.tiles(tuning),
         run=wording.command_line("run", tuning.workload, plan_path=plan_path) if known else "",
-        by_hand=[(name, lines[name]) for name, _ in known if lines.get(name, "").strip()],
+        by_hand=[(name, snippets[name]) for name, _ in known if snippets.get(name, "").strip()],
         edits=sections.diff(edits),
         apply=f"{wording.report_line(tuning.workload, plan_path)} --edits | patch -p1",
         bars=bars.bars(before, after),

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from math import log
 from typing import TYPE_CHECKING
 
-from hasten.records import Plan, Verdict
+from hasten.records import LEAST_RATIO, Plan, Verdict
 from hasten.report.html import shapes
 from hasten.report.wording import SAYS_NOTHING_RATIO, interval
-from hasten.units import duration, percent, times
+from hasten.units import counted, duration, percent, times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hasten.records import Comparison, Interval, Pair, Tuning
+    from hasten.records import Comparison, Interval, Tuning
 
 
 VERDICTS = {
@@ -191,7 +191,7 @@ def _fall(move: Move, before: float, after: float, scale: shapes.Scale) -> Water
     return WaterfallRow(
         kind="out" if out else _kind(move),
         name=name,
-        detail=f"{spelt}{with_them}{figure}, {_count(move.seen.pairs)}",
+        detail=f"{spelt}{with_them}{figure}, {counted(len(move.seen.pairs), 'pair')}",
         level=percent(after),
         rest=100 * scale.at(min(before, after)),
         change=100 * (scale.at(max(before, after)) - scale.at(min(before, after))),
@@ -223,7 +223,7 @@ def _fresh(seen: Comparison, speedup: Interval, scale: shapes.Scale) -> Waterfal
     return _whole(
         "fresh",
         "the plan on fresh launches",
-        f"{interval(speedup)}, {_count(seen.pairs)}: this figure is published",
+        f"{interval(speedup)}, {counted(len(seen.pairs), 'pair')}: this figure is published",
         1 / speedup.mid_ratio,
         scale,
         whisker=(1 / speedup.high_ratio, 1 / speedup.low_ratio),
@@ -257,7 +257,9 @@ def _strip(seen: Comparison, name: str, spelt: str = "", *, scale: shapes.Scale)
 
 def _detail(seen: Comparison, *, stray_count: int) -> str:
     ahead_count = sum(pair.log_ratio > 0 for pair in seen.pairs)
-    parts = [f"{_count(seen.pairs)} in {duration(seen.wall_s)}, faster in {ahead_count}"]
+    parts = [
+        f"{counted(len(seen.pairs), 'pair')} in {duration(seen.wall_s)}, faster in {ahead_count}"
+    ]
     if seen.means_ratio is not None:
         parts.append(f"mean-based speedup {times(seen.means_ratio)}")
     if stray_count:
@@ -265,13 +267,7 @@ def _detail(seen: Comparison, *, stray_count: int) -> str:
     return ", ".join(parts)
 
 
-def _count(pairs: Sequence[Pair]) -> str:
-    return f"{len(pairs)} pair{'' if len(pairs) == 1 else 's'}"
-
-
 # ---- the way of a search: which races led from the script as it is to its last plan
-
-_LEAST_RATIO = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,4 +332,4 @@ def _is_better(seen: Comparison) -> bool:
     """Return whether a search takes the candidate: it won, or is the best guess and worth it."""
     if seen.verdict is not Verdict.UNDECIDED or seen.speedup is None:
         return seen.verdict is Verdict.WIN
-    return seen.speedup.mid_ratio >= 1.0 + _LEAST_RATIO
+    return seen.speedup.mid_ratio >= 1.0 + LEAST_RATIO

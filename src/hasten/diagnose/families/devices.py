@@ -1,0 +1,44 @@
+"""Accelerators that a script leaves alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hasten.diagnose.shares import is_worth_telling
+from hasten.diagnose.symptom import Symptom
+from hasten.records import Finding, Phase
+from hasten.units import percent
+
+if TYPE_CHECKING:
+    from hasten.diagnose.case import Case
+
+_COMPUTED = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER)
+
+
+def _accelerator_unused(case: Case) -> Finding | None:
+    """Find models on the CPU beside an accelerator that torch could use."""
+    torch = case.machine.torch
+    if torch is None or torch.accelerator is None or case.traits.model.device != "cpu":
+        return None
+    spent_s = [
+        sum(step.phase_ns.get(phase, 0) for phase in _COMPUTED) * 1e-9 for step in case.steps
+    ]
+    share = case.share(spent_s)
+    if not is_worth_telling(share):
+        return None
+    return Finding(
+        name="accelerator-unused",
+        share=share,
+        message=f"The model is on the CPU, which computes for {percent(share.mid_ratio)} of a "
+        f"step, and {', '.join(torch.accelerators) or torch.accelerator} has nothing to do.",
+        remedy=f'Move the model and each batch to it: .to("{torch.accelerator}").',
+    )
+
+
+SYMPTOMS = (
+    Symptom(
+        name="accelerator-unused",
+        title="The GPU has nothing to do",
+        find=_accelerator_unused,
+    ),
+)

@@ -1,0 +1,70 @@
+"""Scripts for the CPU train on an accelerator as they do without it; any accelerator will do."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hasten.compile.values import with_tensors
+
+SCRIPT = str(Path(__file__).with_name("placed.py"))
+DEVICE = str(torch.accelerator.current_accelerator())
+
+
+def ran(folder, *program, late_us="0"):
+    """Run a scene in a folder of its own; return what it told, its files and what we said."""
+    folder.mkdir()
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    env = {
+        **os.environ, "LAGGARD_KERNEL_US": late_us, "LAGGARD_COPY_US": late_us,
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in paths if path),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, *program], cwd=folder, capture_output=True, text=True, check=False,
+        env=env,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    *said, numbers, device = done.stdout.splitlines()
+    files = sorted(path.name for path in folder.iterdir())
+    return json.loads(numbers), (said, files), device, done.stderr
+
+
+@pytest.mark.parametrize("late_us", ["0", "300"])
+@pytest.mark.parametrize("scene", ["pictures", "sentences", "rivals", "moved"])
+def test_a_script_trains_as_it_does_on_the_cpu(tmp_path, scene, late_us) -> None:
+    numbers, rest, device, _ = ran(tmp_path / "plain", SCRIPT, scene)
+    assert device == "cpu"
+    command = ("-m", "hasten", "run", "--set", f"device_placement={DEVICE}", SCRIPT, scene)
+    seen, seen_rest, device, said = ran(tmp_path / "placed", *command, late_us=late_us)
+    assert device == DEVICE, said
+    assert seen == pytest.approx(numbers, rel=2e-3, abs=2e-3)
+    assert seen_rest == rest
+
+
+def test_what_cannot_be_carried_goes_on_on_the_cpu_and_says_so(tmp_path) -> None:
+    numbers, rest, _, _ = ran(tmp_path / "plain", SCRIPT, "refused")
+    command = ("-m", "hasten", "run", "--set", f"device_placement={DEVICE}", SCRIPT, "refused")
+    seen, seen_rest, device, said = ran(tmp_path / "placed", *command)
+    assert (device, seen_rest) == ("cpu", rest)
+    assert seen == pytest.approx(numbers, rel=2e-3, abs=2e-3)
+    assert "device_placement" in said
+    assert "numpy" in said
+
+
+def test_a_device_that_is_not_there_is_said_and_the_script_runs(tmp_path) -> None:
+    numbers, rest, _, _ = ran(tmp_path / "plain", SCRIPT, "rivals")
+    command = ("-m", "hasten", "run", "--set", "device_placement=nowhere", SCRIPT, "rivals")
+    seen, seen_rest, device, said = ran(tmp_path / "placed", *command)
+    assert (seen, seen_rest, device) == (numbers, rest, "cpu")
+    assert "device_placement" in said
+
+
+def test_a_packed_sequence_keeps_its_sizes_on_the_cpu() -> None:
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
+    moved = with_tensors(packed, lambda tensor: tensor.to(DEVICE))
+    assert moved.data.device.type == DEVICE
+    assert moved.batch_sizes.device.type == "cpu"

@@ -1,0 +1,46 @@
+"""What is told of devices, by devices that are played."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from hasten.instrument import accelerators
+
+GIB = 1 << 30
+
+
+def backend(peaks, kept, free):
+    return SimpleNamespace(
+        is_initialized=lambda: True,
+        device_count=lambda: len(peaks),
+        max_memory_allocated=peaks.__getitem__,
+        max_memory_reserved=kept.__getitem__,
+        mem_get_info=lambda index: (free[index], 80 * GIB),
+    )
+
+
+@pytest.fixture
+def played(monkeypatch):
+    def play(*found):
+        monkeypatch.setattr(accelerators, "backends", lambda: iter(found))
+
+    return play
+
+
+def test_a_second_process_is_weighed_by_what_the_first_keeps(played) -> None:
+    played(backend([10 * GIB, 2 * GIB], [30 * GIB, 3 * GIB], [45 * GIB, 70 * GIB]))
+    assert accelerators.usage() == {
+        "peak_device_bytes": 12 * GIB, "spare_device_bytes": 15 * GIB,
+    }  # fmt: skip
+
+
+def test_a_device_that_is_not_used_is_no_limit(played) -> None:
+    played(backend([10 * GIB, 0], [30 * GIB, 0], [45 * GIB, 0]))
+    assert accelerators.usage()["spare_device_bytes"] == 15 * GIB
+
+
+def test_nothing_is_told_of_a_driver_that_sleeps_or_keeps_no_count(played) -> None:
+    asleep = backend([1], [1], [1])
+    asleep.is_initialized = lambda: False
+    played(asleep, SimpleNamespace(is_initialized=lambda: True))
+    assert accelerators.usage() == {}
