@@ -22,7 +22,8 @@ test: $(READY) system
 	$(TESTS) -m "not measures and not slow"
 	@if command -v g++ >/dev/null; then \
 		$(BIN)/python tests/accelerator/laggard/laggard.py && \
-		PYTHONPATH=tests/accelerator/laggard $(BIN)/pytest -q tests/accelerator; \
+		PYTHONPATH=tests/accelerator/laggard $(TESTS) -m "not measures" tests/accelerator && \
+		PYTHONPATH=tests/accelerator/laggard $(BIN)/pytest -q -m measures --reruns 1 -rR tests/accelerator; \
 	elif [ -n "$$CI" ]; then echo "tests/accelerator needs g++"; exit 1; \
 	else echo "Skipped tests/accelerator: there is no g++."; fi
 	$(BIN)/pytest -q -m measures --reruns 1 -rR tests  # a machine with neighbours gets a second look

@@ -143,8 +143,6 @@ def options(
     startup_timeout_s: float = 60.0,
     sandbox: bool = True,
     step_count: int | None = None,
-    force: bool = False,
-    plan_path: Path = Path("hasten.toml"),
 ) -> Options:
     """Return what was asked for, checked before anything is started.
 
@@ -170,9 +168,7 @@ def options(
         applied=applied,
         patience_s=startup_timeout_s,
         training_s=train_time_s,
-        force=force,
         step_count=step_count,
-        plan_path=plan_path,
         unprotected=not sandbox,
         assumed=assume,
     )

@@ -197,6 +197,7 @@ def moving_s(script, late_count=8):
     return taken_s
 
 
+@pytest.mark.measures
 def test_a_move_waits_for_no_kernel(monkeypatch) -> None:
     assert moving_s(Script()) < 0.5 * 8 * LATE_US * 1e-6
     with monkeypatch.context() as patch:

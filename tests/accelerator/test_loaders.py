@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ PLANS = (
 )
 
 
+@cache
 def bits(*words):
     """Run the script to its end; return its bits."""
     command = [sys.executable, *words]

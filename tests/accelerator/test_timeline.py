@@ -14,6 +14,7 @@ from hasten.session.observe import observe
 from hasten.trials.process import Isolation
 from hasten.trials.runner import TrialRunner
 
+pytestmark = pytest.mark.measures
 SCRIPT = str(Path(__file__).with_name("late_training.py"))
 COPIES = Plan().with_lever("device_copies", "call")
 

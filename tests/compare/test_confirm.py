@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 from itertools import count
-from math import exp
+from math import exp, log
 
 import pytest
 
@@ -152,3 +152,19 @@ def test_rounds_add_their_time_and_keep_the_better_mean() -> None:
     assert joined.best_means_ratio == rounds[1].means_ratio > joined.means_ratio
     assert compare.settle(rounds[0].pairs).wall_s == 0.0
     assert rounds[0].means_ratio == pytest.approx(exp(0.1), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("gain", "least_ratio", "verdict"),
+    [
+        (1.015, 0.02, Verdict.UNDECIDED),
+        (1.025, 0.02, Verdict.WIN),
+        (1.025, 0.04, Verdict.UNDECIDED),
+        (1.05, 0.04, Verdict.WIN),
+    ],
+)
+def test_a_gain_below_the_least_one_is_not_published(gain, least_ratio, verdict) -> None:
+    rounds = [a_round(log(gain), count=400, seed=seed) for seed in (1, 2)]
+    seen = compare.span(rounds, least_ratio=least_ratio)
+    assert seen.speedup.is_gain
+    assert seen.verdict is verdict

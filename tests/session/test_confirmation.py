@@ -1,6 +1,7 @@
 """What is published: two rounds of fresh launches that both show the gain, or nothing."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,10 @@ class Notebook(RecordingWatcher):
         self.rounds.append(seen)
 
 
+def exactly(ratio):
+    return Interval(low_ratio=ratio, mid_ratio=ratio, high_ratio=ratio)
+
+
 @pytest.fixture
 def confirmed(monkeypatch):
     """Confirm a plan on a script whose gain may differ from launch to launch."""
@@ -69,8 +74,9 @@ def confirmed(monkeypatch):
     plant(monkeypatch, levers)
 
     def run(
-        gain, *, applied=NOTHING, until_s=30.0, sd_ratio=0.01, seed=0, start_s=1.0, step_s=STEP_S
-    ):
+        gain, *, applied=NOTHING, until_s=30.0, sd_ratio=0.01, seed=0, start_s=1.0, step_s=STEP_S,
+        launches_ratio=1.0,
+    ):  # fmt: skip
         def cost(plan):
             taken_s = step_s if "calm" not in dict(plan.settings) else 0.8 * step_s
             return taken_s / (gain(script.launch_count) if plan.settings == fast else 1.0)
@@ -91,6 +97,8 @@ def confirmed(monkeypatch):
             runner.steps(applied, 50)
             options = session.Options(budget_s=60.0, applied=applied)
             races = Races(runner, options, view, clock=script.clock)
+            noise, bias = races.measure_noise(), exactly(launches_ratio)
+            monkeypatch.setattr(races, "_launches_noise", lambda: replace(noise, bias=bias))
             races.measure_noise()
             view.rounds.clear()
             view.grown.clear()
@@ -120,6 +128,17 @@ def test_a_gain_that_one_launch_of_two_shows_is_not_confirmed(confirmed) -> None
     assert not plain.speedup.is_gain
     assert seen.verdict is Verdict.UNDECIDED
     assert seen.speedup.low_ratio <= plain.speedup.low_ratio < 1.0
+
+
+@pytest.mark.parametrize("launches_ratio", [1.05, 0.95])
+def test_a_gain_that_launches_of_the_script_differ_by_is_not_confirmed(
+    confirmed, launches_ratio
+) -> None:
+    assert confirmed(lambda launch: 1.04)[0].verdict is Verdict.WIN
+    seen, *_ = confirmed(lambda launch: 1.04, launches_ratio=launches_ratio)
+    assert seen.speedup.is_gain
+    assert seen.verdict is Verdict.UNDECIDED
+    assert confirmed(lambda launch: 1.08, launches_ratio=1.05)[0].verdict is Verdict.WIN
 
 
 @pytest.mark.parametrize("later", [1.05, 1.4])

@@ -190,8 +190,8 @@ def tune(
     if not force:
         plan_file.guard_plan(path)
     options = _options(
-        budget=budget, numerics=numerics, training=training, plan=path, force=force,
-        lever=lever, assume=assume, only=only, skip=skip, patience=patience,
+        budget=budget, numerics=numerics, training=training, lever=lever,
+        assume=assume, only=only, skip=skip, patience=patience,
         unprotected=unprotected,
     )  # fmt: skip
     workload = read_workload(script, python=python)
@@ -226,11 +226,14 @@ def run(
     The script itself is not edited.
     """
     from hasten import session
+    from hasten.report import plan_file
 
     workload = read_workload(script, once=True, python=python)
-    options = _options(plan=plan or PLAN, force=force, lever=lever, assume=assume)
-    needed = plan is not None or not lever
-    saved, envelope = _chosen_plan(workload, options, needed=needed, quiet=quiet)
+    options = _options(lever=lever, assume=assume)
+    if plan is not None or not lever or os.path.exists(PLAN):
+        saved, envelope = _chosen_plan(workload, plan or PLAN, force=force, quiet=quiet)
+    else:
+        saved, envelope = plan_file.SavedPlan(plan=Plan(), machine={}), None
     chosen = saved.plan
     for pair in lever or ():  # one that is false takes a lever out of the plan
         chosen = chosen.with_lever(*_setting(pair))
@@ -290,8 +293,6 @@ def _options(
     budget: str = BUDGET,
     numerics: Effect = Effect.DISTRIBUTION,
     training: str | None = None,
-    plan: Path = PLAN,
-    force: bool = False,
     lever: Sequence[str] | None = None,
     assume: Sequence[str] | None = None,
     only: Sequence[str] | None = None,
@@ -314,8 +315,6 @@ def _options(
         startup_timeout_s=_seconds("--startup-timeout", patience),
         sandbox=not unprotected,
         step_count=steps,
-        force=force,
-        plan_path=plan,
     )
 
 
@@ -347,24 +346,22 @@ def _setting(pair: str) -> tuple[str, Setting]:
 
 
 def _chosen_plan(
-    workload: Workload, options: Options, *, needed: bool, quiet: bool
+    workload: Workload, path: Path, *, force: bool, quiet: bool
 ) -> tuple[SavedPlan, LossEnvelope | None]:
     """Return the plan of the file and its envelope, once it is clear that it was made for this."""
     from hasten import session
     from hasten.report import plan_file
 
-    if options.plan_path == PLAN and not os.path.exists(PLAN):
-        if not needed:
-            return plan_file.SavedPlan(plan=Plan(), machine={}), None
+    if path == PLAN and not os.path.exists(PLAN):
         remedy = "Run `hasten tune` with your script first, or use --set."
         raise UsageError(f"There is no plan: {PLAN} is not in this folder.", remedy=remedy)
-    saved = plan_file.read_plan(options.plan_path)
+    saved = plan_file.read_plan(path)
     found, envelope = plan_file.doubts(saved), None
     if saved.plan.settings:
         machine = session.glance(workload.python)
         found += plan_file.differences(saved, machine, workload)
         envelope = plan_file.fitting_envelope(saved, machine, workload)
-    if refusals := [item.message for item in found if item.refuses and not options.force]:
+    if refusals := [item.message for item in found if item.refuses and not force]:
         raise PlanError(" ".join(refusals), remedy="Run `hasten tune` here, or add --force.")
     for item in found:
         if not quiet:

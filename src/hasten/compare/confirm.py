@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hasten.compare.interval import signed_rank_interval
 from hasten.compare.race import Measure, means_ratio, run_chunk
-from hasten.records import Interval, Pair, Verdict
+from hasten.records import LEAST_RATIO, Interval, Pair, Verdict
 
 if TYPE_CHECKING:
     import random
@@ -30,6 +30,8 @@ class Confirmation:
             means where these gain less.
         means_ratio: ratio of plain mean times; a median hides periodic stalls, this does not.
         best_means_ratio: the same of the round of launches in which it was highest.
+        least_ratio: the least gain that is published: what two launches of one program differ by
+            is no gain, and what is less is worth nobody's time.
     """
 
     speedup: Interval
@@ -37,6 +39,7 @@ class Confirmation:
     best_means_ratio: float
     pairs: tuple[Pair, ...]
     wall_s: float
+    least_ratio: float = LEAST_RATIO
 
     @property
     def stalls(self) -> bool:
@@ -45,8 +48,8 @@ class Confirmation:
 
     @property
     def verdict(self) -> Verdict:
-        """WIN or DROP where the whole interval lies on one side of 1."""
-        if self.speedup.is_gain:
+        """WIN or DROP where the whole interval lies on one side of 1; WIN if that is enough."""
+        if self.speedup.is_gain and self.speedup.mid_ratio >= 1.0 + self.least_ratio:
             return Verdict.WIN
         return Verdict.DROP if self.speedup.high_ratio < 1.0 else Verdict.UNDECIDED
 
@@ -79,12 +82,16 @@ def confirm(
     return settle(pairs, wall_s=clock() - started_s)
 
 
-def span(rounds: Sequence[Confirmation]) -> Confirmation:
+def span(rounds: Sequence[Confirmation], *, least_ratio: float = LEAST_RATIO) -> Confirmation:
     """Join rounds of fresh launches into one figure whose interval spans those of all rounds.
 
     Two launches of one program differ by more than the noise within them (memory layout, page
     placement), so pairs of one launch cannot tell how the next one fares: Kalibera and Jones,
     ISMM 2013, https://doi.org/10.1145/2464157.2464160.
+
+    Args:
+        rounds: one or several.
+        least_ratio: the least gain that is published.
 
     Raises:
         ValueError: there is no round.
@@ -101,6 +108,7 @@ def span(rounds: Sequence[Confirmation]) -> Confirmation:
         speedup=_of_all_time(speedup, joined.means_ratio, best_ratio),
         best_means_ratio=best_ratio,
         wall_s=sum(each.wall_s for each in rounds),
+        least_ratio=least_ratio,
     )
 
 

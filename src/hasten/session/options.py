@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from hasten.records import Effect, Plan
@@ -28,9 +27,7 @@ class Options:
         applied: levers set by hand, below everything that is tried.
         patience_s: how long to wait for the first training step.
         training_s: how long the training will run, where the user said so.
-        force: go on in spite of differences.
         step_count: steps to profile, None to let the time decide.
-        plan_path: the plan file.
         unprotected: start trials even where the kernel cannot keep them from the files.
         assumed: what the user grants, by name.
     """
@@ -43,9 +40,7 @@ class Options:
     applied: Plan = field(default_factory=Plan)
     patience_s: float = 60.0
     training_s: float | None = None
-    force: bool = False
     step_count: int | None = None
-    plan_path: Path = Path("hasten.toml")
     unprotected: bool = False
     assumed: frozenset[str] = frozenset()
 

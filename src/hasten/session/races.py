@@ -62,7 +62,7 @@ class Races:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.noise: Noise | None = None
-        self.least_ratio = LEAST_RATIO
+        self.least_ratio = self._published_ratio = LEAST_RATIO
         self._seen: dict[Plan, Comparison] = {}
         self._runner = runner
         self._options = options
@@ -88,6 +88,7 @@ class Races:
         launches_ratio = abs(math.log(noise.bias.mid_ratio))
         coarse_ratio = max(noise.resolution_ratio, launches_ratio)
         self.least_ratio = max(LEAST_RATIO, min(coarse_ratio, COARSEST_RATIO))
+        self._published_ratio = max(LEAST_RATIO, min(launches_ratio, COARSEST_RATIO))
         self._view.known(
             f"smallest detectable change in {duration(self.confirm_s)}: "
             f"{percent(noise.resolution_ratio)}"
@@ -254,7 +255,7 @@ class Races:
             left_s = (until_s - self._clock()) / left_count - launches_s
             seconds = max(CONFIRM_LEAST_S, min(left_s, _CONFIRM_MOST_S / CONFIRM_ROUNDS))
             rounds.append(self._confirm_once(plan, seconds, plan_first=len(rounds) % 2 == 1))
-        return compare.span(rounds)
+        return compare.span(rounds, least_ratio=self._published_ratio)
 
     def _confirm_once(
         self, plan: Plan, seconds: float, *, plan_first: bool
