@@ -334,6 +334,7 @@ with torch.no_grad():
     batches = repr(list(loader))
     facts["evaluated"].append(is_own(loader))
     engine.proofs.cost_s = engine._state(loader).waited_s
+    facts["waited"] = engine.proofs.cost_s > 0
     facts["evaluated"].append(is_own(loader))
     facts["same"] = repr(list(loader)) == batches
     engine._granted, engine.proofs.cost_s = True, float("inf")
@@ -476,6 +477,7 @@ def test_an_evaluation_is_proven_once_it_has_waited_as_long_as_a_proof_takes(loa
     facts = loaders(EVALUATED)
     assert facts["trained on"] is False
     assert facts["evaluated"] == [True, True, False]
+    assert facts["waited"] is True
     assert facts["same"] is True
     assert facts["granted"] is False
 
