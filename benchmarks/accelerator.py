@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 from claims import build
-from figures import machine_line
+from figures import machine_line, ratio_cell
 
 HERE = Path(__file__).parent
 SCRIPT = str(HERE / "on_device.py")
@@ -118,11 +118,9 @@ def render(kept: dict[str, Any], entries: list[dict[str, Any]]) -> str:
     for entry in done:
         row = rows[entry["name"]]
         plan = ", ".join(f"{k}={v}" for k, v in row["plan"].items()) or "nothing"
-        seen = row["published"]
-        figure = f"{seen['mid']:.2f}x [{seen['low']:.2f}, {seen['high']:.2f}]" if seen else ""
         page += (
             f"| {entry['name']} | {', '.join(entry.get('wants', [])) or 'nothing'} | "
-            f"{' '.join(row['failed']) or plan} | {figure} | "
+            f"{' '.join(row['failed']) or plan} | {ratio_cell(row['published'])} | "
             f"{'yes' if is_found(entry, row['plan']) else 'no'} |\n"
         )
     count = sum(is_found(entry, rows[entry["name"]]["plan"]) for entry in done)

@@ -34,17 +34,20 @@ def usage() -> dict[str, int]:
     such as this one would leave `spare_device_bytes` of the fullest, less than none where it
     does not fit.
     """
-    told: dict[str, int] = {}
-    for backend in backends():
-        if backend.is_initialized() and hasattr(backend, "max_memory_allocated"):
-            for index in range(backend.device_count()):
-                peak_bytes = backend.max_memory_allocated(index)
-                told["peak_device_bytes"] = told.get("peak_device_bytes", 0) + peak_bytes
-                if peak_bytes and hasattr(backend, "mem_get_info"):
-                    spare_bytes = backend.mem_get_info(index)[0] - _kept_bytes(backend, index)
-                    so_far_bytes = told.get("spare_device_bytes", spare_bytes)
-                    told["spare_device_bytes"] = min(spare_bytes, so_far_bytes)
-    return told
+    devices = [
+        (backend, index)
+        for backend in backends()
+        if backend.is_initialized() and hasattr(backend, "max_memory_allocated")
+        for index in range(backend.device_count())
+    ]
+    peaks = [backend.max_memory_allocated(index) for backend, index in devices]
+    spares = [
+        backend.mem_get_info(index)[0] - _kept_bytes(backend, index)
+        for (backend, index), peak_bytes in zip(devices, peaks, strict=True)
+        if peak_bytes and hasattr(backend, "mem_get_info")
+    ]
+    told = {"peak_device_bytes": sum(peaks)} if peaks else {}
+    return told | ({"spare_device_bytes": min(spares)} if spares else {})
 
 
 def _kept_bytes(backend: Any, index: int) -> int:

@@ -175,7 +175,10 @@ def _overrides() -> Any:
 
 
 def _to(tensor: Any, device: Any) -> Any:
-    """Move a tensor; not by `Tensor.to`, which is watched for moves of the script's."""
+    """Return a tensor on a device, itself where it is there.
+
+    Not by `Tensor.to`, which is watched for moves of the script's.
+    """
     import torch
 
     return torch._C.TensorBase.to(tensor, device)
@@ -184,7 +187,7 @@ def _to(tensor: Any, device: Any) -> Any:
 def _returned(tensor: Any) -> Any:
     import torch
 
-    return tensor if tensor.is_cpu else _to(tensor, torch.device("cpu"))
+    return _to(tensor, torch.device("cpu"))
 
 
 def _is_tensor(value: Any) -> bool:
@@ -261,10 +264,9 @@ def _enter_mode() -> Any:
             devices = {tensor.device.type for tensor in _tensors((*args, *kwargs.values()))}
             if name in _READS and devices - {"cpu"}:
                 own = args[0]
-                there = own.detach() if name == "__repr__" else own
-                here = _to(there, torch.device("cpu"))
-                if name == "__repr__":
-                    here.requires_grad_(own.requires_grad)
+                here = _returned(own)
+                if name == "__repr__":  # it would name how the copy was made
+                    here = here.detach().requires_grad_(own.requires_grad)
                 return function(here, *args[1:], **kwargs)
             if len(devices) < 2 or name in _LEFT_ALONE:
                 return function(*args, **kwargs)
@@ -273,8 +275,7 @@ def _enter_mode() -> Any:
             if written is not None or _is_written(name):
                 target = next(_tensors((written, *args))).device
             args, kwargs = (
-                with_tensors(value, lambda t: t if t.device == target else _to(t, target))
-                for value in (args, kwargs)
+                with_tensors(value, lambda tensor: _to(tensor, target)) for value in (args, kwargs)
             )
             return function(*args, **kwargs)
 

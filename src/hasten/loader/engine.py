@@ -277,14 +277,17 @@ class LoaderEngine:
         else:
             began_s = time.monotonic()
             batch = original(iterator)
-            loader = self._fronts.get(iterator, lambda: None)()
-            if loader is not None:
+            if (loader := self._loader_of(iterator)) is not None:
                 self._state(loader).waited_s += time.monotonic() - began_s
         if self._after:
-            loader = self._fronts.get(iterator, lambda: None)()
+            loader = self._loader_of(iterator)
             for after in self._after:
                 batch = after(loader, batch)
         return batch
+
+    def _loader_of(self, iterator: Any) -> Any:
+        """Return the loader of a pass, None where we have not begun it or it is gone."""
+        return self._fronts.get(iterator, lambda: None)()
 
 
 def _profiled() -> bool:

@@ -181,10 +181,10 @@ class SearchDriver:
 
     @property
     def _limits(self) -> search.BudgetLimits:
-        best, begun = self.best, bool(self._journal.history) or not self._is_first_free
+        best, capped = self.best, bool(self._journal.history) or not self._is_first_free
         return search.BudgetLimits(
             price=self._races.price,
-            left_s=lambda asked: self._left_s(asked, best) if begun else inf,
+            left_s=lambda asked: self._left_s(asked, best) if capped else inf,
             launches_left=max(0, MOST_LAUNCHES_COUNT - self._launch_count),
             weighed_s=self._options.training_s
             or max(_TRAINING_LEAST_S, _TRAINING_PER_BUDGET * self._options.budget_s),
