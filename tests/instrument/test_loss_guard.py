@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+from hasten.instrument import loss_guard  # noqa: E402
 from hasten.instrument.live import LiveTraining  # noqa: E402
 from hasten.instrument.loss_guard import STEP_COUNT, Guard, astray_said, judge, slow_said, stuck  # noqa: E402
 from hasten.instrument.training_health import WINDOW_COUNT, TrainingHealthMonitor  # noqa: E402
@@ -149,8 +150,11 @@ def said(script, seed, held_against, **options):
     """Return what the guard of a run says; None where it is content."""
     torch.manual_seed(seed)
     watch, heard = watched(), []
-    Guard(watch, held_against, astray=lambda *wrong: heard.append(wrong), slow=lambda *s: None)
+    guard = Guard(
+        watch, held_against, astray=lambda *wrong: heard.append(wrong), slow=lambda *s: None
+    )
     script(watch.live, **options)
+    guard._health.close()
     torch.ones(1, requires_grad=True).sum().backward()
     assert len(heard) <= 1
     return heard[0] if heard else None
@@ -359,24 +363,45 @@ def test_says_nothing_of_a_long_run_that_goes_on_as_it_began(seed) -> None:
     assert said(supervised, seed, envelope(record(supervised, 1000)), steps=900) is None
 
 
-def test_a_loss_that_is_no_number_long_after_the_first_steps_is_told_with_the_last_good_one() -> (
-    None
-):
+@pytest.fixture(params=["long steps", "short steps"])
+def short_steps(request, monkeypatch) -> bool:
+    """Whether steps count as so short that most of them are not looked at."""
+    is_short = request.param == "short steps"
+    monkeypatch.setattr(loss_guard, "_SHORT_STEP_S", math.inf if is_short else 0.0)
+    return is_short
+
+
+def test_a_loss_that_is_no_number_long_after_the_first_steps_is_told_with_the_last_good_one(
+    short_steps,
+) -> None:
     known = envelope(record(supervised, 1000))
     step, wrong = said(
         supervised, 1, known, steps=400, spoil=lambda s, loss: loss * (math.nan if s > 200 else 1)
     )
-    assert step == 202
-    assert wrong == "the loss is nan; it was last known good at step 201"
+    # Of short steps the last eight of each 64 are looked at.
+    assert step == (249 if short_steps else 202)
+    good_count = 192 if short_steps else 201
+    assert wrong == f"the loss is nan; it was last known good at step {good_count}"
 
 
-def test_a_loss_that_stays_far_above_all_that_the_run_has_seen_is_told() -> None:
+def test_a_loss_that_stays_far_above_all_that_the_run_has_seen_is_told(short_steps) -> None:
     known = envelope(record(supervised, 1000))
     step, wrong = said(
-        supervised, 1, known, steps=1000, spoil=lambda s, loss: loss * (1e5 if s > 500 else 1)
+        supervised, 1, known, steps=1000, spoil=lambda s, loss: loss * (1e5 if s > 520 else 1)
     )
     assert step == 768
     assert "last known good at step 512" in wrong
+
+
+def test_the_losses_of_most_short_steps_are_not_read(short_steps) -> None:
+    watch, heard, read = watched(), [], []
+    guard = Guard(watch, LossEnvelope(), astray=heard.append, slow=heard.append)
+    take = guard._health._take
+    guard._health._take = lambda losses, is_grad: (read.append(losses), take(losses, is_grad))
+    supervised(watch.live, steps=640)
+    assert guard._health.step_count == 640
+    assert len(read) == (64 + 8 * 9 if short_steps else 640)
+    assert heard == []
 
 
 @pytest.fixture
@@ -613,7 +638,8 @@ def test_a_run_explodes_where_it_stays_far_above_all_that_it_has_seen(
     assert told is None or f"last known good at step {64 * (window - 4)}" in told[1]
 
 
-def test_a_guard_of_a_long_run_keeps_what_it_has_not_looked_at_alone() -> None:
+def test_a_guard_of_a_long_run_keeps_what_it_has_not_looked_at_alone(monkeypatch) -> None:
+    monkeypatch.setattr(loss_guard, "_SHORT_STEP_S", 0.0)
     watch = watched()
     guard = Guard(watch, LossEnvelope(), astray=lambda *wrong: None, slow=lambda *s: None)
     supervised(watch.live, steps=70)

@@ -2,7 +2,8 @@
 
 After the first steps they are held against what the run itself has seen: a loss that is no number,
 or one that stays far above all of them, puts the levers back. A script whose loss does so without
-levers loses only their speed.
+levers loses only their speed. Where steps are so short that reading a loss would be felt, a few
+steps in a row are looked at, and then none for a while.
 
 One recorded run does not know how much another seed changes, so the band is wide: the guard is
 there for what has gone plainly wrong, and says nothing that a user could not see in the losses.
@@ -35,6 +36,7 @@ _LEAST_MOVE_RATIO = 1e-7
 _SLOW_RATIO = 1.5
 _LEAST_KNOWN_COUNT, _KNOWN_COUNT = 4, 16
 _LATE_COUNT = 64
+_SHORT_STEP_S, _REST_COUNT = 3e-3, 56  # a look costs up to 15 us
 _REACHES, _HIGH_WINDOWS_COUNT = 10.0, 4
 
 
@@ -61,7 +63,7 @@ class Guard:
         self._astray = astray
         self._slow = slow
         self._pid = os.getpid()
-        self._looked_count = 0
+        self._looked_count = self._rest_count = self._good_count = 0
         self._levels: list[float] = []
         self._start = math.nan
         self._start_size, self._high_count = 0.0, 0
@@ -91,6 +93,7 @@ class Guard:
             self._look_at_the_time()
         if at_window and count >= STEP_COUNT:
             health.forget()
+            health.rest(self._rest_count)
             self._looked_count = 0
 
     def _not_finite(self) -> tuple[int, str] | None:
@@ -102,7 +105,9 @@ class Guard:
             if not math.isfinite(value):
                 if step < STEP_COUNT:
                     return step + 1, f"the loss is {value}, and without levers it was finite"
-                return step + 1, f"the loss is {value}; it was last known good at step {step}"
+                good = self._good_count
+                return step + 1, f"the loss is {value}; it was last known good at step {good}"
+            self._good_count = step + 1
             if step < STEP_COUNT:
                 self._start_size = max(self._start_size, abs(value))
         return None
@@ -144,12 +149,12 @@ class Guard:
 
     def _look_at_the_time(self) -> None:
         """Compare the lower quartile: compiling, evaluation and a short load are not in it."""
-        if self._envelope.step_s is None:
-            return
         ends = self._health.ends_ns
         times = sorted(late - early for early, late in pairwise(ends))
         step_s = times[len(times) // 4] * 1e-9
-        if step_s > _SLOW_RATIO * self._envelope.step_s:
+        if step_s < _SHORT_STEP_S:
+            self._rest_count = _REST_COUNT
+        if self._envelope.step_s is not None and step_s > _SLOW_RATIO * self._envelope.step_s:
             self._slow(step_s, self._envelope.step_s)
 
 

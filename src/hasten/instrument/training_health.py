@@ -58,7 +58,7 @@ class TrainingHealthMonitor:
         self.losses: list[tuple[int, Any, bool]] = []
         self.moves: list[float] = []
         self.ends_ns: list[int] = []
-        self.update_count = self._forgotten_count = 0
+        self.update_count = self._forgotten_count = self._rest_count = 0
         self._watch = watch
         self._by_hand = by_hand
         self._boundary = boundary
@@ -103,6 +103,10 @@ class TrainingHealthMonitor:
         self.ends_ns.clear()
         self._sample = []
 
+    def rest(self, step_count: int) -> None:
+        """Read nothing for so many steps of an optimizer: where these are short, reading costs."""
+        self._rest_count = 0 if self._by_hand else step_count
+
     @property
     def message(self) -> dict[str, Any]:
         """What was read, for the parent."""
@@ -122,6 +126,8 @@ class TrainingHealthMonitor:
         def differentiate(original: Any, *args: Any, **kwargs: Any) -> Any:
             if self._over:
                 self._leave()
+            elif self._rest_count:
+                return original(*args, **kwargs)
             elif not self._watch.live.roots.inside[0]:
                 self._guarded(self._take, differentiated(args, kwargs), is_grad)
             result = original(*args, **kwargs)
@@ -143,7 +149,10 @@ class TrainingHealthMonitor:
             return
         self._outermost = None
         self.update_count += 1
-        if not self._over and not self._by_hand:
+        if self._rest_count:
+            self._rest_count -= 1
+            self._forgotten_count += 1
+        elif not self._over and not self._by_hand:
             self._guarded(self._end_step)
 
     def _guarded(self, act: Callable[..., None], *args: Any) -> None:
