@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TESTS := $(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test slow system check docs format mutants clean \
-	bench bench-accelerator bench-claims bench-edits bench-findings bench-loader bench-overhead bench-priors bench-proofs bench-rivals bench-sweep
+	bench bench-accelerator bench-claims bench-edits bench-findings bench-launches bench-loader bench-overhead bench-priors bench-proofs bench-rivals bench-sweep
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -62,6 +62,7 @@ docs: $(READY)
 # measure times: leave the machine alone meanwhile.
 bench:
 	@echo "make bench-claims CHECKOUTS=folder       what tune says beside what run gives; benchmarks/PROTOCOL.md says which scripts"
+	@echo "make bench-launches CHECKOUTS=folder     how much two launches of one script differ"
 	@echo "make bench-findings CHECKOUTS=folder     findings of public scripts, to be held against their source"
 	@echo "make bench-rivals CHECKOUTS=folder       the same scripts beside other launchers"
 	@echo "make bench-proofs CHECKOUTS=folder       what may be done with datasets of public repositories; in any company"
@@ -73,7 +74,7 @@ bench:
 	@echo "make bench-priors                        the priors of the search, from the figures above"
 	@echo 'All but the last take ARGUMENTS="...", such as ARGUMENTS="--help".'
 
-bench-claims bench-findings bench-proofs bench-rivals: $(READY)
+bench-claims bench-findings bench-launches bench-proofs bench-rivals: $(READY)
 	@test -n "$(CHECKOUTS)" || { echo "Say where the public scripts are: make $@ CHECKOUTS=folder (see benchmarks/PROTOCOL.md)."; exit 2; }
 	$(BIN)/pip install --quiet --disable-pip-version-check six  # super resolution imports it
 	PYTHONPATH=$(CURDIR)/tests/torchvision_ops $(BIN)/python benchmarks/$(subst -,_,$(@:bench-%=%)).py $(CHECKOUTS) $(ARGUMENTS)

@@ -1,0 +1,46 @@
+"""How much two launches of one program differ, and what that means for a published figure.
+
+Pairs within one launch share its memory layout, its page placement and the minute it ran in, so
+their interval tells nothing of the next launch: Kalibera and Jones, ISMM 2013,
+https://doi.org/10.1145/2464157.2464160. Two or three launches tell little of it by themselves, so
+they are joined with what is known of launches of other scripts: a variance with a scaled inverse
+chi-squared prior, for which the mean of n launches is t-distributed around the truth (Gelman et
+al., "Bayesian data analysis", 3rd edition, section 3.3).
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PRIOR_SD, PRIOR_COUNT = 0.037, 2
+"""What launches of other scripts tell: the standard deviation of the log ratio of two loops, and
+how many launches that knowledge is worth. Fitted by `make bench-launches`."""
+_T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+
+def launches_margin(log_ratios: Sequence[float], *, nulls: Sequence[float] = ()) -> float:
+    """Return the half-width of the 95% interval of a mean over launches, as a log ratio.
+
+    Args:
+        log_ratios: the log ratio that each round of launches showed; at least one.
+        nulls: those of launches of one plan against itself, whose truth is 0.
+
+    Example:
+        >>> [round(launches_margin([0.2] * count), 3) for count in (1, 2, 3, 4)]
+        [0.159, 0.068, 0.042, 0.03]
+        >>> round(launches_margin([0.15, 0.25]), 3)
+        0.135
+        >>> round(launches_margin([0.2, 0.2], nulls=[0.01]), 3)
+        0.052
+    """
+    middle, count = fmean(log_ratios), len(log_ratios)
+    freedom = PRIOR_COUNT + count - 1 + len(nulls)
+    squares = PRIOR_COUNT * PRIOR_SD**2
+    squares += sum((value - middle) ** 2 for value in log_ratios)
+    squares += sum(value**2 for value in nulls)
+    return _T_975[min(freedom, len(_T_975)) - 1] * sqrt(squares / freedom / count)
