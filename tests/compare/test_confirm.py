@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 from itertools import count
-from math import exp, log
+from math import exp, hypot, log
 
 import pytest
 
@@ -26,13 +26,25 @@ def test_a_gain_that_only_one_launch_shows_is_not_confirmed() -> None:
     assert not compare.span([lucky, plain]).speedup.is_gain
 
 
-def test_the_interval_spans_those_of_all_rounds() -> None:
+def test_the_interval_is_that_of_the_pairs_and_of_other_launches_together() -> None:
     rounds = [a_round(0.10, seed=1), a_round(0.20, seed=2)]
-    joined = compare.span(rounds)
-    assert joined.speedup.low_ratio == min(r.speedup.low_ratio for r in rounds)
-    assert joined.speedup.high_ratio == max(r.speedup.high_ratio for r in rounds)
-    assert rounds[0].speedup.mid_ratio < joined.speedup.mid_ratio < rounds[1].speedup.mid_ratio
+    joined, pairs = compare.span(rounds), compare.settle(rounds[0].pairs + rounds[1].pairs)
+    margin = compare.launches_margin([log(each.speedup.mid_ratio) for each in rounds])
+    middle = joined.speedup.mid_ratio
+    assert middle == pairs.speedup.mid_ratio
+    low, high = log(middle / pairs.speedup.low_ratio), log(pairs.speedup.high_ratio / middle)
+    assert log(middle / joined.speedup.low_ratio) == pytest.approx(hypot(low, margin))
+    assert log(joined.speedup.high_ratio / middle) == pytest.approx(hypot(high, margin))
+    assert rounds[0].speedup.mid_ratio < middle < rounds[1].speedup.mid_ratio
     assert len(joined.pairs) == 80
+
+
+def test_what_launches_of_one_plan_differ_by_widens_the_interval() -> None:
+    rounds = [a_round(0.10, seed=seed) for seed in (1, 2)]
+    assert compare.span(rounds).verdict is Verdict.WIN
+    assert compare.span(rounds, nulls=[0.01]).verdict is Verdict.WIN
+    assert compare.span(rounds, nulls=[0.08]).verdict is Verdict.UNDECIDED
+    assert compare.span(rounds, nulls=[-0.08]).verdict is Verdict.UNDECIDED
 
 
 def a_stalling_round(every, seed=1):
@@ -74,9 +86,10 @@ def test_a_burst_in_one_round_is_no_stall() -> None:
     assert not seen.stalls
 
 
-def test_one_round_is_itself() -> None:
-    alone = a_round(0.05)
-    assert compare.span([alone]).speedup == alone.speedup
+def test_one_round_of_launches_tells_little() -> None:
+    alone = compare.span([a_round(0.05)])
+    assert alone.speedup.mid_ratio == a_round(0.05).speedup.mid_ratio
+    assert alone.verdict is Verdict.UNDECIDED
 
 
 def test_no_round_says_nothing() -> None:
@@ -155,16 +168,16 @@ def test_rounds_add_their_time_and_keep_the_better_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gain", "least_ratio", "verdict"),
+    ("gain", "round_count", "verdict"),
     [
-        (1.015, 0.02, Verdict.UNDECIDED),
-        (1.025, 0.02, Verdict.WIN),
-        (1.025, 0.04, Verdict.UNDECIDED),
-        (1.05, 0.04, Verdict.WIN),
+        (1.015, 400, Verdict.UNDECIDED),
+        (1.025, 400, Verdict.WIN),
+        (1.05, 2, Verdict.UNDECIDED),
+        (1.05, 4, Verdict.WIN),
     ],
 )
-def test_a_gain_below_the_least_one_is_not_published(gain, least_ratio, verdict) -> None:
-    rounds = [a_round(log(gain), count=400, seed=seed) for seed in (1, 2)]
-    seen = compare.span(rounds, least_ratio=least_ratio)
-    assert seen.speedup.is_gain
+def test_a_gain_of_less_than_two_percent_or_of_few_launches_is_not_published(
+    gain, round_count, verdict
+) -> None:
+    seen = compare.span([a_round(log(gain), seed=seed) for seed in range(round_count)])
     assert seen.verdict is verdict

@@ -3,6 +3,7 @@
 from hasten.compare.confirm import Confirmation, confirm, settle, span
 from hasten.compare.e_process import confidence_sequence, grid, log_e, log_e_path
 from hasten.compare.interval import hodges_lehmann, inverse, signed_rank_interval
+from hasten.compare.launches import launches_margin
 from hasten.compare.noise import confirming_pairs, measure_noise, plan_pairs, resolution, spread
 from hasten.compare.race import Measure, Race, Rule, compare, judge, race, rule_for
 
@@ -19,6 +20,7 @@ __all__ = [
     "hodges_lehmann",
     "inverse",
     "judge",
+    "launches_margin",
     "log_e",
     "log_e_path",
     "measure_noise",

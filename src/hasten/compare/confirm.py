@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from math import hypot, log
 from typing import TYPE_CHECKING
 
-from hasten.compare.interval import signed_rank_interval
+from hasten.compare.interval import around, signed_rank_interval
+from hasten.compare.launches import launches_margin
 from hasten.compare.race import Measure, means_ratio, run_chunk
 from hasten.records import LEAST_RATIO, Interval, Pair, Verdict
 
@@ -30,8 +32,6 @@ class Confirmation:
             means where these gain less.
         means_ratio: ratio of plain mean times; a median hides periodic stalls, this does not.
         best_means_ratio: the same of the round of launches in which it was highest.
-        least_ratio: the least gain that is published: what two launches of one program differ by
-            is no gain, and what is less is worth nobody's time.
     """
 
     speedup: Interval
@@ -39,7 +39,6 @@ class Confirmation:
     best_means_ratio: float
     pairs: tuple[Pair, ...]
     wall_s: float
-    least_ratio: float = LEAST_RATIO
 
     @property
     def stalls(self) -> bool:
@@ -48,8 +47,8 @@ class Confirmation:
 
     @property
     def verdict(self) -> Verdict:
-        """WIN or DROP where the whole interval lies on one side of 1; WIN if that is enough."""
-        if self.speedup.is_gain and self.speedup.mid_ratio >= 1.0 + self.least_ratio:
+        """WIN or DROP where the whole interval lies on one side of 1; no WIN below 2%."""
+        if self.speedup.is_gain and self.speedup.mid_ratio >= 1.0 + LEAST_RATIO:
             return Verdict.WIN
         return Verdict.DROP if self.speedup.high_ratio < 1.0 else Verdict.UNDECIDED
 
@@ -82,49 +81,38 @@ def confirm(
     return settle(pairs, wall_s=clock() - started_s)
 
 
-def span(rounds: Sequence[Confirmation], *, least_ratio: float = LEAST_RATIO) -> Confirmation:
-    """Join rounds of fresh launches into one figure whose interval spans those of all rounds.
+def span(rounds: Sequence[Confirmation], *, nulls: Sequence[float] = ()) -> Confirmation:
+    """Join rounds of fresh launches into one figure.
 
-    Two launches of one program differ by more than the noise within them (memory layout, page
-    placement), so pairs of one launch cannot tell how the next one fares: Kalibera and Jones,
-    ISMM 2013, https://doi.org/10.1145/2464157.2464160.
+    Its interval is as wide as that of all pairs and that of other launches (`launches_margin`)
+    together. Steps that take long now and then (plots, logs, workers that start) may gain less than
+    most, and a training is all of its steps: where their means gain less than the whole interval
+    says, the figure is theirs. A single stall in one round of launches says nothing: the round
+    counts in which the means gain most.
 
     Args:
         rounds: one or several.
-        least_ratio: the least gain that is published.
+        nulls: log ratios of two launches of one plan.
 
     Raises:
         ValueError: there is no round.
     """
     joined = settle([pair for each in rounds for pair in each.pairs])
-    speedup = replace(
-        joined.speedup,
-        low_ratio=min(r.speedup.low_ratio for r in (joined, *rounds)),
-        high_ratio=max(r.speedup.high_ratio for r in (joined, *rounds)),
-    )
+    margin = launches_margin([log(r.speedup.mid_ratio) for r in rounds], nulls=nulls)
     best_ratio = max(each.means_ratio for each in rounds)
+    pairs = joined.speedup
+    middle = log(pairs.mid_ratio)
+    low = middle - hypot(middle - log(pairs.low_ratio), margin)
+    high = middle + hypot(log(pairs.high_ratio) - middle, margin)
+    if 0.0 < log(best_ratio) < low:
+        middle = log(best_ratio)
+        low = min(log(joined.means_ratio), middle - margin)
     return replace(
         joined,
-        speedup=_of_all_time(speedup, joined.means_ratio, best_ratio),
+        speedup=around(middle, low=low, high=high),
         best_means_ratio=best_ratio,
         wall_s=sum(each.wall_s for each in rounds),
-        least_ratio=least_ratio,
     )
-
-
-def _of_all_time(speedup: Interval, means_ratio: float, best_ratio: float) -> Interval:
-    """Return a speed-up that is not that of most steps alone.
-
-    Steps that take long now and then (plots, logs, workers that start) may gain less than most, and
-    a training is all of its steps. A single stall in one round of launches says nothing: the round
-    counts in which the means gain most, and only where it lies outside of the interval.
-
-    >>> _of_all_time(Interval(low_ratio=1.4, mid_ratio=1.5, high_ratio=1.6), 1.3, 1.31)
-    Interval(low_ratio=1.3, mid_ratio=1.31, high_ratio=1.6)
-    """
-    if not 1.0 < best_ratio < speedup.low_ratio:
-        return speedup
-    return replace(speedup, low_ratio=max(1.0, means_ratio), mid_ratio=best_ratio)
 
 
 def settle(pairs: Sequence[Pair], *, wall_s: float = 0.0) -> Confirmation:

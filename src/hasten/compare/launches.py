@@ -34,7 +34,7 @@ def launches_margin(log_ratios: Sequence[float], *, nulls: Sequence[float] = ())
         >>> [round(launches_margin([0.2] * count), 3) for count in (1, 2, 3, 4)]
         [0.159, 0.068, 0.042, 0.03]
         >>> round(launches_margin([0.15, 0.25]), 3)
-        0.135
+        0.114
         >>> round(launches_margin([0.2, 0.2], nulls=[0.01]), 3)
         0.052
     """

@@ -38,6 +38,7 @@ _COIN_SEED = 20_240_601
 _NOISE_SHARE, _NOISE_MOST_S, _NOISE_MOST_COUNT = 0.05, 12.0, 60
 _CONFIRM_SHARE, _CONFIRM_LEAST_S, _CONFIRM_MOST_S = 0.2, 8.0, 60.0
 _CONFIRM_WANTED_S = 30.0
+_CONFIRM_MOST_ROUNDS, _LATE_RATIO = 4, 1.2
 _REDRAWN_GROWTH = 1.1  # an interval of many pairs takes milliseconds
 _RACE_LEAST_COUNT, _RACE_USUAL_COUNT, _RACE_USUAL_S = 8, 16, 8.0
 _CONFIRM_MOST_COUNT = 24
@@ -62,7 +63,8 @@ class Races:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.noise: Noise | None = None
-        self.least_ratio = self._published_ratio = LEAST_RATIO
+        self.least_ratio = LEAST_RATIO
+        self._nulls: tuple[float, ...] = ()
         self._seen: dict[Plan, Comparison] = {}
         self._runner = runner
         self._options = options
@@ -83,12 +85,13 @@ class Races:
             quickly: the budget has no time for a second child; steps of the profile that followed
                 one another must do, and how launches differ stays unknown until the confirmation.
         """
-        noise = (quickly and self._neighbours_noise()) or self._launches_noise()
+        noise = self._neighbours_noise() if quickly else None
+        if noise is None:
+            noise = self._launches_noise()
+            self._nulls = (math.log(noise.bias.mid_ratio),)
         self.noise = noise
-        launches_ratio = abs(math.log(noise.bias.mid_ratio))
-        coarse_ratio = max(noise.resolution_ratio, launches_ratio)
+        coarse_ratio = max(noise.resolution_ratio, abs(math.log(noise.bias.mid_ratio)))
         self.least_ratio = max(LEAST_RATIO, min(coarse_ratio, COARSEST_RATIO))
-        self._published_ratio = max(LEAST_RATIO, min(launches_ratio, COARSEST_RATIO))
         self._view.known(
             f"smallest detectable change in {duration(self.confirm_s)}: "
             f"{percent(noise.resolution_ratio)}"
@@ -237,7 +240,10 @@ class Races:
                 self._runner.note_costs(plan)
 
     def confirm(self, plan: Plan, *, until_s: float) -> compare.Confirmation:
-        """Race a plan against the script on fresh launches, twice; this figure is published.
+        """Race a plan against the script on fresh launches; this figure is published.
+
+        Launches differ by more than the pairs within one, so there are as many rounds of launches
+        as the time holds, two at least, and few pairs in each.
 
         Args:
             plan: what the search chose.
@@ -251,14 +257,21 @@ class Races:
         own, other = self._options.applied, self._options.with_applied(plan)
         own_s, other_s = map(self._runner.pace.launch_s, (own, other))
         launches_s = both_start_s(own_s, other_s, single_process=self._runner.pace.single_process)
-        for left_count in range(CONFIRM_ROUNDS, 0, -1):
+        pair_s = self._runner.pace.pair_s(own, other, apart=True)
+        round_count = _round_count(until_s - self._clock(), launches_s=launches_s, pair_s=pair_s)
+        for left_count in range(round_count, 0, -1):
             left_s = (until_s - self._clock()) / left_count - launches_s
-            seconds = max(CONFIRM_LEAST_S, min(left_s, _CONFIRM_MOST_S / CONFIRM_ROUNDS))
-            rounds.append(self._confirm_once(plan, seconds, plan_first=len(rounds) % 2 == 1))
-        return compare.span(rounds, least_ratio=self._published_ratio)
+            seconds = max(CONFIRM_LEAST_S, min(left_s, _CONFIRM_MOST_S / round_count))
+            rounds.append(
+                self._confirm_once(
+                    plan, seconds, wanted_s=_CONFIRM_WANTED_S / round_count,
+                    plan_first=len(rounds) % 2 == 1,
+                )
+            )  # fmt: skip
+        return compare.span(rounds, nulls=self._nulls)
 
     def _confirm_once(
-        self, plan: Plan, seconds: float, *, plan_first: bool
+        self, plan: Plan, seconds: float, *, wanted_s: float, plan_first: bool
     ) -> compare.Confirmation:
         """Race both on fresh launches; who is launched first changes from round to round."""
         assert self.noise is not None  # noqa: S101
@@ -278,7 +291,7 @@ class Races:
             replace(self.noise, pair_s=max(1e-6, pair_s)),
             wanted_ratio=LEAST_RATIO,
             budget_s=left_s,
-            least_s=min(left_s, _CONFIRM_WANTED_S / CONFIRM_ROUNDS),
+            least_s=min(left_s, wanted_s),
         )
         count = max(planned_count, min(least_count, fitting_count))
         self._view.race_begins(Plan(), plan)
@@ -321,6 +334,17 @@ class Races:
             self._view.race_grows(pairs, shown[1])
 
         return show
+
+
+def _round_count(window_s: float, *, launches_s: float, pair_s: float) -> int:
+    """Return the rounds of launches of a confirmation, fixed before the first.
+
+    >>> [_round_count(window_s, launches_s=4.0, pair_s=0.5) for window_s in (10.0, 40.0, 90.0)]
+    [2, 3, 4]
+    """
+    pairs_s = max(CONFIRM_LEAST_S, (CONFIRM_TRIAL_COUNT + CONFIRM_LEAST_COUNT) * pair_s)
+    fitting_count = int(window_s / (_LATE_RATIO * (launches_s + pairs_s)))
+    return max(CONFIRM_ROUNDS, min(fitting_count, _CONFIRM_MOST_ROUNDS))
 
 
 def rule_of(kind: Kind, noise: Noise, *, budget_s: float) -> compare.Rule:

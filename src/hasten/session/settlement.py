@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from hasten.errors import TRIAL_FAILURES, OutOfTime, Unprovable
-from hasten.records import Effect, Outcome, Plan, Proof, Reason, Verdict
+from hasten.records import LEAST_RATIO, Effect, Outcome, Plan, Proof, Reason, Verdict
 from hasten.search.payback import blamed, of_all, passes_of, payback_of, savings, too_late, unpaid
 from hasten.session.decisions import Lost
 from hasten.session.observe import observe, retimed
@@ -241,6 +241,8 @@ class Settlement:
             return Lost(Reason.NOT_RACED_AGAIN, why)
         if seen.verdict is not Verdict.WIN:
             found = f"{times(seen.speedup.mid_ratio)}: no measurable gain"
+            if seen.speedup.mid_ratio >= 1.0 + LEAST_RATIO:
+                found += ", since launches may differ by as much; a longer --budget launches more"
             notes.append(f"On fresh launches {plan} gave {found}.")
             return Lost(Reason.NOT_SEEN_AGAIN, "the gain was not seen on fresh launches")
         if seen.stalls:
