@@ -7,7 +7,7 @@ The scripts are those of `others.json`, none of which is tuned for a page. Two t
 are launched and take the same steps in turns, as those of a confirmation do: a machine that changes
 its pace does so for both. The truth of each log ratio is 0. The variances of scripts are taken as
 draws of a scaled inverse chi-squared law, whose scale and degrees of freedom are the most likely
-ones: `PRIOR_SD` and `PRIOR_COUNT` of `hasten.compare.launches`, rounded.
+ones. The scale is `PRIOR_SD` of `hasten.compare.launches`.
 """
 
 from __future__ import annotations

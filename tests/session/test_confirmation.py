@@ -138,15 +138,15 @@ def test_a_gain_that_one_launch_of_two_shows_is_not_confirmed(confirmed) -> None
 def test_a_gain_that_launches_of_the_script_differ_by_is_not_confirmed(
     confirmed, launches_ratio
 ) -> None:
-    assert confirmed(lambda launch: 1.05)[0].verdict is Verdict.WIN
-    seen, *_ = confirmed(lambda launch: 1.05, launches_ratio=launches_ratio)
+    assert confirmed(lambda launch: 1.05, until_s=-50.0)[0].verdict is Verdict.WIN
+    seen, *_ = confirmed(lambda launch: 1.05, until_s=-50.0, launches_ratio=launches_ratio)
     assert seen.verdict is Verdict.UNDECIDED
     assert confirmed(lambda launch: 1.2, launches_ratio=1.1)[0].verdict is Verdict.WIN
 
 
 def test_a_small_gain_needs_more_than_two_launches(confirmed) -> None:
-    assert confirmed(lambda launch: 1.05, until_s=-50.0)[0].verdict is Verdict.UNDECIDED
-    assert confirmed(lambda launch: 1.05, until_s=30.0)[0].verdict is Verdict.WIN
+    assert confirmed(lambda launch: 1.03, until_s=-50.0)[0].verdict is Verdict.UNDECIDED
+    assert confirmed(lambda launch: 1.03, until_s=30.0)[0].verdict is Verdict.WIN
 
 
 @pytest.mark.parametrize("later", [1.05, 1.4])

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PRIOR_SD, PRIOR_COUNT = 0.037, 2
-"""What launches of other scripts tell: the standard deviation of the log ratio of two loops, and
-how many launches that knowledge is worth. Fitted by `make bench-launches`."""
+PRIOR_SD, PRIOR_COUNT = 0.021, 4
+"""What launches of other scripts tell: the standard deviation of the log ratio between two, which
+`make bench-launches` measures, and how many launches that knowledge is worth. Those scripts were
+alike in it, but ran under no plan, and with workers of its own a script may differ more: so it is
+worth few."""
 _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
@@ -32,11 +34,11 @@ def launches_margin(log_ratios: Sequence[float], *, nulls: Sequence[float] = ())
 
     Example:
         >>> [round(launches_margin([0.2] * count), 3) for count in (1, 2, 3, 4)]
-        [0.159, 0.068, 0.042, 0.03]
+        [0.058, 0.034, 0.024, 0.019]
         >>> round(launches_margin([0.15, 0.25]), 3)
-        0.114
-        >>> round(launches_margin([0.2, 0.2], nulls=[0.01]), 3)
-        0.052
+        0.067
+        >>> round(launches_margin([0.2, 0.2], nulls=[0.05]), 3)
+        0.046
     """
     middle, count = fmean(log_ratios), len(log_ratios)
     freedom = PRIOR_COUNT + count - 1 + len(nulls)
