@@ -139,19 +139,17 @@ class CachedSource:
             return 0
         before = random_states.read()
         warmed_count = 0
+        self._memo.begin_batch(len(indices))
+        self._recipe.begin_batch()
         with contextlib.suppress(Exception):  # the script meets it in its own time
             for index in indices:
                 if self._memo.is_done:
                     break
-                self._memo.begin_batch(len(indices))
-                self._recipe.begin_batch()
-                try:
-                    self._recipe.fetch_kept(self._resolve(index))
-                finally:
-                    if random_states.read() != before:
-                        random_states.restore(before)
-                self._memo.end_batch()
+                self._recipe.fetch_kept(self._resolve(index))
                 warmed_count += 1
+        if random_states.read() != before:
+            random_states.restore(before)
+        self._memo.end_batch()
         return warmed_count
 
     def is_kept(self, indices: Sequence[Any] | None = None) -> bool:
