@@ -76,6 +76,7 @@ def test_steps_that_are_long_now_and_then_count_as_long_as_they_take() -> None:
     assert seen.verdict is Verdict.WIN
     assert seen.speedup.mid_ratio == pytest.approx((exp(0.4) + 1.0) / 2.0, rel=0.01)
     assert seen.speedup.low_ratio <= seen.means_ratio
+    assert seen.speedup.low_ratio < seen.speedup.mid_ratio / 1.03  # two launches tell no more
     assert not seen.stalls
 
 
