@@ -20,6 +20,13 @@ def test_is_tried_for_tables_in_memory(dataset) -> None:
     assert LEVER.settings(context(fed(dataset=dataset))) == (True,)
 
 
+def test_is_tried_for_a_class_of_the_script_whose_code_is_followed() -> None:
+    assert LEVER.settings(context(fed(dataset="Digits", is_batchable=True))) == (True,)
+    assert LEVER.settings(context(fed(dataset="Digits"))) == ()
+    ours = fed(dataset="Digits", is_batchable=True, is_pure=False, unproven="it changes")
+    assert LEVER.settings(context(ours)) == (True,)
+
+
 def test_is_tried_where_the_dataset_is_unknown() -> None:
     assert LEVER.settings(context(fed())) == (True,)
 

@@ -1,7 +1,8 @@
 """batched_fetch: read all rows of a batch at once where the dataset is a table in memory.
 
 Helps: `TensorDataset` and its kin (`Subset`, `random_split`, `ConcatDataset`, `StackDataset`),
-    where Python splits the table row by row and re-collates it; small rows gain most. And
+    where Python splits the table row by row and re-collates it; small rows gain most. A class
+    of the script's own whose `__getitem__` reads rows of arrays, converts and scales them. And
     torchvision's MNIST, CIFAR, SVHN and their kin, with ToTensor, Normalize, crops and flips.
 Hurts: nothing is known. A loader whose batches are not the same to the bit keeps torch's way.
 Maths: exact. The same numbers are copied into fresh memory of the same layout.
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.lever import Lever, undo_all
 from hasten.loader import engine_for
-from hasten.loader.sources import arrays, gather
+from hasten.loader.sources import arrays, batched_items, gather
 from hasten.loader.worker_counts import unproven
 from hasten.records import Effect, Phase, Scope
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.lever import ScriptContext, Training
+    from hasten.records import LoaderTraits
 
 
 class Served(NamedTuple):
@@ -30,12 +32,12 @@ class Served(NamedTuple):
     Attributes:
         offer: returns the source for a loader, or why there is none.
         datasets: names of classes, below `Subset` and `ConcatDataset`: the trait `loader.dataset`.
-            Others need no trial.
+            Others need no trial; None where the trait `loader.is_batchable` tells.
         light: as that of the source.
     """
 
     offer: Callable[[Any], Any]
-    datasets: frozenset[str]
+    datasets: frozenset[str] | None
     light: bool
 
 
@@ -43,6 +45,7 @@ class Served(NamedTuple):
 SERVED = (
     Served(gather.offer, frozenset({"Tensor", "TensorDataset", "StackDataset"}), light=False),
     Served(arrays.offer, arrays.NAMES, light=True),
+    Served(batched_items.offer, None, light=True),
 )
 
 
@@ -51,7 +54,7 @@ def settings(context: ScriptContext) -> tuple[bool, ...]:
     loader = context.traits.loader
     if loader is None or not loader.is_map_style:
         return ()
-    return (True,) if _serving(loader.dataset) and not _unshown(context) else ()
+    return (True,) if _serving(loader) and not _unshown(context) else ()
 
 
 def why_not(context: ScriptContext) -> str:
@@ -61,7 +64,7 @@ def why_not(context: ScriptContext) -> str:
         return "the loop takes its batches from no DataLoader"
     if not loader.is_map_style:
         return "an iterable dataset yields row after row: there is nothing to read at once"
-    if not _serving(loader.dataset):
+    if not _serving(loader):
         return f"only the code of {loader.dataset} can make its items"
     return _unshown(context)
 
@@ -69,13 +72,19 @@ def why_not(context: ScriptContext) -> str:
 def _unshown(context: ScriptContext) -> str:
     """Say why its batches may not be made elsewhere; a light source makes them on the spot."""
     loader = context.traits.loader
-    light = loader is not None and any(one.light for one in _serving(loader.dataset))
+    light = loader is not None and any(one.light for one in _serving(loader))
     return "" if light and not context.traits.worker_count else unproven(context)
 
 
-def _serving(dataset: str) -> list[Served]:
-    """Return what may read a dataset; one without a name may be any."""
-    return [one for one in SERVED if not dataset or dataset in one.datasets]
+def _serving(loader: LoaderTraits) -> list[Served]:
+    """Return what may read the dataset of a loader; one without a name may be any."""
+    return [one for one in SERVED if _may_read(one.datasets, loader)]
+
+
+def _may_read(datasets: frozenset[str] | None, loader: LoaderTraits) -> bool:
+    if datasets is None:
+        return loader.is_batchable
+    return not loader.dataset or loader.dataset in datasets
 
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:

@@ -197,7 +197,7 @@ class LoaderEngine:
         if not self._repays(state):
             return False
         if self.warmups is not None:
-            self.proofs.of(loader)  # the parent asks what could be done
+            self.proofs.look(loader)
         if self.request.count is None and not self.offers and not self.setups:
             return False  # nothing is asked for
         if _is_autocast():  # items compute in other bits than in passes without

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.loader.indices import order_of
 from hasten.loader.proof.prove import prove
 from hasten.loader.proof.verdict import ASSUMPTION
+from hasten.loader.sources import batched_items
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,6 +73,7 @@ class Proofs:
         self.cost_s = 0.0
         self._known: dict[tuple[Any, ...], tuple[list[Any], LoaderProof]] = {}
         self._last: dict[int, LoaderProof] = {}
+        self._batchable: set[int] = set()
 
     def of(self, loader: Any) -> LoaderProof:
         """Return what is proven of a loader."""
@@ -93,6 +95,12 @@ class Proofs:
         self._last[id(dataset)] = found
         return found
 
+    def look(self, loader: Any) -> None:
+        """Look at a loader for `add`: the parent asks what could be done."""
+        self.of(loader)
+        if not isinstance(batched_items.offer(loader), str):
+            self._batchable.add(id(loader.dataset))
+
     def add(self, dataset: int, loader: LoaderTraits) -> LoaderTraits:
         """Return a loader's traits with what is proven of the dataset that feeds the loop.
 
@@ -104,5 +112,6 @@ class Proofs:
         if found is None:
             return loader
         return replace(
-            loader, is_pure=found.is_pure, is_unchanged=found.is_whole, unproven=found.message
-        )
+            loader, is_pure=found.is_pure, is_unchanged=found.is_whole, unproven=found.message,
+            is_batchable=dataset in self._batchable,
+        )  # fmt: skip

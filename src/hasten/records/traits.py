@@ -28,6 +28,7 @@ class LoaderTraits:
         is_pure: making an item has no effects outside of the batch; None where nobody proved it.
         is_unchanged: and what it reads stays as it is.
         unproven: why one of both is not proven.
+        is_batchable: the code of its items can be run for a whole batch at once.
     """
 
     worker_count: int
@@ -45,6 +46,7 @@ class LoaderTraits:
     is_pure: bool | None = None
     is_unchanged: bool = False
     unproven: str = ""
+    is_batchable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

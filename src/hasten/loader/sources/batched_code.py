@@ -1,0 +1,662 @@
+"""The code of an item, followed for a whole batch.
+
+The syntax tree of `__getitem__` is walked with the indices of a batch in place of one index. A
+value is one that all items share, as it is, or a `Stack` of one for each item. The operations on
+stacks are those whose bits do not depend on how many items there are: reading rows, changes of
+type and shape, and sums, differences, products and quotients of elements (IEEE 754-2019, section
+5.4.1). All else is refused, and with it whatever has an effect: nothing of the script's is called.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import sys
+from enum import Enum, auto
+from functools import cache
+from inspect import getattr_static
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hasten.loader.proof.source import function_of, is_user_class, is_user_function
+from hasten.loader.sources.subsets import take
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_DEEPEST = 6
+_SMALL = 1 << 31  # products of two still fit
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+}  # fmt: skip
+_WHOLE: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+_COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
+
+
+class NotBatched(Exception):
+    """Why an item cannot be made for a whole batch, in half a sentence."""
+
+
+class Kind(Enum):
+    """What one item of a stack is: a number of Python's, an array of NumPy's, or a tensor."""
+
+    INT = auto()
+    FLOAT = auto()
+    ARRAY = auto()
+    TENSOR = auto()
+
+
+class Stack(NamedTuple):
+    """One value for each item of a batch.
+
+    Attributes:
+        kind: of each.
+        value: an array, or a tensor where items are tensors; its first dimension counts the items.
+    """
+
+    kind: Kind
+    value: Any
+
+    @property
+    def item_ndim(self) -> int:
+        """The dimensions of one item; an array without any is a number of NumPy's."""
+        return int(self.value.ndim) - 1
+
+
+def made(dataset: Any, indices: Any) -> Any:
+    """Return what `dataset[index]` returns for each index, in stacks.
+
+    Args:
+        dataset: of a class of the script's own.
+        indices: an array of int64.
+
+    Raises:
+        NotBatched: its code does something else.
+    """
+    getitem = getattr_static(type(dataset), "__getitem__", None)
+    return _run(getitem, [dataset, Stack(Kind.INT, indices)], {}, 0)
+
+
+def _run(function: Any, arguments: Sequence[Any], named: dict[str, Any], depth: int) -> Any:
+    if type(function) is not FunctionType or not is_user_function(function):
+        raise NotBatched("it calls what is not the script's own function")
+    if depth > _DEEPEST:
+        raise NotBatched("its calls are nested deeply")
+    node = _node_of(function)
+    body = _Body(function, depth, _bound(function, node.args, arguments, named))
+    if isinstance(node, ast.Lambda):
+        return body.value(node.body)
+    found = body.block(node.body)
+    return None if found is _GOES_ON else found
+
+
+@cache
+def _node_of(function: FunctionType) -> ast.FunctionDef | ast.Lambda:
+    node = function_of(function.__code__)
+    if not isinstance(node, ast.FunctionDef | ast.Lambda):
+        raise NotBatched("its source is not there")
+    return node
+
+
+def _bound(
+    function: FunctionType, asked: ast.arguments, given: Sequence[Any], named: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the variables of a function as it begins."""
+    if asked.vararg or asked.kwarg or asked.kwonlyargs or asked.posonlyargs:
+        raise NotBatched("a function takes arguments of any number")
+    names = [one.arg for one in asked.args]
+    defaults = function.__defaults__ or ()
+    found = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+    found |= dict(zip(names, given, strict=False)) | named
+    if len(given) > len(names) or set(found) != set(names):
+        raise NotBatched("a function is called with other arguments")
+    return found
+
+
+_GOES_ON = object()
+
+
+class _Body:
+    """One call of a function, for all items."""
+
+    def __init__(self, function: FunctionType, depth: int, variables: dict[str, Any]) -> None:
+        self._function = function
+        self._depth = depth
+        self._variables = variables
+
+    # ---- statements
+
+    def block(self, statements: Sequence[ast.stmt]) -> Any:
+        """Return what they return; `_GOES_ON` where they do not."""
+        for statement in statements:
+            if isinstance(statement, ast.Return):
+                return None if statement.value is None else self.value(statement.value)
+            if isinstance(statement, ast.If):
+                found = self.block(
+                    statement.body if self._decide(statement.test) else statement.orelse
+                )
+                if found is not _GOES_ON:
+                    return found
+            elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+                self._assign(statement.targets[0], self.value(statement.value))
+            elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+                self._assign(statement.target, self.value(statement.value))
+            elif not isinstance(statement, ast.Pass) and not _is_text(statement):
+                raise NotBatched(f"`{ast.unparse(statement).splitlines()[0]:.60}` is not followed")
+        return _GOES_ON
+
+    def _assign(self, target: ast.expr, value: Any) -> None:
+        if isinstance(target, ast.Name):
+            self._variables[target.id] = value
+        elif isinstance(target, ast.Tuple) and type(value) in (tuple, list):
+            if len(target.elts) != len(value):
+                raise NotBatched("it unpacks another number of values")
+            for one, part in zip(target.elts, value, strict=True):
+                self._assign(one, part)
+        else:
+            raise NotBatched(f"it sets `{ast.unparse(target):.40}`")
+
+    def _decide(self, test: ast.expr) -> bool:
+        found = self.value(test)
+        if type(found) not in (bool, int, float, str, type(None)) and not callable(found):
+            raise NotBatched(f"`{ast.unparse(test):.60}` may differ from item to item")
+        return found is not None if callable(found) else bool(found)
+
+    # ---- expressions
+
+    def value(self, node: ast.expr) -> Any:
+        """Return the value of an expression."""
+        evaluate = _EXPRESSIONS.get(type(node))
+        if evaluate is None:
+            raise NotBatched(f"`{ast.unparse(node):.60}` is not followed")
+        return evaluate(self, node)
+
+    def constant(self, node: ast.Constant) -> Any:
+        return node.value
+
+    def name(self, node: ast.Name) -> Any:
+        if node.id in self._variables:
+            return self._variables[node.id]
+        function = self._function
+        free = function.__code__.co_freevars
+        if node.id in free and function.__closure__:
+            return function.__closure__[free.index(node.id)].cell_contents
+        if node.id in function.__globals__:
+            return function.__globals__[node.id]
+        if node.id in _BUILTINS:
+            return _BUILTINS[node.id]
+        raise NotBatched(f"`{node.id}` is not followed")
+
+    def attribute(self, node: ast.Attribute) -> Any:
+        return _attribute(self.value(node.value), node.attr)
+
+    def subscript(self, node: ast.Subscript) -> Any:
+        return _indexed(self.value(node.value), self.value(node.slice))
+
+    def slice(self, node: ast.Slice) -> Any:
+        ends = (node.lower, node.upper, node.step)
+        return slice(*(None if end is None else self.value(end) for end in ends))
+
+    def tuple(self, node: ast.Tuple) -> Any:
+        return tuple(map(self.value, node.elts))
+
+    def list(self, node: ast.List) -> Any:
+        return [self.value(one) for one in node.elts]
+
+    def dict(self, node: ast.Dict) -> Any:
+        keys = [None if key is None else self.value(key) for key in node.keys]
+        if not all(type(key) is str for key in keys):
+            raise NotBatched("its items are dicts with other keys than words")
+        return dict(zip(keys, map(self.value, node.values), strict=True))
+
+    def binary(self, node: ast.BinOp) -> Any:
+        return _computed(type(node.op), self.value(node.left), self.value(node.right))
+
+    def unary(self, node: ast.UnaryOp) -> Any:
+        found = self.value(node.operand)
+        if isinstance(node.op, ast.USub) and (isinstance(found, Stack) or _is_number(found)):
+            return found._replace(value=-found.value) if isinstance(found, Stack) else -found
+        if isinstance(node.op, ast.Not):
+            return not self._decide(node.operand)
+        raise NotBatched(f"`{ast.unparse(node):.60}` is not followed")
+
+    def compare(self, node: ast.Compare) -> Any:
+        left, right = self.value(node.left), self.value(node.comparators[0])
+        by_identity = isinstance(node.ops[0], ast.Is | ast.IsNot)
+        plain = all(type(one) in (bool, int, float, str, type(None)) for one in (left, right))
+        compared = _COMPARED.get(type(node.ops[0]))
+        if len(node.ops) > 1 or compared is None or not (by_identity or plain):
+            raise NotBatched(f"`{ast.unparse(node):.60}` is not followed")
+        return compared(left, right)
+
+    def choice(self, node: ast.IfExp) -> Any:
+        return self.value(node.body if self._decide(node.test) else node.orelse)
+
+    def call(self, node: ast.Call) -> Any:
+        if any(one.arg is None for one in node.keywords):
+            raise NotBatched("it passes arguments of any number")
+        arguments = [self.value(one) for one in node.args]
+        named = {str(one.arg): self.value(one.value) for one in node.keywords}
+        if isinstance(node.func, ast.Attribute):
+            owner = self.value(node.func.value)
+            if isinstance(owner, Stack):
+                return _method(owner, node.func.attr, arguments, named)
+            method = getattr_static(type(owner), node.func.attr, None)
+            if type(method) is FunctionType and node.func.attr not in _own(owner):
+                return _run(method, [owner, *arguments], named, self._depth + 1)
+            called = _attribute(owner, node.func.attr)
+        else:
+            called = self.value(node.func)
+        if type(called) is FunctionType:
+            return _run(called, arguments, named, self._depth + 1)
+        known = _known().get(id(called))
+        if known is not None:
+            return known(*arguments, **named)
+        if is_user_class(type(called)):
+            function = getattr_static(type(called), "__call__", None)
+            return _run(function, [called, *arguments], named, self._depth + 1)
+        raise NotBatched(f"`{ast.unparse(node.func):.60}` is not known")
+
+
+_EXPRESSIONS: dict[type[ast.expr], Callable[[_Body, Any], Any]] = {
+    ast.Constant: _Body.constant, ast.Name: _Body.name, ast.Attribute: _Body.attribute,
+    ast.Subscript: _Body.subscript, ast.Slice: _Body.slice, ast.Tuple: _Body.tuple,
+    ast.List: _Body.list, ast.Dict: _Body.dict, ast.BinOp: _Body.binary, ast.UnaryOp: _Body.unary,
+    ast.Compare: _Body.compare, ast.IfExp: _Body.choice, ast.Call: _Body.call,
+}  # fmt: skip
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _own(value: Any) -> dict[str, Any]:
+    """Return the attributes that an object has itself."""
+    found = getattr(value, "__dict__", None)
+    return found if type(found) is dict else {}
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """Return an attribute without running any code of the script's."""
+    if isinstance(owner, ModuleType):
+        if owner.__name__ in ("torch", "numpy") and name in vars(owner):
+            return vars(owner)[name]
+        raise NotBatched(f"`{owner.__name__}.{name}` is not known")
+    kind = type(owner)
+    if isinstance(owner, Stack | type) or kind.__getattribute__ is not object.__getattribute__:
+        raise NotBatched(f"`.{name}` is not followed")
+    of_class = getattr_static(kind, name, None)
+    if name in _own(owner) and not hasattr(type(of_class), "__set__"):
+        return _own(owner)[name]
+    if type(of_class) in (int, float, bool, str, FunctionType) or _is_plain(of_class):
+        return of_class
+    raise NotBatched(f"`.{name}` is not followed")
+
+
+# ---- arrays and tensors
+
+
+def _numpy() -> Any:
+    found = sys.modules.get("numpy")
+    if found is None:
+        raise NotBatched("NumPy is not there")
+    return found
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return (
+        numpy is not None
+        and type(value) in (numpy.ndarray, numpy.memmap)
+        and value.dtype.kind in "biuf"
+        and value.dtype.isnative
+    )
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return (
+        type(value) is torch.Tensor
+        and value.is_cpu
+        and value.layout is torch.strided
+        and not (value.requires_grad or value.is_quantized or value.is_nested or value.is_complex())
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    return _is_array(value) or _is_tensor(value)
+
+
+def _indexed(owner: Any, key: Any) -> Any:
+    parts = key if type(key) is tuple else (key,)
+    if isinstance(owner, Stack):
+        if owner.kind in (Kind.INT, Kind.FLOAT) or not all(map(_is_place, parts)):
+            raise NotBatched("it is indexed by what may differ from item to item")
+        return owner._replace(value=owner.value[(slice(None), *parts)])
+    first, rest = (parts[0], parts[1:]) if parts else (None, ())
+    if isinstance(first, Stack) and first.kind is Kind.INT:
+        found = _rows(owner, first.value)
+        return _indexed(found, rest) if rest else found
+    if isinstance(first, slice) and any(isinstance(end, Stack) for end in _ends(first)):
+        found = _windows(owner, first)
+        return _indexed(found, (slice(None), *rest)) if rest else found
+    by_place = _is_plain(owner) or type(owner) in (list, tuple, range, str)
+    by_name = type(owner) is dict and type(key) in (str, int)
+    if not by_name and not (by_place and all(map(_is_place, parts))):
+        raise NotBatched("it is indexed in a way that is not followed")
+    return owner[key]
+
+
+def _ends(window: slice) -> tuple[Any, ...]:
+    return window.start, window.stop, window.step
+
+
+def _is_place(key: Any) -> bool:
+    if type(key) is slice:
+        return all(end is None or type(end) is int for end in _ends(key))
+    return key is None or key is ... or type(key) is int
+
+
+def _rows(owner: Any, indices: Any) -> Stack:
+    """Return `owner[index]` for each index."""
+    import torch
+
+    if _is_array(owner) and owner.ndim:
+        return Stack(Kind.ARRAY, _numpy().asarray(owner[indices]))
+    if _is_tensor(owner) and owner.ndim:
+        return Stack(Kind.TENSOR, take(owner, torch.from_numpy(indices)))
+    if type(owner) not in (list, tuple, range):
+        raise NotBatched(f"rows of a {type(owner).__name__} are not read together")
+    return _stacked([owner[index] for index in indices.tolist()])
+
+
+def _stacked(items: list[Any]) -> Stack:
+    """Return values of Python's, arrays or tensors as one stack."""
+    import torch
+
+    kinds = set(map(type, items))
+    if kinds == {int}:
+        return Stack(Kind.INT, _numpy().array(items, "int64"))
+    if kinds == {float}:
+        return Stack(Kind.FLOAT, _numpy().array(items, "float64"))
+    alike = len(kinds) == 1 and all(map(_is_plain, items))
+    if not alike or len({(item.dtype, item.shape) for item in items}) != 1:
+        raise NotBatched("the members of a list are of several kinds")
+    if kinds == {torch.Tensor}:
+        return Stack(Kind.TENSOR, torch.stack(items))
+    return Stack(Kind.ARRAY, _numpy().stack(items))
+
+
+def _windows(owner: Any, window: slice) -> Stack:
+    """Return `owner[start:stop]` for each item; all are of one length."""
+    import torch
+
+    numpy = _numpy()
+    if window.step is not None or not _is_plain(owner) or not owner.ndim:
+        raise NotBatched("a slice differs from item to item")
+    start, stop = (_bound_of(end) for end in (window.start, window.stop))
+    lengths = numpy.unique(numpy.atleast_1d(stop - start))
+    if len(lengths) != 1 or lengths[0] < 1:
+        raise NotBatched("slices are of several lengths")
+    if numpy.min(start) < 0 or numpy.max(stop) > len(owner):
+        raise NotBatched("a slice reaches beyond the end")
+    places = start[:, None] + numpy.arange(int(lengths[0]))
+    if _is_array(owner):
+        return Stack(Kind.ARRAY, numpy.asarray(owner[places]))
+    return Stack(Kind.TENSOR, owner[torch.from_numpy(places)])
+
+
+def _bound_of(end: Any) -> Any:
+    if isinstance(end, Stack) and end.kind is Kind.INT:
+        return end.value
+    raise NotBatched("a slice begins or ends at one place for all")
+
+
+def _computed(kind: type[ast.operator], left: Any, right: Any) -> Any:
+    """Return a sum, a difference, a product or a quotient; of whole numbers a remainder, too."""
+    compute = _ARITHMETIC.get(kind) or _WHOLE.get(kind)
+    if compute is None:
+        raise NotBatched("an operator is not followed")
+    both = (left, right)
+    stacks = [one for one in both if isinstance(one, Stack)]
+    if not stacks and all(_is_number(one) or _is_plain(one) for one in both):
+        return compute(left, right)
+    kinds = {one.kind for one in stacks}
+    if kinds and kinds <= {Kind.INT, Kind.FLOAT}:
+        return _of_numbers(kind, compute, left, right)
+    if len(kinds) != 1 or kind not in _ARITHMETIC:
+        raise NotBatched("an operator is not followed")
+    # A number without dimensions has its own rules of promotion.
+    ndim = stacks[0].item_ndim
+    if not ndim or not all(_fits(one, stacks[0]) for one in both):
+        raise NotBatched("values of several kinds are computed with")
+    return Stack(
+        stacks[0].kind, compute(*(one.value if isinstance(one, Stack) else one for one in both))
+    )
+
+
+def _fits(one: Any, stack: Stack) -> bool:
+    """Return whether a value meets each item as it meets the whole stack."""
+    if isinstance(one, Stack):
+        return one.item_ndim == stack.item_ndim
+    alike = _is_tensor if stack.kind is Kind.TENSOR else _is_array
+    return _is_number(one) or (alike(one) and one.ndim <= stack.item_ndim)
+
+
+def _of_numbers(
+    kind: type[ast.operator], compute: Callable[[Any, Any], Any], left: Any, right: Any
+) -> Stack:
+    """Compute with numbers of Python's as 64 bits do, where these are enough."""
+    numpy = _numpy()
+    values = []
+    whole = True
+    for one in (left, right):
+        is_stack = isinstance(one, Stack)
+        if not is_stack and not _is_number(one):
+            raise NotBatched("values of several kinds are computed with")
+        is_whole = one.kind is Kind.INT if is_stack else type(one) is int
+        value = one.value if is_stack else one
+        if is_whole and numpy.max(numpy.abs(value)) >= _SMALL:
+            raise NotBatched("whole numbers are too large")
+        values.append(value)
+        whole = whole and is_whole
+    if kind in (ast.Div, ast.FloorDiv, ast.Mod) and not numpy.all(values[1]):
+        raise NotBatched("it divides by zero")
+    if kind in _WHOLE and not whole:
+        raise NotBatched("an operator is not followed")
+    found = numpy.asarray(compute(*values))
+    return Stack(Kind.INT if whole and kind is not ast.Div else Kind.FLOAT, found)
+
+
+# ---- methods of one item
+
+
+def _method(stack: Stack, name: str, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
+    of_kind = {Kind.TENSOR: _TENSOR_METHODS, Kind.ARRAY: _ARRAY_METHODS}.get(stack.kind, {})
+    method = of_kind.get(name)
+    if method is None or any(isinstance(one, Stack) for one in named.values()):
+        raise NotBatched(f"`.{name}()` is not known")
+    try:
+        return method(stack, *arguments, **named)
+    except TypeError:
+        raise NotBatched(f"`.{name}()` is called in a way that is not known") from None
+
+
+def _cast(name: str) -> Callable[[Stack], Stack]:
+    return lambda stack: stack._replace(value=getattr(stack.value, name)())
+
+
+def _to(stack: Stack, dtype: Any) -> Stack:
+    import torch
+
+    if type(dtype) is not torch.dtype:
+        raise NotBatched("a tensor goes to another device")
+    return stack._replace(value=stack.value.to(dtype))
+
+
+def _astype(stack: Stack, dtype: Any) -> Stack:
+    numpy = _numpy()
+    if numpy.dtype(dtype).kind not in "biuf":
+        raise NotBatched("an array becomes one of objects")
+    return stack._replace(value=stack.value.astype(dtype))
+
+
+def _operation(kind: type[ast.operator]) -> Callable[[Stack, Any], Any]:
+    return lambda stack, other: _computed(kind, stack, other)
+
+
+def _axes(stack: Stack, axes: Sequence[Any], *, more: int = 0) -> list[int]:
+    """Return dimensions of one item as those of the stack."""
+    if len(axes) == 1 and type(axes[0]) in (tuple, list):
+        axes = axes[0]
+    count = stack.item_ndim + more
+    if not all(type(axis) is int and -count <= axis < count for axis in axes):
+        raise NotBatched("a dimension is not there")
+    return [axis % count + 1 for axis in axes]
+
+
+def _unsqueezed(stack: Stack, dim: Any) -> Stack:
+    (place,) = _axes(stack, [dim], more=1)
+    key = (*[slice(None)] * place, None)
+    return stack._replace(value=stack.value[key])
+
+
+def _squeezed(stack: Stack, dim: Any) -> Stack:
+    (place,) = _axes(stack, [dim])
+    return stack._replace(value=stack.value.squeeze(place))
+
+
+def _permuted(stack: Stack, *dims: Any) -> Stack:
+    places = [0, *_axes(stack, dims)]
+    if len(places) != stack.item_ndim + 1:
+        raise NotBatched("a transposition names some dimensions alone")
+    permute = "permute" if stack.kind is Kind.TENSOR else "transpose"
+    return stack._replace(value=getattr(stack.value, permute)(*places))
+
+
+def _swapped(stack: Stack, one: Any, other: Any) -> Stack:
+    return stack._replace(value=stack.value.transpose(*_axes(stack, [one, other])))
+
+
+def _reshaped(stack: Stack, *shape: Any) -> Stack:
+    if len(shape) == 1 and type(shape[0]) in (tuple, list):
+        shape = tuple(shape[0])
+    if not all(type(size) is int for size in shape):
+        raise NotBatched("a shape is not known")
+    return stack._replace(value=stack.value.reshape(len(stack.value), *shape))
+
+
+def _flattened(stack: Stack) -> Stack:
+    return _reshaped(stack, -1)
+
+
+def _same(stack: Stack) -> Stack:
+    return stack
+
+
+def _number(stack: Any) -> Stack:
+    """Return numbers of Python's for those of arrays or tensors."""
+    if stack.kind in (Kind.INT, Kind.FLOAT):
+        return stack
+    if stack.item_ndim:
+        raise NotBatched("an item of several numbers is taken for one")
+    value = stack.value.numpy() if stack.kind is Kind.TENSOR else stack.value
+    if value.dtype.kind in "iu":
+        return Stack(Kind.INT, value.astype("int64"))
+    if value.dtype.kind == "f":
+        return Stack(Kind.FLOAT, value.astype("float64"))
+    raise NotBatched("an item is neither a whole number nor a real one")
+
+
+_TENSOR_METHODS: dict[str, Callable[..., Any]] = {
+    **{name: _cast(name) for name in ("float", "double", "half", "int", "long", "short", "byte")},
+    "to": _to, "type": _to, "add": _operation(ast.Add), "sub": _operation(ast.Sub),
+    "mul": _operation(ast.Mult), "div": _operation(ast.Div), "unsqueeze": _unsqueezed,
+    "squeeze": _squeezed, "permute": _permuted, "transpose": _swapped, "view": _reshaped,
+    "reshape": _reshaped, "flatten": _flattened, "contiguous": _same, "clone": _same,
+    "detach": _same, "item": _number,
+}  # fmt: skip
+_ARRAY_METHODS: dict[str, Callable[..., Any]] = {
+    "astype": _astype, "transpose": _permuted, "reshape": _reshaped, "flatten": _flattened,
+    "ravel": _flattened, "copy": _same, "item": _number,
+}  # fmt: skip
+
+
+# ---- functions of Python, NumPy and torch
+
+
+def _tensor(stack: Any, dtype: Any = None) -> Stack:
+    """Return `torch.tensor` of each item."""
+    import torch
+
+    if not isinstance(stack, Stack) or stack.kind is Kind.TENSOR:
+        raise NotBatched("a tensor is made of something else than an array or a number")
+    found = Stack(Kind.TENSOR, torch.from_numpy(_numpy().ascontiguousarray(stack.value)))
+    if dtype is None and stack.kind is Kind.FLOAT:
+        dtype = torch.get_default_dtype()
+    elif dtype is None and not stack.item_ndim:
+        dtype = torch.tensor(stack.value[0]).dtype
+    return found if dtype is None else _to(found, dtype)
+
+
+def _from_numpy(stack: Any) -> Stack:
+    if not isinstance(stack, Stack) or stack.kind is not Kind.ARRAY or not stack.item_ndim:
+        raise NotBatched("a tensor is made of something else than an array")
+    return _tensor(stack)
+
+
+def _array(stack: Any, dtype: Any = None) -> Stack:
+    if not isinstance(stack, Stack) or stack.kind is not Kind.ARRAY or not stack.item_ndim:
+        raise NotBatched("an array is made of something else than an array")
+    return stack if dtype is None else _astype(stack, dtype)
+
+
+def _int(stack: Any) -> Stack:
+    found = _number(stack) if isinstance(stack, Stack) else None
+    if found is None or found.kind is not Kind.INT:
+        raise NotBatched("a whole number is made of something else than one")
+    return found
+
+
+def _float(stack: Any) -> Stack:
+    if not isinstance(stack, Stack):
+        raise NotBatched("a real number is made of something else than one")
+    return Stack(Kind.FLOAT, _number(stack).value.astype("float64"))
+
+
+def _length(value: Any) -> int:
+    if type(value) in (list, tuple, dict, range) or (_is_plain(value) and value.ndim):
+        return len(value)
+    raise NotBatched("a length is not known")
+
+
+_BUILTINS: dict[str, Any] = {"int": int, "float": float, "len": len}
+
+
+def _known() -> dict[int, Callable[..., Any]]:
+    """Return what stands for functions, by their ids; NumPy may be imported later than torch."""
+    return _known_with(sys.modules.get("numpy"))
+
+
+@cache
+def _known_with(numpy: Any) -> dict[int, Callable[..., Any]]:
+    import torch
+
+    found: dict[Any, Callable[..., Any]] = {
+        int: _int, float: _float, len: _length, torch.tensor: _tensor, torch.as_tensor: _tensor,
+        torch.from_numpy: _from_numpy,
+    }  # fmt: skip
+    if numpy is not None:
+        arrays = (numpy.array, numpy.asarray, numpy.ascontiguousarray)
+        found |= dict.fromkeys(arrays, _array)
+    return {id(function): answer for function, answer in found.items()}

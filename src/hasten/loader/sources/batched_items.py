@@ -1,0 +1,108 @@
+"""Batches of a dataset of the script's own that is in memory, made by its own code at once.
+
+Torch asks `__getitem__` for one item after the other and stacks them. Where its code is one of
+those that `batched_code` follows, all items of a batch are made together. The dataset is read
+anew for each batch: what the script writes into it is seen.
+"""
+
+from __future__ import annotations
+
+from inspect import getattr_static
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.proof.source import is_user_class, is_user_function
+from hasten.loader.sources.batched_code import Kind, NotBatched, Stack, made
+from hasten.loader.sources.gather import why_not_collated
+from hasten.loader.sources.subsets import assemble, leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class BatchedItems:
+    """Makes the batches of a dataset whose code can be followed.
+
+    Args:
+        dataset: one that `offer` accepted.
+    """
+
+    name = "items"
+    pure = True
+    light = True
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def fetch(self, indices: Sequence[int]) -> Any:
+        """Return the batch of `indices`.
+
+        Raises:
+            IndexError: an index lies outside, or there is none.
+            NotBatched: these items need what is not followed.
+        """
+        return assemble(self._dataset, indices, _rows)
+
+
+def offer(loader: Any) -> BatchedItems | str:
+    """Return a source for a loader of such a dataset, or one sentence why there is none.
+
+    Known are classes of the script's own with a `__getitem__` in Python, under any number of
+    torch's own views of them.
+    """
+    if why := why_not_collated(loader):
+        return why
+    found = leaves(loader.dataset)
+    if isinstance(found, str):
+        return found
+    for leaf in found:
+        if why := _why_not(leaf):
+            return f"{type(leaf).__name__}: {why}"
+    return BatchedItems(loader.dataset)
+
+
+def _why_not(leaf: Any) -> str:
+    """Say why the items of a dataset cannot be made together; empty where they can."""
+    import torch
+
+    kind = type(leaf)
+    getitem = getattr_static(kind, "__getitem__", None)
+    if not is_user_class(kind) or type(getitem) is not FunctionType:
+        return "its items are not made by the script's own function"
+    if not is_user_function(getitem) or hasattr(leaf, "__getitems__"):
+        return "its items are not made by the script's own function"
+    if kind.__getattribute__ is not object.__getattribute__:
+        return "its attributes are read by code of its own"
+    try:
+        _rows(leaf, torch.zeros(2, dtype=torch.int64))
+    except NotBatched as why:
+        return str(why)
+    except Exception as error:  # what the item itself raises is the script's affair
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _rows(leaf: Any, positions: Any) -> Any:
+    return _collated(made(leaf, positions.numpy()), len(positions), set())
+
+
+def _collated(found: Any, count: int, seen: set[int]) -> Any:
+    """Return what `default_collate` makes of items, in memory of its own."""
+    import torch
+
+    if type(found) in (tuple, list):
+        return [_collated(one, count, seen) for one in found]
+    if type(found) is dict:
+        return {key: _collated(one, count, seen) for key, one in found.items()}
+    if type(found) in (int, float):
+        return torch.tensor([found] * count, dtype=None if type(found) is int else torch.float64)
+    if not isinstance(found, Stack):
+        raise NotBatched(f"a {type(found).__name__} is the same in all items")
+    if found.kind is Kind.ARRAY and not found.item_ndim:
+        return torch.as_tensor(list(found.value))
+    value = found.value if found.kind is Kind.TENSOR else torch.from_numpy(found.value.copy("C"))
+    value = value.contiguous().view(-1).view(value.shape)  # strides of dimensions of one, too
+    if value.untyped_storage().data_ptr() in seen:
+        value = value.clone()
+    seen.add(value.untyped_storage().data_ptr())
+    return value

@@ -1,0 +1,426 @@
+"""items: batches of a script's own datasets in memory, equal to torch's own in all that is seen."""
+
+import operator
+import pickle
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_split
+
+from hasten.loader import random_states
+from hasten.loader.batch_equality import difference
+from hasten.loader.sources.batched_items import BatchedItems, offer
+from hasten.loader.sources.checked import Checked
+from hasten.loader.sources.source import Stock
+
+COUNT = 11
+MEAN, SPREAD = torch.tensor([0.13]), torch.tensor([0.31])
+DRAWN = np.random.default_rng(0)
+
+
+def numbers(*shape, dtype="float32"):
+    return (DRAWN.random((COUNT, *shape)) * 200).astype(dtype)
+
+
+class Rows(Dataset):
+    """A dataset of a script; subclasses say how an item is made."""
+
+    width = 4
+
+    def __init__(self, **members):
+        vars(self).update(members)
+
+    def __len__(self):
+        return COUNT
+
+
+class Pictures(Rows):
+    def __getitem__(self, index):
+        picture = torch.from_numpy(self.pictures[index]).float().div(255).unsqueeze(0)
+        return (picture - MEAN[:, None, None]) / SPREAD[:, None, None], index % 10
+
+
+class Colours(Rows):
+    def __getitem__(self, idx):
+        image = self.images[idx].astype(np.float32) / 255.0
+        image = torch.from_numpy(image).permute(2, 0, 1)
+        label = torch.tensor(self.labels[idx], dtype=torch.long)
+        return {"image": image, "label": label}
+
+
+class Table(Rows):
+    def __getitem__(self, i):
+        """Return a row."""
+        return torch.tensor(self.x[i]), torch.tensor(self.y[i], dtype=torch.float32)
+
+
+class Plain(Rows):
+    def __getitem__(self, i):
+        return self.x[i], self.y[i], self.names[i], 3, 0.5
+
+
+class Tensors(Rows):
+    def __getitem__(self, i):
+        x, y = self.x[i, :2], self.y[i]
+        return [x * 2 - 1, x.transpose(0, 1), y.item(), y.view(1).float()]
+
+
+class Windows(Rows):
+    def __len__(self):
+        return COUNT - self.width - 1
+
+    def __getitem__(self, start):
+        middle = start + self.width
+        end = middle + 1
+        return self.series[start:middle], self.series[middle:end, 0], self.marks[start + 1 : end]
+
+
+class Chosen(Rows):
+    def __getitem__(self, index):
+        item = self.x[index]
+        if self.transform is not None:
+            item = self.transform(item)
+        item = self.normalized(item, scale=self.scale) if self.width > 2 else item
+        return item if self.bare else (item, float(self.y[index]), int(self.y[index]))
+
+    def normalized(self, item, mean=0.5, scale=1.0):
+        return (item - mean) * scale
+
+
+class Scale:
+    """A callable of the script's own."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, item):
+        return item * self.factor
+
+
+def halved(item):
+    return item / 2
+
+
+CASES = {
+    "pictures": Pictures(pictures=numbers(6, 5, dtype="uint8")),
+    "colours": Colours(images=numbers(6, 5, 3, dtype="uint8"), labels=list(range(COUNT))),
+    "numpy labels": Colours(images=numbers(2, 1, 3, dtype="uint8"), labels=np.arange(COUNT)),
+    "one channel": Colours(images=numbers(4, 3, 1, dtype="uint8"), labels=np.arange(COUNT)),
+    "rows": Table(x=numbers(7), y=np.arange(COUNT)),
+    "doubles": Table(x=numbers(7, dtype="float64"), y=numbers(dtype="float64")),
+    "lists of numbers": Table(x=[0.1 * i for i in range(COUNT)], y=list(range(COUNT))),
+    "lists of arrays": Table(x=list(numbers(3)), y=numbers(2)),
+    "arrays as they are": Plain(x=numbers(3), y=numbers(), names=list(numbers(2))),
+    "numbers as they are": Plain(
+        x=list(range(COUNT)), y=numbers(dtype="int64"), names=range(COUNT)
+    ),
+    "halves": Plain(x=numbers(2, dtype="float16"), y=numbers(dtype="bool"), names=[0.5] * COUNT),
+    "tensors": Tensors(x=torch.randn(COUNT, 3, 4), y=torch.arange(COUNT)),
+    "windows": Windows(series=numbers(3), marks=torch.arange(COUNT)),
+    "bare": Chosen(x=numbers(3), y=numbers(), transform=None, scale=2, bare=True),
+    "function": Chosen(x=numbers(3), y=np.arange(COUNT), transform=halved, scale=2, bare=False),
+    "lambda": Chosen(
+        x=torch.rand(COUNT, 3), y=torch.arange(COUNT), transform=lambda x: x + 1, scale=0.1,
+        bare=False,
+    ),
+    "object": Chosen(x=numbers(3), y=np.arange(COUNT), transform=Scale(3.0), scale=2, bare=False),
+}  # fmt: skip
+
+
+def sources(dataset, **options):
+    loader = DataLoader(dataset, batch_size=4, **options)
+    source = offer(loader)
+    assert isinstance(source, BatchedItems), source
+    return Stock(loader), source
+
+
+def members(dataset):
+    return {
+        name: pickle.dumps(value) for name, value in vars(dataset).items() if name in "xyseries"
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("indices", [[3, 0, 3, 5], [2], [-1, 1, -3], list(range(6)) * 30])
+def test_batches_are_those_of_torch_and_nothing_is_drawn(name, indices) -> None:
+    dataset = CASES[name]
+    if name == "windows" and min(indices) < 0:
+        pytest.skip("a slice that begins before the first row is empty")
+    stock, source = sources(dataset)
+    before, looked = random_states.read(), members(dataset)
+    assert difference(stock.fetch(indices), source.fetch(list(indices))) == ""
+    assert random_states.read() == before
+    assert members(dataset) == looked
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_memory_is_that_of_the_batch_alone(name) -> None:
+    stock, source = sources(CASES[name])
+    for batch in (source.fetch([1, 4]), source.fetch([1])):
+        for tensor in leaf_tensors(batch):
+            tensor.copy_(torch.zeros_like(tensor))
+    assert difference(stock.fetch([1, 4]), source.fetch([1, 4])) == ""
+
+
+def leaf_tensors(batch):
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    values = batch.values() if isinstance(batch, dict) else batch
+    return [tensor for value in values for tensor in leaf_tensors(value)]
+
+
+def test_a_value_that_is_returned_twice_has_memory_of_its_own_each_time() -> None:
+    class Twice(Rows):
+        def __getitem__(self, i):
+            row = torch.from_numpy(self.x[i])
+            return row, row.view(-1), row[:2], row[2:]
+
+    for indices in ([1], [1, 2]):
+        stock, source = sources(Twice(x=numbers(3)))
+        batch = source.fetch(indices)
+        assert difference(stock.fetch(indices), batch) == ""
+        batch[0].zero_()
+        assert all(bool(other.any()) for other in batch[1:])
+
+
+DTYPES = ["uint8", "int16", "int64", "float32", "float64"]
+
+
+SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+
+
+@given(st.tuples(
+    st.sampled_from(DTYPES), st.sampled_from(sorted(SIGNS)),
+    st.sampled_from([2, 3, 255, 0.1, 1e-3]), st.integers(0, 3),
+    st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=9),
+))  # fmt: skip
+@settings(max_examples=120, deadline=None)
+def test_arithmetic_has_the_bits_of_single_items(drawn) -> None:
+    dtype, sign, number, ndim, indices = drawn
+    compute = SIGNS[sign]
+
+    class Computed(Rows):
+        def __getitem__(self, i):
+            array = self.x[i]
+            if sign == "+":
+                return array + number, torch.tensor(array) + self.shift, i
+            if sign == "-":
+                return number - array, torch.tensor(array) - self.shift, i - 1
+            if sign == "*":
+                return array * number, self.shift * torch.tensor(array), i * 3
+            return array / number, torch.tensor(array) / self.shift, i / 7, i // 2
+
+    dataset = Computed(x=numbers(*[3] * ndim, dtype=dtype), shift=torch.tensor([0.3]))
+    loader = DataLoader(dataset, batch_size=4)
+    if ndim:
+        found = offer(loader).fetch(indices)
+        assert difference(Stock(loader).fetch(indices), found) == ""
+        whole = compute(*((number, dataset.x) if sign == "-" else (dataset.x, number)))
+        assert np.array_equal(found[0].numpy(), whole[indices])
+    else:
+        assert "several kinds" in offer(loader)  # numbers are promoted by other rules
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cast", ["float", "double", "half", "int", "long", "short", "byte"])
+def test_a_change_of_type_has_the_bits_of_single_items(dtype, cast) -> None:
+    class Cast(Rows):
+        def __getitem__(self, i):
+            item = torch.tensor(self.x[i])
+            item = item.to(self.dtype) if self.dtype is not None else item.double()
+            return item.type(self.dtype), torch.tensor(self.y[i], dtype=self.dtype)
+
+    asked = getattr(torch.empty(0), cast)().dtype
+    labels = [0.1 if asked.is_floating_point else 3] * COUNT
+    for x, y in ((numbers(40, dtype=dtype), numbers(4, dtype=dtype)), (numbers(), labels)):
+        stock, source = sources(Cast(x=x, y=y, dtype=asked))
+        assert difference(stock.fetch([5, 1, 1]), source.fetch([5, 1, 1])) == ""
+
+
+def test_views_of_torch_are_seen_through() -> None:
+    table = CASES["rows"]
+    parts = random_split(table, [4, COUNT - 4])
+    for dataset in (Subset(table, [5, 1, 7]), parts[1], ConcatDataset([parts[0], parts[1], table])):
+        stock, source = sources(dataset)
+        indices = random.Random(1).sample(range(len(dataset)), 3)
+        assert difference(stock.fetch(indices), source.fetch(indices)) == ""
+
+
+def test_what_the_script_writes_between_two_batches_is_seen() -> None:
+    dataset = Chosen(x=numbers(3), y=numbers(), transform=halved, scale=2, bare=True)
+    stock, source = sources(dataset)
+    source.fetch([1, 2])
+    dataset.x[1] = 7.0
+    dataset.transform = None
+    dataset.scale = 5
+    batch = source.fetch([1, 2])
+    assert difference(stock.fetch([1, 2]), batch) == ""
+    assert float(batch[0, 0]) == 32.5
+
+
+class Random(Rows):
+    def __getitem__(self, i):
+        return self.x[i] * random.random()
+
+
+class Counting(Rows):
+    def __getitem__(self, i):
+        self.count = i
+        return self.x[i]
+
+
+class Written(Rows):
+    def __getitem__(self, i):
+        row = self.x[i]
+        row += 1
+        return row
+
+
+class Filled(Rows):
+    def __getitem__(self, i):
+        return torch.from_numpy(self.x[i]).add_(1)
+
+
+class Looping(Rows):
+    def __getitem__(self, i):
+        return sum(self.x[i] for _ in range(2))
+
+
+class Branching(Rows):
+    def __getitem__(self, i):
+        return self.x[i] if i > 3 else self.x[0]
+
+
+class Properties(Rows):
+    @property
+    def x(self):
+        return vars(self)["rows"]
+
+    def __getitem__(self, i):
+        return self.x[i]
+
+
+class Reversed(Rows):
+    def __getattribute__(self, name):
+        return super().__getattribute__(name)
+
+    def __getitem__(self, i):
+        return self.x[i]
+
+
+class Batched(Rows):
+    def __getitem__(self, i):
+        return self.x[i]
+
+    def __getitems__(self, indices):
+        return [self[i] for i in indices]
+
+
+class Ragged(Rows):
+    def __getitem__(self, i):
+        return torch.tensor(self.x[i])
+
+
+class Powers(Rows):
+    def __getitem__(self, i):
+        return torch.from_numpy(self.x[i]).exp()
+
+
+class Products(Rows):
+    def __getitem__(self, i):
+        return self.x[i] @ self.x[0]
+
+
+def decorated(function):
+    def wrapped(self, i):
+        return function(self, i)
+
+    return wrapped
+
+
+class Decorated(Rows):
+    @decorated
+    def __getitem__(self, i):
+        print(i)
+        return self.x[i]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "why"),
+    [
+        (Random(x=numbers(3)), "random.random"),
+        (Counting(x=numbers(3)), "it sets `self.count`"),
+        (Written(x=numbers(3)), "`row += 1`"),
+        (Filled(x=numbers(3)), ".add_()"),
+        (Looping(x=numbers(3)), "for _ in range"),
+        (Branching(x=numbers(3)), "i > 3"),
+        (Properties(rows=numbers(3)), "`.x`"),
+        (Reversed(x=numbers(3)), "code of its own"),
+        (Batched(x=numbers(3)), "own function"),
+        (Ragged(x=[np.zeros(i, "float32") for i in range(2, COUNT + 2)]), None),
+        (Ragged(x=[[1.0, 2.0]] * COUNT), "several kinds"),
+        (Ragged(x=np.array([None] * COUNT)), "rows of a ndarray"),
+        (Powers(x=numbers(3)), ".exp()"),
+        (Products(x=numbers(3)), "operator"),
+        (Decorated(x=numbers(3)), "print"),
+        (Table(x=torch.rand(COUNT, 3, requires_grad=True), y=numbers()), "rows of a Tensor"),
+        ([1.0, 2.0, 3.0], "own function"),
+    ],
+)
+def test_says_in_one_sentence_why_it_refuses(dataset, why) -> None:
+    loader = DataLoader(dataset, batch_size=4)
+    found = offer(loader)
+    if why is None:  # the first item is like itself; the check finds it
+        notes = []
+        checked = Checked(found, Stock(loader), on_end=notes.append)
+        with pytest.raises(RuntimeError, match="equal size"):
+            checked.fetch([1, 2])
+        return
+    assert isinstance(found, str)
+    assert why in found
+    assert "\n" not in found
+
+
+def test_other_loaders_are_left_to_torch() -> None:
+    table = CASES["rows"]
+    assert isinstance(offer(DataLoader(table, batch_size=4, collate_fn=lambda items: items)), str)
+    assert isinstance(offer(DataLoader(table, batch_size=None)), str)
+
+
+def test_a_method_that_was_replaced_is_the_one_that_runs(monkeypatch) -> None:
+    stock, source = sources(CASES["rows"])
+    source.fetch([1])
+    monkeypatch.setattr(Table, "__getitem__", lambda self, i: self.x[i] * 2)
+    assert difference(stock.fetch([1, 2]), source.fetch([1, 2])) == ""
+
+
+def test_offering_draws_nothing_and_writes_nothing() -> None:
+    before = random_states.read()
+    for dataset in (*CASES.values(), Counting(x=numbers(3)), Random(x=numbers(3))):
+        offer(DataLoader(dataset, batch_size=4))
+    assert random_states.read() == before
+
+
+def test_a_pickled_source_still_fetches() -> None:
+    stock, source = sources(CASES["colours"])
+    travelled = pickle.loads(pickle.dumps(source))
+    assert difference(stock.fetch([1, 2]), travelled.fetch([1, 2])) == ""
+
+
+def test_whole_numbers_that_do_not_fit_are_left_to_python() -> None:
+    class Large(Rows):
+        def __getitem__(self, i):
+            return i * 3_000_000_000 + self.y[i] % 7
+
+    assert "too large" in offer(DataLoader(Large(y=list(range(COUNT))), batch_size=4))
+
+    class Zero(Rows):
+        def __getitem__(self, i):
+            return i % self.y[0]
+
+    assert "several kinds" in offer(DataLoader(Zero(y=np.zeros(2, "int64")), batch_size=4))
+    assert "zero" in offer(DataLoader(Zero(y=[0]), batch_size=4))
