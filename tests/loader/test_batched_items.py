@@ -9,10 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import softsign
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_split
 
 from hasten.loader import random_states
 from hasten.loader.batch_equality import difference
+from hasten.loader.sources.batched_code import NotBatched
 from hasten.loader.sources.batched_items import BatchedItems, offer
 from hasten.loader.sources.checked import Checked
 from hasten.loader.sources.source import Stock
@@ -304,6 +306,14 @@ class Properties(Rows):
         return self.x[i]
 
 
+class Shadowed(Properties):
+    """Its own attribute stands behind the property."""
+
+    def __init__(self, **members):
+        super().__init__(**members)
+        vars(self)["x"] = numbers(3)
+
+
 class Reversed(Rows):
     def __getattribute__(self, name):
         return super().__getattribute__(name)
@@ -328,6 +338,11 @@ class Ragged(Rows):
 class Powers(Rows):
     def __getitem__(self, i):
         return torch.from_numpy(self.x[i]).exp()
+
+
+class Library(Rows):
+    def __getitem__(self, i):
+        return softsign(torch.from_numpy(self.x[i]))
 
 
 class Products(Rows):
@@ -359,12 +374,14 @@ class Decorated(Rows):
         (Looping(x=numbers(3)), "for _ in range"),
         (Branching(x=numbers(3)), "i > 3"),
         (Properties(rows=numbers(3)), "`.x`"),
+        (Shadowed(rows=numbers(3)), "`.x`"),
         (Reversed(x=numbers(3)), "code of its own"),
         (Batched(x=numbers(3)), "own function"),
         (Ragged(x=[np.zeros(i, "float32") for i in range(2, COUNT + 2)]), None),
         (Ragged(x=[[1.0, 2.0]] * COUNT), "several kinds"),
         (Ragged(x=np.array([None] * COUNT)), "rows of a ndarray"),
         (Powers(x=numbers(3)), ".exp()"),
+        (Library(x=numbers(3)), "not the script's own function"),
         (Products(x=numbers(3)), "operator"),
         (Decorated(x=numbers(3)), "print"),
         (Table(x=torch.rand(COUNT, 3, requires_grad=True), y=numbers()), "rows of a Tensor"),
@@ -383,6 +400,13 @@ def test_says_in_one_sentence_why_it_refuses(dataset, why) -> None:
     assert isinstance(found, str)
     assert why in found
     assert "\n" not in found
+
+
+def test_a_slice_beyond_the_end_is_left_to_torch() -> None:
+    _, source = sources(CASES["windows"])
+    for indices in ([COUNT - 4, 0], [-1, 1]):
+        with pytest.raises(NotBatched, match="beyond the end"):
+            source.fetch(indices)
 
 
 def test_other_loaders_are_left_to_torch() -> None:

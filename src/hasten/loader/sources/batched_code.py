@@ -15,7 +15,7 @@ import sys
 from enum import Enum, auto
 from functools import cache
 from inspect import getattr_static
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.loader.proof.source import function_of, is_user_class, is_user_function
@@ -87,7 +87,7 @@ def _run(function: Any, arguments: Sequence[Any], named: dict[str, Any], depth: 
         raise NotBatched("it calls what is not the script's own function")
     if depth > _DEEPEST:
         raise NotBatched("its calls are nested deeply")
-    node = _node_of(function)
+    node = _node_of(function.__code__)
     body = _Body(function, depth, _bound(function, node.args, arguments, named))
     if isinstance(node, ast.Lambda):
         return body.value(node.body)
@@ -96,8 +96,8 @@ def _run(function: Any, arguments: Sequence[Any], named: dict[str, Any], depth: 
 
 
 @cache
-def _node_of(function: FunctionType) -> ast.FunctionDef | ast.Lambda:
-    node = function_of(function.__code__)
+def _node_of(code: CodeType) -> ast.FunctionDef | ast.Lambda:
+    node = function_of(code)
     if not isinstance(node, ast.FunctionDef | ast.Lambda):
         raise NotBatched("its source is not there")
     return node
@@ -163,9 +163,9 @@ class _Body:
 
     def _decide(self, test: ast.expr) -> bool:
         found = self.value(test)
-        if type(found) not in (bool, int, float, str, type(None)) and not callable(found):
+        if type(found) not in (bool, int, float, str, type(None), FunctionType):
             raise NotBatched(f"`{ast.unparse(test):.60}` may differ from item to item")
-        return found is not None if callable(found) else bool(found)
+        return bool(found)
 
     # ---- expressions
 
@@ -227,7 +227,9 @@ class _Body:
 
     def compare(self, node: ast.Compare) -> Any:
         left, right = self.value(node.left), self.value(node.comparators[0])
-        by_identity = isinstance(node.ops[0], ast.Is | ast.IsNot)
+        by_identity = isinstance(node.ops[0], ast.Is | ast.IsNot) and (
+            left is None or right is None
+        )
         plain = all(type(one) in (bool, int, float, str, type(None)) for one in (left, right))
         compared = _COMPARED.get(type(node.ops[0]))
         if len(node.ops) > 1 or compared is None or not (by_identity or plain):
