@@ -297,6 +297,16 @@ class Branching(Rows):
         return self.x[i] if i > 3 else self.x[0]
 
 
+class Truths(Rows):
+    def __getitem__(self, i):
+        return self.x[i] if self.x[i] else self.x[0]
+
+
+class Scaled(Rows):
+    def __getitem__(self, i):
+        return self.x[i] * 0.1
+
+
 class Properties(Rows):
     @property
     def x(self):
@@ -373,6 +383,8 @@ class Decorated(Rows):
         (Filled(x=numbers(3)), ".add_()"),
         (Looping(x=numbers(3)), "for _ in range"),
         (Branching(x=numbers(3)), "i > 3"),
+        (Truths(x=numbers()), "differ from item to item"),
+        (Scaled(x=numbers()), "several kinds"),  # numbers are promoted by other rules
         (Properties(rows=numbers(3)), "`.x`"),
         (Shadowed(rows=numbers(3)), "`.x`"),
         (Reversed(x=numbers(3)), "code of its own"),
@@ -447,4 +459,4 @@ def test_whole_numbers_that_do_not_fit_are_left_to_python() -> None:
             return i % self.y[0]
 
     assert "several kinds" in offer(DataLoader(Zero(y=np.zeros(2, "int64")), batch_size=4))
-    assert "zero" in offer(DataLoader(Zero(y=[0]), batch_size=4))
+    assert "it divides by zero" in offer(DataLoader(Zero(y=[0]), batch_size=4))

@@ -1,7 +1,7 @@
 """The code of an item, followed for a whole batch.
 
 The syntax tree of `__getitem__` is walked with the indices of a batch in place of one index. A
-value is one that all items share, as it is, or a `Stack` of one for each item. The operations on
+value is one that all items share, as it is, or an `ItemStack` of one for each. The operations on
 stacks are those whose bits do not depend on how many items there are: reading rows, changes of
 type and shape, and sums, differences, products and quotients of elements (IEEE 754-2019, section
 5.4.1). All else is refused, and with it whatever has an effect: nothing of the script's is called.
@@ -42,7 +42,7 @@ class NotBatched(Exception):
     """Why an item cannot be made for a whole batch, in half a sentence."""
 
 
-class Kind(Enum):
+class ItemKind(Enum):
     """What one item of a stack is: a number of Python's, an array of NumPy's, or a tensor."""
 
     INT = auto()
@@ -51,7 +51,7 @@ class Kind(Enum):
     TENSOR = auto()
 
 
-class Stack(NamedTuple):
+class ItemStack(NamedTuple):
     """One value for each item of a batch.
 
     Attributes:
@@ -59,7 +59,7 @@ class Stack(NamedTuple):
         value: an array, or a tensor where items are tensors; its first dimension counts the items.
     """
 
-    kind: Kind
+    kind: ItemKind
     value: Any
 
     @property
@@ -79,7 +79,7 @@ def made(dataset: Any, indices: Any) -> Any:
         NotBatched: its code does something else.
     """
     getitem = getattr_static(type(dataset), "__getitem__", None)
-    return _run(getitem, [dataset, Stack(Kind.INT, indices)], {}, 0)
+    return _run(getitem, [dataset, ItemStack(ItemKind.INT, indices)], {}, 0)
 
 
 def _run(function: Any, arguments: Sequence[Any], named: dict[str, Any], depth: int) -> Any:
@@ -138,7 +138,7 @@ class _Body:
                 return None if statement.value is None else self.value(statement.value)
             if isinstance(statement, ast.If):
                 found = self.block(
-                    statement.body if self._decide(statement.test) else statement.orelse
+                    statement.body if self.decides(statement.test) else statement.orelse
                 )
                 if found is not _GOES_ON:
                     return found
@@ -161,7 +161,7 @@ class _Body:
         else:
             raise NotBatched(f"it sets `{ast.unparse(target):.40}`")
 
-    def _decide(self, test: ast.expr) -> bool:
+    def decides(self, test: ast.expr) -> bool:
         found = self.value(test)
         if type(found) not in (bool, int, float, str, type(None), FunctionType):
             raise NotBatched(f"`{ast.unparse(test):.60}` may differ from item to item")
@@ -176,9 +176,6 @@ class _Body:
             raise NotBatched(f"`{ast.unparse(node):.60}` is not followed")
         return evaluate(self, node)
 
-    def constant(self, node: ast.Constant) -> Any:
-        return node.value
-
     def name(self, node: ast.Name) -> Any:
         if node.id in self._variables:
             return self._variables[node.id]
@@ -192,53 +189,6 @@ class _Body:
             return _BUILTINS[node.id]
         raise NotBatched(f"`{node.id}` is not followed")
 
-    def attribute(self, node: ast.Attribute) -> Any:
-        return _attribute(self.value(node.value), node.attr)
-
-    def subscript(self, node: ast.Subscript) -> Any:
-        return _indexed(self.value(node.value), self.value(node.slice))
-
-    def slice(self, node: ast.Slice) -> Any:
-        ends = (node.lower, node.upper, node.step)
-        return slice(*(None if end is None else self.value(end) for end in ends))
-
-    def tuple(self, node: ast.Tuple) -> Any:
-        return tuple(map(self.value, node.elts))
-
-    def list(self, node: ast.List) -> Any:
-        return [self.value(one) for one in node.elts]
-
-    def dict(self, node: ast.Dict) -> Any:
-        keys = [None if key is None else self.value(key) for key in node.keys]
-        if not all(type(key) is str for key in keys):
-            raise NotBatched("its items are dicts with other keys than words")
-        return dict(zip(keys, map(self.value, node.values), strict=True))
-
-    def binary(self, node: ast.BinOp) -> Any:
-        return _computed(type(node.op), self.value(node.left), self.value(node.right))
-
-    def unary(self, node: ast.UnaryOp) -> Any:
-        found = self.value(node.operand)
-        if isinstance(node.op, ast.USub) and (isinstance(found, Stack) or _is_number(found)):
-            return found._replace(value=-found.value) if isinstance(found, Stack) else -found
-        if isinstance(node.op, ast.Not):
-            return not self._decide(node.operand)
-        raise NotBatched(f"`{ast.unparse(node):.60}` is not followed")
-
-    def compare(self, node: ast.Compare) -> Any:
-        left, right = self.value(node.left), self.value(node.comparators[0])
-        by_identity = isinstance(node.ops[0], ast.Is | ast.IsNot) and (
-            left is None or right is None
-        )
-        plain = all(type(one) in (bool, int, float, str, type(None)) for one in (left, right))
-        compared = _COMPARED.get(type(node.ops[0]))
-        if len(node.ops) > 1 or compared is None or not (by_identity or plain):
-            raise NotBatched(f"`{ast.unparse(node):.60}` is not followed")
-        return compared(left, right)
-
-    def choice(self, node: ast.IfExp) -> Any:
-        return self.value(node.body if self._decide(node.test) else node.orelse)
-
     def call(self, node: ast.Call) -> Any:
         if any(one.arg is None for one in node.keywords):
             raise NotBatched("it passes arguments of any number")
@@ -246,30 +196,89 @@ class _Body:
         named = {str(one.arg): self.value(one.value) for one in node.keywords}
         if isinstance(node.func, ast.Attribute):
             owner = self.value(node.func.value)
-            if isinstance(owner, Stack):
+            if isinstance(owner, ItemStack):
                 return _method(owner, node.func.attr, arguments, named)
             method = getattr_static(type(owner), node.func.attr, None)
             if type(method) is FunctionType and node.func.attr not in _own(owner):
                 return _run(method, [owner, *arguments], named, self._depth + 1)
-            called = _attribute(owner, node.func.attr)
+            called = _member(owner, node.func.attr)
         else:
             called = self.value(node.func)
-        if type(called) is FunctionType:
-            return _run(called, arguments, named, self._depth + 1)
         known = _known().get(id(called))
         if known is not None:
             return known(*arguments, **named)
+        if type(called) is FunctionType:
+            return _run(called, arguments, named, self._depth + 1)
         if is_user_class(type(called)):
             function = getattr_static(type(called), "__call__", None)
             return _run(function, [called, *arguments], named, self._depth + 1)
         raise NotBatched(f"`{ast.unparse(node.func):.60}` is not known")
 
 
+def _constant(body: _Body, node: ast.Constant) -> Any:
+    return node.value
+
+
+def _attribute(body: _Body, node: ast.Attribute) -> Any:
+    return _member(body.value(node.value), node.attr)
+
+
+def _subscript(body: _Body, node: ast.Subscript) -> Any:
+    return _indexed(body.value(node.value), body.value(node.slice))
+
+
+def _slice(body: _Body, node: ast.Slice) -> Any:
+    ends = (node.lower, node.upper, node.step)
+    return slice(*(None if end is None else body.value(end) for end in ends))
+
+
+def _tuple(body: _Body, node: ast.Tuple) -> Any:
+    return tuple(map(body.value, node.elts))
+
+
+def _list(body: _Body, node: ast.List) -> Any:
+    return [body.value(one) for one in node.elts]
+
+
+def _dict(body: _Body, node: ast.Dict) -> Any:
+    keys = [None if key is None else body.value(key) for key in node.keys]
+    if not all(type(key) is str for key in keys):
+        raise NotBatched("its items are dicts with other keys than words")
+    return dict(zip(keys, map(body.value, node.values), strict=True))
+
+
+def _binary(body: _Body, node: ast.BinOp) -> Any:
+    return _computed(type(node.op), body.value(node.left), body.value(node.right))
+
+
+def _unary(body: _Body, node: ast.UnaryOp) -> Any:
+    found = body.value(node.operand)
+    if isinstance(node.op, ast.USub) and (isinstance(found, ItemStack) or _is_number(found)):
+        return found._replace(value=-found.value) if isinstance(found, ItemStack) else -found
+    if isinstance(node.op, ast.Not):
+        return not body.decides(node.operand)
+    raise NotBatched(f"`{ast.unparse(node):.60}` is not followed")
+
+
+def _compare(body: _Body, node: ast.Compare) -> Any:
+    left, right = body.value(node.left), body.value(node.comparators[0])
+    by_identity = isinstance(node.ops[0], ast.Is | ast.IsNot) and (left is None or right is None)
+    plain = all(type(one) in (bool, int, float, str, type(None)) for one in (left, right))
+    compared = _COMPARED.get(type(node.ops[0]))
+    if len(node.ops) > 1 or compared is None or not (by_identity or plain):
+        raise NotBatched(f"`{ast.unparse(node):.60}` is not followed")
+    return compared(left, right)
+
+
+def _choice(body: _Body, node: ast.IfExp) -> Any:
+    return body.value(node.body if body.decides(node.test) else node.orelse)
+
+
 _EXPRESSIONS: dict[type[ast.expr], Callable[[_Body, Any], Any]] = {
-    ast.Constant: _Body.constant, ast.Name: _Body.name, ast.Attribute: _Body.attribute,
-    ast.Subscript: _Body.subscript, ast.Slice: _Body.slice, ast.Tuple: _Body.tuple,
-    ast.List: _Body.list, ast.Dict: _Body.dict, ast.BinOp: _Body.binary, ast.UnaryOp: _Body.unary,
-    ast.Compare: _Body.compare, ast.IfExp: _Body.choice, ast.Call: _Body.call,
+    ast.Constant: _constant, ast.Name: _Body.name, ast.Attribute: _attribute,
+    ast.Subscript: _subscript, ast.Slice: _slice, ast.Tuple: _tuple,
+    ast.List: _list, ast.Dict: _dict, ast.BinOp: _binary, ast.UnaryOp: _unary,
+    ast.Compare: _compare, ast.IfExp: _choice, ast.Call: _Body.call,
 }  # fmt: skip
 
 
@@ -287,14 +296,14 @@ def _own(value: Any) -> dict[str, Any]:
     return found if type(found) is dict else {}
 
 
-def _attribute(owner: Any, name: str) -> Any:
+def _member(owner: Any, name: str) -> Any:
     """Return an attribute without running any code of the script's."""
     if isinstance(owner, ModuleType):
         if owner.__name__ in ("torch", "numpy") and name in vars(owner):
             return vars(owner)[name]
         raise NotBatched(f"`{owner.__name__}.{name}` is not known")
-    kind = type(owner)
-    if isinstance(owner, Stack | type) or kind.__getattribute__ is not object.__getattribute__:
+    kind: Any = type(owner)
+    if isinstance(owner, ItemStack | type) or kind.__getattribute__ is not object.__getattribute__:
         raise NotBatched(f"`.{name}` is not followed")
     of_class = getattr_static(kind, name, None)
     if name in _own(owner) and not hasattr(type(of_class), "__set__"):
@@ -341,15 +350,15 @@ def _is_plain(value: Any) -> bool:
 
 def _indexed(owner: Any, key: Any) -> Any:
     parts = key if type(key) is tuple else (key,)
-    if isinstance(owner, Stack):
-        if owner.kind in (Kind.INT, Kind.FLOAT) or not all(map(_is_place, parts)):
+    if isinstance(owner, ItemStack):
+        if owner.kind in (ItemKind.INT, ItemKind.FLOAT) or not all(map(_is_place, parts)):
             raise NotBatched("it is indexed by what may differ from item to item")
         return owner._replace(value=owner.value[(slice(None), *parts)])
     first, rest = (parts[0], parts[1:]) if parts else (None, ())
-    if isinstance(first, Stack) and first.kind is Kind.INT:
+    if isinstance(first, ItemStack) and first.kind is ItemKind.INT:
         found = _rows(owner, first.value)
         return _indexed(found, rest) if rest else found
-    if isinstance(first, slice) and any(isinstance(end, Stack) for end in _ends(first)):
+    if isinstance(first, slice) and any(isinstance(end, ItemStack) for end in _ends(first)):
         found = _windows(owner, first)
         return _indexed(found, (slice(None), *rest)) if rest else found
     by_place = _is_plain(owner) or type(owner) in (list, tuple, range, str)
@@ -369,37 +378,37 @@ def _is_place(key: Any) -> bool:
     return key is None or key is ... or type(key) is int
 
 
-def _rows(owner: Any, indices: Any) -> Stack:
+def _rows(owner: Any, indices: Any) -> ItemStack:
     """Return `owner[index]` for each index."""
     import torch
 
     if _is_array(owner) and owner.ndim:
-        return Stack(Kind.ARRAY, _numpy().asarray(owner[indices]))
+        return ItemStack(ItemKind.ARRAY, _numpy().asarray(owner[indices]))
     if _is_tensor(owner) and owner.ndim:
-        return Stack(Kind.TENSOR, take(owner, torch.from_numpy(indices)))
+        return ItemStack(ItemKind.TENSOR, take(owner, torch.from_numpy(indices)))
     if type(owner) not in (list, tuple, range):
         raise NotBatched(f"rows of a {type(owner).__name__} are not read together")
     return _stacked([owner[index] for index in indices.tolist()])
 
 
-def _stacked(items: list[Any]) -> Stack:
+def _stacked(items: list[Any]) -> ItemStack:
     """Return values of Python's, arrays or tensors as one stack."""
     import torch
 
     kinds = set(map(type, items))
     if kinds == {int}:
-        return Stack(Kind.INT, _numpy().array(items, "int64"))
+        return ItemStack(ItemKind.INT, _numpy().array(items, "int64"))
     if kinds == {float}:
-        return Stack(Kind.FLOAT, _numpy().array(items, "float64"))
+        return ItemStack(ItemKind.FLOAT, _numpy().array(items, "float64"))
     alike = len(kinds) == 1 and all(map(_is_plain, items))
     if not alike or len({(item.dtype, item.shape) for item in items}) != 1:
         raise NotBatched("the members of a list are of several kinds")
     if kinds == {torch.Tensor}:
-        return Stack(Kind.TENSOR, torch.stack(items))
-    return Stack(Kind.ARRAY, _numpy().stack(items))
+        return ItemStack(ItemKind.TENSOR, torch.stack(items))
+    return ItemStack(ItemKind.ARRAY, _numpy().stack(items))
 
 
-def _windows(owner: Any, window: slice) -> Stack:
+def _windows(owner: Any, window: slice) -> ItemStack:
     """Return `owner[start:stop]` for each item; all are of one length."""
     import torch
 
@@ -414,12 +423,12 @@ def _windows(owner: Any, window: slice) -> Stack:
         raise NotBatched("a slice reaches beyond the end")
     places = start[:, None] + numpy.arange(int(lengths[0]))
     if _is_array(owner):
-        return Stack(Kind.ARRAY, numpy.asarray(owner[places]))
-    return Stack(Kind.TENSOR, owner[torch.from_numpy(places)])
+        return ItemStack(ItemKind.ARRAY, numpy.asarray(owner[places]))
+    return ItemStack(ItemKind.TENSOR, owner[torch.from_numpy(places)])
 
 
 def _bound_of(end: Any) -> Any:
-    if isinstance(end, Stack) and end.kind is Kind.INT:
+    if isinstance(end, ItemStack) and end.kind is ItemKind.INT:
         return end.value
     raise NotBatched("a slice begins or ends at one place for all")
 
@@ -430,11 +439,11 @@ def _computed(kind: type[ast.operator], left: Any, right: Any) -> Any:
     if compute is None:
         raise NotBatched("an operator is not followed")
     both = (left, right)
-    stacks = [one for one in both if isinstance(one, Stack)]
+    stacks = [one for one in both if isinstance(one, ItemStack)]
     if not stacks and all(_is_number(one) or _is_plain(one) for one in both):
         return compute(left, right)
     kinds = {one.kind for one in stacks}
-    if kinds and kinds <= {Kind.INT, Kind.FLOAT}:
+    if kinds and kinds <= {ItemKind.INT, ItemKind.FLOAT}:
         return _of_numbers(kind, compute, left, right)
     if len(kinds) != 1 or kind not in _ARITHMETIC:
         raise NotBatched("an operator is not followed")
@@ -442,31 +451,31 @@ def _computed(kind: type[ast.operator], left: Any, right: Any) -> Any:
     ndim = stacks[0].item_ndim
     if not ndim or not all(_fits(one, stacks[0]) for one in both):
         raise NotBatched("values of several kinds are computed with")
-    return Stack(
-        stacks[0].kind, compute(*(one.value if isinstance(one, Stack) else one for one in both))
+    return ItemStack(
+        stacks[0].kind, compute(*(one.value if isinstance(one, ItemStack) else one for one in both))
     )
 
 
-def _fits(one: Any, stack: Stack) -> bool:
+def _fits(one: Any, stack: ItemStack) -> bool:
     """Return whether a value meets each item as it meets the whole stack."""
-    if isinstance(one, Stack):
+    if isinstance(one, ItemStack):
         return one.item_ndim == stack.item_ndim
-    alike = _is_tensor if stack.kind is Kind.TENSOR else _is_array
+    alike = _is_tensor if stack.kind is ItemKind.TENSOR else _is_array
     return _is_number(one) or (alike(one) and one.ndim <= stack.item_ndim)
 
 
 def _of_numbers(
     kind: type[ast.operator], compute: Callable[[Any, Any], Any], left: Any, right: Any
-) -> Stack:
+) -> ItemStack:
     """Compute with numbers of Python's as 64 bits do, where these are enough."""
     numpy = _numpy()
     values = []
     whole = True
     for one in (left, right):
-        is_stack = isinstance(one, Stack)
+        is_stack = isinstance(one, ItemStack)
         if not is_stack and not _is_number(one):
             raise NotBatched("values of several kinds are computed with")
-        is_whole = one.kind is Kind.INT if is_stack else type(one) is int
+        is_whole = one.kind is ItemKind.INT if is_stack else type(one) is int
         value = one.value if is_stack else one
         if is_whole and numpy.max(numpy.abs(value)) >= _SMALL:
             raise NotBatched("whole numbers are too large")
@@ -477,16 +486,16 @@ def _of_numbers(
     if kind in _WHOLE and not whole:
         raise NotBatched("an operator is not followed")
     found = numpy.asarray(compute(*values))
-    return Stack(Kind.INT if whole and kind is not ast.Div else Kind.FLOAT, found)
+    return ItemStack(ItemKind.INT if whole and kind is not ast.Div else ItemKind.FLOAT, found)
 
 
 # ---- methods of one item
 
 
-def _method(stack: Stack, name: str, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
-    of_kind = {Kind.TENSOR: _TENSOR_METHODS, Kind.ARRAY: _ARRAY_METHODS}.get(stack.kind, {})
+def _method(stack: ItemStack, name: str, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
+    of_kind = {ItemKind.TENSOR: _TENSOR_METHODS, ItemKind.ARRAY: _ARRAY_METHODS}.get(stack.kind, {})
     method = of_kind.get(name)
-    if method is None or any(isinstance(one, Stack) for one in named.values()):
+    if method is None or any(isinstance(one, ItemStack) for one in named.values()):
         raise NotBatched(f"`.{name}()` is not known")
     try:
         return method(stack, *arguments, **named)
@@ -494,11 +503,11 @@ def _method(stack: Stack, name: str, arguments: Sequence[Any], named: dict[str, 
         raise NotBatched(f"`.{name}()` is called in a way that is not known") from None
 
 
-def _cast(name: str) -> Callable[[Stack], Stack]:
+def _cast(name: str) -> Callable[[ItemStack], ItemStack]:
     return lambda stack: stack._replace(value=getattr(stack.value, name)())
 
 
-def _to(stack: Stack, dtype: Any) -> Stack:
+def _to(stack: ItemStack, dtype: Any) -> ItemStack:
     import torch
 
     if type(dtype) is not torch.dtype:
@@ -506,18 +515,18 @@ def _to(stack: Stack, dtype: Any) -> Stack:
     return stack._replace(value=stack.value.to(dtype))
 
 
-def _astype(stack: Stack, dtype: Any) -> Stack:
+def _astype(stack: ItemStack, dtype: Any) -> ItemStack:
     numpy = _numpy()
     if numpy.dtype(dtype).kind not in "biuf":
         raise NotBatched("an array becomes one of objects")
     return stack._replace(value=stack.value.astype(dtype))
 
 
-def _operation(kind: type[ast.operator]) -> Callable[[Stack, Any], Any]:
+def _operation(kind: type[ast.operator]) -> Callable[[ItemStack, Any], Any]:
     return lambda stack, other: _computed(kind, stack, other)
 
 
-def _axes(stack: Stack, axes: Sequence[Any], *, more: int = 0) -> list[int]:
+def _axes(stack: ItemStack, axes: Sequence[Any], *, more: int = 0) -> list[int]:
     """Return dimensions of one item as those of the stack."""
     if len(axes) == 1 and type(axes[0]) in (tuple, list):
         axes = axes[0]
@@ -527,30 +536,30 @@ def _axes(stack: Stack, axes: Sequence[Any], *, more: int = 0) -> list[int]:
     return [axis % count + 1 for axis in axes]
 
 
-def _unsqueezed(stack: Stack, dim: Any) -> Stack:
+def _unsqueezed(stack: ItemStack, dim: Any) -> ItemStack:
     (place,) = _axes(stack, [dim], more=1)
     key = (*[slice(None)] * place, None)
     return stack._replace(value=stack.value[key])
 
 
-def _squeezed(stack: Stack, dim: Any) -> Stack:
+def _squeezed(stack: ItemStack, dim: Any) -> ItemStack:
     (place,) = _axes(stack, [dim])
     return stack._replace(value=stack.value.squeeze(place))
 
 
-def _permuted(stack: Stack, *dims: Any) -> Stack:
+def _permuted(stack: ItemStack, *dims: Any) -> ItemStack:
     places = [0, *_axes(stack, dims)]
     if len(places) != stack.item_ndim + 1:
         raise NotBatched("a transposition names some dimensions alone")
-    permute = "permute" if stack.kind is Kind.TENSOR else "transpose"
+    permute = "permute" if stack.kind is ItemKind.TENSOR else "transpose"
     return stack._replace(value=getattr(stack.value, permute)(*places))
 
 
-def _swapped(stack: Stack, one: Any, other: Any) -> Stack:
+def _swapped(stack: ItemStack, one: Any, other: Any) -> ItemStack:
     return stack._replace(value=stack.value.transpose(*_axes(stack, [one, other])))
 
 
-def _reshaped(stack: Stack, *shape: Any) -> Stack:
+def _reshaped(stack: ItemStack, *shape: Any) -> ItemStack:
     if len(shape) == 1 and type(shape[0]) in (tuple, list):
         shape = tuple(shape[0])
     if not all(type(size) is int for size in shape):
@@ -558,25 +567,25 @@ def _reshaped(stack: Stack, *shape: Any) -> Stack:
     return stack._replace(value=stack.value.reshape(len(stack.value), *shape))
 
 
-def _flattened(stack: Stack) -> Stack:
+def _flattened(stack: ItemStack) -> ItemStack:
     return _reshaped(stack, -1)
 
 
-def _same(stack: Stack) -> Stack:
+def _same(stack: ItemStack) -> ItemStack:
     return stack
 
 
-def _number(stack: Any) -> Stack:
+def _number(stack: ItemStack) -> ItemStack:
     """Return numbers of Python's for those of arrays or tensors."""
-    if stack.kind in (Kind.INT, Kind.FLOAT):
+    if stack.kind in (ItemKind.INT, ItemKind.FLOAT):
         return stack
     if stack.item_ndim:
         raise NotBatched("an item of several numbers is taken for one")
-    value = stack.value.numpy() if stack.kind is Kind.TENSOR else stack.value
+    value = stack.value.numpy() if stack.kind is ItemKind.TENSOR else stack.value
     if value.dtype.kind in "iu":
-        return Stack(Kind.INT, value.astype("int64"))
+        return ItemStack(ItemKind.INT, value.astype("int64"))
     if value.dtype.kind == "f":
-        return Stack(Kind.FLOAT, value.astype("float64"))
+        return ItemStack(ItemKind.FLOAT, value.astype("float64"))
     raise NotBatched("an item is neither a whole number nor a real one")
 
 
@@ -597,43 +606,43 @@ _ARRAY_METHODS: dict[str, Callable[..., Any]] = {
 # ---- functions of Python, NumPy and torch
 
 
-def _tensor(stack: Any, dtype: Any = None) -> Stack:
+def _tensor(stack: Any, dtype: Any = None) -> ItemStack:
     """Return `torch.tensor` of each item."""
     import torch
 
-    if not isinstance(stack, Stack) or stack.kind is Kind.TENSOR:
+    if not isinstance(stack, ItemStack) or stack.kind is ItemKind.TENSOR:
         raise NotBatched("a tensor is made of something else than an array or a number")
-    found = Stack(Kind.TENSOR, torch.from_numpy(_numpy().ascontiguousarray(stack.value)))
-    if dtype is None and stack.kind is Kind.FLOAT:
+    found = ItemStack(ItemKind.TENSOR, torch.from_numpy(_numpy().ascontiguousarray(stack.value)))
+    if dtype is None and stack.kind is ItemKind.FLOAT:
         dtype = torch.get_default_dtype()
     elif dtype is None and not stack.item_ndim:
         dtype = torch.tensor(stack.value[0]).dtype
     return found if dtype is None else _to(found, dtype)
 
 
-def _from_numpy(stack: Any) -> Stack:
-    if not isinstance(stack, Stack) or stack.kind is not Kind.ARRAY or not stack.item_ndim:
+def _from_numpy(stack: Any) -> ItemStack:
+    if not isinstance(stack, ItemStack) or stack.kind is not ItemKind.ARRAY or not stack.item_ndim:
         raise NotBatched("a tensor is made of something else than an array")
     return _tensor(stack)
 
 
-def _array(stack: Any, dtype: Any = None) -> Stack:
-    if not isinstance(stack, Stack) or stack.kind is not Kind.ARRAY or not stack.item_ndim:
+def _array(stack: Any, dtype: Any = None) -> ItemStack:
+    if not isinstance(stack, ItemStack) or stack.kind is not ItemKind.ARRAY or not stack.item_ndim:
         raise NotBatched("an array is made of something else than an array")
     return stack if dtype is None else _astype(stack, dtype)
 
 
-def _int(stack: Any) -> Stack:
-    found = _number(stack) if isinstance(stack, Stack) else None
-    if found is None or found.kind is not Kind.INT:
+def _int(stack: Any) -> ItemStack:
+    found = _number(stack) if isinstance(stack, ItemStack) else None
+    if found is None or found.kind is not ItemKind.INT:
         raise NotBatched("a whole number is made of something else than one")
     return found
 
 
-def _float(stack: Any) -> Stack:
-    if not isinstance(stack, Stack):
+def _float(stack: Any) -> ItemStack:
+    if not isinstance(stack, ItemStack):
         raise NotBatched("a real number is made of something else than one")
-    return Stack(Kind.FLOAT, _number(stack).value.astype("float64"))
+    return ItemStack(ItemKind.FLOAT, _number(stack).value.astype("float64"))
 
 
 def _length(value: Any) -> int:

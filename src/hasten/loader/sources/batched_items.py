@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof.source import is_user_class, is_user_function
-from hasten.loader.sources.batched_code import Kind, NotBatched, Stack, made
+from hasten.loader.sources.batched_code import ItemKind, ItemStack, NotBatched, made
 from hasten.loader.sources.gather import why_not_collated
 from hasten.loader.sources.subsets import assemble, leaves
 
@@ -65,7 +65,7 @@ def _why_not(leaf: Any) -> str:
     """Say why the items of a dataset cannot be made together; empty where they can."""
     import torch
 
-    kind = type(leaf)
+    kind: Any = type(leaf)
     getitem = getattr_static(kind, "__getitem__", None)
     if not is_user_class(kind) or type(getitem) is not FunctionType:
         return "its items are not made by the script's own function"
@@ -96,11 +96,13 @@ def _collated(found: Any, count: int, seen: set[int]) -> Any:
         return {key: _collated(one, count, seen) for key, one in found.items()}
     if type(found) in (int, float):
         return torch.tensor([found] * count, dtype=None if type(found) is int else torch.float64)
-    if not isinstance(found, Stack):
+    if not isinstance(found, ItemStack):
         raise NotBatched(f"a {type(found).__name__} is the same in all items")
-    if found.kind is Kind.ARRAY and not found.item_ndim:
+    if found.kind is ItemKind.ARRAY and not found.item_ndim:
         return torch.as_tensor(list(found.value))
-    value = found.value if found.kind is Kind.TENSOR else torch.from_numpy(found.value.copy("C"))
+    value = (
+        found.value if found.kind is ItemKind.TENSOR else torch.from_numpy(found.value.copy("C"))
+    )
     value = value.contiguous().view(-1).view(value.shape)  # strides of dimensions of one, too
     if value.untyped_storage().data_ptr() in seen:
         value = value.clone()
