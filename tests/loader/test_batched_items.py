@@ -14,6 +14,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_
 
 from hasten.loader import random_states
 from hasten.loader.batch_equality import difference
+from hasten.loader.sources import batched_code
 from hasten.loader.sources.batched_code import NotBatched
 from hasten.loader.sources.batched_items import BatchedItems, offer
 from hasten.loader.sources.checked import Checked
@@ -58,6 +59,21 @@ class Table(Rows):
     def __getitem__(self, i):
         """Return a row."""
         return torch.tensor(self.x[i]), torch.tensor(self.y[i], dtype=torch.float32)
+
+
+class Tutorial(Rows):
+    def __getitem__(self, idx):
+        if torch.is_tensor(idx):
+            idx = idx.tolist()
+        sample = {"x": torch.FloatTensor(self.x[idx]), "y": torch.tensor([self.y[idx], idx])}
+        sample_of_two = torch.FloatTensor([self.z[idx], self.z[idx]]), torch.LongTensor(self.w[idx])
+        return sample, sample_of_two, torch.tensor([float(self.z[idx])])
+
+
+class Standard(Rows):
+    def __getitem__(self, i):
+        row = (self.x[i] - self.mean) / self.spread
+        return row * (1 / self.spread), (self.y[i] - self.y_mean) / self.y_spread, self.z[i] * 2.5
 
 
 class Plain(Rows):
@@ -116,6 +132,18 @@ CASES = {
     "doubles": Table(x=numbers(7, dtype="float64"), y=numbers(dtype="float64")),
     "lists of numbers": Table(x=[0.1 * i for i in range(COUNT)], y=list(range(COUNT))),
     "lists of arrays": Table(x=list(numbers(3)), y=numbers(2)),
+    "tutorial": Tutorial(
+        x=numbers(3, dtype="float64"), y=list(range(COUNT)), z=numbers(),
+        w=numbers(2, dtype="int32"),
+    ),
+    "standard": Standard(
+        x=numbers(4), mean=numbers().mean(), spread=np.float64(3.7), y=numbers(),
+        y_mean=np.float32(9.1), y_spread=np.float32(0.3), z=numbers(dtype="float64"),
+    ),
+    "standard rows": Standard(
+        x=numbers(4), mean=numbers(4).mean(0), spread=numbers(4).std(0), y=numbers(dtype="int64"),
+        y_mean=np.int64(9), y_spread=np.int64(3), z=numbers(2, dtype="float32"),
+    ),
     "arrays as they are": Plain(x=numbers(3), y=numbers(), names=list(numbers(2))),
     "numbers as they are": Plain(
         x=list(range(COUNT)), y=numbers(dtype="int64"), names=range(COUNT)
@@ -243,6 +271,120 @@ def test_a_change_of_type_has_the_bits_of_single_items(dtype, cast) -> None:
         assert difference(stock.fetch([5, 1, 1]), source.fetch([5, 1, 1])) == ""
 
 
+class Whole(Rows):
+    def __getitem__(self, i):
+        return torch.tensor(self.y[i], dtype=self.dtype)
+
+
+class Read(Rows):
+    def __getitem__(self, i):
+        return int(self.y[i]) % 1000 if self.as_number else self.y[i].astype(self.dtype)
+
+
+class Cast(Rows):
+    def __getitem__(self, i):
+        return torch.from_numpy(self.x[i]).to(self.dtype)
+
+
+BAD = float("nan"), float("inf"), 1e30
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name", "bad"),
+    [
+        *[(Whole(y=numbers(dtype="float64"), dtype=torch.long), "y", bad) for bad in BAD],
+        (Whole(y=numbers(dtype="int64") % 100, dtype=torch.uint8), "y", 300),
+        (Whole(y=numbers(dtype="int64"), dtype=torch.float32), "y", (1 << 60) + 1),
+        (Read(y=numbers(dtype="uint64"), as_number=True), "y", (1 << 64) - 1),
+        (Read(y=numbers(dtype="int64"), as_number=True), "y", -(1 << 63)),
+        (Read(y=numbers(dtype="float32"), as_number=False, dtype="int32"), "y", BAD[0]),
+        *[(Cast(x=numbers(2), dtype=torch.int16), "x", bad) for bad in BAD],
+    ],
+)
+def test_a_row_whose_number_does_not_fit_is_left_to_torch(dataset, name, bad) -> None:
+    stock, source = sources(dataset)
+    assert difference(stock.fetch([1, 2]), source.fetch([1, 2])) == ""
+    vars(dataset)[name][5] = bad
+    assert difference(stock.fetch([1, 2]), source.fetch([1, 2])) == ""
+    with pytest.raises(NotBatched, match=r"fit|too large"):
+        source.fetch([1, 5])
+
+
+def test_an_index_that_is_returned_is_no_memory_of_the_sampler() -> None:
+    class Indexed(Rows):
+        def __getitem__(self, i):
+            return torch.tensor(i), i
+
+    _, source = sources(Indexed())
+    indices = torch.tensor([4, 1])
+    for tensor in source.fetch(indices):
+        tensor.zero_()
+    assert indices.tolist() == [4, 1]
+
+
+def test_parts_that_are_asked_by_several_kinds_of_indices_are_left_to_torch() -> None:
+    table = CASES["rows"]
+    rows = np.array([1, 5, 2])
+    for own in (rows, torch.from_numpy(rows), list(rows)):
+        sources(Subset(table, own))
+        parts = ConcatDataset([Subset(table, [0, 2]), Subset(table, own)])
+        assert "several kinds" in offer(DataLoader(parts, batch_size=4))
+
+
+def test_a_function_that_the_script_put_in_the_place_of_torchs_is_not_lost(monkeypatch) -> None:
+    calls, original = [], torch.from_numpy
+
+    def counted(array):
+        calls.append(1)
+        return original(array)
+
+    monkeypatch.setattr(torch, "from_numpy", counted)
+    batched_code._known_with.cache_clear()
+    try:
+        assert isinstance(offer(DataLoader(CASES["colours"], batch_size=4)), str)
+    finally:
+        batched_code._known_with.cache_clear()
+
+
+SHIFT = 3.0
+
+
+class Unbound(Rows):
+    def __getitem__(self, i):
+        if self.own:
+            SHIFT = self.shift  # noqa: N806
+        return self.x[i] - SHIFT
+
+
+class Watched:
+    """Its attributes are read by code of its own."""
+
+    def __getattribute__(self, name):
+        return object.__getattribute__(self, name)
+
+    def scale(self, item):
+        return item * 2
+
+
+class Helped(Rows):
+    def __getitem__(self, i):
+        return self.helper.scale(self.x[i])
+
+
+class Borrowed(Rows):
+    def same(self, item=None):
+        return item
+
+    def __getitem__(self, i):
+        function = self.same
+        return function(self.x[i])
+
+
+class Worded(Rows):
+    def __getitem__(self, i):
+        return self.x[i] if self.split is self.word else self.x[0]
+
+
 def test_views_of_torch_are_seen_through() -> None:
     table = CASES["rows"]
     parts = random_split(table, [4, COUNT - 4])
@@ -355,6 +497,16 @@ class Library(Rows):
         return softsign(torch.from_numpy(self.x[i]))
 
 
+class Sized(Rows):
+    def __getitem__(self, i):
+        return torch.FloatTensor(i)
+
+
+class Mixed(Rows):
+    def __getitem__(self, i):
+        return torch.tensor([i, self.x[i]])
+
+
 class Products(Rows):
     def __getitem__(self, i):
         return self.x[i] @ self.x[0]
@@ -394,6 +546,12 @@ class Decorated(Rows):
         (Ragged(x=np.array([None] * COUNT)), "rows of a ndarray"),
         (Powers(x=numbers(3)), ".exp()"),
         (Library(x=numbers(3)), "not the script's own function"),
+        (Sized(), "something else than an array"),  # a number is a size
+        (Unbound(x=numbers(3), own=False), "no value yet"),
+        (Helped(x=numbers(3), helper=Watched()), "`.scale`"),
+        (Borrowed(x=numbers(3)), "`.same`"),
+        (Worded(x=numbers(3), split="val", word="val"), "self.split is self.word"),
+        (Mixed(x=numbers()), "numbers of one kind"),
         (Products(x=numbers(3)), "operator"),
         (Decorated(x=numbers(3)), "print"),
         (Table(x=torch.rand(COUNT, 3, requires_grad=True), y=numbers()), "rows of a Tensor"),

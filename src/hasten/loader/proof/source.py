@@ -50,8 +50,12 @@ class Tree:
         """Return the definition of a code object; None where the file is not what runs."""
         nodes = self._nodes.get((code.co_name, code.co_firstlineno), [])
         codes = [one for one in self._codes if _key(one) == _key(code)]
-        place = next((n for n, one in enumerate(codes) if _same(one, code)), None)
-        return nodes[place] if place is not None and len(nodes) == len(codes) else None
+        if len(nodes) != len(codes) or not any(_same(one, code) for one in codes):
+            return None
+        if len(nodes) == 1:
+            return nodes[0]
+        holding = [node for node in nodes if _holds(_inner(node), code)]
+        return max(holding, key=lambda node: _begin(_inner(node)), default=None)
 
     def is_module(self, code: CodeType) -> bool:
         """Return whether a code object is that of the whole file."""
@@ -174,6 +178,28 @@ def _name(node: Function) -> str:
 def _first_line(node: Function) -> int:
     above = [] if isinstance(node, ast.Lambda) else node.decorator_list
     return min([node.lineno, *(one.lineno for one in above)])
+
+
+def _inner(node: Function) -> ast.AST:
+    """Return the part of a definition of which its own code is made."""
+    return node.body if isinstance(node, ast.Lambda) else node
+
+
+def _begin(node: Any) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def _holds(node: Any, code: CodeType) -> bool:
+    """Return whether a code object was made of a part of the source; that of a lambda around it is.
+
+    What stands at no place, as the first instruction, tells nothing.
+    """
+    end = (node.end_lineno, node.end_col_offset)
+    places = [place for place in code.co_positions() if None not in place and any(place[2:])]
+    return bool(places) and all(
+        _begin(node) <= (line, column) and (last_line, last_column) <= end
+        for line, last_line, column, last_column in places
+    )
 
 
 def _key(code: CodeType) -> tuple[str, int]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _DEEPEST = 6
 _SMALL = 1 << 31  # products of two still fit
+_LARGEST, _EXACT = (1 << 63) - 1, 1 << 53
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }  # fmt: skip
@@ -180,7 +181,9 @@ class _Body:
         if node.id in self._variables:
             return self._variables[node.id]
         function = self._function
-        free = function.__code__.co_freevars
+        code, free = function.__code__, function.__code__.co_freevars
+        if node.id in code.co_varnames or node.id in code.co_cellvars:
+            raise NotBatched(f"`{node.id}` has no value yet")
         if node.id in free and function.__closure__:
             return function.__closure__[free.index(node.id)].cell_contents
         if node.id in function.__globals__:
@@ -199,7 +202,8 @@ class _Body:
             if isinstance(owner, ItemStack):
                 return _method(owner, node.func.attr, arguments, named)
             method = getattr_static(type(owner), node.func.attr, None)
-            if type(method) is FunctionType and node.func.attr not in _own(owner):
+            is_method = type(method) is FunctionType and node.func.attr not in _own(owner)
+            if is_method and _is_readable(owner):
                 return _run(method, [owner, *arguments], named, self._depth + 1)
             called = _member(owner, node.func.attr)
         else:
@@ -252,20 +256,21 @@ def _binary(body: _Body, node: ast.BinOp) -> Any:
 
 
 def _unary(body: _Body, node: ast.UnaryOp) -> Any:
+    if isinstance(node.op, ast.Not):
+        return not body.decides(node.operand)
     found = body.value(node.operand)
     if isinstance(node.op, ast.USub) and (isinstance(found, ItemStack) or _is_number(found)):
         return found._replace(value=-found.value) if isinstance(found, ItemStack) else -found
-    if isinstance(node.op, ast.Not):
-        return not body.decides(node.operand)
     raise NotBatched(f"`{ast.unparse(node):.60}` is not followed")
 
 
 def _compare(body: _Body, node: ast.Compare) -> Any:
     left, right = body.value(node.left), body.value(node.comparators[0])
-    by_identity = isinstance(node.ops[0], ast.Is | ast.IsNot) and (left is None or right is None)
+    named = any(one is None or type(one) is bool for one in (left, right))
+    by_identity = isinstance(node.ops[0], ast.Is | ast.IsNot)
     plain = all(type(one) in (bool, int, float, str, type(None)) for one in (left, right))
     compared = _COMPARED.get(type(node.ops[0]))
-    if len(node.ops) > 1 or compared is None or not (by_identity or plain):
+    if len(node.ops) > 1 or compared is None or not (named if by_identity else plain):
         raise NotBatched(f"`{ast.unparse(node):.60}` is not followed")
     return compared(left, right)
 
@@ -302,15 +307,20 @@ def _member(owner: Any, name: str) -> Any:
         if owner.__name__ in ("torch", "numpy") and name in vars(owner):
             return vars(owner)[name]
         raise NotBatched(f"`{owner.__name__}.{name}` is not known")
-    kind: Any = type(owner)
-    if isinstance(owner, ItemStack | type) or kind.__getattribute__ is not object.__getattribute__:
+    if isinstance(owner, ItemStack) or not _is_readable(owner):
         raise NotBatched(f"`.{name}` is not followed")
-    of_class = getattr_static(kind, name, None)
+    of_class = getattr_static(type(owner), name, None)
     if name in _own(owner) and not hasattr(type(of_class), "__set__"):
         return _own(owner)[name]
-    if type(of_class) in (int, float, bool, str, FunctionType) or _is_plain(of_class):
+    if type(of_class) in (int, float, bool, str) or _is_plain(of_class):
         return of_class
     raise NotBatched(f"`.{name}` is not followed")
+
+
+def _is_readable(owner: Any) -> bool:
+    """Return whether attributes of an object are read by Python's own code."""
+    kind: Any = type(owner)
+    return not isinstance(owner, type) and kind.__getattribute__ is object.__getattribute__
 
 
 # ---- arrays and tensors
@@ -416,7 +426,7 @@ def _windows(owner: Any, window: slice) -> ItemStack:
     if window.step is not None or not _is_plain(owner) or not owner.ndim:
         raise NotBatched("a slice differs from item to item")
     start, stop = (_bound_of(end) for end in (window.start, window.stop))
-    lengths = numpy.unique(numpy.atleast_1d(stop - start))
+    lengths = numpy.unique(stop - start)
     if len(lengths) != 1 or lengths[0] < 1:
         raise NotBatched("slices are of several lengths")
     if numpy.min(start) < 0 or numpy.max(stop) > len(owner):
@@ -440,16 +450,15 @@ def _computed(kind: type[ast.operator], left: Any, right: Any) -> Any:
         raise NotBatched("an operator is not followed")
     both = (left, right)
     stacks = [one for one in both if isinstance(one, ItemStack)]
-    if not stacks and all(_is_number(one) or _is_plain(one) for one in both):
+    if not stacks and all(_is_number(one) or _is_plain(one) or _is_scalar(one) for one in both):
         return compute(left, right)
     kinds = {one.kind for one in stacks}
     if kinds and kinds <= {ItemKind.INT, ItemKind.FLOAT}:
         return _of_numbers(kind, compute, left, right)
     if len(kinds) != 1 or kind not in _ARITHMETIC:
         raise NotBatched("an operator is not followed")
-    # A number without dimensions has its own rules of promotion.
-    ndim = stacks[0].item_ndim
-    if not ndim or not all(_fits(one, stacks[0]) for one in both):
+    fits = _fits if stacks[0].item_ndim else _fits_scalar
+    if not all(fits(one, stacks[0]) for one in both):
         raise NotBatched("values of several kinds are computed with")
     return ItemStack(
         stacks[0].kind, compute(*(one.value if isinstance(one, ItemStack) else one for one in both))
@@ -460,8 +469,29 @@ def _fits(one: Any, stack: ItemStack) -> bool:
     """Return whether a value meets each item as it meets the whole stack."""
     if isinstance(one, ItemStack):
         return one.item_ndim == stack.item_ndim
-    alike = _is_tensor if stack.kind is ItemKind.TENSOR else _is_array
-    return _is_number(one) or (alike(one) and one.ndim <= stack.item_ndim)
+    if stack.kind is ItemKind.TENSOR:
+        return _is_number(one) or (_is_tensor(one) and one.ndim <= stack.item_ndim)
+    return _is_number(one) or _is_scalar(one) or (_is_array(one) and one.ndim <= stack.item_ndim)
+
+
+def _fits_scalar(one: Any, stack: ItemStack) -> bool:
+    """Return whether numbers of NumPy's meet a value as an array of them does.
+
+    Alone they are promoted by other rules, but for those of one type and for doubles.
+    """
+    dtype = stack.value.dtype
+    if stack.kind is ItemKind.TENSOR or dtype.name not in ("float32", "float64", "int64"):
+        return False
+    if isinstance(one, ItemStack) or _is_scalar(one):
+        other = one.value if isinstance(one, ItemStack) else one
+        return bool(other.ndim <= 1 and other.dtype == dtype)
+    return _is_number(one) and dtype.name == "float64"
+
+
+def _is_scalar(value: Any) -> bool:
+    """Return whether a value is a number of NumPy's."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in "iuf"
 
 
 def _of_numbers(
@@ -477,7 +507,7 @@ def _of_numbers(
             raise NotBatched("values of several kinds are computed with")
         is_whole = one.kind is ItemKind.INT if is_stack else type(one) is int
         value = one.value if is_stack else one
-        if is_whole and numpy.max(numpy.abs(value)) >= _SMALL:
+        if is_whole and not -_SMALL < numpy.min(value) <= numpy.max(value) < _SMALL:
             raise NotBatched("whole numbers are too large")
         values.append(value)
         whole = whole and is_whole
@@ -504,21 +534,40 @@ def _method(stack: ItemStack, name: str, arguments: Sequence[Any], named: dict[s
 
 
 def _cast(name: str) -> Callable[[ItemStack], ItemStack]:
-    return lambda stack: stack._replace(value=getattr(stack.value, name)())
+    return lambda stack: _to(stack, _dtype(name))
 
 
 def _to(stack: ItemStack, dtype: Any) -> ItemStack:
     import torch
 
-    if type(dtype) is not torch.dtype:
+    if type(dtype) is not torch.dtype or dtype.is_complex:
         raise NotBatched("a tensor goes to another device")
+    if dtype == stack.value.dtype:
+        return stack
+    if not (dtype.is_floating_point or dtype is torch.bool):
+        limits = torch.iinfo(dtype)
+        _refuse_beyond(stack.value, limits.min, limits.max)
     return stack._replace(value=stack.value.to(dtype))
+
+
+def _refuse_beyond(value: Any, lowest: float, highest: float) -> None:
+    """Refuse numbers that a type of whole numbers does not hold, and such as are none.
+
+    What becomes of these depends on the place of an element, or torch raises.
+    """
+    size = value.numel() if hasattr(value, "numel") else value.size
+    if size and not lowest <= value.min().item() <= value.max().item() <= highest:
+        raise NotBatched("a number does not fit into its type")
 
 
 def _astype(stack: ItemStack, dtype: Any) -> ItemStack:
     numpy = _numpy()
-    if numpy.dtype(dtype).kind not in "biuf":
+    asked = numpy.dtype(dtype)
+    if asked.kind not in "biuf":
         raise NotBatched("an array becomes one of objects")
+    if asked.kind in "iu" and asked != stack.value.dtype:
+        limits = numpy.iinfo(asked)
+        _refuse_beyond(stack.value, int(limits.min), int(limits.max))
     return stack._replace(value=stack.value.astype(dtype))
 
 
@@ -583,6 +632,8 @@ def _number(stack: ItemStack) -> ItemStack:
         raise NotBatched("an item of several numbers is taken for one")
     value = stack.value.numpy() if stack.kind is ItemKind.TENSOR else stack.value
     if value.dtype.kind in "iu":
+        if value.dtype.name == "uint64" and value.max() > _LARGEST:
+            raise NotBatched("whole numbers are too large")
         return ItemStack(ItemKind.INT, value.astype("int64"))
     if value.dtype.kind == "f":
         return ItemStack(ItemKind.FLOAT, value.astype("float64"))
@@ -606,30 +657,78 @@ _ARRAY_METHODS: dict[str, Callable[..., Any]] = {
 # ---- functions of Python, NumPy and torch
 
 
-def _tensor(stack: Any, dtype: Any = None) -> ItemStack:
-    """Return `torch.tensor` of each item."""
+def _tensor(given: Any, dtype: Any = None) -> ItemStack:
+    """Return `torch.tensor` of each item, or of a list of numbers in each."""
     import torch
 
+    stack = _listed(given) if type(given) is list else given
     if not isinstance(stack, ItemStack) or stack.kind is ItemKind.TENSOR:
-        raise NotBatched("a tensor is made of something else than an array or a number")
+        raise NotBatched("a tensor is made of something else than an array or numbers")
+    if stack.value.dtype.kind in "iu" and (type(given) is list or not stack.item_ndim):
+        _refuse_beyond(stack.value, -_EXACT, _EXACT)  # torch goes by way of doubles
     found = ItemStack(ItemKind.TENSOR, torch.from_numpy(_numpy().ascontiguousarray(stack.value)))
-    if dtype is None and stack.kind is ItemKind.FLOAT:
-        dtype = torch.get_default_dtype()
-    elif dtype is None and not stack.item_ndim:
-        dtype = torch.tensor(stack.value[0]).dtype
-    return found if dtype is None else _to(found, dtype)
+    return _to(found, torch.tensor(_first(given)).dtype if dtype is None else dtype)
+
+
+def _listed(members: list[Any]) -> ItemStack:
+    """Return lists of numbers, one list for each item, as a stack of arrays."""
+    stacks = [one for one in members if isinstance(one, ItemStack) and not one.item_ndim]
+    alike = {(one.kind, one.value.dtype) for one in stacks}
+    if len(stacks) != len(members) or len(alike) != 1 or stacks[0].kind is ItemKind.TENSOR:
+        raise NotBatched("a list is not one of numbers of one kind")
+    return ItemStack(ItemKind.ARRAY, _numpy().stack([one.value for one in stacks], 1))
+
+
+def _first(given: Any) -> Any:
+    """Return what the first item is, as the script has it."""
+    if type(given) is list:
+        return [_first(one) for one in given]
+    first = given.value[0]
+    return first if given.kind is ItemKind.ARRAY else first.item()
+
+
+def _legacy(name: str, kinds: str) -> Callable[[Any], ItemStack]:
+    """Return what `torch.FloatTensor` and its kin make of arrays; a number is a size to them."""
+
+    def convert(given: Any) -> ItemStack:
+        stack = _arrays(_listed(given) if type(given) is list else given)
+        if stack.value.dtype.kind not in kinds:
+            raise NotBatched("a tensor is made of an array of another kind")
+        return _to(_tensor(given if type(given) is list else stack), _dtype(name))
+
+    return convert
+
+
+def _dtype(name: str) -> Any:
+    """Return the type of torch that a method or a constructor is named after.
+
+    >>> _dtype("byte"), _dtype("float32")
+    (torch.uint8, torch.float32)
+    """
+    import torch
+
+    return torch.uint8 if name == "byte" else getattr(torch, name)
+
+
+def _is_tensor_item(value: Any) -> bool:
+    import torch
+
+    kind = value.kind if isinstance(value, ItemStack) else None
+    return kind is ItemKind.TENSOR or isinstance(value, torch.Tensor)
+
+
+def _arrays(stack: Any) -> ItemStack:
+    if isinstance(stack, ItemStack) and stack.kind is ItemKind.ARRAY and stack.item_ndim:
+        return stack
+    raise NotBatched("it is made of something else than an array")
 
 
 def _from_numpy(stack: Any) -> ItemStack:
-    if not isinstance(stack, ItemStack) or stack.kind is not ItemKind.ARRAY or not stack.item_ndim:
-        raise NotBatched("a tensor is made of something else than an array")
-    return _tensor(stack)
+    return _tensor(_arrays(stack))
 
 
 def _array(stack: Any, dtype: Any = None) -> ItemStack:
-    if not isinstance(stack, ItemStack) or stack.kind is not ItemKind.ARRAY or not stack.item_ndim:
-        raise NotBatched("an array is made of something else than an array")
-    return stack if dtype is None else _astype(stack, dtype)
+    return _arrays(stack) if dtype is None else _astype(_arrays(stack), dtype)
 
 
 def _int(stack: Any) -> ItemStack:
@@ -665,9 +764,13 @@ def _known_with(numpy: Any) -> dict[int, Callable[..., Any]]:
 
     found: dict[Any, Callable[..., Any]] = {
         int: _int, float: _float, len: _length, torch.tensor: _tensor, torch.as_tensor: _tensor,
-        torch.from_numpy: _from_numpy,
+        torch.from_numpy: _from_numpy, torch.is_tensor: _is_tensor_item,
+        torch.FloatTensor: _legacy("float32", "iuf"), torch.LongTensor: _legacy("int64", "iu"),
     }  # fmt: skip
     if numpy is not None:
         arrays = (numpy.array, numpy.asarray, numpy.ascontiguousarray)
         found |= dict.fromkeys(arrays, _array)
-    return {id(function): answer for function, answer in found.items()}
+    # Of the script's own are those that it has put in the place of torch's.
+    return {
+        id(function): answer for function, answer in found.items() if not is_user_function(function)
+    }

@@ -55,10 +55,27 @@ def offer(loader: Any) -> BatchedItems | str:
     found = leaves(loader.dataset)
     if isinstance(found, str):
         return found
+    if len(found) > 1 and not _asks_by_int(loader.dataset):
+        return "its parts are asked by indices of several kinds"
     for leaf in found:
         if why := _why_not(leaf):
             return f"{type(leaf).__name__}: {why}"
     return BatchedItems(loader.dataset)
+
+
+def _asks_by_int(dataset: Any) -> bool:
+    """Return whether torch's views ask the datasets below them by numbers of Python's alone.
+
+    Numbers of NumPy and tensors have other rules. Where all indices are of one kind, the first
+    comparison tells.
+    """
+    from torch.utils.data import ConcatDataset, Subset
+
+    if type(dataset) is Subset:
+        own = dataset.indices
+        by_int = type(own) is range or (type(own) in (list, tuple) and set(map(type, own)) <= {int})
+        return by_int and _asks_by_int(dataset.dataset)
+    return type(dataset) is not ConcatDataset or all(map(_asks_by_int, dataset.datasets))
 
 
 def _why_not(leaf: Any) -> str:
@@ -83,7 +100,8 @@ def _why_not(leaf: Any) -> str:
 
 
 def _rows(leaf: Any, positions: Any) -> Any:
-    return _collated(made(leaf, positions.numpy()), len(positions), set())
+    # A copy: the indices may be the script's own, and an item may return its index.
+    return _collated(made(leaf, positions.numpy().copy()), len(positions), set())
 
 
 def _collated(found: Any, count: int, seen: set[int]) -> Any:
