@@ -19,6 +19,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.loader.proof.source import function_of, is_user_class, is_user_function
+from hasten.loader.sources.gather import why_not_tensor
 from hasten.loader.sources.subsets import take
 
 if TYPE_CHECKING:
@@ -344,14 +345,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _is_tensor(value: Any) -> bool:
-    import torch
-
-    return (
-        type(value) is torch.Tensor
-        and value.is_cpu
-        and value.layout is torch.strided
-        and not (value.requires_grad or value.is_quantized or value.is_nested or value.is_complex())
-    )
+    return not why_not_tensor(value) and not value.is_complex()
 
 
 def _is_plain(value: Any) -> bool:

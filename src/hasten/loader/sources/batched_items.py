@@ -7,11 +7,9 @@ anew for each batch: what the script writes into it is seen.
 
 from __future__ import annotations
 
-from inspect import getattr_static
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.proof.source import is_user_class, is_user_function
+from hasten.loader.proof.source import is_user_class
 from hasten.loader.sources.batched_code import ItemKind, ItemStack, NotBatched, made
 from hasten.loader.sources.gather import why_not_collated
 from hasten.loader.sources.subsets import assemble, leaves
@@ -83,10 +81,7 @@ def _why_not(leaf: Any) -> str:
     import torch
 
     kind: Any = type(leaf)
-    getitem = getattr_static(kind, "__getitem__", None)
-    if not is_user_class(kind) or type(getitem) is not FunctionType:
-        return "its items are not made by the script's own function"
-    if not is_user_function(getitem) or hasattr(leaf, "__getitems__"):
+    if not is_user_class(kind) or hasattr(leaf, "__getitems__"):
         return "its items are not made by the script's own function"
     if kind.__getattribute__ is not object.__getattribute__:
         return "its attributes are read by code of its own"

@@ -74,12 +74,12 @@ def _rows(leaf: Any, positions: Any) -> Any:
 
 
 def _taken(tensor: Any, positions: Any) -> Any:
-    if why := _why_not_tensor(tensor):
+    if why := why_not_tensor(tensor):
         raise TypeError(f"Cannot gather: {why}.")
     return take(tensor, positions)
 
 
-def _why_not_tensor(tensor: Any) -> str:
+def why_not_tensor(tensor: Any) -> str:
     """Say why rows of a tensor cannot be gathered; asked for each batch, so cheap."""
     kinds = _kinds()
     if type(tensor) is not kinds.tensor:
@@ -162,7 +162,7 @@ def _form_of_leaf(leaf: Any) -> Any:
 
 
 def _form_of_tensor(tensor: Any) -> Any:
-    if why := _why_not_tensor(tensor):
+    if why := why_not_tensor(tensor):
         raise _Unfit(why)
     if tensor.dim() == 0:
         raise _Unfit("a tensor without dimensions has no rows")
