@@ -288,6 +288,8 @@ class Lever(Generic[S]):
         cures: findings whose share of a step it may take away.
         shares_cpus: what it gives depends on how many CPUs other processes leave to the script, so
             that what wins beside them may lose without.
+        steadies: it ends a state into which launches fall by chance. One race does not show what
+            that is worth, so it stays in a plan that it does not slow down.
         warms_cache: a first pass over the data does more under it than later ones.
         cycle_count: steps after which the times under a setting repeat, so that a block of
             them is typical: batches of n workers come in bursts of n.
@@ -321,6 +323,7 @@ class Lever(Generic[S]):
     start_ratio: float = 0.0
     cures: frozenset[str] = frozenset()
     shares_cpus: bool = False
+    steadies: bool = False
     warms_cache: bool = False
     cycle_count: Callable[[S], int] = _one_step
     env: Callable[[Mapping[str, str], S], Mapping[str, str]] = _leave_env

@@ -1,7 +1,8 @@
 """malloc_retention: keep freed memory in the process instead of giving it back each step.
 
 Helps: steps that allocate tensors of megabytes: glibc returns them to the kernel at once, and
-    the next step faults every page in again.
+    the next step faults every page in again. Whether it does so depends on what happens to lie at
+    the end of the heap, so of launches of one script some do and some do not.
 Hurts: memory; the resident set stays at its peak.
 Maths: exact. Only where the bytes live changes.
 Source: https://man7.org/linux/man-pages/man3/mallopt.3.html
@@ -85,4 +86,5 @@ LEVER = Lever(
     apply=apply,
     edit="process.malloc_retention",
     cures=frozenset({"page-faults"}),
+    steadies=True,
 )

@@ -43,6 +43,7 @@ class Candidate:
         effect: the most that it does to the arithmetic.
         bundled: its first setting belongs into the first bundle; False where it is as likely to
             hurt as to help, and has to be tried alone.
+        steadies: it makes launches alike, and stays in a plan that it does not slow down.
         redundant_with: why a setting does nothing beside the others of a plan, empty where it does.
         forecasts: the speed-up that is expected of settings alone, where something says.
         named_ratio: the largest share of a step that a finding says it can take away; 0 for none.
@@ -57,6 +58,7 @@ class Candidate:
     scope: Scope
     effect: Effect
     bundled: bool = True
+    steadies: bool = False
     forecasts: Mapping[Setting, float] = field(default_factory=dict)
     redundant_with: Callable[[Setting, Plan], str] = lambda setting, plan: ""
     named_ratio: float = 0.0

@@ -139,6 +139,12 @@ def is_faster(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
     )
 
 
+def is_slower(comparison: Comparison) -> bool:
+    """Return whether the candidate was shown to be slower, or broke."""
+    speedup = comparison.speedup
+    return speedup is None or speedup.high_ratio < 1.0
+
+
 def has_won(comparison: Comparison | None) -> bool:
     """Return whether a race was run, and proved that the candidate is faster."""
     return comparison is not None and comparison.verdict is Verdict.WIN

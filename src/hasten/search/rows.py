@@ -62,7 +62,7 @@ def _row(candidate: Candidate, strategy: SearchStrategy) -> LeverReport:
         why, untried = _untried(candidate, strategy)
         return _report(candidate, None, Outcome.SKIPPED, why, reason=untried)
     if setting is not None:
-        why = f"{_figure_of(seen)}{_unproven(seen)}{_expected(candidate, seen)}"
+        why = f"{_figure_of(seen)}{_unproven(candidate, seen)}{_expected(candidate, seen)}"
         return _report(candidate, setting, Outcome.KEPT, why, seen)
     tried = dict(seen.candidate.settings)[candidate.lever]
     if candidate.lever in strategy.doubted:
@@ -166,8 +166,12 @@ def _figure_of(seen: Comparison) -> str:
     return f"{figure(seen)} together with {counted(count, 'other lever')}"
 
 
-def _unproven(seen: Comparison) -> str:
-    return "" if seen.verdict is Verdict.WIN else ": the best guess, not proven alone"
+def _unproven(candidate: Candidate, seen: Comparison) -> str:
+    if seen.verdict is Verdict.WIN:
+        return ""
+    if candidate.steadies:
+        return ": kept because launches differ less with it"
+    return ": the best guess, not proven alone"
 
 
 def _dropped(seen: Comparison, criteria: AcceptanceCriteria) -> tuple[str, Reason | None]:

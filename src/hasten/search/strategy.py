@@ -32,6 +32,7 @@ from hasten.search.proposal import (
     Proposal,
     has_won,
     is_better,
+    is_slower,
     is_taken_whole,
     propose_race,
     shown_ratio,
@@ -110,6 +111,7 @@ class SearchStrategy:
             if guess_index and self.plan == before:
                 break
         yield from doubt(self)
+        self._steady()
 
     # ---- races
 
@@ -387,6 +389,20 @@ class SearchStrategy:
         for lever in levers:
             if lever in dict(self.plan.settings) and not self._is_settled(lever):
                 yield from self._leave_out([lever])
+
+    def _steady(self) -> None:
+        """Let what makes launches alike stay beside others, where no race showed it to cost."""
+        for candidate in self.usable():
+            seen = self.deciding.get(candidate.lever)
+            if (
+                candidate.steadies
+                and self.plan.settings
+                and not self.is_in(candidate)
+                and seen is not None
+                and not is_slower(seen)
+            ):
+                setting = dict(seen.candidate.settings)[candidate.lever]
+                self.plan = self.plan.with_lever(candidate.lever, setting)
 
     def _leave_out(self, levers: Sequence[str]) -> Steps:
         without = self.plan.only(frozenset(name for name, _ in self.plan.settings) - set(levers))

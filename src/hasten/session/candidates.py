@@ -65,6 +65,7 @@ def find_candidates(
                 scope=lever.scope,
                 effect=lever.effect,
                 bundled=lever.promising(context),
+                steadies=lever.steadies,
                 redundant_with=_redundant(lever),
                 forecasts=_forecasts(lever, context, settings),
                 named_ratio=named.get(name, 0.0),

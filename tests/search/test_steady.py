@@ -1,0 +1,71 @@
+"""What makes launches alike stays in a plan that it does not slow down."""
+
+import pytest
+
+from hasten.records import Comparison, Effect, Interval, Phase, Plan, Scope, Verdict
+from hasten.search import Candidate, incumbent, propose, rows
+
+
+def search(gains, *, end=None):
+    """Search with `keep`, which steadies, and `fast`; return the candidates and the races."""
+    candidates = [
+        Candidate(
+            lever=lever, phases=frozenset({Phase.FORWARD}), settings=(True,), effect=Effect.EXACT,
+            scope=Scope.LAUNCH, gain_ratio=5.0, share_ratio=0.9, steadies=lever == "keep",
+            named_ratio=0.3 if lever == "keep" else 0.0,
+        )
+        for lever in gains
+    ]  # fmt: skip
+
+    def cost(plan):
+        seconds = 1.0
+        for lever, _ in plan.settings:
+            seconds /= gains[lever]
+        return seconds
+
+    history = []
+    while (asked := propose(candidates, history)) and (end is None or len(history) < end):
+        ratio = cost(asked.baseline) / cost(asked.candidate)
+        low, high = 0.97 * ratio, 1.03 * ratio
+        verdict = Verdict.WIN if low > 1.02 else Verdict.DROP if ratio < 1.02 else Verdict.UNDECIDED
+        history.append(
+            Comparison(
+                baseline=asked.baseline, candidate=asked.candidate, verdict=verdict,
+                speedup=Interval(low_ratio=low, mid_ratio=ratio, high_ratio=high),
+            )
+        )  # fmt: skip
+    return candidates, history
+
+
+@pytest.mark.parametrize(
+    ("keep", "fast", "found"),
+    [
+        (1.0, 1.5, {"keep", "fast"}),  # no gain of its own in the launches that were raced
+        (1.3, 1.5, {"keep", "fast"}),
+        (0.99, 1.5, {"keep", "fast"}),  # not shown to cost
+        (0.9, 1.5, {"fast"}),  # it costs
+        (1.0, 1.0, set()),  # alone it is no gain
+        (1.3, 1.0, {"keep"}),
+    ],
+)
+def test_it_stays_beside_others_unless_it_costs(keep, fast, found) -> None:
+    candidates, history = search({"keep": keep, "fast": fast})
+    assert set(dict(incumbent(candidates, history).settings)) == found
+
+
+def test_what_was_never_raced_does_not_come_in() -> None:
+    candidates, _ = search({"keep": 1.0, "fast": 1.5}, end=0)
+    plan = Plan().with_lever("fast", True)
+    alone = Comparison(
+        baseline=Plan(), candidate=plan, verdict=Verdict.WIN,
+        speedup=Interval(low_ratio=1.4, mid_ratio=1.5, high_ratio=1.6),
+    )  # fmt: skip
+    assert incumbent(candidates, [alone]) == plan
+
+
+def test_the_report_says_why_it_stays() -> None:
+    candidates, history = search({"keep": 1.0, "fast": 1.5})
+    told = {row.lever: row for row in rows(candidates, history)}
+    assert told["keep"].outcome == "kept"
+    assert told["keep"].why.endswith("kept because launches differ less with it")
+    assert "launches" not in told["fast"].why
