@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from hasten.lever import ScriptContext
+from hasten.lever import ScriptContext, load, provided
 from hasten.levers.malloc_retention import LEVER
-from hasten.records import Traits
+from hasten.records import Plan, Traits
 from hasten.testing import LAPTOP, sample_profile
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc on Linux")
@@ -31,6 +31,15 @@ def test_is_tried_where_faults_are_unknown() -> None:
 def test_is_skipped_with_the_figure_where_faults_are_few() -> None:
     assert LEVER.settings(context(10.0)) == ()
     assert LEVER.why_not(context(10.0)) == "a step faults in 10 pages: at most 0.0% of it"
+
+
+@pytest.mark.parametrize("library", ["jemalloc", "tcmalloc"])
+def test_does_nothing_beside_another_allocator(library) -> None:
+    beside = provided(Plan().with_lever("allocator", library))
+    assert LEVER.redundant_with(True, beside) == "another allocator is loaded"
+    assert load("huge_pages").redundant_with("glibc", beside) == "the heap is another allocator's"
+    assert not load("huge_pages").redundant_with("torch", beside)
+    assert not LEVER.redundant_with(True, provided(Plan().with_lever("loader_workers", 2)))
 
 
 @pytest.mark.parametrize(

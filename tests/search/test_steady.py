@@ -69,3 +69,32 @@ def test_the_report_says_why_it_stays() -> None:
     assert told["keep"].outcome == "kept"
     assert told["keep"].why.endswith("kept because launches differ less with it")
     assert "launches" not in told["fast"].why
+
+
+def test_what_does_nothing_beside_the_newcomer_leaves_the_plan() -> None:
+    def redundant_with(setting, plan):
+        return "another is loaded" if "other" in dict(plan.settings) else ""
+
+    candidates = [
+        Candidate(
+            lever=lever, phases=frozenset({Phase.FORWARD}), settings=(True,), effect=Effect.EXACT,
+            scope=Scope.LAUNCH, gain_ratio=5.0, share_ratio=0.9, steadies=lever == "keep",
+            named_ratio=0.3 if lever == "keep" else 0.0, bundled=False,
+            redundant_with=redundant_with if lever == "keep" else lambda setting, plan: "",
+        )
+        for lever in ("keep", "other")
+    ]  # fmt: skip
+    history = []
+    while asked := propose(candidates, history):
+        ratio = 1.3 ** (len(asked.candidate.settings) - len(asked.baseline.settings))
+        if "other" in asked.baseline.differing(asked.candidate):
+            ratio = 1.5
+        history.append(
+            Comparison(
+                baseline=asked.baseline, candidate=asked.candidate, verdict=Verdict.WIN,
+                speedup=Interval(low_ratio=0.97 * ratio, mid_ratio=ratio, high_ratio=1.03 * ratio),
+            )
+        )  # fmt: skip
+    assert set(dict(incumbent(candidates, history).settings)) == {"other"}
+    told = {row.lever: row for row in rows(candidates, history)}["keep"]
+    assert (told.outcome, told.why[:27]) == ("dropped", "other=True in its place: 1.")

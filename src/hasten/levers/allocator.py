@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,6 +134,7 @@ LEVER = Lever(
     why_not=why_not,
     snippet=lambda setting: f"LD_PRELOAD=lib{setting}.so python ...  # in the shell",
     promising=lambda _: False,
+    provides=lambda setting, traits: replace(traits, preloaded=setting),
     env=env,
     apply=apply,
 )

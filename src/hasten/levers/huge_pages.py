@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hasten.lever import ScriptContext
+    from hasten.records import Traits
 
 _TUNABLE = "glibc.malloc.hugetlb"  # 1: the heap asks the kernel by madvise(2)
 _GLIBC_SINCE = (2, 35)
@@ -56,6 +57,12 @@ def why_not(context: ScriptContext) -> str:
     return context.few_faults()
 
 
+def _redundant_with(setting: str, traits: Traits) -> str:
+    if setting == "glibc" and "malloc" in traits.preloaded:
+        return "the heap is another allocator's"
+    return ""
+
+
 def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
     """Add the variable that is asked for; what the user has set stays."""
     if setting == "torch":
@@ -83,5 +90,6 @@ LEVER = Lever(
     why_not=why_not,
     snippet=_snippet,
     promising=lambda _: False,
+    redundant_with=_redundant_with,
     env=env,
 )

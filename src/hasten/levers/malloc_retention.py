@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.lever import ScriptContext, Training
+    from hasten.records import Traits
 
 _VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -36,11 +37,15 @@ def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if sys.platform != "linux":
         return "it is a setting of glibc on Linux"
-    if "malloc" in context.traits.preloaded:
-        return "another allocator is loaded"
+    if other := _other_allocator(True, context.traits):
+        return other
     if own := _set_by_the_user():
         return f"{own} is set already"
     return context.few_faults()
+
+
+def _other_allocator(setting: bool, traits: Traits) -> str:
+    return "another allocator is loaded" if "malloc" in traits.preloaded else ""
 
 
 def _set_by_the_user() -> str:
@@ -85,6 +90,7 @@ LEVER = Lever(
     ),
     apply=apply,
     edit="process.malloc_retention",
+    redundant_with=_other_allocator,
     cures=frozenset({"page-faults"}),
     steadies=True,
 )

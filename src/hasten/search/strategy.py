@@ -147,6 +147,18 @@ class SearchStrategy:
         }
         self.plan = seen.candidate
         self.estimator.look(seen, self.plan)
+        for candidate in self.candidates:
+            if self.is_in(candidate) and candidate.lever not in came:
+                self._leave_redundant(candidate, seen)
+
+    def _leave_redundant(self, candidate: Candidate, seen: Comparison) -> None:
+        """Leave out what does nothing any more beside what a race brought in."""
+        without = self.plan.without(candidate.lever)
+        setting = dict(self.plan.settings)[candidate.lever]
+        if candidate.redundant_with(setting, without):
+            self.plan = without
+            self.deciding.pop(candidate.lever, None)
+            self.replaced[candidate.lever] = seen
 
     def usable(self) -> list[Candidate]:
         """Return the candidates that have broken nothing."""
@@ -400,9 +412,9 @@ class SearchStrategy:
                 and not self.is_in(candidate)
                 and seen is not None
                 and not is_slower(seen)
+                and not candidate.redundant_with(candidate.settings[0], self.plan)
             ):
-                setting = dict(seen.candidate.settings)[candidate.lever]
-                self.plan = self.plan.with_lever(candidate.lever, setting)
+                self.plan = self.plan.with_lever(candidate.lever, candidate.settings[0])
 
     def _leave_out(self, levers: Sequence[str]) -> Steps:
         without = self.plan.only(frozenset(name for name, _ in self.plan.settings) - set(levers))
