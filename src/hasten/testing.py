@@ -224,6 +224,7 @@ class FakeScript:
         first_pass_s: seconds by which the first pass over the data takes longer under a plan.
         pass_count: steps of a pass over the data; 0 where nothing happens between two.
         pause_s: seconds that the loop waits for the first batch of a pass under a plan.
+        faults: pages that each step of a launch faults in, by the number of the launch.
         traits: what a child says of the script.
         phases: seconds in each phase of a step under a plan, of which `cost` is the sum; all of
             it is FORWARD where there is none.
@@ -243,6 +244,7 @@ class FakeScript:
     first_pass_s: Callable[[Plan], float] = lambda plan: 0.0
     pass_count: int = 0
     pause_s: Callable[[Plan], float] = lambda plan: 0.0
+    faults: Callable[[int], float] = lambda launch: 0.0
     traits: Traits = field(default_factory=Traits)
     phases: Callable[[Plan], Mapping[Phase, float]] | None = None
     noise: Noise = field(default_factory=lambda: steady(0.0))
@@ -289,6 +291,7 @@ class FakeTrialProcess:
 
     def __post_init__(self) -> None:
         self._plans: Sequence[Plan] = (self.plan,)
+        self._step_faults = self.script.faults(self.script.launch_count)
         self._born_s, self._now_s = self.script.spent_s, 0.0
         self._free_s = [0.0] * self.script.worker_count
         self._done_s = [self._fetched_s() for _ in range(self._ahead_count)]
@@ -353,7 +356,8 @@ class FakeTrialProcess:
         for index, skip_count, block_count, _ in turns:
             steps = [self._step(self._plans[index]) for _ in range(skip_count + block_count)]
             answer.append(steps[skip_count:])
-        return answer, {"faults_count": 0.0, "cpu_s": self._now_s, "peak_rss_bytes": 1.0}
+        faults_count = self._step_faults * self.step_count
+        return answer, {"faults_count": faults_count, "cpu_s": self._now_s, "peak_rss_bytes": 1.0}
 
     def examine(self, count: int, *, timeout_s: float) -> tuple[list[Step], dict[str, Any]]:
         """Run steps at which nobody finds anything."""

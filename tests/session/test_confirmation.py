@@ -75,13 +75,15 @@ def confirmed(monkeypatch):
 
     def run(
         gain, *, applied=NOTHING, until_s=30.0, sd_ratio=0.01, seed=0, start_s=1.0, step_s=STEP_S,
-        launches_ratio=1.0,
+        launches_ratio=1.0, faults=lambda launch: 0.0, fault_s=None,
     ):  # fmt: skip
         def cost(plan):
             taken_s = step_s if "calm" not in dict(plan.settings) else 0.8 * step_s
             return taken_s / (gain(script.launch_count) if plan.settings == fast else 1.0)
 
-        script = FakeScript(cost=cost, start_s=start_s, noise=steady(sd_ratio), seed=seed)
+        script = FakeScript(
+            cost=cost, start_s=start_s, noise=steady(sd_ratio), seed=seed, faults=faults
+        )
         fast = (
             FASTER.settings if not applied.settings else applied.with_lever("brisk", True).settings
         )
@@ -96,7 +98,7 @@ def confirmed(monkeypatch):
         ) as runner:  # fmt: skip
             runner.steps(applied, 50)
             options = session.Options(budget_s=60.0, applied=applied)
-            races = Races(runner, options, view, clock=script.clock)
+            races = Races(runner, options, view, fault_s=fault_s, clock=script.clock)
             noise, bias = races.measure_noise(), exactly(launches_ratio)
             monkeypatch.setattr(races, "_launches_noise", lambda: replace(noise, bias=bias))
             races.measure_noise()
@@ -142,6 +144,18 @@ def test_a_gain_that_launches_of_the_script_differ_by_is_not_confirmed(
     seen, *_ = confirmed(lambda launch: 1.05, until_s=-50.0, launches_ratio=launches_ratio)
     assert seen.verdict is Verdict.UNDECIDED
     assert confirmed(lambda launch: 1.2, launches_ratio=1.1)[0].verdict is Verdict.WIN
+
+
+@pytest.mark.parametrize("fault_s", [1e-6, None])
+def test_launches_that_fault_more_pages_in_widen_the_interval(confirmed, fault_s) -> None:
+    """Two of four spend a fifth of their steps on faults, though no race shows it here."""
+    coin = {"faults": lambda launch: 0.0 if launch % 3 else 2000.0, "fault_s": fault_s}
+    seen, *_ = confirmed(lambda launch: 1.1, until_s=-50.0, **coin)
+    assert seen.verdict is (Verdict.WIN if fault_s is None else Verdict.UNDECIDED)
+    seen, *_ = confirmed(lambda launch: 1.8, until_s=-50.0, **coin)
+    assert seen.verdict is Verdict.WIN
+    alike = {"faults": lambda launch: 2000.0, "fault_s": fault_s}
+    assert confirmed(lambda launch: 1.1, until_s=-50.0, **alike)[0].verdict is Verdict.WIN
 
 
 def test_a_small_gain_needs_more_than_two_launches(confirmed) -> None:

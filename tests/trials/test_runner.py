@@ -218,10 +218,36 @@ def test_blocks_of_two_children_begin_when_both_are_warm_again() -> None:
     with runner(script) as own:
         own.steps(Plan(), 4)
         shape = own.pace.shape(Plan(), Plan())
-        assert (shape.relay, shape.skip_counts, shape.block_count) == (True, (0, 0), 3)
+        assert (shape.relay, shape.skip_counts, shape.block_count) == (True, (1, 1), 3)
         own.pace.step_s = 0.002
         shape = own.pace.shape(Plan(), Plan().with_lever("loader_workers", 3))
-        assert (shape.skip_counts, shape.block_count) == ((2, 6), 11)
+        assert (shape.skip_counts, shape.block_count) == ((3, 6), 11)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "raced", "published"),
+    [(0.002, 3, 3), (0.014, 1, 1), (0.06, 0, 1), (0.4, 0, 0)],
+)
+def test_a_published_figure_has_no_cold_step_where_it_would_show(step_s, raced, published) -> None:
+    script = computing()
+    with runner(script) as own:
+        own.steps(Plan(), 4)
+        own.pace.step_s = step_s
+        other = Plan().with_lever("malloc_retention", True)
+        assert own.pace.shape(Plan(), other).skip_counts == (raced, raced)
+        assert own.pace.shape(Plan(), other, apart=True).skip_counts == (published, published)
+
+
+def test_page_faults_are_counted_for_each_launch_of_a_plan() -> None:
+    script = computing(faults=lambda launch: 100.0 * launch)
+    with runner(script) as own:
+        own.steps(Plan(), 20)
+        own.children.clear()
+        own.pairs(Plan(), Plan(), [True] * 10, apart=True)
+        assert own.statistics.faults(Plan()) == [100.0, 200.0, 300.0]
+        other = Plan().with_lever("malloc_retention", True)
+        own.pairs(Plan(), other, [True], apart=True)
+        assert own.statistics.faults(other) == []  # of a few steps nothing is told
 
 
 def test_workers_are_raced_in_whole_passes_where_these_are_short() -> None:

@@ -12,7 +12,7 @@ from math import hypot, log
 from typing import TYPE_CHECKING
 
 from hasten.compare.interval import around, signed_rank_interval
-from hasten.compare.launches import launches_margin
+from hasten.compare.launches import launches_margin, states_margin
 from hasten.compare.race import Measure, means_ratio, run_chunk
 from hasten.records import LEAST_RATIO, Interval, Pair, Verdict
 
@@ -81,24 +81,33 @@ def confirm(
     return settle(pairs, wall_s=clock() - started_s)
 
 
-def span(rounds: Sequence[Confirmation], *, nulls: Sequence[float] = ()) -> Confirmation:
+def span(
+    rounds: Sequence[Confirmation],
+    *,
+    nulls: Sequence[float] = (),
+    states: Sequence[Sequence[float]] = (),
+) -> Confirmation:
     """Join rounds of fresh launches into one figure.
 
-    Its interval is as wide as that of all pairs and that of other launches (`launches_margin`)
-    together. Steps that take long now and then (plots, logs, workers that start) may gain less than
-    most, and a training is all of its steps: where their means gain less than the whole interval
-    says, the figure is theirs. A single stall in one round of launches says nothing: the round
-    counts in which the means gain most.
+    Its interval is as wide as that of all pairs and that of other launches (`launches_margin`,
+    `states_margin`) together. Steps that take long now and then (plots, logs, workers that start)
+    may gain less than most, and a training is all of its steps: where their means gain less than
+    the whole interval says, the figure is theirs. A single stall in one round of launches says
+    nothing: the round counts in which the means gain most.
 
     Args:
         rounds: one or several.
         nulls: log ratios of two launches of one plan.
+        states: for each plan what its launches spend on page faults, as a share of a step.
 
     Raises:
         ValueError: there is no round.
     """
     joined = settle([pair for each in rounds for pair in each.pairs])
-    margin = launches_margin([log(r.speedup.mid_ratio) for r in rounds], nulls=nulls)
+    margin = max(
+        launches_margin([log(r.speedup.mid_ratio) for r in rounds], nulls=nulls),
+        states_margin(states, round_count=len(rounds)),
+    )
     best_ratio = max(each.means_ratio for each in rounds)
     pairs = joined.speedup
     middle = log(pairs.mid_ratio)

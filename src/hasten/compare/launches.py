@@ -11,17 +11,18 @@ al., "Bayesian data analysis", 3rd edition, section 3.3).
 from __future__ import annotations
 
 from math import sqrt
-from statistics import fmean
+from statistics import fmean, variance
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 PRIOR_SD, PRIOR_COUNT = 0.021, 4
 """What launches of other scripts tell: the standard deviation of the log ratio between two, which
 `make bench-launches` measures, and how many launches that knowledge is worth. Those scripts were
 alike in it, but ran under no plan, and with workers of its own a script may differ more: so it is
 worth few."""
+_LEAST_LAUNCHES = 3
 _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
@@ -46,3 +47,27 @@ def launches_margin(log_ratios: Sequence[float], *, nulls: Sequence[float] = ())
     squares += sum((value - middle) ** 2 for value in log_ratios)
     squares += sum(value**2 for value in nulls)
     return _T_975[min(freedom, len(_T_975)) - 1] * sqrt(squares / freedom / count)
+
+
+def states_margin(states: Iterable[Sequence[float]], *, round_count: int) -> float:
+    """Return the half-width of that interval by page faults alone; 0 where too little is known.
+
+    Of two launches one may fall into a state of its allocator in which a step faults its memory in
+    anew. Rounds are few, and may miss it; page faults were counted in every launch.
+
+    Args:
+        states: for each plan what its launches spend on page faults, as a share of a step.
+        round_count: rounds of launches that were raced.
+
+    Example:
+        >>> round(states_margin([[0.1, 0.12, 0.4, 0.11], [0.0, 0.0]], round_count=2), 2)
+        0.33
+        >>> states_margin([[0.1, 0.4]], round_count=2)
+        0.0
+    """
+    squares = 0.0
+    for shares in states:
+        if len(shares) >= _LEAST_LAUNCHES:
+            quantile = _T_975[min(len(shares) - 1, len(_T_975)) - 1]
+            squares += quantile**2 * variance(shares) / round_count
+    return sqrt(squares)

@@ -76,11 +76,13 @@ class Diagnosis:
         findings: costliest first.
         hot_lines: lines of the user's code that cost more than 2% of the loop, costliest first.
         steps: the steps that were watched, in order.
+        fault_s: seconds of a page fault here; None where that is unknown.
     """
 
     findings: tuple[Finding, ...] = ()
     hot_lines: tuple[HotLine, ...] = ()
     steps: tuple[Step, ...] = ()
+    fault_s: float | None = None
 
     @property
     def is_contended(self) -> bool:

@@ -67,7 +67,12 @@ def examine(
         replace(with_sources(finding), lever=cure_of(finding, context))
         for finding in diagnose.diagnose(case)
     )
-    return Diagnosis(findings=findings, hot_lines=hot_lines, steps=tuple(steps))
+    return Diagnosis(
+        findings=findings,
+        hot_lines=hot_lines,
+        steps=tuple(steps),
+        fault_s=found.get("faults.fault_s"),
+    )
 
 
 def read_lines(lines: Sequence[Mapping[str, Any]]) -> tuple[HotLine, ...]:

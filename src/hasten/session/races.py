@@ -60,6 +60,7 @@ class Races:
         options: Options,
         view: Watcher,
         *,
+        fault_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.noise: Noise | None = None
@@ -69,6 +70,7 @@ class Races:
         self._runner = runner
         self._options = options
         self._view = view
+        self._fault_s = fault_s
         self._clock = clock
         self._coin = random.Random(_COIN_SEED)
 
@@ -268,7 +270,16 @@ class Races:
                     plan_first=len(rounds) % 2 == 1,
                 )
             )  # fmt: skip
-        return compare.span(rounds, nulls=self._nulls)
+        states = [self._states(each) for each in (own, other)]
+        return compare.span(rounds, nulls=self._nulls, states=states)
+
+    def _states(self, plan: Plan) -> Sequence[float]:
+        """Return what each launch of a plan spent on page faults, as a share of a step."""
+        phase_s = self._runner.statistics.phase_s(plan)
+        if self._fault_s is None or not phase_s:
+            return ()
+        step_s = sum(phase_s.values())
+        return [count * self._fault_s / step_s for count in self._runner.statistics.faults(plan)]
 
     def _confirm_once(
         self, plan: Plan, seconds: float, *, wanted_s: float, plan_first: bool

@@ -79,7 +79,9 @@ class TuningSession:
             self._runner, self._watched = runner, watched
             self._decisions = Decisions(left_out=watched.left_out, rows=[*watched.left_out])
             self._decisions.notes += watched.notes
-            self._races = Races(runner, options, view, clock=self._clock)
+            self._races = Races(
+                runner, options, view, fault_s=watched.diagnosis.fault_s, clock=self._clock
+            )
             self._driver = SearchDriver(
                 watched.candidates, watched.journal, races=self._races, options=options, view=view,
                 costs=self._costs, spent_s=self._spent_s, note=self._decisions.notes.append,

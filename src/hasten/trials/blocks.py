@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hasten.lever import lookup
@@ -20,7 +21,9 @@ TOGETHER_RATIO = 1.3
 """How much longer two launches at once take than one: they read the disk together."""
 _PRESSURE = "/proc/pressure/cpu"
 _LEAST_BLOCK_S, _LONE_BLOCK_S = 0.02, 3.0  # what is worth a signal to stop, or a launch
-_COLD_S = 0.005  # a process that was stopped is slower for so long: its caches, its threads
+# A process that was stopped is slower for so long: its caches, its threads. In a step of more than
+# `_LONG_S` that does not show.
+_COLD_S, _LONG_S = 0.005, 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +96,10 @@ def shape_of(
     least_count, warm_count = 1, 0
     if step_s:
         least_s = _LONE_BLOCK_S if single_process else _LEAST_BLOCK_S
-        least_count, warm_count = 1 + int(least_s / step_s), int(_COLD_S / step_s)
+        least_count = 1 + int(least_s / step_s)
+        # A race that only chooses may take its single step cold, a published figure may not.
+        is_long = step_s > (_LONG_S if apart else least_s)
+        warm_count = 0 if is_long else ceil(_COLD_S / step_s)
     block = max(1, min(_whole(max(least_count, cycle), period_count), left_count))
     skips = [max(warm_count, _ahead_count(cycle_count, plan)) for plan in (baseline, candidate)]
     return BlockShape(relay=True, skip_counts=(skips[0], skips[1]), block_count=block)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
     from hasten.protocol import TraitsRead
     from hasten.records import Pair, Plan, Step, Traits
+    from hasten.trials.trial_process import TrialProcess
 
 _RECENT_COUNT = 3
+_LEAST_FAULT_STEPS = 16
 _WAITING_SHARE, _BURSTY_SHARE = 0.1, 0.05
 _LONGEST_PERIOD, _LEAST_PERIODS, _LEAST_COUNT = 64, 4, 24
 _PERIODIC_RATIO, _EQUAL_RATIO = 0.7, 0.95
@@ -98,10 +100,27 @@ def _compiled_by(plan: Plan) -> Plan:
     return part if part.settings else plan
 
 
+class _FaultCounts(NamedTuple):
+    """Steps and page faults of a child at two moments."""
+
+    child: TrialProcess  # held: its id is not given away
+    first: tuple[int, float]
+    last: tuple[int, float]
+
+    @property
+    def step_count(self) -> int:
+        return self.last[0] - self.first[0]
+
+    @property
+    def per_step(self) -> float:
+        return (self.last[1] - self.first[1]) / self.step_count
+
+
 class PlanStatistics:
-    """Where the steps under each plan go, and what passes outside of steps."""
+    """Where the steps under each plan go, what passes outside of them, and pages faulted in."""
 
     def __init__(self) -> None:
+        self._faults: dict[Plan, dict[int, _FaultCounts]] = {}
         self._phases: dict[Plan, dict[Phase, float]] = {}
         self._counts: dict[Plan, int] = {}
         self._outside_s, self._seen_count = 0.0, 0
@@ -114,6 +133,18 @@ class PlanStatistics:
             for phase, spent_ns in step.phase_ns.items():
                 sums[phase] = sums.get(phase, 0.0) + spent_ns * 1e-9
         self.saw(steps)
+
+    def faulted(self, plan: Plan, child: TrialProcess, faults_count: float) -> None:
+        """Note how many pages a child that stands under `plan` has faulted in by now."""
+        children = self._faults.setdefault(plan, {})
+        now = child.step_count, faults_count
+        first = children[id(child)].first if id(child) in children else now
+        children[id(child)] = _FaultCounts(child, first, now)
+
+    def faults(self, plan: Plan) -> list[float]:
+        """Return the pages that each launch of a plan faulted in at a step."""
+        counts = self._faults.get(plan, {}).values()
+        return [each.per_step for each in counts if each.step_count >= _LEAST_FAULT_STEPS]
 
     def saw(self, steps: Sequence[Step]) -> None:
         """Note what passes outside of steps, such as evaluation."""
