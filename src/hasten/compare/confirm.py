@@ -98,7 +98,7 @@ def span(
     Args:
         rounds: one or several.
         nulls: log ratios of two launches of one plan.
-        states: for each plan what its launches spend on page faults, as a share of a step.
+        states: for each plan by what log ratio page faults make the steps of its launches longer.
 
     Raises:
         ValueError: there is no round.

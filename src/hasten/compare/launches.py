@@ -56,7 +56,7 @@ def states_margin(states: Iterable[Sequence[float]], *, round_count: int) -> flo
     anew. Rounds are few, and may miss it; page faults were counted in every launch.
 
     Args:
-        states: for each plan what its launches spend on page faults, as a share of a step.
+        states: for each plan by what log ratio page faults make the steps of its launches longer.
         round_count: rounds of launches that were raced.
 
     Example:
@@ -66,8 +66,8 @@ def states_margin(states: Iterable[Sequence[float]], *, round_count: int) -> flo
         0.0
     """
     squares = 0.0
-    for shares in states:
-        if len(shares) >= _LEAST_LAUNCHES:
-            quantile = _T_975[min(len(shares) - 1, len(_T_975)) - 1]
-            squares += quantile**2 * variance(shares) / round_count
+    for logs in states:
+        if len(logs) >= _LEAST_LAUNCHES:
+            quantile = _T_975[min(len(logs) - 1, len(_T_975)) - 1]
+            squares += quantile**2 * variance(logs) / round_count
     return sqrt(squares)

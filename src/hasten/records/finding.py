@@ -76,7 +76,7 @@ class Diagnosis:
         findings: costliest first.
         hot_lines: lines of the user's code that cost more than 2% of the loop, costliest first.
         steps: the steps that were watched, in order.
-        fault_s: seconds of a page fault here; None where that is unknown.
+        fault_s: seconds that a page fault adds to a step; None where that is unknown.
     """
 
     findings: tuple[Finding, ...] = ()

@@ -34,6 +34,7 @@ _LOST = {
     Reason.UNPROVED: "what was faster could not be proved",
     Reason.FAILED_GATE: "what was faster did not pass a numerics gate",
     Reason.NOT_SEEN_AGAIN: "a gain was seen, but not again on fresh launches",
+    Reason.LAUNCHES_DIFFER: "a gain was seen, but launches of this script differ by as much",
     Reason.NOT_RACED_AGAIN: "a gain was seen, but fresh launches could not be raced",
     Reason.STALLS: "most steps were faster, but some stalled",
     Reason.STARTS_LATE: "what was faster starts too late for this training",
@@ -247,7 +248,7 @@ def trust(tuning: Tuning) -> list[str]:
         if not bias.low_ratio <= 1.0 <= bias.high_ratio:
             said.append(
                 f"Two launches of the same script differed by {interval(bias)}: launches vary "
-                "here, so the published figure spans two pairs of them."
+                "here, so the published figure spans several pairs of them."
             )
     if tuning.envelope is not None and tuning.plan.settings:
         said.append(

@@ -71,8 +71,14 @@ def examine(
         findings=findings,
         hot_lines=hot_lines,
         steps=tuple(steps),
-        fault_s=found.get("faults.fault_s"),
+        fault_s=_fault_s(found),
     )
+
+
+def _fault_s(found: Mapping[str, Any]) -> float | None:
+    """Return what a page fault adds to a step, between that of one thread and its share."""
+    one_s, threads_count = found.get("faults.fault_s"), found.get("faults.threads_count") or 1
+    return None if one_s is None else one_s * (1.0 + 1.0 / threads_count) / 2.0
 
 
 def read_lines(lines: Sequence[Mapping[str, Any]]) -> tuple[HotLine, ...]:

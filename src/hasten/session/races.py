@@ -38,7 +38,7 @@ _COIN_SEED = 20_240_601
 _NOISE_SHARE, _NOISE_MOST_S, _NOISE_MOST_COUNT = 0.05, 12.0, 60
 _CONFIRM_SHARE, _CONFIRM_LEAST_S, _CONFIRM_MOST_S = 0.2, 8.0, 60.0
 _CONFIRM_WANTED_S = 30.0
-_CONFIRM_MOST_ROUNDS, _LATE_RATIO = 4, 1.2
+_CONFIRM_MOST_ROUNDS, _LATE_RATIO = 6, 1.2
 _REDRAWN_GROWTH = 1.1  # an interval of many pairs takes milliseconds
 _RACE_LEAST_COUNT, _RACE_USUAL_COUNT, _RACE_USUAL_S = 8, 16, 8.0
 _CONFIRM_MOST_COUNT = 24
@@ -245,7 +245,7 @@ class Races:
         """Race a plan against the script on fresh launches; this figure is published.
 
         Launches differ by more than the pairs within one, so there are as many rounds of launches
-        as the time holds, two at least, and few pairs in each.
+        as the time holds, two at least, and few pairs in each. The clock alone says how many.
 
         Args:
             plan: what the search chose.
@@ -261,25 +261,31 @@ class Races:
         launches_s = both_start_s(own_s, other_s, single_process=self._runner.pace.single_process)
         pair_s = self._runner.pace.pair_s(own, other, apart=True)
         round_count = _round_count(until_s - self._clock(), launches_s=launches_s, pair_s=pair_s)
-        for left_count in range(round_count, 0, -1):
-            left_s = (until_s - self._clock()) / left_count - launches_s
-            seconds = max(CONFIRM_LEAST_S, min(left_s, _CONFIRM_MOST_S / round_count))
+        least_s, longest_s = CONFIRM_ROUNDS * CONFIRM_LEAST_S / round_count, 0.0
+        for index in range(_CONFIRM_MOST_ROUNDS):
+            started_s = self._clock()
+            left_s = until_s - started_s
+            if index >= round_count and left_s < _LATE_RATIO * longest_s:
+                break
+            share_s = left_s / max(1, round_count - index) - launches_s
+            seconds = max(least_s, min(share_s, _CONFIRM_MOST_S / round_count))
             rounds.append(
                 self._confirm_once(
                     plan, seconds, wanted_s=_CONFIRM_WANTED_S / round_count,
-                    plan_first=len(rounds) % 2 == 1,
+                    plan_first=index % 2 == 1,
                 )
             )  # fmt: skip
+            longest_s = max(longest_s, self._clock() - started_s)
         states = [self._states(each) for each in (own, other)]
         return compare.span(rounds, nulls=self._nulls, states=states)
 
     def _states(self, plan: Plan) -> Sequence[float]:
-        """Return what each launch of a plan spent on page faults, as a share of a step."""
+        """Return by what log ratio page faults made the steps of each launch of a plan longer."""
         phase_s = self._runner.statistics.phase_s(plan)
         if self._fault_s is None or not phase_s:
             return ()
-        step_s = sum(phase_s.values())
-        return [count * self._fault_s / step_s for count in self._runner.statistics.faults(plan)]
+        page_ratio = self._fault_s / sum(phase_s.values())
+        return [math.log1p(count * page_ratio) for count in self._runner.statistics.faults(plan)]
 
     def _confirm_once(
         self, plan: Plan, seconds: float, *, wanted_s: float, plan_first: bool
@@ -348,14 +354,17 @@ class Races:
 
 
 def _round_count(window_s: float, *, launches_s: float, pair_s: float) -> int:
-    """Return the rounds of launches of a confirmation, fixed before the first.
+    """Return the rounds of launches that a confirmation plans for.
 
-    >>> [_round_count(window_s, launches_s=4.0, pair_s=0.5) for window_s in (10.0, 40.0, 90.0)]
-    [2, 3, 4]
+    >>> [_round_count(window_s, launches_s=4.0, pair_s=0.1) for window_s in (10.0, 40.0, 90.0)]
+    [2, 6, 6]
     """
-    pairs_s = max(CONFIRM_LEAST_S, (CONFIRM_TRIAL_COUNT + CONFIRM_LEAST_COUNT) * pair_s)
-    fitting_count = int(window_s / (_LATE_RATIO * (launches_s + pairs_s)))
-    return max(CONFIRM_ROUNDS, min(fitting_count, _CONFIRM_MOST_ROUNDS))
+    pairs_s = (CONFIRM_TRIAL_COUNT + CONFIRM_LEAST_COUNT) * pair_s
+    for count in range(_CONFIRM_MOST_ROUNDS, CONFIRM_ROUNDS, -1):
+        round_s = launches_s + max(CONFIRM_ROUNDS * CONFIRM_LEAST_S / count, pairs_s)
+        if _LATE_RATIO * count * round_s <= window_s:
+            return count
+    return CONFIRM_ROUNDS
 
 
 def rule_of(kind: Kind, noise: Noise, *, budget_s: float) -> compare.Rule:

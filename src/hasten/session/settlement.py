@@ -240,10 +240,12 @@ class Settlement:
             why = f"not raced on fresh launches: {failure.last_words}"
             return Lost(Reason.NOT_RACED_AGAIN, why)
         if seen.verdict is not Verdict.WIN:
-            found = f"{times(seen.speedup.mid_ratio)}: no measurable gain"
+            found = f"On fresh launches {plan} gave {times(seen.speedup.mid_ratio)}"
             if seen.speedup.mid_ratio >= 1.0 + LEAST_RATIO:
-                found += ", since launches may differ by as much; a longer --budget launches more"
-            notes.append(f"On fresh launches {plan} gave {found}.")
+                why = "launches of the script differ by as much"
+                notes.append(f"{found}, but {why}; a longer --budget launches more.")
+                return Lost(Reason.LAUNCHES_DIFFER, f"faster on fresh launches, but {why}")
+            notes.append(f"{found}: no measurable gain.")
             return Lost(Reason.NOT_SEEN_AGAIN, "the gain was not seen on fresh launches")
         if seen.stalls:
             why = (
