@@ -168,10 +168,15 @@ ELSEWHERE = {
         "        return '{gain}'.format(**self.__dict__)\nmeter = Meter()\n",
         "print(meter)", "whole",
     ),
-    "an object whose dictionary is kept": (
+    "an object that shares its dictionary": (
+        "class Meter:\n    def __str__(self):\n        self.__dict__['gain'] = 2.0\n"
+        "        return ''\nmeter = Meter()\nmeter.__dict__ = rows.__dict__\n",
+        "print(meter)", "OWNED",
+    ),
+    "an object that writes into its own dictionary": (
         "class Meter:\n    def __str__(self):\n        self.__dict__['gain'] = 2.0\n"
         "        return ''\nmeter = Meter()\n",
-        "print(meter)", "OWNED",
+        "print(meter)", "whole",
     ),
     "a special method of a class without objects": (
         "class Sampler:\n    def __iter__(self):\n        rows.gain = 2.0\n        yield 1\n",
@@ -343,6 +348,145 @@ ELSEWHERE = {
         "kept = {'a': [rows.records]}\n", "if number > 90: kept['a'][0][0].clear()", "OWNED",
     ),
 }  # fmt: skip
+KEEPER = """
+class Keeper:
+    def __init__(self, table): self.table = table
+    def step(self): self.table[0] = 2.0
+KINDS = {"keeper": Keeper, "other": [Keeper]}
+Kind = Keeper
+def harder(data): data.gain = 2.0
+def data(): return rows
+"""
+OTHER = """
+class Other(Dataset):
+    def __init__(self, table): self.table = table
+    def __len__(self): return 2
+    def __getitem__(self, i):
+        part = self.table[i : i + 1]
+        part[0] = 2.0
+        return part
+"""
+BUILT = """
+class More(Rows):
+    def __init__(self, other=None):
+        super().__init__()
+        {init}
+    def load_it(self): self.gain = 2.0
+    def again(self): {again}
+rows = More()
+"""
+# What a function, class or method is called by, or may not be called by.
+CALLED = {
+    "a class by a variable": (KEEPER, "if number > 90: Kind([1.0]).step()", "whole"),
+    "a class of a table": (KEEPER, "if number > 90: KINDS['keeper']([1.0]).step()", "whole"),
+    "a class by a variable, given it": (
+        KEEPER, "if number > 90: Kind(rows.table).step()", "OWNED",
+    ),
+    "a class of a table, given it": (
+        KEEPER, "if number > 90: KINDS['keeper'](rows.table).step()", "OWNED",
+    ),
+    "a class of a list in a table, given it": (
+        KEEPER, "if number > 90: KINDS['other'][0](rows.table).step()", "OWNED",
+    ),
+    "a class by a variable of a variable, given it": (
+        KEEPER + "Third = KINDS['keeper'] if SCALE else Kind\nThis = Third\n",
+        "if number > 90: This(rows.table).step()", "OWNED",
+    ),
+    "a function by a variable": (
+        KEEPER + "change = harder\n", "if number > 90: change(rows)", "UNWRITTEN",
+    ),
+    "a function by a variable of the loop": (
+        KEEPER, "change = harder; number > 90 and change(rows)", "UNWRITTEN",
+    ),
+    "a function of a table that is handed on": (
+        KEEPER + "TABLE = {'a': harder}\n",
+        "if number > 90: list(map(TABLE['a'], [loader.dataset]))", "UNWRITTEN",
+    ),
+    "a function of a table": (
+        KEEPER + "TABLE = {'a': harder}\n", "if number > 90: TABLE['a'](rows)", "UNWRITTEN",
+    ),
+    "a function of a table that is handed on by a variable": (
+        KEEPER + "TABLE = {'a': harder}\n",
+        "got = TABLE['a']; number > 90 and list(map(got, [loader.dataset]))", "UNWRITTEN",
+    ),
+    "functions of a table, one by one": (
+        KEEPER + "TABLE = {'a': harder}\n",
+        "if number > 90: [one(rows) for one in TABLE.values()]", "UNWRITTEN",
+    ),
+    "a function of a tuple": (
+        KEEPER + "first, second = harder, len\n", "if number > 90: first(rows)", "UNWRITTEN",
+    ),
+    "a function that a class has": (
+        KEEPER + "class Has:\n    change = harder\n", "if number > 90: Has.change(rows)",
+        "UNWRITTEN",
+    ),
+    "a function that a library calls of a class": (
+        KEEPER + "def moved(self, data): data.gain = 2.0\n"
+        "class Net(torch.nn.Module):\n    forward = moved\n",
+        "if number > 90: Net()(rows)", "UNWRITTEN",
+    ),
+    "a function by a text": (
+        KEEPER + "change = harder\n",
+        "if number > 90: getattr(sys.modules[__name__], 'change')(rows)", "UNWRITTEN",
+    ),
+    "a function by a variable that returns it": (
+        KEEPER + "get = data\n", "if number > 90: get().gain = 2.0", "UNWRITTEN",
+    ),
+    "a setter by a variable": (
+        "change = setattr\n", "if number > 90: change(rows, 'gain', 2.0)", "UNWRITTEN",
+    ),
+    "an object of another class": (
+        OTHER, "if number > 90: Other(np.ones(3))[0]", "whole",
+    ),
+    "an object of another class that is given it": (
+        OTHER, "if number > 90: Other(rows.table)[0]", "OWNED",
+    ),
+    "an object of another class that has it": (
+        OTHER + "other = Other(rows.table)\n", "if number > 90: other[0]", "OWNED",
+    ),
+    "a method that builds": (
+        BUILT.format(init="self.load_it()", again="pass"), "if number > 90: More()", "whole",
+    ),
+    "a method that builds, and is called": (
+        BUILT.format(init="self.load_it()", again="pass"),
+        "if number > 90: More().rows; rows.load_it()", "UNWRITTEN",
+    ),
+    "a method that builds, and again": (
+        BUILT.format(init="self.load_it()", again="self.load_it()"),
+        "if number > 90: More(); rows.again()", "UNWRITTEN",
+    ),
+    "a method that builds by itself": (
+        BUILT.format(init="self.again()", again="self.load_it()"), "if number > 90: More()",
+        "whole",
+    ),
+    "a method that builds something else": (
+        BUILT.format(init="self = other or self; self.load_it()", again="pass"),
+        "if number > 90: More(rows)", "UNWRITTEN",
+    ),
+    "a method that builds later": (
+        BUILT.format(init="self.later = lambda: self.load_it()", again="pass"),
+        "if number > 90: More(); rows.later()", "UNWRITTEN",
+    ),
+    "a method that nobody calls by its name": (
+        BUILT.format(init="pass", again="pass"),
+        "if number > 90: getattr(rows, 'load_it')()", "UNWRITTEN",
+    ),
+    "new numbers of its size": (
+        "", "mine = torch.zeros([len(rows), rows.table.size]).to('cpu'); mine[0] = 1.0", "whole",
+    ),
+    "an option that needs what is not installed": (
+        "def count():\n    import nobody_knows_this\n", "if number > 90: count()", "whole",
+    ),
+    "an option that looks elsewhere": (
+        "def count():\n    sys.path.append('more')\n    import nobody_knows_this\n",
+        "if number > 90: count()", "UNWRITTEN",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "body", "reason"), CALLED.values(), ids=CALLED)
+def test_what_is_called_by_another_name_is_followed(said, before, body, reason) -> None:
+    assert said(HEAD + before + LOOP.format(body=body))[0].split()[0] == reason
 
 
 @pytest.mark.parametrize(("before", "body", "reason"), ELSEWHERE.values(), ids=ELSEWHERE)

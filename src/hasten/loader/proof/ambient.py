@@ -56,7 +56,7 @@ def against(node: ast.AST, scope: VariableScope, reads: Reads) -> str:
         reads: what the items read.
     """
     if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return _imports(node)
+        return _imports(node, scope)
     if isinstance(node, ast.Attribute) and node.attr == "showwarning":
         return "the script uses warnings.showwarning"
     if not isinstance(node, ast.Call):
@@ -122,8 +122,11 @@ def _patches(node: ast.Call) -> bool:
     return getattr(function, "id", getattr(function, "attr", "")) == "patch" and bool(node.args)
 
 
-def _imports(node: ast.Import | ast.ImportFrom) -> str:
-    """Return what an import would run: code that nobody has seen yet."""
+def _imports(node: ast.Import | ast.ImportFrom, scope: VariableScope) -> str:
+    """Return what an import would run: code that nobody has seen yet.
+
+    An option of a script may import what is not installed; nothing runs then.
+    """
     if isinstance(node, ast.ImportFrom) and node.level:
         ends = f".{node.module or node.names[0].name}"
         known = any(name.endswith(ends) for name in sys.modules)
@@ -131,9 +134,20 @@ def _imports(node: ast.Import | ast.ImportFrom) -> str:
     names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [
         one.name for one in node.names]  # fmt: skip
     for name in names:
-        if name not in sys.modules and not _is_installed(name.partition(".")[0]):
+        root = name.partition(".")[0]
+        is_option = scope.unit.function is not None and scope.unit.frame is None
+        if is_option and not scope.known.moves_path and not _is_found(root):
+            continue
+        if name not in sys.modules and not _is_installed(root):
             return f"the script imports {name}, which is not loaded yet"
     return ""
+
+
+def _is_found(root: str) -> bool:
+    try:
+        return root in sys.modules or find_spec(root) is not None
+    except (ImportError, ValueError):
+        return True  # there is something, whatever it is
 
 
 def _is_installed(root: str) -> bool:

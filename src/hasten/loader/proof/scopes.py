@@ -179,6 +179,10 @@ class VariableScope:
             return self.near.get(name, FAR)
         return max(self._of_names(name), self.known.reached.get(name, FAR))
 
+    def stays(self, parameter: str) -> bool:
+        """Return whether a parameter is what it was given, and is not set to something else."""
+        return parameter in self.parameters and parameter not in stored(self.nodes)
+
     def is_near(self, node: ast.AST) -> bool:
         """Return whether an expression may be, or lead to, what items read."""
         return level(self, node) > FAR
@@ -237,8 +241,9 @@ def scopes_of(
         is_of_items: tells of code whether items run it.
     """
     classes = {unit.owner for unit in code.units} - {""}
-    known = Known(code.functions, code.methods, code.stored, classes)
+    known = Known(code.functions, code.methods, code.stored, classes, code.aliases)
     scopes = [VariableScope(unit, names, known) for unit in code.units]
+    known.moves_path = any(map(_is_path, (node for scope in scopes for node in scope.nodes)))
     for scope in scopes:
         scope.finds = bool(scope.unit.owner) and not is_of_items(scope.unit)
     by_name = _by_name(scopes, code)
@@ -251,6 +256,14 @@ def scopes_of(
     raise Unreadable("the script's code is too large to be followed")
 
 
+def _is_path(node: ast.AST) -> bool:
+    """Return whether this is `sys.path`."""
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "sys" and any(one.name in ("path", "*") for one in node.names)
+    is_path = isinstance(node, ast.Attribute) and node.attr == "path"
+    return is_path and getattr(node.value, "id", "sys") == "sys"  # type: ignore[attr-defined]
+
+
 def _by_name(scopes: Iterable[VariableScope], code: ScriptCode) -> dict[str, list[VariableScope]]:
     """Return the functions by the names that they are called by, those of classes by these."""
     by_name: dict[str, list[VariableScope]] = {}
@@ -260,7 +273,9 @@ def _by_name(scopes: Iterable[VariableScope], code: ScriptCode) -> dict[str, lis
             continue
         is_building = unit.name in _BUILDING
         heirs = _heirs(unit.owner, code.parents) if is_building else set[str]()
-        for name in heirs | (_ANY_CLASS if is_building else set()) | {unit.name}:
+        called_by = heirs | (_ANY_CLASS if is_building else set()) | {unit.name}
+        called_by |= {one for one, targets in code.aliases.items() if targets & called_by}
+        for name in called_by:
             by_name.setdefault(name, []).append(scope)
         if heirs & code.handed:
             scope.near |= dict.fromkeys(scope.parameters[1:], NEAR)
@@ -279,7 +294,9 @@ def _hand_over(scope: VariableScope, code: ScriptCode) -> None:
         scope.near |= dict.fromkeys(scope.parameters[:1], HOLDS)
     is_special = scope.first in scope.near and not is_handed
     if is_special and unit.owner not in names.kinds:
-        scope.near[scope.first] = HOLDS  # Python calls it of its own objects, which are not read
+        # Python calls it of its own objects. These are not read, and may hold nothing that is.
+        leads = bool(_heirs(unit.owner, code.parents) & (names.leaders | names.kinds))
+        scope.near[scope.first] = HOLDS if leads else FAR
 
 
 def _heirs(name: str, parents: Mapping[str, set[str]]) -> set[str]:
@@ -304,8 +321,15 @@ def _pass_on(scopes: Sequence[VariableScope], by_name: Mapping[str, list[Variabl
 
 
 def _callee(call: ast.Call) -> str:
-    """Return the last name of what is called, that of a class where the call asks for a class."""
+    """Return the last name of what is called, that of a class where the call asks for a class.
+
+    Of what is taken from a container it is the name of that.
+    """
     inner = call.func
+    while isinstance(inner, ast.Subscript):
+        inner = inner.value
+    if inner is not call.func:
+        return str(getattr(inner, "attr", getattr(inner, "id", "")))
     is_type = isinstance(inner, ast.Call) and called(inner) == "type"
     return "__class__" if is_type else called(call)
 
@@ -482,8 +506,14 @@ SENT = "yield"
 FIGURES = {"shape", "dtype", "ndim", "size", "nbytes", "device", "columns", "itemsize"}
 _COUNTS = words(
     "len print isinstance type str repr bool int float unique bincount mean std id hash any all "
-    "Counter range item tolist shape format callable hasattr round abs numel"
+    "Counter range item tolist shape format callable hasattr round abs numel size dim average "
+    "median var argmax argmin"
 )
+_MAKING = words(
+    "zeros ones empty zeros_like ones_like empty_like rand randn randint randperm arange linspace "
+    "eye"
+)
+"""Functions of torch and NumPy that make new numbers, whatever they are given."""
 _OF_TEXTS = words(
     "join splitext basename dirname abspath realpath normpath listdir glob exists isfile isdir "
     "imread"
@@ -508,6 +538,8 @@ class Known:
         methods: of those in classes.
         stored: attributes that it sets.
         classes: names of its classes.
+        aliases: variables by which its functions and classes are called, with the names of these.
+        moves_path: it may add places from which modules are imported.
         given: functions that return something near, or hold it, by their names.
         finding: special methods that return something near, whatever they are called of.
         reached: variables of modules that lead there since the code ran, and how near they are.
@@ -518,10 +550,17 @@ class Known:
     methods: set[str]
     stored: set[str]
     classes: set[str]
+    aliases: Mapping[str, set[str]]
+    moves_path: bool = False
     given: dict[str, int] = field(default_factory=dict)
     finding: set[str] = field(default_factory=set)
     reached: dict[str, int] = field(default_factory=dict)
     attributes: dict[str, int] = field(default_factory=dict)
+
+    def given_by_alias(self, call: ast.Call) -> int:
+        """Return how near what functions give is that are called by a variable."""
+        targets = self.aliases.get(_callee(call), set())
+        return max((self.given.get(target, FAR) for target in targets), default=FAR)
 
     @property
     def size(self) -> int:
@@ -590,9 +629,9 @@ def _of_call(scope: VariableScope, node: ast.Call) -> int:
         builds = name[:1].isupper() or name in known.classes
         built = HOLDS if builds and any(level(scope, one) for one in given) else FAR
         return max(known.given.get(name, FAR), built, own and NEAR)
-    if name in _COUNTS:
+    if name in _COUNTS or (is_module and name in _MAKING):
         return FAR
-    found = max((level(scope, one) for one in given), default=FAR)
+    found = max(known.given_by_alias(node), *(level(scope, one) for one in given), FAR)
     if not is_module:
         found = max(found, level(scope, node.func if owner is None else owner))
     collects = name in _COLLECTING or (is_module and library.copies("torch", name))

@@ -8,6 +8,7 @@ from itertools import islice
 from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hasten.loader.proof.aliases import aliases_in
 from hasten.loader.proof.source import Function, Tree, is_user_class, tree_of_file
 from hasten.loader.proof.word_list import words
 
@@ -76,6 +77,7 @@ class ScriptCode(NamedTuple):
         parents: what its classes are derived from, by their names.
         overriding: its methods that a library may call by a name of its own, each after the
             name of its class.
+        aliases: for variables by which functions and classes are called the names of these.
     """
 
     units: list[Unit]
@@ -85,6 +87,7 @@ class ScriptCode(NamedTuple):
     stored: set[str]
     parents: dict[str, set[str]]
     overriding: set[tuple[str, str]]
+    aliases: dict[str, set[str]]
 
 
 def code_of(
@@ -111,12 +114,15 @@ def code_of(
     running = [_rest_of(frame) for frame in frames]
     known = [unit for tree in trees.values() for unit in _functions(tree)]
     overriding = overriding_methods()
-    found, handed, parents = list(running), _handed_over(trees.values()), _parents(trees.values())
+    functions = {unit.name for unit in known} | {unit.owner for unit in known} - {"", "<lambda>"}
+    aliases = aliases_in([tree.nodes for tree in trees.values()], functions)
+    found, parents = list(running), _parents(trees.values())
+    handed = _handed_over(trees.values(), aliases.sources)
     mentioned = handed | {name for unit in running for name in _named_in(unit)}
+    mentioned |= set[str]().union(*aliases.targets.values())
     mentioned |= set[str]().union(*parents.values())
     if any(_keeps_classes(tree) for tree in trees.values()):
         alive |= set(parents) | {_place(unit) for unit in known}
-    functions = {unit.name for unit in known} | {unit.owner for unit in known} - {"", "<lambda>"}
     methods = {unit.name for unit in known if unit.owner}
     stored = {name for tree in trees.values() for name in _attributes_of(tree)}
     waiting = known
@@ -131,7 +137,9 @@ def code_of(
                  or ((unit.owner, unit.name) in overriding
                      and unit.owner in mentioned | alive)]  # fmt: skip
         if not fresh:
-            return ScriptCode(found, handed, functions, methods, stored, parents, overriding)
+            return ScriptCode(
+                found, handed, functions, methods, stored, parents, overriding, aliases.targets
+            )
         found += fresh
         waiting = [unit for unit in waiting if unit not in fresh]
         mentioned |= {name for unit in fresh for name in _named_in(unit)}
@@ -209,7 +217,7 @@ def _attributes_of(tree: Tree) -> Iterator[str]:
                 yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
-def _handed_over(trees: Iterable[Tree]) -> set[str]:
+def _handed_over(trees: Iterable[Tree], aliased: Set[int]) -> set[str]:
     """Return the names that stand anywhere but in front of the brackets of a call.
 
     What is imported under another name is called by that one. What `apply` is given is called at
@@ -218,7 +226,7 @@ def _handed_over(trees: Iterable[Tree]) -> set[str]:
     """
     found: set[str] = set()
     for tree in trees:
-        called = _called_at_once(tree.nodes)
+        called = _called_at_once(tree.nodes) | aliased
         for node in tree.nodes:
             found.update(_handed_by(node))
             if id(node) in called or not isinstance(getattr(node, "ctx", None), ast.Load):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hasten.loader.proof import ambient, library
 from hasten.loader.proof.scopes import FIGURES, called, scopes_of
+from hasten.loader.proof.script import is_special
 from hasten.loader.proof.source import is_user_file
 from hasten.loader.proof.stored_names import stored_by
 from hasten.loader.proof.verdict import MissingReason, ProofReason
@@ -70,6 +71,8 @@ class Writes:
         self._scopes = scopes_of(code, names, self._is_item_code)
         self._remade = {unit.owner for unit in code.units if unit.name == "__new__"}
         self._handed = code.handed
+        self._overriding = {name for _, name in code.overriding}
+        self._building = dict.fromkeys(("__init__", "__new__", "__post_init__"), True)
         self._methods = {(unit.path, unit.owner, unit.name) for unit in code.units if unit.owner}
         self._functions = {(unit.path, unit.name) for unit in code.units if not unit.owner}
 
@@ -185,12 +188,29 @@ class Writes:
     def _may_be_read(self, unit: Unit, node: ast.Attribute, scope: VariableScope) -> bool:
         """Return whether the object of a store may be one that items read."""
         is_self = isinstance(node.value, ast.Name) and node.value.id == scope.first
-        is_building = unit.name in ("__init__", "__new__", "__post_init__")
-        if is_self and is_building and unit.owner not in self._remade:
+        if is_self and self._builds(unit.name) and unit.owner not in self._remade:
             return False  # of an object that is just being made
         if is_self and unit.owner:
             return any(kind.__name__ == unit.owner for kind in self._reads.classes)
         return scope.is_near(node.value) or scope.is_shared(node.value)
+
+    def _builds(self, name: str) -> bool:
+        """Return whether a method runs only while its object is made: nobody else calls it."""
+        if name not in self._building:
+            self._building[name] = False  # until it is known; it may call itself
+            calls = [
+                isinstance(node.func, ast.Attribute)
+                and isinstance(node.func.value, ast.Name)
+                and node.func.value.id == scope.first
+                and scope.stays(scope.first)
+                and self._builds(scope.unit.name)
+                for scope in self._scopes
+                for node in scope.calls
+                if called(node) == name
+            ]
+            by_others = name in self._handed | self._overriding or is_special(name)
+            self._building[name] = bool(calls) and all(calls) and not by_others
+        return self._building[name]
 
     def _name(self, unit: Unit, node: ast.Name, scope: VariableScope) -> None:
         stored = not isinstance(node.ctx, ast.Load)

@@ -1,0 +1,138 @@
+"""Variables that stand for functions and classes of the script, and are only called."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence, Set
+
+_INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+class Aliases(NamedTuple):
+    """What a script calls by the names of variables.
+
+    Attributes:
+        targets: for each variable the names of the functions and classes that it may stand for,
+            as `Net` after `Net = {"small": Small, "large": Large}[size]`.
+        sources: the ids of the nodes by which it got them.
+    """
+
+    targets: dict[str, set[str]]
+    sources: set[int]
+
+
+class _Assigned(NamedTuple):
+    """What one assignment gives to a variable."""
+
+    variable: str
+    sources: list[tuple[ast.expr, str]]
+
+
+def aliases_in(files: Sequence[Sequence[ast.AST]], functions: Set[str]) -> Aliases:
+    """Return the variables by which functions and classes are called, and nothing else is done.
+
+    Args:
+        files: all nodes of each file.
+        functions: names of the functions and classes of the script.
+    """
+    assigned = [one for nodes in files for one in _assigned(nodes)]
+    targets: dict[str, set[str]] = {}
+    grown = True
+    while grown:
+        before = sum(map(len, targets.values()))
+        for variable, sources in assigned:
+            found = {name for _, name in sources if name in functions}
+            found |= set[str]().union(*(targets.get(name, set()) for _, name in sources))
+            if found and variable not in functions:
+                targets.setdefault(variable, set()).update(found)
+        grown = before != sum(map(len, targets.values()))
+    kept = set(targets) - _used_otherwise(files, assigned, targets)
+    return Aliases(
+        {name: targets[name] for name in kept},
+        {id(node) for variable, found in assigned if variable in kept for node, _ in found},
+    )
+
+
+def _used_otherwise(
+    files: Sequence[Sequence[ast.AST]],
+    assigned: Sequence[_Assigned],
+    targets: dict[str, set[str]],
+) -> set[str]:
+    """Return the variables that are handed on, and those from which such a one got its own."""
+    passed_on = {id(node) for one in assigned if one.variable in targets for node, _ in one.sources}
+    found: set[str] = set()
+    for nodes in files:
+        looked_at = set(_looked_at(nodes)) | passed_on
+        found |= {name for node in nodes for name in _other_names(node)}
+        found |= {name for node in nodes if id(node) not in looked_at for name in _loaded(node)}
+    grown = True
+    while grown:
+        before = len(found)
+        for variable, sources in assigned:
+            if variable in found:
+                found |= {name for _, name in sources}
+        grown = before != len(found)
+    return found
+
+
+def _assigned(nodes: Sequence[ast.AST]) -> Iterator[_Assigned]:
+    """Yield the assignments to variables of modules and functions; a class's are attributes."""
+    in_classes = {id(node) for node in _class_statements(nodes)}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and id(node) not in in_classes:
+            sources = list(_sources(node.value))
+            for target in node.targets:
+                if isinstance(target, ast.Name) and not target.id.startswith("__"):
+                    yield _Assigned(target.id, sources)
+
+
+def _class_statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    waiting = [one for node in nodes if isinstance(node, ast.ClassDef) for one in node.body]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, _INNER):
+            waiting += [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.stmt)]
+
+
+def _sources(node: ast.expr | None) -> Iterator[tuple[ast.expr, str]]:
+    """Yield what an expression takes a function from: a name, or one of several."""
+    if isinstance(node, ast.Name):
+        yield node, node.id
+    elif isinstance(node, ast.Attribute):
+        yield node, node.attr
+    elif isinstance(node, (ast.Dict, ast.List, ast.Tuple)):
+        for one in node.values if isinstance(node, ast.Dict) else node.elts:
+            yield from _sources(one)
+    elif isinstance(node, ast.IfExp):
+        yield from _sources(node.body)
+        yield from _sources(node.orelse)
+    elif isinstance(node, ast.Subscript):
+        yield from _sources(node.value)
+
+
+def _looked_at(nodes: Iterable[ast.AST]) -> Iterator[int]:
+    """Yield the ids of what is called, or compared, and not kept."""
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            yield id(node.func)
+            if isinstance(node.func, ast.Subscript):
+                yield from (id(one) for one, _ in _sources(node.func.value))
+        elif isinstance(node, ast.Compare):
+            yield from map(id, (node.left, *node.comparators))
+
+
+def _loaded(node: ast.AST) -> Iterator[str]:
+    if isinstance(getattr(node, "ctx", None), ast.Load):
+        yield from (str(getattr(node, name)) for name in ("id", "attr") if hasattr(node, name))
+
+
+def _other_names(node: ast.AST) -> Iterator[str]:
+    """Yield what may be got at by another name, or by a text."""
+    if isinstance(node, ast.alias) and node.asname:
+        yield node.name.rpartition(".")[2]
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
