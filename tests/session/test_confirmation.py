@@ -100,7 +100,7 @@ def confirmed(monkeypatch):
             options = session.Options(budget_s=60.0, applied=applied)
             races = Races(runner, options, view, fault_s=fault_s, clock=script.clock)
             noise, bias = races.measure_noise(), exactly(launches_ratio)
-            monkeypatch.setattr(races, "_launches_noise", lambda: replace(noise, bias=bias))
+            monkeypatch.setattr(races, "_launches_noise", lambda **_: replace(noise, bias=bias))
             races.measure_noise()
             view.rounds.clear()
             view.grown.clear()
@@ -210,6 +210,18 @@ def test_a_round_with_little_time_is_shorter_and_still_tells_the_gain(confirmed)
     assert seen.verdict is Verdict.WIN
     with pytest.raises(OutOfTime):
         confirmed(lambda launch: 1.0, until_s=-50.0, step_s=0.5, sd_ratio=0.02)
+
+
+@pytest.mark.parametrize(("quickly", "pair_count"), [(True, 3), (False, 8)])
+def test_a_hurried_tuning_races_the_script_against_itself_three_times(quickly, pair_count) -> None:
+    script, view = FakeScript(cost=lambda plan: 2.0, start_s=1.0), Notebook()
+    with TrialRunner(
+        WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_trial=script.trial
+    ) as runner:
+        runner.steps(NOTHING, 4)  # too few to be neighbours of one another
+        races = Races(runner, session.Options(budget_s=60.0), view, clock=script.clock)
+        races.measure_noise(quickly=quickly)
+    assert [len(one.pairs) for one in view.rounds] == [pair_count]
 
 
 def made(low, mid, high, *, means=None, best=None) -> Confirmation:

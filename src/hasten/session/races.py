@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 COARSEST_RATIO = 0.05
 _COIN_SEED = 20_240_601
 _NOISE_SHARE, _NOISE_MOST_S, _NOISE_MOST_COUNT = 0.05, 12.0, 60
+_QUICK_COUNT = 3
 _CONFIRM_SHARE, _CONFIRM_LEAST_S, _CONFIRM_MOST_S = 0.2, 8.0, 60.0
 _CONFIRM_WANTED_S = 30.0
 _CONFIRM_MOST_ROUNDS, _LATE_RATIO = 6, 1.2
@@ -86,10 +87,14 @@ class Races:
         Args:
             quickly: the budget has no time for a second child; steps of the profile that followed
                 one another must do, and how launches differ stays unknown until the confirmation.
+                Where too few were watched, as of a loop whose passes are its blocks, three pairs.
         """
         noise = self._neighbours_noise() if quickly else None
         if noise is None:
-            noise = self._launches_noise()
+            noise = self._launches_noise(
+                least_count=_QUICK_COUNT if quickly else NOISE_LEAST_COUNT,
+                most_s=0.0 if quickly else _NOISE_MOST_S,
+            )
             self._nulls = (math.log(noise.bias.mid_ratio),)
         self.noise = noise
         coarse_ratio = max(noise.resolution_ratio, abs(math.log(noise.bias.mid_ratio)))
@@ -114,18 +119,18 @@ class Races:
         pairs = self._runner.rhythm.neighbours(block_count)
         return pairs if len(pairs) >= _NEIGHBOURS_LEAST_COUNT else ()
 
-    def _launches_noise(self) -> Noise:
+    def _launches_noise(self, *, least_count: int, most_s: float) -> Noise:
         """Race two launches of the script."""
         own = self._options.applied
         measure = partial(self._runner.pairs, own, own)
         self._view.stage("noise", "the script against itself")
         self._runner.prepare(own, own)
         self._view.race_begins(Plan(), Plan())
-        seconds = min(max(NOISE_LEAST_S, _NOISE_SHARE * self._options.aim_s), _NOISE_MOST_S)
+        seconds = min(max(NOISE_LEAST_S, _NOISE_SHARE * self._options.aim_s), most_s)
         started_s = self._clock()
         pairs = list(measure([True, False]))
         pair_s = (self._clock() - started_s) / len(pairs)
-        count = max(NOISE_LEAST_COUNT, min(int(seconds / pair_s), _NOISE_MOST_COUNT))
+        count = max(least_count, min(int(seconds / pair_s), _NOISE_MOST_COUNT))
         pairs += measure([self._coin.random() < 0.5 for _ in range(count - len(pairs))])
         pair_s = (self._clock() - started_s) / len(pairs)
         noise = compare.measure_noise(pairs, pair_s=pair_s, budget_s=self.confirm_s)
