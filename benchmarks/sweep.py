@@ -4,7 +4,7 @@
 
 For each script: `tune` among `LEVERS`; then a race of every combination of their settings against
 the script as it is, on the same machine; then the plan of `tune` and the best of the sweep, each on
-two rounds of fresh launches. The share is the log speed-up of the first over that of the second.
+two to six rounds of fresh launches. The share is the log speed-up of the first over that of the second.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HEAD = """\
 {machine}
 
 `tune` among the levers below, and every combination of the same settings (the first {settings} of
-each lever) raced on the same machine. Both winners were then confirmed on two rounds of fresh
+each lever) raced on the same machine. Both winners were then confirmed on rounds of fresh
 launches.
 `share` is the log speed-up of `tune`'s plan over that of the sweep's. `cost` is the time of the
 whole `tune`, proof and confirmation included, over that of the races of the sweep.

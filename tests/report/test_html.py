@@ -243,6 +243,20 @@ def test_a_race_without_a_following_one_counts_by_the_plan_or_by_its_verdict(rac
     assert html.races.moves([even], other) == []
 
 
+def test_a_move_may_leave_out_what_does_nothing_beside_the_newcomer(raced):
+    first, second = Plan().with_lever("a", True), Plan().with_lever("b", True)
+
+    def won(baseline, candidate):
+        return replace(raced.races[0], baseline=baseline, candidate=candidate, verdict=Verdict.WIN)
+
+    both = first.with_lever("b", True)
+    races = [won(Plan(), first), won(first, both), won(second, second.with_lever("c", True))]
+    to = second.with_lever("c", True)
+    assert [move.after for move in html.races.moves(races, to)] == [first, second, to]
+    assert [move.after for move in html.races.moves(races[:2], second)] == [first, second]
+    assert [move.after for move in html.races.moves(races[:2], first)] == [first]
+
+
 def test_a_bundle_has_a_short_name_and_is_spelt_out(raced):
     three = Plan().with_lever("a", 1).with_lever("b", 2).with_lever("c", "x y")
     bundle = replace(raced.races[0], candidate=three)

@@ -136,7 +136,7 @@ def test_nothing_faster_is_said_plainly_with_reasons(nothing, plan_path):
         (Outcome.REJECTED, Reason.FAILED_GATE, "did not pass a numerics gate"),
         (Outcome.DROPPED, Reason.UNPROVED, "could not be proved"),
         (Outcome.DROPPED, Reason.NOT_SEEN_AGAIN, "not again on fresh launches"),
-        (Outcome.DROPPED, Reason.LAUNCHES_DIFFER, "launches of this script differ by as much"),
+        (Outcome.DROPPED, Reason.LAUNCHES_DIFFER, "launches of this script may differ by as much"),
         (Outcome.DROPPED, Reason.NOT_RACED_AGAIN, "could not be raced"),
         (Outcome.DROPPED, Reason.STALLS, "stalled"),
         (Outcome.DROPPED, Reason.STARTS_LATE, "too late"),

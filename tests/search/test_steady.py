@@ -3,7 +3,7 @@
 import pytest
 
 from hasten.records import Comparison, Effect, Interval, Phase, Plan, Scope, Verdict
-from hasten.search import Candidate, incumbent, propose, rows
+from hasten.search import Candidate, incumbent, last_about, propose, rows
 
 
 def search(gains, *, end=None):
@@ -67,7 +67,7 @@ def test_the_report_says_why_it_stays() -> None:
     candidates, history = search({"keep": 1.0, "fast": 1.5})
     told = {row.lever: row for row in rows(candidates, history)}
     assert told["keep"].outcome == "kept"
-    assert told["keep"].why.endswith("kept because launches differ less with it")
+    assert told["keep"].why.endswith("kept because launches may differ less with it")
     assert "launches" not in told["fast"].why
 
 
@@ -97,4 +97,36 @@ def test_what_does_nothing_beside_the_newcomer_leaves_the_plan() -> None:
         )  # fmt: skip
     assert set(dict(incumbent(candidates, history).settings)) == {"other"}
     told = {row.lever: row for row in rows(candidates, history)}["keep"]
-    assert (told.outcome, told.why[:27]) == ("dropped", "other=True in its place: 1.")
+    assert (told.outcome, told.why) == ("dropped", "another is loaded: other=True came in")
+
+
+def test_what_a_second_race_of_the_whole_refuted_does_not_come_back() -> None:
+    """A plan of two that wins no more is left with `fast`, which has won alone."""
+    fast, both = Plan().with_lever("fast", True), Plan(settings=(("fast", True), ("keep", True)))
+
+    def seen(baseline, candidate, ratio, verdict):
+        return Comparison(
+            baseline=baseline, candidate=candidate, verdict=verdict,
+            speedup=Interval(low_ratio=0.98 * ratio, mid_ratio=ratio, high_ratio=1.02 * ratio),
+        )  # fmt: skip
+
+    history = [
+        seen(Plan(), Plan().with_lever("keep", True), 1.03, Verdict.UNDECIDED),
+        seen(Plan().with_lever("keep", True), both, 1.04, Verdict.WIN),
+        seen(fast, both, 1.02, Verdict.UNDECIDED),
+        seen(both, Plan(), 1.0, Verdict.DROP),
+        seen(fast, Plan(), 0.95, Verdict.DROP),
+    ]
+    candidates, _ = search({"keep": 1.0, "fast": 1.5}, end=0)
+    assert incumbent(candidates, history[:3]) == both
+    assert incumbent(candidates, history) == fast
+
+
+def test_the_race_of_a_plan_is_that_of_its_largest_part() -> None:
+    fast = Plan().with_lever("fast", True)
+    both = fast.with_lever("keep", True)
+    _, history = search({"keep": 1.0, "fast": 1.5})
+    assert last_about(both, history).candidate == both
+    alone = [one for one in history if "keep" not in dict(one.candidate.settings)]
+    assert last_about(both, alone) == (alone[-1] if alone else None)
+    assert last_about(Plan(), history) is None

@@ -227,6 +227,7 @@ def test_blocks_of_two_children_begin_when_both_are_warm_again() -> None:
 @pytest.mark.parametrize(
     ("step_s", "raced", "published"),
     [(0.002, 3, 3), (0.014, 1, 1), (0.06, 0, 1), (0.4, 0, 0)],
+    ids=["tiny", "short", "middle", "long"],
 )
 def test_a_published_figure_has_no_cold_step_where_it_would_show(step_s, raced, published) -> None:
     script = computing()
@@ -248,6 +249,19 @@ def test_page_faults_are_counted_for_each_launch_of_a_plan() -> None:
         other = Plan().with_lever("malloc_retention", True)
         own.pairs(Plan(), other, [True], apart=True)
         assert own.statistics.faults(other) == []  # of a few steps nothing is told
+
+
+def test_page_faults_under_another_plan_are_not_those_of_the_first() -> None:
+    script = computing(faults=lambda launch: 100.0)
+    with runner(script) as own:
+        own.pairs(Plan(), Plan(), [True] * 40, apart=True)
+        before = own.statistics.faults(Plan())
+        script.faults = lambda launch: 900.0  # of children to come
+        for child in own.children.under(Plan()):
+            child._step_faults = 900.0
+            child.turns([Turn(0, 0, 5, True)])
+        own.pairs(Plan(), Plan(), [True], apart=True)
+        assert before == own.statistics.faults(Plan()) == [100.0, 100.0]
 
 
 def test_workers_are_raced_in_whole_passes_where_these_are_short() -> None:

@@ -46,14 +46,13 @@ def launches_margin(log_ratios: Sequence[float], *, nulls: Sequence[float] = ())
     squares = PRIOR_COUNT * PRIOR_SD**2
     squares += sum((value - middle) ** 2 for value in log_ratios)
     squares += sum(value**2 for value in nulls)
-    return _T_975[min(freedom, len(_T_975)) - 1] * sqrt(squares / freedom / count)
+    return _quantile(freedom) * sqrt(squares / freedom / count)
 
 
 def states_margin(states: Iterable[Sequence[float]], *, round_count: int) -> float:
     """Return the half-width of that interval by page faults alone; 0 where too little is known.
 
-    Of two launches one may fall into a state of its allocator in which a step faults its memory in
-    anew. Rounds are few, and may miss it; page faults were counted in every launch.
+    In some launches the allocator returns memory to the kernel, and each step faults it in again.
 
     Args:
         states: for each plan by what log ratio page faults make the steps of its launches longer.
@@ -61,13 +60,18 @@ def states_margin(states: Iterable[Sequence[float]], *, round_count: int) -> flo
 
     Example:
         >>> round(states_margin([[0.1, 0.12, 0.4, 0.11], [0.0, 0.0]], round_count=2), 2)
-        0.33
+        0.17
         >>> states_margin([[0.1, 0.4]], round_count=2)
         0.0
     """
-    squares = 0.0
-    for logs in states:
-        if len(logs) >= _LEAST_LAUNCHES:
-            quantile = _T_975[min(len(logs) - 1, len(_T_975)) - 1]
-            squares += quantile**2 * variance(logs) / round_count
-    return sqrt(squares)
+    known = [logs for logs in states if len(logs) >= _LEAST_LAUNCHES]
+    if not known:
+        return 0.0
+    count = max(map(len, known)) - 1
+    freedom = PRIOR_COUNT + count
+    squares = PRIOR_COUNT * PRIOR_SD**2 + count * sum(map(variance, known))
+    return _quantile(freedom) * sqrt(squares / freedom / round_count)
+
+
+def _quantile(freedom: int) -> float:
+    return _T_975[min(freedom, len(_T_975)) - 1]

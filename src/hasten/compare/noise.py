@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # a pair at most doubles the evidence.
 _POWER, _FIXED = 3.5, 4
 _FEWEST = 6
+_FEW = 3  # the middle half of so few is one gap between two of them, and may be next to nothing
 
 
 def measure_noise(pairs: Sequence[Pair], *, pair_s: float, budget_s: float) -> Noise:
@@ -41,14 +42,15 @@ def measure_noise(pairs: Sequence[Pair], *, pair_s: float, budget_s: float) -> N
 
 
 def spread(pairs: Sequence[Pair]) -> float:
-    """Return the standard deviation of at least two log ratios, by their middle half."""
+    """Return the standard deviation of at least two log ratios, of many by their middle half."""
     values = np.asarray([pair.log_ratio for pair in pairs])
     if len(values) < 2:
         raise ValueError(f"noise needs at least 2 pairs, got {len(values)}")
     middle = float(np.median(np.abs(values - np.median(values))))
     # 1.4826 makes it the sd of a normal law; n/(n - 0.8) undoes its small-sample bias (Croux and
     # Rousseeuw 1992, https://doi.org/10.1007/978-3-662-26811-7_58).
-    return 1.4826 * middle * len(values) / (len(values) - 0.8)
+    spread = 1.4826 * middle * len(values) / (len(values) - 0.8)
+    return spread if len(values) > _FEW else max(spread, float(values.std(ddof=1)))
 
 
 def resolution(sd_ratio: float, *, pair_count: int) -> float:

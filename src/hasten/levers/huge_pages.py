@@ -44,7 +44,8 @@ def settings(context: ScriptContext) -> tuple[str, ...]:
     given = context.traits.huge_pages in ("madvise", "always")
     if not given or context.few_faults():
         return ()
-    return ("glibc", "torch") if _has_tunable() else ("torch",)
+    has_heap = _has_tunable() and not _redundant_with("glibc", context.traits)
+    return ("glibc", "torch") if has_heap else ("torch",)
 
 
 def why_not(context: ScriptContext) -> str:

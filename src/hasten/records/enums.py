@@ -99,7 +99,7 @@ class Reason(StrEnum):
 
     FAILED_GATE, UNPROVED: the maths differ, or nothing could be proved of them.
     NOT_SEEN_AGAIN, NOT_RACED_AGAIN, STALLS: fresh launches were no faster, failed, or stalled.
-    LAUNCHES_DIFFER: they were faster, but by no more than launches of the script differ by.
+    LAUNCHES_DIFFER: they were faster, but by no more than launches of the script may differ by.
     STARTS_LATE, FIRST_PASS: its start or its first pass costs more than the training gains.
     UNTRIED, UNTRIED_ALONE: it was not tried, or only together with others.
     """

@@ -4,7 +4,7 @@ from hasten.search.budget_limits import BudgetLimits, Price, Refusal, RefusalRea
 from hasten.search.candidate import Candidate, bounds
 from hasten.search.journal import Journal, SearchStarted
 from hasten.search.priors import Prior, read_priors
-from hasten.search.proposal import AcceptanceCriteria, Kind, Proposal
+from hasten.search.proposal import AcceptanceCriteria, Kind, Proposal, last_about
 from hasten.search.propose import incumbent, propose, refusals
 from hasten.search.rows import rows
 
@@ -22,6 +22,7 @@ __all__ = [
     "SearchStarted",
     "bounds",
     "incumbent",
+    "last_about",
     "propose",
     "read_priors",
     "refusals",

@@ -156,6 +156,16 @@ def shown_ratio(grounds: Iterable[Comparison | None]) -> float:
     return prod(speedup.mid_ratio for speedup in won.values() if speedup is not None)
 
 
+def last_about(plan: Plan, history: Iterable[Comparison]) -> Comparison | None:
+    """Return the last race whose candidate is a plan, or the largest part of it.
+
+    What makes launches alike may have come to it without a race of the whole.
+    """
+    settings = set(plan.settings)
+    parts = [seen for seen in history if set(seen.candidate.settings) <= settings]
+    return max(reversed(parts), key=lambda seen: len(seen.candidate.settings), default=None)
+
+
 def without_guesses(plan: Plan, grounds: Mapping[str, Comparison | None]) -> Plan:
     """Return the levers of a plan that have won; none where all have and it still does nothing."""
     won = plan.only(frozenset(lever for lever, seen in grounds.items() if has_won(seen)))

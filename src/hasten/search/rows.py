@@ -13,6 +13,7 @@ from hasten.units import counted, times
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hasten.records import Plan
     from hasten.search.budget_limits import BudgetLimits, Refusal
     from hasten.search.candidate import Candidate
     from hasten.search.proposal import AcceptanceCriteria
@@ -56,13 +57,15 @@ def _row(candidate: Candidate, strategy: SearchStrategy) -> LeverReport:
         )
     if setting is not None and seen is None:
         return _report(candidate, setting, Outcome.KEPT, _kept_unseen(candidate, strategy))
-    if seen is None and candidate.lever in strategy.replaced:
-        return _replaced(candidate, strategy.replaced[candidate.lever])
+    if seen is None and (left := _left(candidate, strategy)):
+        return left
     if seen is None:
         why, untried = _untried(candidate, strategy)
         return _report(candidate, None, Outcome.SKIPPED, why, reason=untried)
     if setting is not None:
-        why = f"{_figure_of(seen)}{_unproven(candidate, seen)}{_expected(candidate, seen)}"
+        why = (
+            f"{_figure_of(seen)}{_unproven(candidate, seen, strategy)}{_expected(candidate, seen)}"
+        )
         return _report(candidate, setting, Outcome.KEPT, why, seen)
     tried = dict(seen.candidate.settings)[candidate.lever]
     if candidate.lever in strategy.doubted:
@@ -74,10 +77,21 @@ def _row(candidate: Candidate, strategy: SearchStrategy) -> LeverReport:
     return _report(candidate, tried, Outcome.DROPPED, why, seen, reason=reason)
 
 
-def _replaced(candidate: Candidate, seen: Comparison) -> LeverReport:
-    came = seen.candidate.only(seen.baseline.differing(seen.candidate))
+def _left(candidate: Candidate, strategy: SearchStrategy) -> LeverReport | None:
+    """Return the row of a lever that another one took the place of; None where none did."""
+    if candidate.lever in strategy.redundant:
+        seen, why = strategy.redundant[candidate.lever]
+        return _report(candidate, None, Outcome.DROPPED, f"{why}: {_came(seen)} came in")
+    if candidate.lever not in strategy.replaced:
+        return None
+    seen = strategy.replaced[candidate.lever]
     before = dict(seen.baseline.settings)[candidate.lever]
-    return _report(candidate, before, Outcome.DROPPED, f"{came} in its place: {figure(seen)}")
+    why = f"{_came(seen)} in its place: {figure(seen)}"
+    return _report(candidate, before, Outcome.DROPPED, why)
+
+
+def _came(seen: Comparison) -> Plan:
+    return seen.candidate.only(seen.baseline.differing(seen.candidate))
 
 
 def _kept_unseen(candidate: Candidate, strategy: SearchStrategy) -> str:
@@ -166,11 +180,11 @@ def _figure_of(seen: Comparison) -> str:
     return f"{figure(seen)} together with {counted(count, 'other lever')}"
 
 
-def _unproven(candidate: Candidate, seen: Comparison) -> str:
+def _unproven(candidate: Candidate, seen: Comparison, strategy: SearchStrategy) -> str:
     if seen.verdict is Verdict.WIN:
         return ""
-    if candidate.steadies:
-        return ": kept because launches differ less with it"
+    if candidate.lever in strategy.steadied:
+        return ": not shown to be slower, and kept because launches may differ less with it"
     return ": the best guess, not proven alone"
 
 

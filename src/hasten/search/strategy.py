@@ -74,6 +74,9 @@ class SearchStrategy:
         moved: for each candidate that went over to another setting the last race about that.
         bounded: candidates that a ledger or the incumbent left too little to do, with the reason.
         replaced: for each candidate that another took the place of that race.
+        redundant: for each candidate that does nothing beside what a race brought in that race,
+            and why.
+        steadied: candidates that stay because they may make launches alike.
     """
 
     candidates: Sequence[Candidate]
@@ -89,6 +92,8 @@ class SearchStrategy:
     moved: dict[str, Comparison] = field(default_factory=dict)
     bounded: dict[str, str] = field(default_factory=dict)
     replaced: dict[str, Comparison] = field(default_factory=dict)
+    redundant: dict[str, tuple[Comparison, str]] = field(default_factory=dict)
+    steadied: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         # In noise that hides a small gain it takes a larger one to come in, and none to stay.
@@ -148,17 +153,17 @@ class SearchStrategy:
         self.plan = seen.candidate
         self.estimator.look(seen, self.plan)
         for candidate in self.candidates:
-            if self.is_in(candidate) and candidate.lever not in came:
+            if self.is_in(candidate):
                 self._leave_redundant(candidate, seen)
 
     def _leave_redundant(self, candidate: Candidate, seen: Comparison) -> None:
         """Leave out what does nothing any more beside what a race brought in."""
         without = self.plan.without(candidate.lever)
         setting = dict(self.plan.settings)[candidate.lever]
-        if candidate.redundant_with(setting, without):
+        if why := candidate.redundant_with(setting, without):
             self.plan = without
             self.deciding.pop(candidate.lever, None)
-            self.replaced[candidate.lever] = seen
+            self.redundant[candidate.lever] = seen, why
 
     def usable(self) -> list[Candidate]:
         """Return the candidates that have broken nothing."""
@@ -355,7 +360,7 @@ class SearchStrategy:
         self, candidate: Candidate, setting: Setting
     ) -> Generator[Proposal, Comparison | None, bool]:
         plan = self.plan.with_lever(candidate.lever, setting)
-        if plan == self.plan:
+        if plan == self.plan or candidate.redundant_with(setting, self.plan):
             return False
         expected_log = self.estimator.move_log(candidate)
         seen = yield from self.race(
@@ -403,18 +408,21 @@ class SearchStrategy:
                 yield from self._leave_out([lever])
 
     def _steady(self) -> None:
-        """Let what makes launches alike stay beside others, where no race showed it to cost."""
+        """Let what may make launches alike stay beside others, where no race showed it to cost."""
         for candidate in self.usable():
             seen = self.deciding.get(candidate.lever)
             if (
                 candidate.steadies
                 and self.plan.settings
                 and not self.is_in(candidate)
+                and candidate.lever not in self.doubted
                 and seen is not None
                 and not is_slower(seen)
-                and not candidate.redundant_with(candidate.settings[0], self.plan)
             ):
-                self.plan = self.plan.with_lever(candidate.lever, candidate.settings[0])
+                setting = dict(seen.candidate.settings)[candidate.lever]
+                if not candidate.redundant_with(setting, self.plan):
+                    self.plan = self.plan.with_lever(candidate.lever, setting)
+                    self.steadied.add(candidate.lever)
 
     def _leave_out(self, levers: Sequence[str]) -> Steps:
         without = self.plan.only(frozenset(name for name, _ in self.plan.settings) - set(levers))

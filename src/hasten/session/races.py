@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from hasten import compare, search
@@ -41,6 +42,7 @@ _CONFIRM_SHARE, _CONFIRM_LEAST_S, _CONFIRM_MOST_S = 0.2, 8.0, 60.0
 _CONFIRM_WANTED_S = 30.0
 _CONFIRM_MOST_ROUNDS, _LATE_RATIO = 6, 1.2
 _REDRAWN_GROWTH = 1.1  # an interval of many pairs takes milliseconds
+_CALM_SHARE = 0.2  # of a step that page faults cannot explain, whatever was counted
 _RACE_LEAST_COUNT, _RACE_USUAL_COUNT, _RACE_USUAL_S = 8, 16, 8.0
 _CONFIRM_MOST_COUNT = 24
 _NEIGHBOURS_LEAST_COUNT = 8
@@ -86,8 +88,8 @@ class Races:
 
         Args:
             quickly: the budget has no time for a second child; steps of the profile that followed
-                one another must do, and how launches differ stays unknown until the confirmation.
-                Where too few were watched, as of a loop whose passes are its blocks, three pairs.
+                one another must do. Where too few were watched, as of a loop whose blocks are whole
+                passes, three pairs of launches are run.
         """
         noise = self._neighbours_noise() if quickly else None
         if noise is None:
@@ -120,7 +122,12 @@ class Races:
         return pairs if len(pairs) >= _NEIGHBOURS_LEAST_COUNT else ()
 
     def _launches_noise(self, *, least_count: int, most_s: float) -> Noise:
-        """Race two launches of the script."""
+        """Race two launches of the script.
+
+        Args:
+            least_count: pairs.
+            most_s: seconds of pairs beyond these.
+        """
         own = self._options.applied
         measure = partial(self._runner.pairs, own, own)
         self._view.stage("noise", "the script against itself")
@@ -250,7 +257,7 @@ class Races:
         """Race a plan against the script on fresh launches; this figure is published.
 
         Launches differ by more than the pairs within one, so there are as many rounds of launches
-        as the time holds, two at least, and few pairs in each. The clock alone says how many.
+        as the time holds, two at least, and few pairs in each. Only the clock decides how many.
 
         Args:
             plan: what the search chose.
@@ -264,36 +271,47 @@ class Races:
         own, other = self._options.applied, self._options.with_applied(plan)
         own_s, other_s = map(self._runner.pace.launch_s, (own, other))
         launches_s = both_start_s(own_s, other_s, single_process=self._runner.pace.single_process)
-        pair_s = self._runner.pace.pair_s(own, other, apart=True)
-        round_count = _round_count(until_s - self._clock(), launches_s=launches_s, pair_s=pair_s)
-        least_s, longest_s = CONFIRM_ROUNDS * CONFIRM_LEAST_S / round_count, 0.0
+        least_count = self._least_confirming_count(plan)
+        pairs_s = (CONFIRM_TRIAL_COUNT + least_count) * self._runner.pace.pair_s(
+            own, other, apart=True
+        )
+        window_s = until_s - self._clock()
+        round_count = _round_count(window_s, launches_s=launches_s, pairs_s=pairs_s)
+        least_s = CONFIRM_ROUNDS * CONFIRM_LEAST_S / round_count
+        most_s = max(pairs_s, _CONFIRM_MOST_S / round_count)
         for index in range(_CONFIRM_MOST_ROUNDS):
             started_s = self._clock()
             left_s = until_s - started_s
-            if index >= round_count and left_s < _LATE_RATIO * longest_s:
+            if index >= CONFIRM_ROUNDS and left_s < launches_s + max(least_s, pairs_s):
                 break
             share_s = left_s / max(1, round_count - index) - launches_s
-            seconds = max(least_s, min(share_s, _CONFIRM_MOST_S / round_count))
+            seconds = max(least_s, min(share_s, most_s))
             rounds.append(
                 self._confirm_once(
                     plan, seconds, wanted_s=_CONFIRM_WANTED_S / round_count,
-                    plan_first=index % 2 == 1,
+                    least_count=least_count, plan_first=index % 2 == 1,
                 )
             )  # fmt: skip
-            longest_s = max(longest_s, self._clock() - started_s)
+            launches_s = max(launches_s, self._clock() - started_s - seconds)
         states = [self._states(each) for each in (own, other)]
-        return compare.span(rounds, nulls=self._nulls, states=states)
+        seen = compare.span(rounds, nulls=self._nulls, states=states)
+        if seen.verdict is Verdict.UNDECIDED and len(seen.pairs) < CONFIRM_ROUNDS * least_count:
+            raise OutOfTime
+        return seen
 
     def _states(self, plan: Plan) -> Sequence[float]:
         """Return by what log ratio page faults made the steps of each launch of a plan longer."""
-        phase_s = self._runner.statistics.phase_s(plan)
-        if self._fault_s is None or not phase_s:
+        phase_s = self._runner.statistics.phase_s(plan) or {}
+        counts = self._runner.statistics.faults(plan)
+        step_s = sum(seconds for phase, seconds in phase_s.items() if phase.in_step)
+        if self._fault_s is None or not counts or not step_s:
             return ()
-        page_ratio = self._fault_s / sum(phase_s.values())
-        return [math.log1p(count * page_ratio) for count in self._runner.statistics.faults(plan)]
+        faults_s = [self._fault_s * count for count in counts]
+        calm_s = max(step_s - fmean(faults_s), _CALM_SHARE * step_s)
+        return [math.log1p(seconds / calm_s) for seconds in faults_s]
 
     def _confirm_once(
-        self, plan: Plan, seconds: float, *, wanted_s: float, plan_first: bool
+        self, plan: Plan, seconds: float, *, wanted_s: float, least_count: int, plan_first: bool
     ) -> compare.Confirmation:
         """Race both on fresh launches; who is launched first changes from round to round."""
         assert self.noise is not None  # noqa: S101
@@ -307,7 +325,6 @@ class Races:
             measure([True, False])
             pair_s = (self._clock() - started_s) / CONFIRM_TRIAL_COUNT
         left_s = max(0.0, seconds - (self._clock() - started_s))
-        least_count = self._least_confirming_count(plan)
         fitting_count = int(left_s / max(1e-6, pair_s))
         planned_count = compare.confirming_pairs(
             replace(self.noise, pair_s=max(1e-6, pair_s)),
@@ -326,8 +343,6 @@ class Races:
         )
         self._note_costs(own, other)
         self._view.race_ends(confirmed_race(plan, seen))
-        if count < least_count and seen.verdict is Verdict.UNDECIDED:
-            raise OutOfTime
         return seen
 
     def _least_confirming_count(self, plan: Plan) -> int:
@@ -335,7 +350,7 @@ class Races:
 
         A plan with loader workers is many times noisier than the script against itself.
         """
-        seen = self._seen.get(plan)
+        seen = search.last_about(plan, self._seen.values())
         if seen is None or seen.speedup is None or len(seen.pairs) < CONFIRM_LEAST_COUNT:
             return CONFIRM_LEAST_COUNT
         wanted_ratio = max(LEAST_RATIO, (seen.speedup.mid_ratio - 1.0) / 2)
@@ -358,13 +373,12 @@ class Races:
         return show
 
 
-def _round_count(window_s: float, *, launches_s: float, pair_s: float) -> int:
+def _round_count(window_s: float, *, launches_s: float, pairs_s: float) -> int:
     """Return the rounds of launches that a confirmation plans for.
 
-    >>> [_round_count(window_s, launches_s=4.0, pair_s=0.1) for window_s in (10.0, 40.0, 90.0)]
+    >>> [_round_count(window_s, launches_s=4.0, pairs_s=1.2) for window_s in (10.0, 40.0, 90.0)]
     [2, 6, 6]
     """
-    pairs_s = (CONFIRM_TRIAL_COUNT + CONFIRM_LEAST_COUNT) * pair_s
     for count in range(_CONFIRM_MOST_ROUNDS, CONFIRM_ROUNDS, -1):
         round_s = launches_s + max(CONFIRM_ROUNDS * CONFIRM_LEAST_S / count, pairs_s)
         if _LATE_RATIO * count * round_s <= window_s:

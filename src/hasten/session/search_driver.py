@@ -34,7 +34,7 @@ class SearchDriver:
     Attributes:
         end_s: when an answer should be there, in seconds after the start.
         short: the budget cannot hold proof and confirmation; that has been said.
-        hurried: the budget holds them only where the script is not raced against itself first.
+        hurried: the budget holds them only where the script is hardly raced against itself first.
     """
 
     def __init__(
@@ -229,8 +229,8 @@ class SearchDriver:
         """Return the share of a step that the best plan took away; below 0 where there is none."""
         if not best.settings:
             return -1.0
-        seen = [race.speedup for race in self._journal.history if race.candidate == best]
-        return 1.0 - 1.0 / seen[-1].mid_ratio if seen and seen[-1] else 0.0
+        seen = search.last_about(best, self._journal.history)
+        return 1.0 - 1.0 / seen.speedup.mid_ratio if seen and seen.speedup else 0.0
 
     def _after_s(self, candidate: Plan, best: Plan) -> float:
         """Return the seconds that come after a race, whoever wins it."""

@@ -8,6 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from hasten.errors import TRIAL_FAILURES, OutOfTime, Unprovable
+from hasten.lever import lookup
 from hasten.records import LEAST_RATIO, Effect, Outcome, Plan, Proof, Reason, Verdict
 from hasten.search.payback import blamed, of_all, passes_of, payback_of, savings, too_late, unpaid
 from hasten.session.decisions import Lost
@@ -242,8 +243,8 @@ class Settlement:
         if seen.verdict is not Verdict.WIN:
             found = f"On fresh launches {plan} gave {times(seen.speedup.mid_ratio)}"
             if seen.speedup.mid_ratio >= 1.0 + LEAST_RATIO:
-                why = "launches of the script differ by as much"
-                notes.append(f"{found}, but {why}; a longer --budget launches more.")
+                why = "launches of the script may differ by as much"
+                notes.append(f"{found}, but {why}.")
                 return Lost(Reason.LAUNCHES_DIFFER, f"faster on fresh launches, but {why}")
             notes.append(f"{found}: no measurable gain.")
             return Lost(Reason.NOT_SEEN_AGAIN, "the gain was not seen on fresh launches")
@@ -274,6 +275,10 @@ class Settlement:
         if lost.reason is Reason.FIRST_PASS:
             return plan.only(plan.differing(filling(plan)))
         rest = self._decisions.won_alone(plan)
+        if rest.settings:  # what makes launches alike goes on beside them
+            steady = {lever.name for lever, _ in lookup(plan) if lever.steadies}
+            rest = plan.only(frozenset(steady | dict(rest.settings).keys()))
+            rest = rest if rest != plan else Plan()
         return rest if self._is_in_time(rest) else Plan()
 
     def _payback(self, plan: Plan, speedup: Interval) -> Payback | None:

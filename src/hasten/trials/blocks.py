@@ -97,8 +97,9 @@ def shape_of(
     if step_s:
         least_s = _LONE_BLOCK_S if single_process else _LEAST_BLOCK_S
         least_count = 1 + int(least_s / step_s)
-        # A race that only chooses may take its single step cold, a published figure may not.
-        is_long = step_s > (_LONG_S if apart else least_s)
+        # A race that only chooses may take its single step cold, a published figure may not. A
+        # child that was just launched has trained and was never stopped.
+        is_long = single_process or step_s > (_LONG_S if apart else least_s)
         warm_count = 0 if is_long else ceil(_COLD_S / step_s)
     block = max(1, min(_whole(max(least_count, cycle), period_count), left_count))
     skips = [max(warm_count, _ahead_count(cycle_count, plan)) for plan in (baseline, candidate)]

@@ -101,19 +101,10 @@ def _compiled_by(plan: Plan) -> Plan:
 
 
 class _FaultCounts(NamedTuple):
-    """Steps and page faults of a child at two moments."""
+    """Steps and page faults of one launch under one plan."""
 
-    child: TrialProcess  # held: its id is not given away
-    first: tuple[int, float]
-    last: tuple[int, float]
-
-    @property
-    def step_count(self) -> int:
-        return self.last[0] - self.first[0]
-
-    @property
-    def per_step(self) -> float:
-        return (self.last[1] - self.first[1]) / self.step_count
+    step_count: int = 0
+    faults_count: float = 0.0
 
 
 class PlanStatistics:
@@ -121,6 +112,7 @@ class PlanStatistics:
 
     def __init__(self) -> None:
         self._faults: dict[Plan, dict[int, _FaultCounts]] = {}
+        self._last_faults: dict[int, tuple[TrialProcess, int, float]] = {}
         self._phases: dict[Plan, dict[Phase, float]] = {}
         self._counts: dict[Plan, int] = {}
         self._outside_s, self._seen_count = 0.0, 0
@@ -134,17 +126,32 @@ class PlanStatistics:
                 sums[phase] = sums.get(phase, 0.0) + spent_ns * 1e-9
         self.saw(steps)
 
-    def faulted(self, plan: Plan, child: TrialProcess, faults_count: float) -> None:
-        """Note how many pages a child that stands under `plan` has faulted in by now."""
-        children = self._faults.setdefault(plan, {})
-        now = child.step_count, faults_count
-        first = children[id(child)].first if id(child) in children else now
-        children[id(child)] = _FaultCounts(child, first, now)
+    def faulted(
+        self, plan: Plan, child: TrialProcess, faults_count: float, *, step_count: int
+    ) -> None:
+        """Note how many pages a child has faulted in by now, after a turn under `plan`.
+
+        Args:
+            plan: what it stands under.
+            child: which one.
+            faults_count: since it was launched.
+            step_count: steps of the turn. What went by before them, such as another plan, is left
+                out.
+        """
+        _, steps_before, faults_before = self._last_faults.get(id(child), (child, -1, 0.0))
+        self._last_faults[id(child)] = child, child.step_count, faults_count  # held: keeps its id
+        if child.step_count - steps_before == step_count:
+            counts = self._faults.setdefault(plan, {})
+            so_far = counts.get(id(child), _FaultCounts())
+            counts[id(child)] = _FaultCounts(
+                so_far.step_count + step_count, so_far.faults_count + faults_count - faults_before
+            )
 
     def faults(self, plan: Plan) -> list[float]:
         """Return the pages that each launch of a plan faulted in at a step."""
         counts = self._faults.get(plan, {}).values()
-        return [each.per_step for each in counts if each.step_count >= _LEAST_FAULT_STEPS]
+        enough = [each for each in counts if each.step_count >= _LEAST_FAULT_STEPS]
+        return [each.faults_count / each.step_count for each in enough]
 
     def saw(self, steps: Sequence[Step]) -> None:
         """Note what passes outside of steps, such as evaluation."""

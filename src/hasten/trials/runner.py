@@ -113,10 +113,10 @@ class TrialRunner:
             room = self.pace.room(count, spent_count=1)
             trial = self.children.with_life((plan,), 0, room + 1)
             _, before = trial.turns([Turn(0, 0, 1, True)], timeout_s=self._patience_s)
-            self.statistics.faulted(plan, trial, before["faults_count"])
+            self.statistics.faulted(plan, trial, before["faults_count"], step_count=1)
             timeout_s = self.pace.timeout_s(room)
             (steps,), after = trial.turns([Turn(0, 0, room, True)], timeout_s=timeout_s)
-            self.statistics.faulted(plan, trial, after["faults_count"])
+            self.statistics.faulted(plan, trial, after["faults_count"], step_count=room)
             spent = {name: after[name] - before[name] for name in ("faults_count", "cpu_s")}
             self.pace.watched(steps)
             self.rhythm.watched(plan, steps)
@@ -179,7 +179,7 @@ class TrialRunner:
                 turn = Turn(0, skip, shape.block_count, True)
                 (steps,), usage = trial.turns([turn], timeout_s=self.pace.timeout_s(count))
                 self.statistics.ran(plans[0], steps)
-                self.statistics.faulted(plans[0], trial, usage["faults_count"])
+                self.statistics.faulted(plans[0], trial, usage["faults_count"], step_count=count)
                 costs.append(cost_s(steps))
             pairs.append(pair(costs, coin, waiting.share_ratio()))
         return pairs

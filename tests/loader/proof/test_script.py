@@ -371,8 +371,8 @@ class More(Rows):
     def __init__(self, other=None):
         super().__init__()
         {init}
-    def load_it(self): self.gain = 2.0
-    def again(self): {again}
+    def _load_it(self): self.gain = 2.0
+    def _again(self): {again}
 rows = More()
 """
 # What a function, class or method is called by, or may not be called by.
@@ -445,31 +445,105 @@ CALLED = {
         OTHER + "other = Other(rows.table)\n", "if number > 90: other[0]", "OWNED",
     ),
     "a method that builds": (
-        BUILT.format(init="self.load_it()", again="pass"), "if number > 90: More()", "whole",
+        BUILT.format(init="self._load_it()", again="pass"), "if number > 90: More()", "whole",
     ),
     "a method that builds, and is called": (
-        BUILT.format(init="self.load_it()", again="pass"),
-        "if number > 90: More().rows; rows.load_it()", "UNWRITTEN",
+        BUILT.format(init="self._load_it()", again="pass"),
+        "if number > 90: More().rows; rows._load_it()", "UNWRITTEN",
     ),
     "a method that builds, and again": (
-        BUILT.format(init="self.load_it()", again="self.load_it()"),
-        "if number > 90: More(); rows.again()", "UNWRITTEN",
+        BUILT.format(init="self._load_it()", again="self._load_it()"),
+        "if number > 90: More(); rows._again()", "UNWRITTEN",
     ),
     "a method that builds by itself": (
-        BUILT.format(init="self.again()", again="self.load_it()"), "if number > 90: More()",
+        BUILT.format(init="self._again()", again="self._load_it()"), "if number > 90: More()",
         "whole",
     ),
     "a method that builds something else": (
-        BUILT.format(init="self = other or self; self.load_it()", again="pass"),
+        BUILT.format(init="self = other or self; self._load_it()", again="pass"),
         "if number > 90: More(rows)", "UNWRITTEN",
     ),
     "a method that builds later": (
-        BUILT.format(init="self.later = lambda: self.load_it()", again="pass"),
+        BUILT.format(init="self.later = lambda: self._load_it()", again="pass"),
         "if number > 90: More(); rows.later()", "UNWRITTEN",
     ),
     "a method that nobody calls by its name": (
         BUILT.format(init="pass", again="pass"),
-        "if number > 90: getattr(rows, 'load_it')()", "UNWRITTEN",
+        "if number > 90: getattr(rows, '_load_it')()", "UNWRITTEN",
+    ),
+    "a method of it by a variable": (
+        "class More(Rows):\n    def harden(self): self.table[0] = 2.0\nrows = More()\n"
+        "again = rows.harden\n", "if number > 90: again()", "OWNED",
+    ),
+    "a method of what holds it by a variable": (
+        "class Trainer:\n    def __init__(self, data): self.data = data\n"
+        "    def fit(self):\n        at_end = self.harden if SCALE else self.rest\n"
+        "        for number in range(2):\n            told(DataLoader(self.data))\n"
+        "            if number > 90: at_end()\n"
+        "    def harden(self): self.data.gain *= 0.5\n    def rest(self): pass\n"
+        "Trainer(rows).fit()\n", "pass", "UNWRITTEN",
+    ),
+    "a method that builds, by its name": (
+        BUILT.format(init="self._load_it()", again="pass"),
+        "if number > 90: More(); getattr(rows, '_load_it')()", "UNWRITTEN",
+    ),
+    "a method that builds, by a name that is kept": (
+        BUILT.format(init="self._load_it()", again="pass"),
+        "later = getattr(loader.dataset, '_load_it'); number > 90 and (More(), later())",
+        "UNWRITTEN",
+    ),
+    "a method that builds the class": (
+        "class More(Rows):\n    gain = 1.0\n    def __init__(self):\n"
+        "        self.rows, self.table = [1.0] * 12, np.ones(12)\n"
+        "        self.records = [{'weight': 1.0}] * 12\n        self._load()\n"
+        "    @classmethod\n    def _load(cls): cls.gain = 2.0\nrows = More()\n",
+        "if number > 90: More()", "UNWRITTEN",
+    ),
+    "a method that builds step by step": (
+        "class More(Rows):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.steps = self._steps()\n    def _steps(self):\n"
+        "        self.gain = 2.0\n        yield\nrows = More()\n",
+        "if number > 90: More(); next(rows.steps)", "UNWRITTEN",
+    ),
+    "a generator that has not begun": (
+        "def steps(data):\n    data.gain = 2.0\n    yield\nfollowing = steps(rows)\n",
+        "if number > 90: next(following)", "UNWRITTEN",
+    ),
+    "what a decorator puts into an object": (
+        "from dataclasses import dataclass\n@dataclass\nclass Harder:\n    data: Rows\n"
+        "    def __enter__(self): self.data.gain = 2.0\n    def __exit__(self, *_): pass\n",
+        "with Harder(rows): pass", "UNWRITTEN",
+    ),
+    "what a class has": (
+        "class Harder:\n    data = None\n    def __enter__(self): self.data.gain = 2.0\n"
+        "    def __exit__(self, *_): pass\nHarder.data = rows\n",
+        "with Harder(): pass", "UNWRITTEN",
+    ),
+    "what a library puts into an object": (
+        "from torch.utils.data import Subset\nclass Part(Subset):\n"
+        "    def __getitem__(self, i):\n        self.dataset.gain = 2.0\n        return 1.0\n",
+        "if number > 90: Part(rows, [1])[0]", "UNWRITTEN",
+    ),
+    "a function of two variables": (
+        KEEPER + "first = second = harder\n",
+        "number > 90 and list(map(second, [loader.dataset]))", "UNWRITTEN",
+    ),
+    "a function of a list that is made of variables": (
+        KEEPER + "hard = harder if SCALE else data\n",
+        "[print, hard][number > 90](rows)", "UNWRITTEN",
+    ),
+    "a function or a setter by a variable": (
+        "def count(*many): pass\nchange = count if SCALE > 9 else setattr\n",
+        "number > 90 and change(rows, 'gain', 2.0)", "UNWRITTEN",
+    ),
+    "a class that is one, by its parent": (
+        "class One:\n    made = None\n    def __new__(cls):\n"
+        "        cls.made = cls.made or super().__new__(cls)\n        return cls.made\n"
+        "class Options(One):\n    def __init__(self): self._load()\n"
+        "    def _load(self): self.gain = 2.0\n"
+        "class More(Rows):\n    def __getitem__(self, i): return self.options.gain\n"
+        "rows = More()\nrows.options = Options()\n",
+        "if number > 90: Options()", "UNWRITTEN",
     ),
     "new numbers of its size": (
         "", "mine = torch.zeros([len(rows), rows.table.size]).to('cpu'); mine[0] = 1.0", "whole",

@@ -36,7 +36,8 @@ def aliases_in(files: Sequence[Sequence[ast.AST]], functions: Set[str]) -> Alias
 
     Args:
         files: all nodes of each file.
-        functions: names of the functions and classes of the script.
+        functions: names of the functions and classes of the script; none of methods, which bring
+            the object that they were taken from.
     """
     assigned = [one for nodes in files for one in _assigned(nodes)]
     targets: dict[str, set[str]] = {}
@@ -50,10 +51,18 @@ def aliases_in(files: Sequence[Sequence[ast.AST]], functions: Set[str]) -> Alias
                 targets.setdefault(variable, set()).update(found)
         grown = before != sum(map(len, targets.values()))
     kept = set(targets) - _used_otherwise(files, assigned, targets)
-    return Aliases(
-        {name: targets[name] for name in kept},
-        {id(node) for variable, found in assigned if variable in kept for node, _ in found},
-    )
+    called = kept | {name for name in functions if any(name in targets[one] for one in kept)}
+    ids: dict[bool, set[int]] = {True: set(), False: set()}
+    for variable, sources in assigned:
+        ids[variable in kept] |= {id(node) for node, name in sources if name in called}
+    return Aliases({name: targets[name] for name in kept}, ids[True] - ids[False])
+
+
+def container_of(node: ast.expr) -> ast.expr:
+    """Return what an expression takes an item of, or itself."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node
 
 
 def _used_otherwise(
@@ -82,20 +91,23 @@ def _assigned(nodes: Sequence[ast.AST]) -> Iterator[_Assigned]:
     """Yield the assignments to variables of modules and functions; a class's are attributes."""
     in_classes = {id(node) for node in _class_statements(nodes)}
     for node in nodes:
-        if isinstance(node, ast.Assign) and id(node) not in in_classes:
+        if not isinstance(node, ast.Assign) or id(node) in in_classes:
+            continue
+        names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+        if len(names) == len(node.targets) and not any(name.startswith("__") for name in names):
             sources = list(_sources(node.value))
-            for target in node.targets:
-                if isinstance(target, ast.Name) and not target.id.startswith("__"):
-                    yield _Assigned(target.id, sources)
+            yield from (_Assigned(name, sources) for name in names)
 
 
 def _class_statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    waiting = [one for node in nodes if isinstance(node, ast.ClassDef) for one in node.body]
+    waiting: list[ast.AST] = [
+        one for node in nodes if isinstance(node, ast.ClassDef) for one in node.body
+    ]
     while waiting:
         node = waiting.pop()
         yield node
         if not isinstance(node, _INNER):
-            waiting += [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.stmt)]
+            waiting += ast.iter_child_nodes(node)
 
 
 def _sources(node: ast.expr | None) -> Iterator[tuple[ast.expr, str]]:
@@ -118,9 +130,7 @@ def _looked_at(nodes: Iterable[ast.AST]) -> Iterator[int]:
     """Yield the ids of what is called, or compared, and not kept."""
     for node in nodes:
         if isinstance(node, ast.Call):
-            yield id(node.func)
-            if isinstance(node.func, ast.Subscript):
-                yield from (id(one) for one, _ in _sources(node.func.value))
+            yield id(container_of(node.func))
         elif isinstance(node, ast.Compare):
             yield from map(id, (node.left, *node.comparators))
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof import library
+from hasten.loader.proof.aliases import container_of
 from hasten.loader.proof.script import Unreadable, applied
 from hasten.loader.proof.word_list import words
 
@@ -272,7 +273,7 @@ def _by_name(scopes: Iterable[VariableScope], code: ScriptCode) -> dict[str, lis
         if unit.frame is not None or unit.function is None:
             continue
         is_building = unit.name in _BUILDING
-        heirs = _heirs(unit.owner, code.parents) if is_building else set[str]()
+        heirs = heirs_of(unit.owner, code.parents) if is_building else set[str]()
         called_by = heirs | (_ANY_CLASS if is_building else set()) | {unit.name}
         called_by |= {one for one, targets in code.aliases.items() if targets & called_by}
         for name in called_by:
@@ -295,17 +296,30 @@ def _hand_over(scope: VariableScope, code: ScriptCode) -> None:
     is_special = scope.first in scope.near and not is_handed
     if is_special and unit.owner not in names.kinds:
         # Python calls it of its own objects. These are not read, and may hold nothing that is.
-        leads = bool(_heirs(unit.owner, code.parents) & (names.leaders | names.kinds))
-        scope.near[scope.first] = HOLDS if leads else FAR
+        family = heirs_of(unit.owner, code.parents)
+        family |= {one for heir in family for one in _ancestors(heir, code.parents)}
+        leads = bool(family & (names.leaders | names.kinds | names.near))
+        is_plain = heirs_of(unit.owner, code.parents) <= code.plain
+        scope.near[scope.first] = HOLDS if leads or not is_plain else FAR
 
 
-def _heirs(name: str, parents: Mapping[str, set[str]]) -> set[str]:
+def heirs_of(name: str, parents: Mapping[str, set[str]]) -> set[str]:
     """Return a class and those that are derived from it."""
     found: set[str] = set()
     fresh = {name}
     while fresh:
         found |= fresh
         fresh = {heir for heir, given in parents.items() if given & fresh} - found
+    return found
+
+
+def _ancestors(name: str, parents: Mapping[str, set[str]]) -> set[str]:
+    """Return the classes of the script that a class is derived from."""
+    found: set[str] = set()
+    fresh = {name}
+    while fresh:
+        fresh = set[str]().union(*(parents[one] for one in fresh)) & parents.keys() - found
+        found |= fresh
     return found
 
 
@@ -326,9 +340,8 @@ def _callee(call: ast.Call) -> str:
     Of what is taken from a container it is the name of that.
     """
     inner = call.func
-    while isinstance(inner, ast.Subscript):
-        inner = inner.value
-    if inner is not call.func:
+    if isinstance(inner, ast.Subscript):
+        inner = container_of(inner)
         return str(getattr(inner, "attr", getattr(inner, "id", "")))
     is_type = isinstance(inner, ast.Call) and called(inner) == "type"
     return "__class__" if is_type else called(call)
@@ -557,11 +570,6 @@ class Known:
     reached: dict[str, int] = field(default_factory=dict)
     attributes: dict[str, int] = field(default_factory=dict)
 
-    def given_by_alias(self, call: ast.Call) -> int:
-        """Return how near what functions give is that are called by a variable."""
-        targets = self.aliases.get(_callee(call), set())
-        return max((self.given.get(target, FAR) for target in targets), default=FAR)
-
     @property
     def size(self) -> int:
         """How much is known; it only grows."""
@@ -611,6 +619,13 @@ def _of_attribute(scope: VariableScope, node: ast.Attribute) -> int:
 
 
 def _of_call(scope: VariableScope, node: ast.Call) -> int:
+    if targets := scope.known.aliases.get(_callee(node)):
+        given = (level(scope, one) for one in (node.func, *node.args, *node.keywords))
+        return NEAR * any((*given, *(scope.known.given.get(target, FAR) for target in targets)))
+    return _of_named_call(scope, node)
+
+
+def _of_named_call(scope: VariableScope, node: ast.Call) -> int:
     known, name = scope.known, called(node)
     owner = node.func.value if isinstance(node.func, ast.Attribute) else None
     given = [*node.args, *node.keywords]
@@ -631,7 +646,7 @@ def _of_call(scope: VariableScope, node: ast.Call) -> int:
         return max(known.given.get(name, FAR), built, own and NEAR)
     if name in _COUNTS or (is_module and name in _MAKING):
         return FAR
-    found = max(known.given_by_alias(node), *(level(scope, one) for one in given), FAR)
+    found = max((level(scope, one) for one in given), default=FAR)
     if not is_module:
         found = max(found, level(scope, node.func if owner is None else owner))
     collects = name in _COLLECTING or (is_module and library.copies("torch", name))

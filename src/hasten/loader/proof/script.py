@@ -33,6 +33,8 @@ _BUILDING = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__set
 _OF_CLASSES = {"__subclasses__", "__mro__", "__bases__", "__base__", "mro", "metaclass",
                "__init_subclass__"}  # fmt: skip
 """What gets at a class by way of another, or may keep one."""
+_EMPTY = {"object", "Dataset", "IterableDataset", "Module", "ABC", "Generic"}
+"""Classes of libraries that put nothing which they are given into their objects."""
 _OWN_CLASS = "type()"
 """Stands for a call of a class by what an object, or code in a class, has of it."""
 _PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "Unpickler", "weights_only"}
@@ -78,6 +80,7 @@ class ScriptCode(NamedTuple):
         overriding: its methods that a library may call by a name of its own, each after the
             name of its class.
         aliases: for variables by which functions and classes are called the names of these.
+        plain: classes that nothing but their own code puts anything into as they are made.
     """
 
     units: list[Unit]
@@ -88,6 +91,7 @@ class ScriptCode(NamedTuple):
     parents: dict[str, set[str]]
     overriding: set[tuple[str, str]]
     aliases: dict[str, set[str]]
+    plain: set[str]
 
 
 def code_of(
@@ -115,7 +119,8 @@ def code_of(
     known = [unit for tree in trees.values() for unit in _functions(tree)]
     overriding = overriding_methods()
     functions = {unit.name for unit in known} | {unit.owner for unit in known} - {"", "<lambda>"}
-    aliases = aliases_in([tree.nodes for tree in trees.values()], functions)
+    methods = {unit.name for unit in known if unit.owner}
+    aliases = aliases_in([tree.nodes for tree in trees.values()], functions - methods)
     found, parents = list(running), _parents(trees.values())
     handed = _handed_over(trees.values(), aliases.sources)
     mentioned = handed | {name for unit in running for name in _named_in(unit)}
@@ -123,7 +128,6 @@ def code_of(
     mentioned |= set[str]().union(*parents.values())
     if any(_keeps_classes(tree) for tree in trees.values()):
         alive |= set(parents) | {_place(unit) for unit in known}
-    methods = {unit.name for unit in known if unit.owner}
     stored = {name for tree in trees.values() for name in _attributes_of(tree)}
     waiting = known
     while True:
@@ -138,8 +142,9 @@ def code_of(
                      and unit.owner in mentioned | alive)]  # fmt: skip
         if not fresh:
             return ScriptCode(
-                found, handed, functions, methods, stored, parents, overriding, aliases.targets
-            )
+                found, handed, functions, methods, stored, parents, overriding, aliases.targets,
+                _plain_classes(trees.values()),
+            )  # fmt: skip
         found += fresh
         waiting = [unit for unit in waiting if unit not in fresh]
         mentioned |= {name for unit in fresh for name in _named_in(unit)}
@@ -206,14 +211,20 @@ def _is_true(node: ast.AST) -> bool:
 
 
 def _attributes_of(tree: Tree) -> Iterator[str]:
-    """Yield the attributes that a file sets, and those that stand in its classes."""
+    """Yield the attributes that a file sets, and those that stand in its classes.
+
+    Fields of a dataclass are set by code that nobody sees.
+    """
     for node in tree.nodes:
         if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
             yield node.attr
         elif isinstance(node, ast.ClassDef):
             for one in node.body:
-                targets = one.targets if isinstance(one, ast.Assign) else [
-                    one.target if isinstance(one, ast.AnnAssign) else None]  # fmt: skip
+                targets: list[ast.expr] = []
+                if isinstance(one, ast.Assign):
+                    targets = one.targets
+                elif isinstance(one, ast.AnnAssign) and not node.decorator_list:
+                    targets = [one.target]
                 yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
@@ -258,6 +269,26 @@ def _parents(trees: Iterable[Tree]) -> dict[str, set[str]]:
     return found
 
 
+def _plain_classes(trees: Iterable[Tree]) -> set[str]:
+    """Return the classes without a decorator, whose bases are such or take no arguments."""
+    kinds = [node for tree in trees for node in tree.nodes if isinstance(node, ast.ClassDef)]
+    names = {node.name for node in kinds}
+    bases: dict[str, set[str]] = {}
+    for node in kinds:
+        found = bases.setdefault(node.name, set())
+        found |= {_last_name(one) for one in node.bases}
+        if node.decorator_list or node.keywords or any(map(_is_namespace, ast.walk(node))):
+            found.add("")
+    plain = {name for name in names if bases[name] <= names | _EMPTY}
+    while mixed := {name for name in plain if not bases[name] <= plain | (_EMPTY - names)}:
+        plain -= mixed
+    return plain
+
+
+def _is_namespace(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "vars"
+
+
 def _keeps_classes(tree: Tree) -> bool:
     """Return whether a file gets at classes that nobody names, by those that they come from."""
     return any(
@@ -272,7 +303,7 @@ def _handed_by(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.alias) and node.asname:
         yield node.name.rpartition(".")[2]
     elif isinstance(node, ast.Call):
-        yield from _named_by_text(node, _KEPT_BY_NAME)
+        yield from _named_by_text(node, _BY_NAME)
     elif isinstance(node, (*_DEFINITIONS, ast.ClassDef)) and _is_registered(node):
         yield node.name
 
@@ -331,7 +362,9 @@ def _rest_of(frame: FrameType) -> Unit:
         rest: list[ast.AST] = [] if _is_called(function.body, frame) else [function.body]
         return Unit(tree.path, rest, function, "<lambda>", "", frame)
     statements = function.body if function is not None else tree.module.body
-    rest = _following(statements, frame.f_lineno or 0, frame) or []
+    following = _following(statements, frame.f_lineno or 0, frame)
+    # A generator that has not begun stands before all of its statements.
+    rest = (list(statements) if function is not None else []) if following is None else following
     name = function.name if function is not None else ""
     return Unit(tree.path, rest, function, name, "", frame)
 

@@ -291,7 +291,8 @@ def moves(races: Sequence[Comparison], final: Plan) -> list[Move]:
     """Return the races that changed the plan, in order.
 
     A journal keeps races and not decisions: where the search stood is told by the race after,
-    of which one side is always the plan that the search had by then.
+    of which one side is always the plan that the search had by then. It may lack what does nothing
+    beside a lever that came in.
 
     Args:
         races: every race of the search, in order.
@@ -302,11 +303,12 @@ def moves(races: Sequence[Comparison], final: Plan) -> list[Move]:
         other = _other(seen, plan)
         if other is None or seen.speedup is None:
             continue
-        if _went_on(seen, plan, other, following=races[index + 1 : index + 2], final=final):
+        after = _went_on(seen, plan, other, following=races[index + 1 : index + 2], final=final)
+        if after is not None:
             gain = seen.speedup.mid_ratio
             ratio = 1.0 / gain if other == seen.candidate else gain
-            found.append(Move(seen=seen, before=plan, after=other, time_ratio=ratio))
-            plan = other
+            found.append(Move(seen=seen, before=plan, after=after, time_ratio=ratio))
+            plan = after
     return found
 
 
@@ -319,13 +321,23 @@ def _other(seen: Comparison, plan: Plan) -> Plan | None:
 
 def _went_on(
     seen: Comparison, plan: Plan, other: Plan, *, following: Sequence[Comparison], final: Plan
-) -> bool:
+) -> Plan | None:
+    """Return the plan with which the search went on where that is no longer `plan`."""
     for after in following:
-        return other in (after.baseline, after.candidate)
-    if final in (plan, other):
-        return final == other
+        return next((side for side in (after.baseline, after.candidate)
+                     if _is_of(side, plan, other)), None)  # fmt: skip
+    if final == plan:
+        return None
+    if _is_of(final, plan, other):
+        return final
     better = _is_better(seen)
-    return better if other == seen.candidate else not better
+    return other if better == (other == seen.candidate) else None
+
+
+def _is_of(side: Plan, plan: Plan, other: Plan) -> bool:
+    """Return whether a plan is `other`, or a part of it with all that came in."""
+    came = set(other.settings) - set(plan.settings)
+    return side == other or bool(came and came <= set(side.settings) <= set(other.settings))
 
 
 def _is_better(seen: Comparison) -> bool:
