@@ -4,7 +4,7 @@
 
 For each script: `tune` among `LEVERS`; then a race of every combination of their settings against
 the script as it is, on the same machine; then the plan of `tune` and the best of the sweep, each on
-two to six rounds of fresh launches. The share is the log speed-up of the first over that of the second.
+rounds of fresh launches. The share is the log speed-up of the first over that of the second.
 """
 
 from __future__ import annotations
