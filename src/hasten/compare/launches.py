@@ -60,7 +60,7 @@ def states_margin(states: Iterable[Sequence[float]], *, round_count: int) -> flo
 
     Example:
         >>> round(states_margin([[0.1, 0.12, 0.4, 0.11], [0.0, 0.0]], round_count=2), 2)
-        0.17
+        0.16
         >>> states_margin([[0.1, 0.4]], round_count=2)
         0.0
     """
