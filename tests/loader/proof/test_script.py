@@ -545,6 +545,59 @@ CALLED = {
         "rows = More()\nrows.options = Options()\n",
         "if number > 90: Options()", "UNWRITTEN",
     ),
+    "an object by a computed text, before": (
+        "act = getattr(torch.nn, ''.join(['Re', 'LU']))()\n"
+        "def adjust(optimizer, epoch):\n"
+        "    for group in optimizer.param_groups: group['lr'] = 0.1 ** epoch\n"
+        "optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), 0.1)\n",
+        "adjust(optimizer, epoch)", "whole",
+    ),
+    "a function that an option is called like": (
+        "class Options: train = True\n"
+        "def train(optimizer): optimizer.param_groups[0]['lr'] = 0.1\n"
+        "optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), 0.1)\n",
+        "train(optimizer) if getattr(Options, 'train', False) else None", "whole",
+    ),
+    "a transform that works in place": (
+        "def erase(image):\n    image[:1] = 0.0\n    return image\nclass More(Rows):\n"
+        "    def __init__(self, transform):\n        super().__init__()\n"
+        "        self.transform = transform\n"
+        "    def __getitem__(self, i): return self.transform(self.table[i : i + 1].copy())\n"
+        "rows = More(transform=erase)\n", "pass", "whole",
+    ),
+    "a field of a tuple": (
+        "from typing import NamedTuple\nclass Setup(NamedTuple):\n    data: Rows\n"
+        "    rate: float\nsetup = Setup(rows, 0.1)\n",
+        "if number > 90: setup.data.gain = 2.0", "UNWRITTEN",
+    ),
+    "what a decorator puts into an object, named like another": (
+        "from dataclasses import dataclass\n@dataclass\nclass Harder:\n    data: Rows\n"
+        "    def __enter__(self): self.data.gain = 2.0\n    def __exit__(self, *_): pass\n"
+        "class Table:\n    def __init__(self): self.data = []\n",
+        "with Harder(rows): pass", "UNWRITTEN",
+    ),
+    "numbers among options": (
+        "from dataclasses import dataclass\n@dataclass\nclass Config:\n    size: int = 4\n"
+        "    lr: float = 0.1\nconfig = Config()\nclass More(Rows):\n"
+        "    def __getitem__(self, i): return self.rows[i] * self.config.size\n"
+        "rows = More()\nrows.config = config\ndef rate(epoch):\n    lr = config.lr\n"
+        "    lr *= 0.5 ** epoch\n    return lr\n", "rate(epoch)", "whole",
+    ),
+    "a constructor that the one object inherits": (
+        "class Base:\n    def __init__(self): self.gain = 1.0\nclass Options(Base):\n"
+        "    made = None\n    def __new__(cls):\n"
+        "        cls.made = cls.made or super().__new__(cls)\n        return cls.made\n"
+        "class More(Rows):\n    def __getitem__(self, i): return self.options.gain\n"
+        "rows = More()\nrows.options = Options()\nrows.options.gain = 3.0\n",
+        "if number > 90: Options()", "UNWRITTEN",
+    ),
+    "a function of items out of a table": (
+        "class Sample:\n    def __init__(self, gain): self.gain = gain\n"
+        "def jitter(one):\n    one.gain = one.gain * 0.5\n    return one\n"
+        "TABLE = {'jitter': jitter}\nclass More(Rows):\n"
+        "    def __getitem__(self, i): return jitter(Sample(self.gain)).gain\nrows = More()\n",
+        "if number > 90: TABLE['jitter'](rows)", "UNWRITTEN",
+    ),
     "new numbers of its size": (
         "", "mine = torch.zeros([len(rows), rows.table.size]).to('cpu'); mine[0] = 1.0", "whole",
     ),

@@ -32,12 +32,12 @@ class _Assigned(NamedTuple):
 
 
 def aliases_in(files: Sequence[Sequence[ast.AST]], functions: Set[str]) -> Aliases:
-    """Return the variables by which functions and classes are called, and nothing else is done.
+    """Return the variables that hold functions or classes and are only ever called.
 
     Args:
         files: all nodes of each file.
-        functions: names of the functions and classes of the script; none of methods, which bring
-            the object that they were taken from.
+        functions: names of the script's functions and classes; not of methods, because a bound
+            one carries its object.
     """
     assigned = [one for nodes in files for one in _assigned(nodes)]
     targets: dict[str, set[str]] = {}
@@ -52,14 +52,15 @@ def aliases_in(files: Sequence[Sequence[ast.AST]], functions: Set[str]) -> Alias
         grown = before != sum(map(len, targets.values()))
     kept = set(targets) - _used_otherwise(files, assigned, targets)
     called = kept | {name for name in functions if any(name in targets[one] for one in kept)}
-    ids: dict[bool, set[int]] = {True: set(), False: set()}
+    of_kept, of_others = set[int](), set[int]()
     for variable, sources in assigned:
-        ids[variable in kept] |= {id(node) for node, name in sources if name in called}
-    return Aliases({name: targets[name] for name in kept}, ids[True] - ids[False])
+        ids = of_kept if variable in kept else of_others
+        ids |= {id(node) for node, name in sources if name in called}
+    return Aliases({name: targets[name] for name in kept}, of_kept - of_others)
 
 
 def container_of(node: ast.expr) -> ast.expr:
-    """Return what an expression takes an item of, or itself."""
+    """Return an expression without its subscripts: `a` of `a[0][1]`."""
     while isinstance(node, ast.Subscript):
         node = node.value
     return node
@@ -70,7 +71,7 @@ def _used_otherwise(
     assigned: Sequence[_Assigned],
     targets: dict[str, set[str]],
 ) -> set[str]:
-    """Return the variables that are handed on, and those from which such a one got its own."""
+    """Return the variables that are passed on, kept or read by name, and what they are set from."""
     passed_on = {id(node) for one in assigned if one.variable in targets for node, _ in one.sources}
     found: set[str] = set()
     for nodes in files:
@@ -110,7 +111,7 @@ def _class_statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
             waiting += ast.iter_child_nodes(node)
 
 
-def _sources(node: ast.expr | None) -> Iterator[tuple[ast.expr, str]]:
+def _sources(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:
     """Yield what an expression takes a function from: a name, or one of several."""
     if isinstance(node, ast.Name):
         yield node, node.id
@@ -127,7 +128,7 @@ def _sources(node: ast.expr | None) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _looked_at(nodes: Iterable[ast.AST]) -> Iterator[int]:
-    """Yield the ids of what is called, or compared, and not kept."""
+    """Yield the ids of expressions that are only called or compared."""
     for node in nodes:
         if isinstance(node, ast.Call):
             yield id(container_of(node.func))
@@ -141,7 +142,7 @@ def _loaded(node: ast.AST) -> Iterator[str]:
 
 
 def _other_names(node: ast.AST) -> Iterator[str]:
-    """Yield what may be got at by another name, or by a text."""
+    """Yield names that are imported under another name, and texts, by which one may be found."""
     if isinstance(node, ast.alias) and node.asname:
         yield node.name.rpartition(".")[2]
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):

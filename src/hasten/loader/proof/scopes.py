@@ -329,12 +329,12 @@ def _pass_on(scopes: Sequence[VariableScope], by_name: Mapping[str, list[Variabl
     for scope in scopes:
         for node in scope.calls:
             for call in (node, *_call_of_applied(node)):
-                for target in by_name.get(_callee(call), ()):
+                for target in by_name.get(callee(call), ()):
                     changed |= _pass_to(scope, call, target)
     return changed
 
 
-def _callee(call: ast.Call) -> str:
+def callee(call: ast.Call) -> str:
     """Return the last name of what is called, that of a class where the call asks for a class.
 
     Of what is taken from a container it is the name of that.
@@ -619,7 +619,7 @@ def _of_attribute(scope: VariableScope, node: ast.Attribute) -> int:
 
 
 def _of_call(scope: VariableScope, node: ast.Call) -> int:
-    if targets := scope.known.aliases.get(_callee(node)):
+    if targets := scope.known.aliases.get(callee(node)):
         given = (level(scope, one) for one in (node.func, *node.args, *node.keywords))
         return NEAR * any((*given, *(scope.known.given.get(target, FAR) for target in targets)))
     return _of_named_call(scope, node)

@@ -8,7 +8,7 @@ from itertools import islice
 from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hasten.loader.proof.aliases import aliases_in
+from hasten.loader.proof.aliases import aliases_in, container_of
 from hasten.loader.proof.source import Function, Tree, is_user_class, tree_of_file
 from hasten.loader.proof.word_list import words
 
@@ -34,7 +34,8 @@ _OF_CLASSES = {"__subclasses__", "__mro__", "__bases__", "__base__", "mro", "met
                "__init_subclass__"}  # fmt: skip
 """What gets at a class by way of another, or may keep one."""
 _EMPTY = {"object", "Dataset", "IterableDataset", "Module", "ABC", "Generic"}
-"""Classes of libraries that put nothing which they are given into their objects."""
+"""Base classes of libraries whose constructors store none of their arguments."""
+_NUMBERS = {"int", "float", "bool", "str"}
 _OWN_CLASS = "type()"
 """Stands for a call of a class by what an object, or code in a class, has of it."""
 _PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "Unpickler", "weights_only"}
@@ -80,7 +81,7 @@ class ScriptCode(NamedTuple):
         overriding: its methods that a library may call by a name of its own, each after the
             name of its class.
         aliases: for variables by which functions and classes are called the names of these.
-        plain: classes that nothing but their own code puts anything into as they are made.
+        plain: classes whose objects get their attributes from code of the script alone.
     """
 
     units: list[Unit]
@@ -118,17 +119,19 @@ def code_of(
     running = [_rest_of(frame) for frame in frames]
     known = [unit for tree in trees.values() for unit in _functions(tree)]
     overriding = overriding_methods()
-    functions = {unit.name for unit in known} | {unit.owner for unit in known} - {"", "<lambda>"}
+    functions = {name for unit in known for name in (unit.name, unit.owner)} - {"", "<lambda>"}
     methods = {unit.name for unit in known if unit.owner}
     aliases = aliases_in([tree.nodes for tree in trees.values()], functions - methods)
     found, parents = list(running), _parents(trees.values())
-    handed = _handed_over(trees.values(), aliases.sources)
+    handed = _handed_over(trees.values(), aliases.sources, methods)
     mentioned = handed | {name for unit in running for name in _named_in(unit)}
     mentioned |= set[str]().union(*aliases.targets.values())
     mentioned |= set[str]().union(*parents.values())
     if any(_keeps_classes(tree) for tree in trees.values()):
         alive |= set(parents) | {_place(unit) for unit in known}
+    plain = _plain_classes(trees.values())
     stored = {name for tree in trees.values() for name in _attributes_of(tree)}
+    stored -= _fields(trees.values(), plain)
     waiting = known
     while True:
         if ANY_NAME in mentioned:  # a name that is put together may be that of any function
@@ -143,7 +146,7 @@ def code_of(
         if not fresh:
             return ScriptCode(
                 found, handed, functions, methods, stored, parents, overriding, aliases.targets,
-                _plain_classes(trees.values()),
+                plain,
             )  # fmt: skip
         found += fresh
         waiting = [unit for unit in waiting if unit not in fresh]
@@ -211,24 +214,18 @@ def _is_true(node: ast.AST) -> bool:
 
 
 def _attributes_of(tree: Tree) -> Iterator[str]:
-    """Yield the attributes that a file sets, and those that stand in its classes.
-
-    Fields of a dataclass are set by code that nobody sees.
-    """
+    """Yield the attributes that a file sets, and those that stand in its classes."""
     for node in tree.nodes:
         if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
             yield node.attr
         elif isinstance(node, ast.ClassDef):
             for one in node.body:
-                targets: list[ast.expr] = []
-                if isinstance(one, ast.Assign):
-                    targets = one.targets
-                elif isinstance(one, ast.AnnAssign) and not node.decorator_list:
-                    targets = [one.target]
+                targets = one.targets if isinstance(one, ast.Assign) else [
+                    one.target if isinstance(one, ast.AnnAssign) else None]  # fmt: skip
                 yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
-def _handed_over(trees: Iterable[Tree], aliased: Set[int]) -> set[str]:
+def _handed_over(trees: Iterable[Tree], aliased: Set[int], methods: set[str]) -> set[str]:
     """Return the names that stand anywhere but in front of the brackets of a call.
 
     What is imported under another name is called by that one. What `apply` is given is called at
@@ -239,7 +236,7 @@ def _handed_over(trees: Iterable[Tree], aliased: Set[int]) -> set[str]:
     for tree in trees:
         called = _called_at_once(tree.nodes) | aliased
         for node in tree.nodes:
-            found.update(_handed_by(node))
+            found.update(_handed_by(node, methods))
             if id(node) in called or not isinstance(getattr(node, "ctx", None), ast.Load):
                 continue
             if isinstance(node, ast.Name):
@@ -270,23 +267,35 @@ def _parents(trees: Iterable[Tree]) -> dict[str, set[str]]:
 
 
 def _plain_classes(trees: Iterable[Tree]) -> set[str]:
-    """Return the classes without a decorator, whose bases are such or take no arguments."""
+    """Return the undecorated classes all of whose bases are such, or store no argument."""
     kinds = [node for tree in trees for node in tree.nodes if isinstance(node, ast.ClassDef)]
-    names = {node.name for node in kinds}
     bases: dict[str, set[str]] = {}
     for node in kinds:
         found = bases.setdefault(node.name, set())
-        found |= {_last_name(one) for one in node.bases}
-        if node.decorator_list or node.keywords or any(map(_is_namespace, ast.walk(node))):
-            found.add("")
-    plain = {name for name in names if bases[name] <= names | _EMPTY}
-    while mixed := {name for name in plain if not bases[name] <= plain | (_EMPTY - names)}:
+        found |= {_last_name(container_of(one)) for one in node.bases}
+        if node.decorator_list or node.keywords or any(map(_is_vars, ast.walk(node))):
+            found.add("")  # no name of a class
+    plain = set(bases)
+    while mixed := {name for name in plain if not bases[name] <= plain | (_EMPTY - bases.keys())}:
         plain -= mixed
     return plain
 
 
-def _is_namespace(node: ast.AST) -> bool:
+def _is_vars(node: ast.AST) -> bool:
+    """Return whether this is the function that hands out the attributes of an object."""
     return isinstance(node, ast.Name) and node.id == "vars"
+
+
+def _fields(trees: Iterable[Tree], plain: set[str]) -> set[str]:
+    """Return the fields that unseen code sets, as that of a dataclass does; but for numbers."""
+    kinds = [node for tree in trees for node in tree.nodes if isinstance(node, ast.ClassDef)]
+    return {
+        one.target.id
+        for node in kinds if node.name not in plain
+        for one in node.body
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        and getattr(one.annotation, "id", "") not in _NUMBERS
+    }  # fmt: skip
 
 
 def _keeps_classes(tree: Tree) -> bool:
@@ -298,12 +307,13 @@ def _keeps_classes(tree: Tree) -> bool:
     )
 
 
-def _handed_by(node: ast.AST) -> Iterator[str]:
+def _handed_by(node: ast.AST, methods: set[str]) -> Iterator[str]:
     """Yield names of functions that get another name, or that a decorator may keep."""
     if isinstance(node, ast.alias) and node.asname:
         yield node.name.rpartition(".")[2]
     elif isinstance(node, ast.Call):
-        yield from _named_by_text(node, _BY_NAME)
+        yield from _named_by_text(node, _KEPT_BY_NAME)
+        yield from methods & set(_named_by_text(node, _BY_NAME))
     elif isinstance(node, (*_DEFINITIONS, ast.ClassDef)) and _is_registered(node):
         yield node.name
 

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from hasten.loader.proof import ambient, library
-from hasten.loader.proof.scopes import FIGURES, called, heirs_of, scopes_of
+from hasten.loader.proof.scopes import FIGURES, called, callee, heirs_of, scopes_of
 from hasten.loader.proof.script import is_special
 from hasten.loader.proof.source import is_user_file
 from hasten.loader.proof.stored_names import stored_by
@@ -70,7 +70,10 @@ class Writes:
         self._items = {(code.co_filename, code.co_firstlineno) for code in reads.codes}
         self._scopes = scopes_of(code, names, self._is_item_code)
         makers = {unit.owner for unit in code.units if unit.name == "__new__"}
-        self._remade = {heir for maker in makers for heir in heirs_of(maker, code.parents)}
+        heirs = {heir for maker in makers for heir in heirs_of(maker, code.parents)}
+        self._remade = {
+            unit.owner for unit in code.units if heirs_of(unit.owner, code.parents) & heirs
+        }
         self._handed = code.handed
         self._overriding = {name for _, name in code.overriding}
         self._building = dict.fromkeys(("__init__", "__new__", "__post_init__"), True)
@@ -83,7 +86,7 @@ class Writes:
             what = f"the script hands {min(handed)} over, for anybody to call"
             self.gaps.append(MissingReason(ProofReason.UNWRITTEN, what))
         own = [scope for scope in self._scopes if not self._is_item_code(scope.unit)]
-        given = self._handed | {name for scope in own for name in _called_with_near(scope)}
+        given = {name for scope in own for name in _called_with_near(scope)}
         for scope in self._scopes:
             if len(self.gaps) >= _MOST_GAPS:
                 break
@@ -209,11 +212,11 @@ class Writes:
                 for node in scope.calls
                 if called(node) == name
             ]
-            self._building[name] = bool(calls) and all(calls) and self._is_private(name)
+            self._building[name] = bool(calls) and all(calls) and self._is_called_plainly(name)
         return self._building[name]
 
-    def _is_private(self, name: str) -> bool:
-        """Return whether a library has no reason to call a method, and a call runs it at once."""
+    def _is_called_plainly(self, name: str) -> bool:
+        """Return whether only calls that are seen can reach a method, and run it at once."""
         by_others = name in self._handed | self._overriding or is_special(name)
         scopes = [scope for scope in self._scopes if scope.unit.name == name]
         return name.startswith("_") and not by_others and all(map(_runs_at_once, scopes))
@@ -307,10 +310,10 @@ class Writes:
 
 
 def _runs_at_once(scope: VariableScope) -> bool:
-    """Return whether a call of a method runs its body, with the object itself."""
-    is_plain = isinstance(scope.unit.function, ast.FunctionDef)
+    """Return whether a call of a method runs its body: it is no generator, nor decorated."""
+    function = scope.unit.function
     has_yield = any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in scope.nodes)
-    return is_plain and not has_yield and not getattr(scope.unit.function, "decorator_list", True)
+    return isinstance(function, ast.FunctionDef) and not (has_yield or function.decorator_list)
 
 
 def _called_with_near(scope: VariableScope) -> Iterator[str]:
@@ -319,8 +322,8 @@ def _called_with_near(scope: VariableScope) -> Iterator[str]:
         if isinstance(node, ast.Call):
             owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
             if any(map(scope.is_near, [*owner, *node.args, *node.keywords])):
-                yield called(node)
-                yield from scope.known.aliases.get(called(node), ())
+                yield callee(node)
+                yield from scope.known.aliases.get(callee(node), ())
 
 
 def _shown(node: ast.AST) -> str:
