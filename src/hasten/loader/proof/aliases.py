@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, NamedTuple
 
+from hasten.loader.proof.source import Function
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence, Set
-
-_INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 class Aliases(NamedTuple):
@@ -51,7 +51,7 @@ def aliases_in(files: Sequence[Sequence[ast.AST]], functions: Set[str]) -> Alias
                 targets.setdefault(variable, set()).update(found)
         grown = before != sum(map(len, targets.values()))
     kept = set(targets) - _used_otherwise(files, assigned, targets)
-    called = kept | {name for name in functions if any(name in targets[one] for one in kept)}
+    called = kept.union(*(targets[one] for one in kept))
     of_kept, of_others = set[int](), set[int]()
     for variable, sources in assigned:
         ids = of_kept if variable in kept else of_others
@@ -107,7 +107,7 @@ def _class_statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     while waiting:
         node = waiting.pop()
         yield node
-        if not isinstance(node, _INNER):
+        if not isinstance(node, Function):
             waiting += ast.iter_child_nodes(node)
 
 

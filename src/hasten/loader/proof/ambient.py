@@ -133,9 +133,9 @@ def _imports(node: ast.Import | ast.ImportFrom, scope: VariableScope) -> str:
         return "" if known else f"the script imports {ends}, which is not loaded yet"
     names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [
         one.name for one in node.names]  # fmt: skip
+    is_option = scope.unit.function is not None and scope.unit.frame is None
     for name in names:
         root = name.partition(".")[0]
-        is_option = scope.unit.function is not None and scope.unit.frame is None
         if is_option and not scope.known.moves_path and not _is_found(root):
             continue
         if name not in sys.modules and not _is_installed(root):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hasten.loader.proof.script import ScriptCode, Unit
 
 
-_BUILDING = {"__init__", "__new__", "__post_init__"}
+BUILDING = {"__init__", "__new__", "__post_init__"}
 _ANY_CLASS = {"cls", "__class__"}
 """What a class may be called in its own methods."""
 _PASSING_ON = {"enumerate", "iter", "next", "tqdm", "zip", "islice", "cycle", "chain", "track"}
@@ -272,7 +272,7 @@ def _by_name(scopes: Iterable[VariableScope], code: ScriptCode) -> dict[str, lis
         unit = scope.unit
         if unit.frame is not None or unit.function is None:
             continue
-        is_building = unit.name in _BUILDING
+        is_building = unit.name in BUILDING
         heirs = heirs_of(unit.owner, code.parents) if is_building else set[str]()
         called_by = heirs | (_ANY_CLASS if is_building else set()) | {unit.name}
         called_by |= {one for one, targets in code.aliases.items() if targets & called_by}
@@ -296,11 +296,10 @@ def _hand_over(scope: VariableScope, code: ScriptCode) -> None:
     is_special = scope.first in scope.near and not is_handed
     if is_special and unit.owner not in names.kinds:
         # Python calls it of its own objects. These are not read, and may hold nothing that is.
-        family = heirs_of(unit.owner, code.parents)
-        family |= {one for heir in family for one in _ancestors(heir, code.parents)}
+        heirs = heirs_of(unit.owner, code.parents)
+        family = heirs.union(*(_ancestors(heir, code.parents) for heir in heirs))
         leads = bool(family & (names.leaders | names.kinds | names.near))
-        is_plain = heirs_of(unit.owner, code.parents) <= code.plain
-        scope.near[scope.first] = HOLDS if leads or not is_plain else FAR
+        scope.near[scope.first] = HOLDS if leads or not heirs <= code.plain else FAR
 
 
 def heirs_of(name: str, parents: Mapping[str, set[str]]) -> set[str]:

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from hasten.loader.proof import ambient, library
-from hasten.loader.proof.scopes import FIGURES, called, callee, heirs_of, scopes_of
+from hasten.loader.proof.scopes import BUILDING, FIGURES, called, callee, heirs_of, scopes_of
 from hasten.loader.proof.script import is_special
 from hasten.loader.proof.source import is_user_file
 from hasten.loader.proof.stored_names import stored_by
@@ -76,7 +76,7 @@ class Writes:
         }
         self._handed = code.handed
         self._overriding = {name for _, name in code.overriding}
-        self._building = dict.fromkeys(("__init__", "__new__", "__post_init__"), True)
+        self._building = dict.fromkeys(BUILDING, True)
         self._methods = {(unit.path, unit.owner, unit.name) for unit in code.units if unit.owner}
         self._functions = {(unit.path, unit.name) for unit in code.units if not unit.owner}
 
