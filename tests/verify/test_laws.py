@@ -83,6 +83,17 @@ def test_another_law_of_the_model_is_told(change) -> None:
     assert gate.passed is False, gate.message
 
 
+def test_a_missing_dropout_is_told_where_one_step_outweighs_the_others() -> None:
+    def weighed(seed, **change):
+        first, *rest = drawn(seed).gradients[:1] + drawn(seed, **change).gradients[1:]
+        return replace(drawn(seed), gradients=(1000 * first, *rest), losses=(2.0,) * STEPS)
+
+    own = [weighed(seed) for seed in (1, 2, 3)]
+    gate = distribution.within_draws(own[0], weighed(9, dropout=0.0), own[1:])
+    assert gate.passed is False, gate.message
+    assert distribution.within_draws(own[0], weighed(9), own[1:]).passed is True
+
+
 @pytest.mark.parametrize("count", [2, 4, 8, 16])
 def test_draws_seen_in_a_few_steps_alone_are_seldom_blamed(count) -> None:
     def few(seed):
@@ -231,7 +242,10 @@ def test_a_batch_may_come_again_where_it_does_in_the_script() -> None:
 def valued(losses, lengths):
     """Return a run with these losses and with gradients of these lengths."""
     rows = tuple(np.float32([length]) for length in lengths)
-    return replace(drawn(0), sizes=(1,), losses=tuple(losses), gradients=rows, moves=rows)
+    at = tuple(range(1, len(rows) + 1))
+    return replace(
+        drawn(0), sizes=(1,), losses=tuple(losses), losses_at=at, gradients=rows, moves=rows
+    )
 
 
 @pytest.mark.parametrize("word", ["losses", "gradients"])
@@ -250,16 +264,36 @@ def valued(losses, lengths):
 )
 def test_draws_shift_and_spread_as_under_other_seeds(word, shift, spread, passed) -> None:
     """Three runs around 10 have a variance of 1; of one run around their middle it is 4/3."""
-    own = [valued([level] * STEPS, [level] * STEPS) for level in (9.0, 10.0, 11.0)]
-    signs, variance = np.resize([1.0, -1.0], STEPS), 4 / 3
+    count = 4 * STEPS
+    own = [valued([level] * count, [level] * count) for level in (9.0, 10.0, 11.0)]
+    share = (3 * spread + 1) / (4 * spread + 12)
+    away = (2 * share / (9 / 16 - 3 / 4 * share)) ** 0.5
+    signs = np.resize([1.0, -1.0], count)
     usual = 10 + signs
-    other = 10 + shift * (variance / STEPS) ** 0.5 + (spread * variance) ** 0.5 * signs
+    other = 10 + shift * (4 / 3 / count) ** 0.5 + away * signs
     candidate = valued(other, usual) if word == "losses" else valued(usual, other)
     gate = distribution.within_draws(own[0], candidate, own[1:])
     assert gate.passed is passed, gate.message
     assert passed or gate.message.startswith(f"the {word} ")
     if not passed and shift:
         assert gate.distance_ratio == pytest.approx(4.6 / 4.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("law", ["normal", "standard_t", "lognormal"])
+def test_draws_are_seldom_blamed_whatever_their_law(law) -> None:
+    """Steps vary by different factors, and some draws lie far out."""
+
+    def varied(seed):
+        chance, levels = np.random.default_rng(seed), np.random.default_rng(0)
+        draw = {"normal": (), "standard_t": (3,), "lognormal": (0.0, 1.0)}[law]
+        values = getattr(chance, law)(*draw, size=STEPS) * levels.lognormal(0.0, 1.2, STEPS)
+        return valued(10 + values, 100 + values)
+
+    verdicts = [
+        distribution.within_draws(*map(varied, (at, at + 1)), [*map(varied, (at + 2, at + 3))])
+        for at in range(1, 1200, 4)
+    ]
+    assert [gate.passed for gate in verdicts].count(False) <= 3
 
 
 def by_draws(own, other):

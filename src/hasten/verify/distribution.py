@@ -8,14 +8,14 @@ same weights and on the same batches.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hasten.records import Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -26,7 +26,8 @@ _LEAST_BATCHES_COUNT, _MANY_BATCHES_COUNT = 8, 16
 _MANY_LIMIT, _FEW_LIMIT = 6.0, 12.0
 _SHIFT_LIMIT = 4.5
 _SPREAD_LOW, _SPREAD_HIGH = 0.3, 3.5
-_SPREAD_ERRORS_COUNT = 2.5
+_CHANCE_RATIO = 1e-3
+_PICKS_COUNT = 4000
 _LEAST_STEPS_COUNT = 8
 
 
@@ -101,22 +102,20 @@ def within_draws(
         return Gate(name=name, passed=False, message=message)
     if not np.isfinite(candidate.losses).all() and np.isfinite(baseline.losses).all():
         return Gate(name=name, passed=False, message="a loss is not a number")
-    own = (baseline, *others)
-    kinds: tuple[tuple[str, Callable[[RecordedRun], NDArray[np.float64]]], ...] = (
-        ("losses", _losses),
-        ("gradients", _lengths),
-    )
+    runs = (candidate, baseline, *others)
     seen = []
-    for word, read in kinds:
-        theirs = np.stack([read(e) for e in own])
-        shift, spread, resolution = _against(read(candidate), theirs)
-        if shift > _SHIFT_LIMIT:
+    for word, levels, values in (
+        ("losses", [_losses(run) for run in runs], [list(_losses(run)[:, None]) for run in runs]),
+        ("gradients", [_lengths(run) for run in runs], [list(run.gradients) for run in runs]),
+    ):
+        shift, resolution, chance_ratio = _shift(np.stack(levels))
+        if shift > _SHIFT_LIMIT and chance_ratio < _CHANCE_RATIO:
             message = f"the {word} lie {shift:.1f} standard errors from those under other seeds"
             return Gate(
                 name=name, passed=False, message=message, distance_ratio=shift / _SHIFT_LIMIT
             )
-        low, high = _spread_limits(*theirs.shape)
-        if theirs.shape[1] >= _LEAST_STEPS_COUNT and not low <= spread <= high:
+        spread, chance_ratio = _spread(values)
+        if not _SPREAD_LOW <= spread <= _SPREAD_HIGH and chance_ratio < _CHANCE_RATIO:
             message = f"the {word} spread {spread:.2g} times as far as under other seeds"
             return Gate(name=name, passed=False, message=message)
         seen.append(f"{word} {shift:.1f} standard errors (of {resolution:.2g} of their size)")
@@ -125,19 +124,6 @@ def within_draws(
         message = f"{message}; too few steps to see a dropout that is missing"
         return Gate(name=name, passed=None, message=message)
     return Gate(name=name, passed=True, message=message)
-
-
-def _spread_limits(runs_count: int, steps_count: int) -> tuple[float, float]:
-    """Return between what chance lets a ratio of variances lie, wider for fewer steps.
-
-    The log of F with d1 and d2 degrees of freedom has a variance of about 2 / d1 + 2 / d2.
-
-    >>> [[round(limit, 2) for limit in _spread_limits(3, count)] for count in (8, 24)]
-    [[0.22, 4.62], [0.3, 3.5]]
-    """
-    variance = 2.0 / steps_count + 2.0 / (steps_count * (runs_count - 1))
-    width = _SPREAD_ERRORS_COUNT * float(variance) ** 0.5
-    return min(_SPREAD_LOW, float(np.exp(-width))), max(_SPREAD_HIGH, float(np.exp(width)))
 
 
 def _losses(evidence: RecordedRun) -> NDArray[np.float64]:
@@ -149,23 +135,79 @@ def _lengths(evidence: RecordedRun) -> NDArray[np.float64]:
     return np.asarray(lengths, dtype=np.float64)
 
 
-def _against(
-    candidate: NDArray[np.float64], own: NDArray[np.float64]
-) -> tuple[float, float, float]:
-    """Return a shift in standard errors, a ratio of variances, and the error over the size.
+def _shift(runs: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return how far the mean of the first run lies from that of the others, and how finely.
 
     Args:
-        candidate: one value for each step.
-        own: the same of the script's own runs, shape (runs, steps).
+        runs: one value for each step, shape (runs, steps).
+
+    Returns:
+        The shift in standard errors, the error over the size of the values, and `_odds`.
     """
+    candidate, own = runs[0], runs[1:]
     runs_count, steps_count = own.shape
     middle = np.mean(own, axis=0)
-    variance = float(np.mean(np.var(own, axis=0, ddof=1)))
     # The middle of the runs is itself uncertain.
-    expected = variance * (1 + 1 / runs_count)
+    expected = float(np.mean(np.var(own, axis=0, ddof=1))) * (1 + 1 / runs_count)
     apart = candidate - middle
     size = max(float(np.mean(np.abs(middle))), 1e-12)
     if expected == 0.0:  # these numbers do not depend on the draws
-        return (0.0 if not apart.any() else float("inf")), 1.0, 0.0
+        return (0.0 if not apart.any() else float("inf")), 0.0, 0.0
     error = (expected / steps_count) ** 0.5
-    return abs(float(np.mean(apart))) / error, float(np.mean(apart**2)) / expected, error / size
+    places = runs - np.mean(runs, axis=0)
+    lengths = np.linalg.norm(places, axis=0)
+    known = np.isfinite(lengths) & (lengths > 0.0)
+    chance_ratio = _odds((places[:, known] / lengths[known]).T)
+    return abs(float(np.mean(apart))) / error, error / size, chance_ratio
+
+
+def _spread(runs: Sequence[Sequence[NDArray[Any]]]) -> tuple[float, float]:
+    """Return the variance of the first run over that of the others, and `_odds`.
+
+    Args:
+        runs: for each run one array of values for each step.
+    """
+    steps = [_distances(values) for values in zip(*runs, strict=False)]
+    varying = [step for step in steps if np.isfinite(step).all() and step.any()]
+    if len(varying) < _LEAST_STEPS_COUNT:
+        return 1.0, 0.0
+    shares = np.stack([step / step.sum() for step in varying])
+    return _variance_ratio(float(np.mean(shares[:, 0])), shares.shape[1]), _odds(shares)
+
+
+def _odds(parts: NDArray[np.float64]) -> float:
+    """Return how often chance takes the mean of the first run as far from that of all.
+
+    Where all runs draw from one distribution, any of them could have had the part of the first in
+    a step, whatever the distribution is and however much steps differ. So its mean is held against
+    those of runs that are picked at random in each step (a permutation test; Good, Permutation,
+    Parametric, and Bootstrap Tests of Hypotheses).
+
+    Args:
+        parts: what each run has of the differences in a step, shape (steps, runs); too few steps
+            tell nothing of chance.
+    """
+    steps_count, runs_count = parts.shape
+    if steps_count < _LEAST_STEPS_COUNT:
+        return 0.0
+    picked = np.random.default_rng(0).integers(runs_count, size=(_PICKS_COUNT, steps_count))
+    others = np.mean(parts[np.arange(steps_count), picked], axis=1)
+    own, middle = np.mean(parts[:, 0]), np.mean(parts)
+    return float(np.mean(others <= own if own < middle else others >= own))
+
+
+def _distances(values: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+    """Return the squared distance of each run from the middle of all."""
+    middle = np.mean(values, axis=0, dtype=np.float64)
+    return np.asarray([np.sum(np.square(run - middle)) for run in values])
+
+
+def _variance_ratio(share: float, count: int) -> float:
+    """Return for which ratio of variances one of `count` runs is expected to have that share.
+
+    >>> [round(_variance_ratio(share, 4), 2) for share in (1 / 12, 1 / 4, 0.443, 3 / 4)]
+    [0.0, 1.0, 3.51, inf]
+    """
+    sharers = count - 1
+    apart = sharers - count * share
+    return max(0.0, sharers * count * share - 1) / apart if apart > 0.0 else float("inf")
