@@ -273,10 +273,10 @@ class Lever(Generic[S]):
             alone, None where nothing says; the report puts it beside what was measured.
         advice: one sentence that the user should hear of a script, whatever comes of the lever; the
             report prints it among its notes. Empty for none.
-        provides: the traits of a script under a setting, such as its `thread_count`, given those
+        provides: the traits of a script under a setting, such as its `preloaded`, given those
             that it has without.
-        redundant_with: why a setting would do nothing beside the traits that the others of a plan
-            provide; empty where it would do something.
+        redundant_with: why a setting would do nothing given the traits that a script has under the
+            others of a plan; empty where it would do something.
         probe: what the closer look tries of it by pairs of steps, None for nothing.
         epsilon_ratio: for a PRECISION lever the distance of neighbouring numbers over their size:
             2^-8 in bfloat16, 2^-11 in float16 and TF32.
@@ -433,9 +433,8 @@ def lookup(plan: Plan) -> tuple[tuple[Lever[Any], Setting], ...]:
     return tuple((load(name), setting) for name, setting in plan.settings)
 
 
-def provided(plan: Plan) -> Traits:
-    """Return the traits that a script has by a plan, whose levers are known to be installed."""
-    traits = Traits()
+def provided(plan: Plan, traits: Traits) -> Traits:
+    """Return the traits that a script has under a plan, whose levers are known to be installed."""
     for name, setting in plan.settings:
         traits = load(name).provides(setting, traits)
     return traits

@@ -217,10 +217,12 @@ def test_the_effect_is_not_worse_than_claimed(name, applied) -> None:
 
 
 def test_a_plan_provides_what_its_levers_do() -> None:
-    plan = Plan().with_lever("intra_op_threads", 4).with_lever("foreach_optimizer", True)
-    seen = Traits(thread_count=4, optimizer=OptimizerTraits(is_foreach=True))
-    assert provided(plan.with_lever("channels_last", True)) == seen
-    assert provided(Plan()) == Traits()
+    own = fed(worker_count=4)
+    plan = Plan().with_lever("loader_workers", 2).with_lever("allocator", "jemalloc")
+    seen = replace(fed(worker_count=2), preloaded="jemalloc")
+    assert provided(plan.with_lever("channels_last", True), own) == seen
+    assert provided(plan, Traits()) == Traits(preloaded="jemalloc")
+    assert provided(Plan(), own) == own
 
 
 def test_cures_are_findings_that_there_are(lever) -> None:

@@ -35,11 +35,13 @@ def test_is_skipped_with_the_figure_where_faults_are_few() -> None:
 
 @pytest.mark.parametrize("library", ["jemalloc", "tcmalloc"])
 def test_does_nothing_beside_another_allocator(library) -> None:
-    beside = provided(Plan().with_lever("allocator", library))
+    beside = provided(Plan().with_lever("allocator", library), Traits())
     assert LEVER.redundant_with(True, beside) == "another allocator is loaded"
     assert load("huge_pages").redundant_with("glibc", beside) == "the heap is another allocator's"
     assert not load("huge_pages").redundant_with("torch", beside)
-    assert not LEVER.redundant_with(True, provided(Plan().with_lever("loader_workers", 2)))
+    assert not LEVER.redundant_with(
+        True, provided(Plan().with_lever("loader_workers", 2), Traits())
+    )
 
 
 @pytest.mark.parametrize(

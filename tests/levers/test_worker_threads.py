@@ -4,8 +4,9 @@ import os
 
 import pytest
 
-from hasten.lever import ScriptContext
+from hasten.lever import ScriptContext, provided
 from hasten.levers.worker_threads import LEVER
+from hasten.records import Plan
 from hasten.testing import LAPTOP, SERVER, fed
 
 
@@ -27,6 +28,14 @@ def test_says_why_there_is_nothing_to_try() -> None:
         LEVER.why_not(ScriptContext(machine=LAPTOP))
         == "the loop takes its batches from no DataLoader"
     )
+
+
+@pytest.mark.parametrize("name", ["loader_workers", "redrawing_workers"])
+def test_does_nothing_where_a_plan_takes_the_workers_away(name) -> None:
+    traits = fed(worker_count=4)
+    assert "no workers" in LEVER.redundant_with(1, provided(Plan().with_lever(name, 0), traits))
+    assert not LEVER.redundant_with(1, provided(Plan().with_lever(name, 2), traits))
+    assert not LEVER.redundant_with(1, provided(Plan(), traits))
 
 
 PROGRAM = r"""

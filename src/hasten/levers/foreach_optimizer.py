@@ -11,12 +11,11 @@ Source: https://docs.pytorch.org/docs/stable/optim.html
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import Lever
-from hasten.records import Effect, Phase, Scope, Traits
+from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -61,10 +60,6 @@ def promising(context: ScriptContext) -> bool:
     tensor_count = context.traits.optimizer.tensor_count
     element_count = context.traits.model.parameter_count or 0
     return 0 < element_count <= tensor_count * _SMALL_COUNT
-
-
-def _provides(setting: bool, traits: Traits) -> Traits:
-    return replace(traits, optimizer=replace(traits.optimizer, is_foreach=True))
 
 
 def _known(optimizer: Any) -> bool:
@@ -139,7 +134,6 @@ LEVER = Lever(
         "optimizer = torch.optim.RMSprop(..., foreach=True)  # the script's own class"
     ),
     promising=promising,
-    provides=_provides,
     apply=apply,
     edit="optimizers.foreach_optimizer",
 )

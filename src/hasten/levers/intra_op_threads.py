@@ -11,7 +11,6 @@ Source: https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inf
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -162,7 +161,6 @@ LEVER = Lever(
     advice=advice,
     settle_count=1,
     cures=frozenset({"oversubscribed-threads", "small-ops-threads"}),
-    provides=lambda count, traits: replace(traits, thread_count=count),
     probe=PairProbe(fact="threads", setting=other_count),
     apply=apply,
     edit="process.intra_op_threads",

@@ -59,6 +59,7 @@ LEVER = Lever(
     snippet=lambda count: f"DataLoader(..., num_workers={count})  # if samples use no randomness",
     settle_count=10,  # the first batches are proved
     cycle_count=lambda count: max(1, 2 * count),
+    provides=lambda count, traits: traits.with_workers(count),
     apply=apply,
     edit="loaders.loader_workers",
     cures=frozenset({"few-workers", "idle-workers", "slow-storage", "worker-respawn"}),

@@ -66,6 +66,7 @@ LEVER = Lever(
     snippet=lambda count: f"DataLoader(..., num_workers={count})",
     settle_count=4,
     cycle_count=lambda count: max(1, 2 * count),
+    provides=lambda count, traits: traits.with_workers(count),
     apply=apply,
     edit="loaders.redrawing_workers",
     cures=frozenset({"few-workers"}),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.lever import ScriptContext, Training
+    from hasten.records.traits import Traits
 
 
 def settings(context: ScriptContext) -> tuple[int, ...]:
@@ -37,8 +38,12 @@ def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if context.traits.loader is None:
         return "the loop takes its batches from no DataLoader"
-    if context.traits.worker_count:
-        return unproven(context, repeats_only=True)
+    return _without_workers(1, context.traits) or unproven(context, repeats_only=True)
+
+
+def _without_workers(count: int, traits: Traits) -> str:
+    if traits.worker_count:
+        return ""
     return "the loader has no workers: its items use the threads of the main process"
 
 
@@ -57,6 +62,7 @@ LEVER = Lever(
     settings=settings,
     gain_ratio=8.0,
     why_not=why_not,
+    redundant_with=_without_workers,
     snippet=lambda count: (
         f"DataLoader(..., worker_init_fn=lambda _: threadpoolctl.threadpool_limits({count}))"
     ),

@@ -5,7 +5,7 @@ Unknown is None. Where nobody tells unknown from none, it is what is empty: 0, F
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +244,11 @@ class Traits:
     def worker_count(self) -> int:
         """Worker processes of the loader; 0 where none feeds the loop, too."""
         return self.loader.worker_count if self.loader else 0
+
+    def with_workers(self, count: int) -> Traits:
+        """Return the same with so many worker processes, where there is a loader."""
+        loader = self.loader and replace(self.loader, worker_count=count)
+        return replace(self, loader=loader)
 
     @property
     def pass_step_count(self) -> int:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hasten.lever import Lever, ScriptContext
-    from hasten.records import Finding, Plan, Setting
+    from hasten.records import Finding, Plan, Setting, Traits
     from hasten.session.options import Options
 
 _BESIDE_OTHERS = "other processes keep CPUs busy: what wins beside them may lose without"
@@ -66,7 +66,7 @@ def find_candidates(
                 effect=lever.effect,
                 bundled=lever.promising(context),
                 steadies=lever.steadies,
-                redundant_with=_redundant(lever),
+                redundant_with=_redundant(lever, context.traits),
                 forecasts=_forecasts(lever, context, settings),
                 named_ratio=named.get(name, 0.0),
                 prior=priors.get(name),
@@ -91,9 +91,9 @@ def _named(findings: Sequence[Finding]) -> Mapping[str, float]:
     return told
 
 
-def _redundant(lever: Lever[Any]) -> Callable[[Setting, Plan], str]:
+def _redundant(lever: Lever[Any], traits: Traits) -> Callable[[Setting, Plan], str]:
     """Say why a setting does nothing beside the levers of a plan."""
-    return lambda setting, plan: lever.redundant_with(setting, provided(plan))
+    return lambda setting, plan: lever.redundant_with(setting, provided(plan, traits))
 
 
 def advice(context: ScriptContext) -> list[str]:
