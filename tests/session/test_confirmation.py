@@ -8,7 +8,6 @@ import pytest
 
 from hasten import session
 from hasten.compare import Confirmation
-from hasten.errors import OutOfTime
 from hasten.lever import Lever
 from hasten.records import (
     Effect,
@@ -21,7 +20,7 @@ from hasten.records import (
     Verdict,
     Workload,
 )
-from hasten.session.races import Races, confirmed_race
+from hasten.session.races import Races, TooFewPairs, confirmed_race
 from hasten.testing import FakeScript, RecordingWatcher, plant, steady
 from hasten.trials.process import Isolation
 from hasten.trials.runner import TrialRunner
@@ -221,8 +220,9 @@ def test_a_round_with_little_time_is_shorter_and_still_tells_the_gain(confirmed)
     steps = [child.step_count for child in view.children]
     assert max(steps) <= 6 * 2  # no pair is thrown away
     assert seen.verdict is Verdict.WIN
-    with pytest.raises(OutOfTime):
+    with pytest.raises(TooFewPairs) as few:
         confirmed(lambda launch: 1.0, until_s=-50.0, step_s=0.5, sd_ratio=0.02)
+    assert few.value.seen.speedup.mid_ratio == pytest.approx(1.0, rel=0.02)
 
 
 @pytest.mark.parametrize(("quickly", "pair_count"), [(True, 3), (False, 8)])
@@ -274,6 +274,22 @@ def test_steps_that_stall_are_not_published_whatever_the_median_says(tuned, monk
     found = tuned(600.0, step_s=0.1, start_s=2.0).tuning
     assert (found.plan, found.speedup) == (Plan(), None)
     assert any("some stall" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("ratio", [0.97, 1.01, 1.1])
+def test_what_too_few_pairs_show_stays_unconfirmed_only_where_it_may_be_a_gain(
+    tuned, monkeypatch, ratio
+) -> None:
+    def confirm(self, plan, *, until_s):
+        raise TooFewPairs(made(0.8 * ratio, ratio, 1.2 * ratio))
+
+    monkeypatch.setattr(Races, "confirm", confirm)
+    found = tuned(600.0, step_s=0.1, start_s=2.0).tuning
+    assert (found.speedup, found.confirmed) == (None, None)
+    may_be = ratio > 1.02
+    assert bool(found.plan.settings) == found.unfinished == may_be
+    told = f"gave {ratio:.2f}x, in too few pairs" if may_be else f"{ratio:.2f}x: no measurable gain"
+    assert sum(told in note for note in found.notes) == 1
 
 
 def test_what_is_published_is_what_was_confirmed(tuned, monkeypatch) -> None:

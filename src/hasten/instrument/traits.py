@@ -9,6 +9,7 @@ import shutil
 import sys
 import sysconfig
 import time
+import weakref
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import replace
@@ -165,7 +166,7 @@ class TraitsReader:
 
     def loaded(self, iterator: Any, batch: Any) -> None:
         """Note how the loader that feeds the loop is set, and who draws random numbers."""
-        quietly(self._draws.loaded)
+        quietly(self._draws.loaded, iterator)
         quietly(self._loaded, iterator, batch)
 
     def _loaded(self, iterator: Any, batch: Any) -> None:
@@ -178,6 +179,7 @@ class TraitsReader:
             return
         self._dataset, self._iterator = id(iterator._dataset), id(iterator)
         self._loaded_count = 1
+        self._draws = DrawWatch()
         # A loader without workers has no such number; None stands for torch's own, 2.
         self._prefetch_count = int(getattr(iterator, "_prefetch_factor", None) or 2)
         loader = LoaderTraits(
@@ -374,6 +376,8 @@ _WATCHED_COUNT = 8
 class DrawWatch:
     """Compare the global generators before and after the first batches are fetched.
 
+    The first batch of a pass does not count: the loader and its sampler draw for it.
+
     Attributes:
         items: the items of the loader draw in this process; None while nobody knows.
         loop: the rest of the loop draws; None while nobody knows.
@@ -385,22 +389,22 @@ class DrawWatch:
         self._left_count = _WATCHED_COUNT
         self._before: Any = None
         self._after: Any = None
+        self._pass: Callable[[], Any] = lambda: None
 
     def loading(self) -> None:
         """Look before a batch is fetched."""
-        if self._left_count <= 0:
-            return
-        self._before = _states()
-        if self._after is not None:
-            self.loop = bool(self.loop or self._before != self._after)
+        if self._left_count > 0:
+            self._before = _states()
 
-    def loaded(self) -> None:
-        """Look after it. The first one does not count: a sampler draws with it."""
+    def loaded(self, iterator: Any) -> None:
+        """Look after it."""
         if self._left_count <= 0 or self._before is None:
             return
-        first, self._after = self._after is None, _states()
-        if not first:
+        last, self._after = self._after, _states()
+        if self._pass() is iterator:
+            self.loop = bool(self.loop or self._before != last)
             self.items = bool(self.items or self._before != self._after)
+        self._pass = weakref.ref(iterator)
         self._left_count -= 1
 
 

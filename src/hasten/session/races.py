@@ -49,6 +49,14 @@ _NEIGHBOURS_LEAST_COUNT = 8
 _PATIENT_SHARE = 0.5
 
 
+class TooFewPairs(OutOfTime):
+    """The time was too short for a confirmation to decide; `seen` is what it showed."""
+
+    def __init__(self, seen: compare.Confirmation) -> None:
+        super().__init__()
+        self.seen = seen
+
+
 class Races:
     """Run the races of one tuning, and tell the watcher.
 
@@ -264,7 +272,7 @@ class Races:
             until_s: when it should be over, by the clock; at least six pairs are run each time.
 
         Raises:
-            OutOfTime: fewer pairs than the noise asks for have shown nothing.
+            TooFewPairs: fewer pairs than the noise asks for have shown nothing.
         """
         self._runner.statistics.forget_steps()
         rounds: list[compare.Confirmation] = []
@@ -296,7 +304,7 @@ class Races:
         states = [self._states(each) for each in (own, other)]
         seen = compare.span(rounds, nulls=self._nulls, states=states)
         if seen.verdict is Verdict.UNDECIDED and len(seen.pairs) < CONFIRM_ROUNDS * least_count:
-            raise OutOfTime
+            raise TooFewPairs(seen)
         return seen
 
     def _states(self, plan: Plan) -> Sequence[float]:

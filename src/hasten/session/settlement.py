@@ -13,6 +13,7 @@ from hasten.records import LEAST_RATIO, Effect, Outcome, Plan, Proof, Reason, Ve
 from hasten.search.payback import blamed, of_all, passes_of, payback_of, savings, too_late, unpaid
 from hasten.session.decisions import Lost
 from hasten.session.observe import observe, retimed
+from hasten.session.races import TooFewPairs
 from hasten.session.recordings import open_prover
 from hasten.trials.blocks import filling
 from hasten.units import times
@@ -240,6 +241,10 @@ class Settlement:
             notes.append(f"On fresh launches {plan} was not raced: {failure.last_words}")
             why = f"not raced on fresh launches: {failure.last_words}"
             return Lost(Reason.NOT_RACED_AGAIN, why)
+        except TooFewPairs as few:
+            found = f"On fresh launches {plan} gave {times(few.seen.speedup.mid_ratio)}"
+            notes.append(f"{found}, in too few pairs to tell it from chance.")
+            raise
         if seen.verdict is not Verdict.WIN:
             found = f"On fresh launches {plan} gave {times(seen.speedup.mid_ratio)}"
             if seen.speedup.mid_ratio >= 1.0 + LEAST_RATIO:
@@ -308,10 +313,19 @@ class Settlement:
 def _raced(
     races: Races, plan: Plan, end_s: float, costs: Costs, deadline: Deadline
 ) -> compare.Confirmation:
-    """Confirm until an answer is due; what was too short for that may take all the budget."""
+    """Confirm until an answer is due; what was too short for that may take all the budget.
+
+    Raises:
+        TooFewPairs: there was too little time to see whether the gain is really there.
+    """
     try:
-        return races.confirm(plan, until_s=end_s - costs.observe_s)
-    except OutOfTime:
-        if deadline.left_s < costs.confirm_s + costs.observe_s:
+        try:
+            return races.confirm(plan, until_s=end_s - costs.observe_s)
+        except TooFewPairs:
+            if deadline.left_s < costs.confirm_s + costs.observe_s:
+                raise
+        return races.confirm(plan, until_s=deadline.end_s - costs.observe_s)
+    except TooFewPairs as few:
+        if few.seen.speedup.mid_ratio >= 1.0 + LEAST_RATIO:
             raise
-    return races.confirm(plan, until_s=deadline.end_s - costs.observe_s)
+        return few.seen
