@@ -145,6 +145,34 @@ def test_a_dataset_that_draws_at_one_index_only_draws_there_in_every_pass() -> N
     assert source._memo.off == ""
 
 
+@pytest.mark.parametrize("draw", [
+    lambda: torch.rand(()).item(), random.random, np.random.rand, np.random.randn,
+])  # fmt: skip
+def test_samples_that_draw_after_a_batch_that_did_not_are_never_kept(draw) -> None:
+    """NumPy makes two normal numbers at once: the second sample draws what the first has left."""
+    dataset = whole(
+        lambda self, index: torch.full((50,), draw() if index in (17, 22) else index + 0.5)
+    )
+    cache, _ = passes(dataset, count=1)
+    assert cache.counts()["entries"] == 16
+    cache, source = passes(dataset, count=3, cache=cache)
+    assert cache.counts()["entries"] == 22
+    assert source._memo.off == ""
+
+
+def test_generators_are_read_twice_in_a_batch_that_draws_nothing(monkeypatch) -> None:
+    source = Cache(BUDGET).offer(DataLoader(whole(lambda self, index: torch.ones(50))))
+    reads, read = [], random_states.read
+    monkeypatch.setattr(random_states, "read", lambda: reads.append(0) or read())
+    counts = []
+    for start in range(0, 24, BATCH):
+        source.fetch(range(start, start + BATCH))
+        counts.append(len(reads))
+        reads.clear()
+    assert counts[0] > 2 * BATCH
+    assert counts[1:] == [2, 2]
+
+
 def test_a_dataset_that_draws_from_a_generator_of_its_own_is_not_kept() -> None:
     def make(self, index):
         return torch.full((50,), self.generator.random())

@@ -92,6 +92,18 @@ def test_a_budget_that_holds_nothing_is_refused() -> None:
         Store(1000)
 
 
+def test_several_entries_are_taken_in_at_once_as_far_as_they_fit() -> None:
+    store = Store(1 << 20)
+    assert store.put(1, b"old")
+    big = bytes(1 << 21)
+    entries = [(1, [b"new"], False), (2, [b"two", b"", b"parts"], False), (3, [big], False)]
+    assert store.put_all([*entries, (4, [], False)]) == 2
+    assert [store.get(key) for key in (1, 2, 3, 4)] == [b"old", b"twoparts", None, b""]
+    assert store.put_all([(1, [b"new"], True), (1, [b"newer"], True)]) == 2
+    assert store.get(1) == b"newer"
+    assert store.put_all([]) == 0
+
+
 def test_takes_memory_only_for_what_is_put() -> None:
     store = Store(1 << 40 if sys.maxsize > 2**32 else 1 << 28)
     store.put(1, b"x")

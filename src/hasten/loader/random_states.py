@@ -54,10 +54,12 @@ def _mark_numpy() -> Any:
     if module is None:
         return None
     try:
-        address = module.mtrand._rand._bit_generator.ctypes.state_address
-        return ctypes.string_at(address, _TWISTER_BYTES)
+        generator = module.mtrand._rand._bit_generator
+        if type(generator) is module.MT19937:  # the script may have set another
+            return ctypes.string_at(generator.ctypes.state_address, _TWISTER_BYTES)
     except AttributeError:
-        return read_numpy()
+        pass
+    return read_numpy()
 
 
 def restore(states: States) -> None:

@@ -56,6 +56,7 @@ class Memo:
         self.made_of = RootWatch(roots)
         self._admission = Admission(self.made_of)
         self._pending: list[tuple[bytes, list[Any], bool]] = []
+        self._before: Any = None
         self._use_count = 0
         self._is_full = False
 
@@ -91,17 +92,18 @@ class Memo:
     def begin_batch(self, count: int) -> None:
         """See whether the roots are as they were, before `count` values are fetched."""
         self._admission.batch_count = count
+        self._pending = []  # an item of the last batch may have raised
         if self.made_of.has_roots and not self.off and self.made_of.changed():
             self.give_up("the dataset changes while it is read")
+        self._before = None if self.off else self.made_of.states()
 
     def end_batch(self) -> None:
         """Keep what was made since `begin_batch`, if the roots are as they were."""
         pending, self._pending = self._pending, []
         if pending and self.made_of.changed():
             self.give_up("its samples change the dataset")
-        if not self.off:
-            for key, parts, replace in pending:
-                self._put(key, parts, replace=replace)
+        if pending and not self.off and self._admission.lets_through(self._before):
+            self._put(pending)
 
     def fetch(self, name: bytes, make: Callable[[], Any], path: str | None = None) -> Any:
         """Return the value of `name`, from the store or from `make()`.
@@ -151,12 +153,14 @@ class Memo:
             # Some parts are the value's own memory, which a transform may write into.
             self._pending.append((key, [b"".join(parts)], replace))
         elif parts is not None:
-            self._put(key, parts, replace=replace)
+            self._put([(key, parts, replace)])
         return value
 
-    def _put(self, key: bytes, parts: list[Any], *, replace: bool) -> None:
-        if not self.store.put(key, *parts, replace=replace):
-            needed_bytes = sum(memoryview(part).nbytes for part in parts)
+    def _put(self, entries: list[tuple[bytes, list[Any], bool]]) -> None:
+        if self.store.put_all(entries) < len(entries):
+            needed_bytes = max(
+                sum(memoryview(part).nbytes for part in parts) for _, parts, _ in entries
+            )
             self._is_full = not self.store.has_room(needed_bytes)
 
 
@@ -204,7 +208,7 @@ class RootWatch:
             self._seen = now
         return bool(now != self._seen)
 
-    def draws(self) -> Any:
+    def states(self) -> Any:
         """Return the states of all generators that they can draw from."""
         if not self.has_roots:
             return None
@@ -221,6 +225,10 @@ class Admission:
     are made twice. Where they differ, share memory with the dataset, or cost no more than their
     copy, nothing is kept any more.
 
+    To read the generators takes longer than to make a small value. So they are read before and
+    after a batch, and around what is made twice. Where a batch draws, nothing of it is kept, and
+    from then on they are read around each value.
+
     Args:
         made_of: the objects whose code makes the values.
 
@@ -235,6 +243,7 @@ class Admission:
         self._made_of = made_of
         self._try_count = self._keep_count = 0
         self._live_ns = self._copy_ns = 0
+        self._watches_each = False
 
     @property
     def kept_share(self) -> float:
@@ -249,7 +258,7 @@ class Admission:
             path: a file that it reads in a way that would not be seen.
         """
         has_roots = self._made_of.has_roots
-        before = self._made_of.draws()
+        before = self._made_of.states() if self._watches_each or self._doubles(1) else None
         opened = file_access.record() if has_roots else file_access.FileAccessRecord()
         began_ns = time.perf_counter_ns()
         try:
@@ -277,7 +286,7 @@ class Admission:
         self, value: Any, make: Callable[[], Any], before: Any, opened: file_access.FileAccessRecord
     ) -> str:
         """Return why a value may not be kept; empty where it may."""
-        if self._made_of.draws() != before:
+        if before is not None and self._made_of.states() != before:
             return "its samples draw random numbers"
         if opened.why_not or len(opened.stamps) > _MOST_FILES:
             return opened.why_not or "a sample reads many files"
@@ -285,16 +294,28 @@ class Admission:
             return "its files are being written"
         if not self._made_of.has_roots:
             return ""
-        if self._try_count <= _DOUBLE_COUNT or self._try_count % _DOUBLE_EVERY == 0:
+        if before is not None and self._doubles(0):
             self._make_again(value, make, before)
         return self.why_over
+
+    def _doubles(self, ahead_count: int) -> bool:
+        """Return whether the value of this try, or of a later one, is made twice."""
+        count = self._try_count + ahead_count
+        return count <= _DOUBLE_COUNT or count % _DOUBLE_EVERY == 0
+
+    def lets_through(self, before: Any) -> bool:
+        """Return whether the values of a batch may be kept that began with these states."""
+        if self._watches_each or self._made_of.states() == before:
+            return True
+        self._watches_each = True
+        return False
 
     def _make_again(self, value: Any, make: Callable[[], Any], before: Any) -> None:
         if self._made_of.changed():  # a second making would change it a second time
             self.why_over = "its samples change the dataset"
             return
         again = make()
-        if self._made_of.draws() != before:
+        if self._made_of.states() != before:
             random_states.restore(before[0])
             self.why_over = "its samples draw random numbers, though not always"
         elif found := difference(value, again, "sample"):

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 _HEADER = struct.Struct("<5Q")  # next free byte, allocated up to, entries, hits, misses
 _SLOT = struct.Struct("<5Q")  # both halves of the key, offset, length, check
@@ -112,18 +112,31 @@ class Store:
             replace: let a key that is there stand for these bytes from now on. The old ones
                 stay in memory, for whoever reads them.
         """
-        views = [memoryview(part) for part in buffers]
-        parts = [view.cast("B") for view in views if view.nbytes]
-        length = sum(part.nbytes for part in parts)
-        halves = _halves(key)
-        offset = self._locked(lambda: self._reserve(halves, length, replace=replace))
-        if not offset:
-            return False
-        at = offset
-        for part in parts:
-            self._view[at : at + part.nbytes] = part
-            at += part.nbytes
-        return bool(self._locked(lambda: self._publish(halves, offset, length, replace=replace)))
+        return self.put_all([(key, buffers, replace)]) == 1
+
+    def put_all(self, entries: Sequence[tuple[bytes | int, Sequence[Any], bool]]) -> int:
+        """Take in several entries, each with what `put` is given; return how many are in."""
+        wanted = [_Entry(*entry) for entry in entries]
+
+        def reserve() -> int:
+            for entry in wanted:
+                entry.offset = self._reserve(entry.halves, entry.length, replace=entry.replace)
+            return 1
+
+        def publish() -> int:
+            return sum(
+                self._publish(entry.halves, entry.offset, entry.length, replace=entry.replace)
+                for entry in wanted
+                if entry.offset
+            )
+
+        self._locked(reserve)
+        for entry in wanted:
+            at = entry.offset
+            for part in entry.parts if at else ():
+                self._view[at : at + part.nbytes] = part
+                at += part.nbytes
+        return self._locked(publish)
 
     @property
     def room_count(self) -> float:
@@ -255,6 +268,18 @@ class Store:
         hit_count, miss_count = hit_count + self._hit_count, miss_count + self._miss_count
         _HEADER.pack_into(self._map, 0, *rest, hit_count, miss_count)
         self._hit_count = self._miss_count = 0
+
+
+class _Entry:
+    """Bytes that are to be taken in, and where they will lie; 0 for nowhere."""
+
+    def __init__(self, key: bytes | int, buffers: Sequence[Any], replace: bool) -> None:
+        views = [memoryview(part) for part in buffers]
+        self.parts = [view.cast("B") for view in views if view.nbytes]
+        self.length = sum(part.nbytes for part in self.parts)
+        self.halves = _halves(key)
+        self.replace = replace
+        self.offset = 0
 
 
 def _open_nameless(spill_dir: str | None) -> tuple[int, bool]:
