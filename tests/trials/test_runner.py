@@ -282,6 +282,20 @@ def test_workers_are_raced_in_whole_passes_where_these_are_short() -> None:
         assert own.pace.shape(Plan(), Plan().with_lever("loader_workers", 1)).block_count == 2
 
 
+@pytest.mark.parametrize(("count", "seen_count", "launch_count"), [(120, 60, 1), (300, 80, 2)])
+def test_what_was_watched_of_a_short_life_is_not_watched_again(
+    count, seen_count, launch_count
+) -> None:
+    script = computing(life_count=100)
+    with runner(script) as own:
+        steps, _ = own.steps(Plan(), count)
+        assert script.launch_count == launch_count
+        assert own.pace.life_count == 100
+        assert seen_count <= len(steps) < 100
+        own.steps(Plan(), 10)
+        assert script.launch_count == launch_count + 1
+
+
 def test_a_pair_that_one_life_cannot_hold_is_shared_by_two_children() -> None:
     script = computing(worker_count=4, fetch_s=0.002)
     with runner(script) as own:

@@ -38,7 +38,7 @@ def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -
     """
     pace = runner.pace
     runner.steps(plan, GLANCE_COUNT)
-    runner.facts(plan)
+    unit = runner.facts(plan).unit
     if count := probe_count(pace.step_s, cycle_count=pace.cycle_count):
         runner.steps(plan, count)
     if step_count is None:
@@ -48,7 +48,6 @@ def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -
         if pace.life_count is not None:
             step_count = max(2, min(step_count, pace.life_count // 2))
     steps, used = runner.steps(plan, step_count)
-    unit = runner.facts(plan).unit
     pace.check_memory(used["peak_rss_bytes"], used.get("spare_device_bytes"))
     return summarise(steps, unit=unit, used=used)
 

@@ -15,7 +15,7 @@ from hasten.trials.script_pace import ScriptPace
 from hasten.trials.trial_process import TrialProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hasten.records import Pair, Plan, Step, Workload
     from hasten.trials.blocks import BlockShape
@@ -114,9 +114,10 @@ class TrialRunner:
             trial = self.children.with_life((plan,), 0, room + 1)
             _, before = trial.turns([Turn(0, 0, 1, True)], timeout_s=self._patience_s)
             self.statistics.faulted(plan, trial, before["faults_count"], step_count=1)
-            timeout_s = self.pace.timeout_s(room)
-            (steps,), after = trial.turns([Turn(0, 0, room, True)], timeout_s=timeout_s)
-            self.statistics.faulted(plan, trial, after["faults_count"], step_count=room)
+            steps, after = _watched(trial, room, self.pace)
+            if len(steps) < room:
+                self.children.clear()
+            self.statistics.faulted(plan, trial, after["faults_count"], step_count=len(steps))
             spent = {name: after[name] - before[name] for name in ("faults_count", "cpu_s")}
             self.pace.watched(steps)
             self.rhythm.watched(plan, steps)
@@ -223,3 +224,23 @@ class TrialRunner:
             self.pace.life_count = ended.step_count
             self.children.clear()
             return run()
+
+
+def _watched(
+    trial: TrialProcess, count: int, pace: ScriptPace
+) -> tuple[list[Step], Mapping[str, float]]:
+    """Run steps in two halves: the first is kept where the script ends in the second."""
+    halves = [count] if pace.life_count is not None else [count - count // 2, count // 2]
+    watched: list[Step] = []
+    after: Mapping[str, float] = {}
+    for half in filter(None, halves):
+        try:
+            turns = [Turn(0, 0, half, True)]
+            (steps,), after = trial.turns(turns, timeout_s=pace.timeout_s(half))
+        except TooFewSteps as ended:
+            if not watched:
+                raise
+            pace.life_count = ended.step_count
+            break
+        watched += steps
+    return watched, after
