@@ -87,6 +87,10 @@ class ChildLost(HastenError):
     """A child process broke the protocol or vanished."""
 
 
+class LeverStopped(RuntimeError):
+    """A lever leaves the script of a trial as it is; the message says why."""
+
+
 class OutOfTime(Exception):
     """A deadline has passed: what was begun is ended, and what is known by then is kept."""
 

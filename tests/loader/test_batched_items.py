@@ -14,10 +14,10 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_
 
 from hasten.loader import random_states
 from hasten.loader.batch_equality import difference
-from hasten.loader.sources import batched_code
-from hasten.loader.sources.batched_code import NotBatched
+from hasten.loader.sources import stack_functions
 from hasten.loader.sources.batched_items import BatchedItems, offer
 from hasten.loader.sources.checked import Checked
+from hasten.loader.sources.item_stack import NotBatched
 from hasten.loader.sources.source import Stock
 
 COUNT = 11
@@ -339,11 +339,11 @@ def test_a_function_that_the_script_put_in_the_place_of_torchs_is_not_lost(monke
         return original(array)
 
     monkeypatch.setattr(torch, "from_numpy", counted)
-    batched_code._known_with.cache_clear()
+    stack_functions._known_with.cache_clear()
     try:
         assert isinstance(offer(DataLoader(CASES["colours"], batch_size=4)), str)
     finally:
-        batched_code._known_with.cache_clear()
+        stack_functions._known_with.cache_clear()
 
 
 SHIFT = 3.0

@@ -1,10 +1,12 @@
 """What is said of a script that did not end as it should."""
 
+import traceback
 from pathlib import Path
 
 import pytest
 
-from hasten.errors import IsolationFailed, ScriptFailed
+from hasten.errors import IsolationFailed, LeverStopped, ScriptFailed
+from hasten.instrument.live import LiveTraining
 from hasten.trials.exit_errors import error_of
 from hasten.trials.process import Exit
 
@@ -46,6 +48,20 @@ def test_a_full_accelerator_is_told() -> None:
     assert "The script failed" in told(Exit(1, None), "MemoryError: no more").problem
 
 
+@pytest.mark.parametrize(
+    ("error", "said"), [(RuntimeError("Conv1d has hooks"), "Conv1d has hooks"),
+                        (ValueError("no such mode"), "ValueError: no such mode")],
+)  # fmt: skip
+def test_a_lever_that_gives_up_in_a_trial_says_why_in_its_last_line(error, said) -> None:
+    with pytest.raises(LeverStopped) as stopped:
+        LiveTraining.excuse(None, error)
+    tail = "".join(traceback.format_exception(stopped.value))
+    assert told(Exit(1, None), tail).last_words == f"It leaves this script as it is: {said}."
+
+
+STOPPED = "Traceback (most recent call last):\nhasten.errors.LeverStopped: Conv1d has hooks\n"
+
+
 def test_a_script_that_ends_well_is_no_error_whatever_it_printed() -> None:
     assert told(Exit(0, None), "No space left on device") is None
 
@@ -56,6 +72,7 @@ def test_a_script_that_ends_well_is_no_error_whatever_it_printed() -> None:
         (Exit(3, None), "", "The script failed (exit code 3) after 3 training steps."),
         (Exit(None, 6), "", "The script was ended by SIGABRT after 3 training steps."),
         (Exit(None, 9), "", "ended by SIGKILL (out of memory?) after 3 training steps."),
+        (Exit(1, None), STOPPED, "It leaves this script as it is: Conv1d has hooks."),
         (Exit(1, None), "the script asks for input", "asks for input (exit code 1)"),
         (Exit(127, None, failure="no such program"), "", "cannot be started: no such program."),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hasten.errors import LeverStopped
 from hasten.instrument.late_imports import stand_in_later
 from hasten.instrument.lever_calls import PhaseCallbacks, RootModules, SeamAnswers, join
 from hasten.instrument.object_table import Registry
@@ -108,8 +109,9 @@ class LiveTraining:
         self.first_pass_s = cost_s
 
     def excuse(self, error: Exception) -> None:
-        """Raise what made a lever give up: nobody is there to take an excuse."""
-        raise error
+        """End the trial with what made a lever give up: nobody is there to take an excuse."""
+        kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
+        raise LeverStopped(f"{kind}{error}") from error
 
 
 class TrainingStart:

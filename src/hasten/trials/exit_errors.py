@@ -5,7 +5,14 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from hasten.errors import HastenError, IsolationFailed, NeverTrains, ScriptFailed, TooFewSteps
+from hasten.errors import (
+    HastenError,
+    IsolationFailed,
+    LeverStopped,
+    NeverTrains,
+    ScriptFailed,
+    TooFewSteps,
+)
 from hasten.units import counted
 
 if TYPE_CHECKING:
@@ -132,6 +139,10 @@ def error_of(
             remedy="Free memory there, or give it smaller batches.",
             output=tail,
         )
+    if why := _stopped_by(tail):
+        return ScriptFailed(
+            f"It leaves this script as it is: {why}.", remedy="Leave the lever out with --skip."
+        )
     problem, remedy = _signalled(ended.signal, when) if ended.signal else _failed(ended, when, tail)
     return ScriptFailed(problem, remedy=remedy, output=tail)
 
@@ -146,6 +157,13 @@ def _failed(ended: Exit, when: str, tail: str) -> tuple[str, str]:
         problem = f"The script asks for input (exit code {ended.code}) {when}."
         return problem, "Give the answers as arguments: nobody answers in a trial."
     return f"The script failed (exit code {ended.code}) {when}.", _RUN_IT
+
+
+def _stopped_by(tail: str) -> str:
+    """Return why a lever gave up, by the last line of its traceback; empty where none did."""
+    mark = f"{LeverStopped.__module__}.{LeverStopped.__qualname__}: "
+    told = [line.removeprefix(mark) for line in tail.splitlines() if line.startswith(mark)]
+    return told[-1].rstrip(".") if told else ""
 
 
 def _is_out_of_room(tail: str) -> bool:

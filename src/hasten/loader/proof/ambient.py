@@ -7,8 +7,8 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from hasten.loader.proof.bindings import called
 from hasten.loader.proof.library import LOOKING
-from hasten.loader.proof.scopes import called
 from hasten.loader.proof.source import is_user_file
 from hasten.loader.proof.word_list import words
 

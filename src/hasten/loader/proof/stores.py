@@ -6,7 +6,9 @@ import ast
 from typing import TYPE_CHECKING
 
 from hasten.loader.proof import ambient, library
-from hasten.loader.proof.scopes import BUILDING, FIGURES, called, callee, heirs_of, scopes_of
+from hasten.loader.proof.bindings import called, callee
+from hasten.loader.proof.nearness import FIGURES
+from hasten.loader.proof.scopes import BUILDING, heirs_of, scopes_of
 from hasten.loader.proof.script import is_special
 from hasten.loader.proof.source import is_user_file
 from hasten.loader.proof.stored_names import stored_by

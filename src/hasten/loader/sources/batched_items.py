@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof.source import is_user_class
-from hasten.loader.sources.batched_code import ItemKind, ItemStack, NotBatched, made
+from hasten.loader.sources.batched_code import made
 from hasten.loader.sources.gather import why_not_collated
+from hasten.loader.sources.item_stack import ItemKind, ItemStack, NotBatched
 from hasten.loader.sources.subsets import assemble, leaves
 
 if TYPE_CHECKING:

@@ -1,0 +1,95 @@
+"""What a piece of code calls, binds to variables and puts into objects."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from hasten.loader.proof.aliases import container_of
+from hasten.loader.proof.word_list import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_PUTTING_INTO_FIRST = words(
+    "setattr heappush heappushpop heapreplace insort insort_left insort_right setitem iadd "
+    "__setattr__"
+)
+_PUTTING = words(
+    "append add insert extend update put appendleft setdefault push put_nowait send asend"
+)
+
+
+def called(node: ast.Call) -> str:
+    """Return the last name of what is called; empty where it has none."""
+    if isinstance(node.func, ast.Name):
+        return node.func.id
+    return node.func.attr if isinstance(node.func, ast.Attribute) else ""
+
+
+def callee(call: ast.Call) -> str:
+    """Return the last name of what is called, that of a class where the call asks for a class.
+
+    Of what is taken from a container it is the name of that.
+    """
+    inner = call.func
+    if isinstance(inner, ast.Subscript):
+        inner = container_of(inner)
+        return str(getattr(inner, "attr", getattr(inner, "id", "")))
+    is_type = isinstance(inner, ast.Call) and called(inner) == "type"
+    return "__class__" if is_type else called(call)
+
+
+def puts(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
+    """Return into what a call puts its arguments."""
+    if not isinstance(node, ast.Call):
+        return []
+    if called(node) in _PUTTING_INTO_FIRST and len(node.args) > 1:
+        found: list[tuple[ast.AST, ast.AST]] = [(node.args[0], one) for one in node.args[1:]]
+        named = node.args[1]
+        if isinstance(named, ast.Constant) and isinstance(named.value, str):
+            target = ast.Attribute(value=node.args[0], attr=named.value, ctx=ast.Store())
+            found += [(target, one) for one in node.args[2:]]
+        return found
+    if not isinstance(node.func, ast.Attribute) or node.func.attr not in _PUTTING:
+        return []
+    targets = [node.func.value, *([ast.Yield()] if "send" in node.func.attr else [])]
+    return [(target, one) for target in targets for one in (*node.args, *node.keywords)]
+
+
+def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST, bool]]:
+    """Return which targets a node binds to which expressions, and whether to their members."""
+    if isinstance(node, ast.Assign):
+        passes = isinstance(node.value, ast.Call) and called(node.value) == "next"
+        return [(target, node.value, passes) for target in node.targets]
+    if isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+        return [(node.target, node.value, False)]
+    if isinstance(node, (ast.For, ast.comprehension)):
+        return [(node.target, node.iter, True)]
+    if isinstance(node, ast.Match):
+        names = [
+            name
+            for one in node.cases
+            for part in ast.walk(one.pattern)
+            for name in (getattr(part, "name", None), getattr(part, "rest", None))
+            if name
+        ]
+        return [(ast.Name(id=name, ctx=ast.Store()), node.subject, False) for name in names]
+    if isinstance(node, ast.withitem) and node.optional_vars is not None:
+        return [(node.optional_vars, node.context_expr, False)]
+    return []
+
+
+def imported(nodes: Iterable[ast.AST]) -> dict[str, str]:
+    """Return the variables that are bound by imports, with the names that these have there."""
+    return {
+        (one.asname or one.name.partition(".")[0]): one.name.rpartition(".")[2]
+        for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom)) for one in node.names
+    }  # fmt: skip
+
+
+def stored(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the variables that are stored into."""
+    return {
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }

@@ -1,0 +1,203 @@
+"""How near an expression of the script's code is to what the items read."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.proof import library
+from hasten.loader.proof.bindings import called, callee
+from hasten.loader.proof.word_list import words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hasten.loader.proof.scopes import VariableScope
+
+FAR, HOLDS, NEAR = 0, 1, 2
+"""It cannot lead there; it holds something that can; it may be what is read, or a part of it."""
+
+SENT = "yield"
+"""Stands for what generators are sent."""
+
+FIGURES = {"shape", "dtype", "ndim", "size", "nbytes", "device", "columns", "itemsize"}
+_COUNTS = words(
+    "len print isinstance type str repr bool int float unique bincount mean std id hash any all "
+    "Counter range item tolist shape format callable hasattr round abs numel size dim average "
+    "median var argmax argmin"
+)
+_MAKING = words(
+    "zeros ones empty zeros_like ones_like empty_like rand randn randint randperm arange linspace "
+    "eye"
+)
+"""Functions of torch and NumPy that make new numbers, whatever they are given."""
+_OF_TEXTS = words(
+    "join splitext basename dirname abspath realpath normpath listdir glob exists isfile isdir "
+    "imread"
+)
+"""Functions of modules that make texts, or new pictures, of texts."""
+_COLLECTING = words("list tuple set dict sorted frozenset zip enumerate reversed deque chain iter")
+_OF_CONTAINERS = words(
+    "get pop popleft items values keys copy setdefault popitem append apply parameters buffers "
+    "modules children named_parameters named_buffers named_modules named_children"
+)
+
+
+@dataclass
+class Known:
+    """What is known of all code of the script together.
+
+    Attributes:
+        functions: names of its functions and classes.
+        methods: of those in classes.
+        stored: attributes that it sets.
+        classes: names of its classes.
+        aliases: variables by which its functions and classes are called, with the names of these.
+        moves_path: it may add places from which modules are imported.
+        given: functions that return something near, or hold it, by their names.
+        finding: special methods that return something near, whatever they are called of.
+        reached: variables of modules that lead there since the code ran, and how near they are.
+        attributes: the same of attributes.
+    """
+
+    functions: set[str]
+    methods: set[str]
+    stored: set[str]
+    classes: set[str]
+    aliases: Mapping[str, set[str]]
+    moves_path: bool = False
+    given: dict[str, int] = field(default_factory=dict)
+    finding: set[str] = field(default_factory=set)
+    reached: dict[str, int] = field(default_factory=dict)
+    attributes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """How much is known; it only grows."""
+        levels = (self.given, self.reached, self.attributes)
+        return len(self.finding) + sum(sum(one.values()) for one in levels)
+
+
+def level(scope: VariableScope, node: ast.AST | None) -> int:
+    """Return how near an expression is."""
+    if isinstance(node, ast.Name):
+        return scope.level_of(node.id)
+    if scope.known.finding and scope.known.finding & _FINDING.get(type(node), set()):
+        return NEAR
+    follow = _FOLLOWED.get(type(node))
+    if follow is not None:
+        return follow(scope, node)
+    if isinstance(node, _FIGURING) or node is None:
+        return FAR
+    if isinstance(node, ast.BinOp) and not isinstance(node.op, (ast.Add, ast.Mult, ast.BitOr)):
+        return FAR
+    return HOLDS if any(level(scope, one) for one in _children(node)) else FAR
+
+
+def _children(node: ast.AST) -> list[ast.AST]:
+    if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
+        return [node.elt]
+    if isinstance(node, ast.DictComp):
+        return [node.key, node.value]
+    if isinstance(node, ast.Lambda):
+        return [one for one in ast.walk(node.body) if isinstance(one, ast.Name)]
+    return list(ast.iter_child_nodes(node))
+
+
+def _of_attribute(scope: VariableScope, node: ast.Attribute) -> int:
+    known, names = scope.known, scope.names
+    given = known.given.get(node.attr, FAR)  # a property, say
+    put = known.attributes.get(node.attr, FAR)  # since the code ran, into whatever object
+    if given or node.attr in FIGURES or not level(scope, node.value):
+        return max(given, put)
+    if node.attr in names.direct:
+        return NEAR
+    if node.attr in known.attributes:
+        return known.attributes[node.attr]
+    if node.attr in names.leading:
+        return HOLDS
+    return FAR if node.attr in known.stored else NEAR
+
+
+def _of_call(scope: VariableScope, node: ast.Call) -> int:
+    if targets := scope.known.aliases.get(callee(node)):
+        given = (level(scope, one) for one in (node.func, *node.args, *node.keywords))
+        return NEAR * any((*given, *(scope.known.given.get(target, FAR) for target in targets)))
+    return _of_named_call(scope, node)
+
+
+def _of_named_call(scope: VariableScope, node: ast.Call) -> int:
+    known, name = scope.known, called(node)
+    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+    given = [*node.args, *node.keywords]
+    is_module = owner is not None and scope.is_module(owner)
+    if _is_made_of_texts(scope, node, is_module=is_module):
+        return FAR
+    copies = library.COPYING_METHODS - {"copy"} - known.methods
+    if owner is not None and not is_module and name in copies:
+        return FAR
+    if name == "copy" and owner is not None and _is_plain_content(scope, owner):
+        return FAR
+    if name == "super" and owner is None:
+        given = [*given, *(ast.Name(one) for one in scope.parameters[:1])]
+    if name in known.functions and not (owner is not None and name in _OF_CONTAINERS):
+        own = scope.level_of(name) if owner is None else FAR
+        builds = name[:1].isupper() or name in known.classes
+        built = HOLDS if builds and any(level(scope, one) for one in given) else FAR
+        return max(known.given.get(name, FAR), built, own and NEAR)
+    if name in _COUNTS or (is_module and name in _MAKING):
+        return FAR
+    found = max((level(scope, one) for one in given), default=FAR)
+    if not is_module:
+        found = max(found, level(scope, node.func if owner is None else owner))
+    collects = name in _COLLECTING or (is_module and library.copies("torch", name))
+    return min(found, HOLDS) if collects else NEAR * bool(found)
+
+
+def _is_made_of_texts(scope: VariableScope, node: ast.Call, *, is_module: bool) -> bool:
+    """Return whether a call gives a batch of a loader, or what is made of texts alone."""
+    name, owner = called(node), getattr(node.func, "value", None)
+    if name == "next" and node.args and scope.is_loader(node.args[0]):
+        return True
+    if owner is not None and not is_module:
+        return _is_text(scope, owner)
+    return name in _OF_TEXTS and name not in scope.known.functions
+
+
+def _is_text(scope: VariableScope, node: ast.AST) -> bool:
+    """Return whether an expression is a text, whose methods make nothing but texts of it."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id in ("str", "repr") and node.func.id not in scope.known.functions
+    return isinstance(node, (ast.Constant, ast.JoinedStr))
+
+
+def _is_plain_content(scope: VariableScope, node: ast.AST) -> bool:
+    """Return whether an expression is an array, or a container of nothing that can be written."""
+    name, names = getattr(node, "attr", getattr(node, "id", "")), scope.names
+    return name in (names.attributes | names.variables) - names.collecting
+
+
+def _of_value(scope: VariableScope, node: Any) -> int:
+    return level(scope, node.value)
+
+
+def _sent(scope: VariableScope, node: ast.Yield) -> int:
+    del node
+    return scope.known.reached.get(SENT, FAR)
+
+
+_FINDING: dict[type, set[str]] = {
+    ast.Attribute: {"__getattr__", "__getattribute__"}, ast.Subscript: {"__getitem__"},
+    ast.Call: {"__call__", "__iter__", "__next__", "__enter__"},
+}  # fmt: skip
+_FIGURING = (ast.JoinedStr, ast.Compare, ast.Constant, ast.UnaryOp)
+_FOLLOWED: dict[type, Callable[[VariableScope, Any], int]] = {
+    ast.Attribute: _of_attribute, ast.Call: _of_call,
+    ast.Subscript: lambda scope, node: NEAR if level(scope, node.value) else FAR,
+    ast.IfExp: lambda scope, node: max(level(scope, node.body), level(scope, node.orelse)),
+    ast.BoolOp: lambda scope, node: max(level(scope, one) for one in node.values),
+    ast.NamedExpr: _of_value, ast.Starred: _of_value, ast.Await: _of_value,
+    ast.YieldFrom: _of_value, ast.keyword: _of_value,
+    ast.Yield: _sent,
+}  # fmt: skip
