@@ -6,15 +6,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hasten.instrument import traits  # noqa: E402
+from hasten.instrument import peaks  # noqa: E402
 from hasten.instrument.layout_probe import ConvolutionShape, speed_ratio  # noqa: E402
 from hasten.instrument.operation_timing import price_ns  # noqa: E402
+from hasten.instrument.traits import TraitsReader  # noqa: E402
 
 
 @pytest.fixture
 def _elsewhere(monkeypatch):
     """Let the script make its tensors on another device than the CPU."""
-    monkeypatch.setattr(traits, "_PROBE_S", 0.01)
+    monkeypatch.setattr(peaks, "_PROBE_S", 0.01)
     torch.set_default_device("meta")
     yield
     torch.set_default_device(None)
@@ -31,7 +32,7 @@ def test_probes_compute_on_the_cpu_wherever_the_script_makes_its_tensors() -> No
             return result
 
     with Note():
-        assert traits.peaks("cpu")["peak_flops"] > 0
+        assert peaks.peaks("cpu")["peak_flops"] > 0
         price_ns(time.perf_counter_ns)
         speed_ratio(ConvolutionShape((1, 1, 4, 4), (1, 1, 3, 3), torch.float32,
                           ((1, 1), (1, 1), (1, 1), False, (0, 0), 1)))  # fmt: skip
@@ -39,11 +40,11 @@ def test_probes_compute_on_the_cpu_wherever_the_script_makes_its_tensors() -> No
 
 
 def test_nothing_is_known_of_a_device_that_is_not_the_cpu() -> None:
-    assert traits.peaks("cuda") == {"peak_flops": None}
+    assert peaks.peaks("cuda") == {"peak_flops": None}
 
 
 def test_the_device_is_that_of_the_models() -> None:
-    seen = traits.TraitsReader()
+    seen = TraitsReader()
     assert seen.device == "cpu"
     seen.called(torch.nn.Linear(2, 2, device="meta"), (), {})
     assert seen.device == "meta"

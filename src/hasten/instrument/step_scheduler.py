@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from hasten import protocol
 from hasten.instrument import examine
 from hasten.instrument.device_timeline import device_timeline
-from hasten.instrument.traits import FlopProbe, TraitsReader, peaks, usage
+from hasten.instrument.peaks import FlopProbe, peaks, usage
+from hasten.instrument.traits import TraitsReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,65 @@
+"""What a script does around its update: how it clips and averages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hasten.records import Traits
+
+
+class UpdateWatch:
+    """Notice clippings and averaged models until the traits are read."""
+
+    def __init__(self) -> None:
+        from torch.nn.utils import clip_grad
+        from torch.optim import swa_utils
+
+        self._averages = False
+        self._clip_count = self._idle_count = 0
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._replace(clip_grad, "_clip_grads_with_norm_", self._clipping)
+        self._replace(swa_utils.AveragedModel, "__init__", self._averaging)
+
+    def _replace(self, owner: Any, name: str, make: Any) -> None:
+        original = vars(owner).get(name)
+        if original is not None:
+            noting = make(original)
+            setattr(owner, name, noting)
+            self._replaced.append((owner, name, original, noting))
+
+    def _clipping(self, original: Any) -> Any:
+        @wraps(original)
+        def clip(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kw: Any) -> Any:
+            if self._replaced and total_norm.is_cpu:
+                self._clip_count += 1
+                self._idle_count += bool(max_norm / (total_norm + 1e-6) >= 1)
+            return original(parameters, max_norm, total_norm, *args, **kw)
+
+        return clip
+
+    def _averaging(self, original: Any) -> Any:
+        from torch.optim import swa_utils
+
+        make: Any = swa_utils.get_ema_avg_fn
+        own = getattr(make(), "__wrapped__", None)
+
+        @wraps(original)
+        def construct(averaged: Any, *args: Any, **kwargs: Any) -> None:
+            original(averaged, *args, **kwargs)
+            average = getattr(averaged.__dict__.get("avg_fn"), "__wrapped__", None)
+            if own is not None and getattr(average, "__code__", None) is own.__code__:
+                self._averages = True
+
+        return construct
+
+    def add(self, traits: Traits) -> Traits:
+        """Return traits with what was found, and look no longer."""
+        for owner, name, original, noting in self._replaced:
+            if vars(owner).get(name) is noting:
+                setattr(owner, name, original)
+        self._replaced = []
+        ratio = self._idle_count / self._clip_count if self._clip_count else None
+        return replace(traits, idle_clip_ratio=ratio, averages_by_loop=self._averages)
