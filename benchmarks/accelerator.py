@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 SCRIPT = str(HERE / "on_device.py")
 LEVERS = ("device_copies", "device_placement", "batched_fetch", "loader_workers")
 ENDLESS, SHORT, ROUNDS = "100000000", "288", 3
-COPIES = 2  # of a step: inputs and labels
+COPIES = 2  # per step: inputs and labels
 HEAD = """\
 # On an accelerator whose optimum is known
 
@@ -76,7 +76,7 @@ def tune(entry: dict[str, Any], budget: str) -> dict[str, Any]:
 
 
 def is_found(entry: dict[str, Any], plan: dict[str, Any]) -> bool:
-    """Return whether a plan is the planted one.
+    """Return whether a plan has every wanted lever and no unwanted one.
 
     >>> is_found({"wants": ["a"], "may": ["b"]}, {"a": 1, "b": 2}), is_found({}, {"a": 1})
     (True, False)
@@ -86,7 +86,7 @@ def is_found(entry: dict[str, Any], plan: dict[str, Any]) -> bool:
 
 
 def step_s(entry: dict[str, Any], *words: str, more: tuple[str, ...] = ()) -> float:
-    """Run a scenario to its end; return seconds of a step."""
+    """Run a scenario to its end; return the seconds per step."""
     command = [sys.executable, *words, SCRIPT, SHORT, *entry.get("argv", []), *more]
     done = subprocess.run(
         command, env=environment(entry), capture_output=True, text=True, check=True
@@ -95,7 +95,7 @@ def step_s(entry: dict[str, Any], *words: str, more: tuple[str, ...] = ()) -> fl
 
 
 def ahead(entry: dict[str, Any]) -> dict[str, float]:
-    """Return seconds of a step: plain, with copies ahead of use, and without copies."""
+    """Return the seconds per step: plain, with copies ahead of use, and the ideal."""
     rounds = [
         (
             step_s(entry),
@@ -136,7 +136,7 @@ def render(kept: dict[str, Any], entries: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measure what is not there yet, and write the page."""
+    """Measure what has not been measured yet, and write the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,7 +1,7 @@
-"""channels_last on activations only, beside the old form, which converted the weights too.
+"""channels_last on activations only, compared with converting the weights too.
 
-One process, one thread: plain, weights and images converted by hand, and the lever alternate step
-by step. A ratio above 1 means faster than plain; the interval is the middle half of the rounds.
+In one process and one thread, three forms alternate step by step: plain, weights and images
+converted by hand, and the lever. Ratios above 1 beat plain; intervals are the middle half.
 
     python benchmarks/channels_last.py
 
@@ -26,7 +26,7 @@ FORMS = ("plain", "by hand", "lever")
 
 
 def layers(kind: Any, norm: Any, pool: Any, *widths: int) -> list[nn.Module]:
-    """Return blocks of two convolutions each, and a pool behind each block."""
+    """Return blocks of two convolutions, each block followed by a pool."""
     found, before = [], 3
     for width in widths:
         for first in (before, width):
@@ -37,7 +37,7 @@ def layers(kind: Any, norm: Any, pool: Any, *widths: int) -> list[nn.Module]:
 
 
 class Residual(nn.Module):
-    """Two convolutions and a way around them, as in ResNet-18."""
+    """Two convolutions with a skip connection, as in ResNet-18."""
 
     def __init__(self, before: int, width: int, stride: int) -> None:
         super().__init__()
@@ -47,13 +47,13 @@ class Residual(nn.Module):
         self.around = nn.Conv2d(before, width, 1, stride, bias=False)
 
     def forward(self, x: Any) -> Any:
-        """Add what the convolutions make to what goes around them."""
+        """Add the output of the convolutions to the skip connection."""
         out = torch.relu(self.norms[0](self.one(x)))
         return torch.relu(self.norms[1](self.two(out)) + self.around(x))
 
 
 def networks() -> dict[str, tuple[nn.Module, Any]]:
-    """Return three networks and an input of each."""
+    """Return three networks, each with an input."""
     vgg = layers(nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, 32, 64, 128)
     sizes = ((3, 64, 1), (64, 64, 1), (64, 128, 2), (128, 256, 2))
     video = layers(nn.Conv3d, nn.BatchNorm3d, nn.MaxPool3d, 16, 32)
@@ -75,7 +75,7 @@ def networks() -> dict[str, tuple[nn.Module, Any]]:
 
 
 def step_s(net: nn.Module, optimizer: Any, images: Any) -> list[float]:
-    """Return the seconds of forward, backward and update."""
+    """Return the seconds of forward, backward, update and the whole step."""
     optimizer.zero_grad()
     ends = [time.perf_counter()]
     loss = net(images).logsumexp(1).mean()
@@ -88,7 +88,7 @@ def step_s(net: nn.Module, optimizer: Any, images: Any) -> list[float]:
 
 
 def measure(name: str, applied: AppliedLevers) -> list[str]:
-    """Return rows of the table for one network."""
+    """Return the table rows for one network."""
     taken: dict[str, list[list[float]]] = {form: [] for form in FORMS}
     made = {}
     for form in FORMS:

@@ -52,12 +52,12 @@ NEIGHBOURS = {
         "    time.sleep(random.expovariate(1 / 2))"
     ),
 }
-BY_HAND = {"LSTM language model"}  # update their weights themselves
+BY_HAND = {"LSTM language model"}  # scripts that update their weights without an optimizer
 PARTS = ("loop", "first", "later", "wall")
 
 
 def scripts(checkouts: Path, asked: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return what is measured: public scripts in their checkouts, made ones in a copy."""
+    """Return the scripts to measure: public ones in their checkouts, made ones in a copy."""
     made = json.loads((HERE / "made.json").read_text())
     found = [] if asked.made else json.loads((HERE / "public.json").read_text())
     for entry in made:
@@ -68,7 +68,7 @@ def scripts(checkouts: Path, asked: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def copy_made(folder: Path) -> None:
-    """Put the made scripts and their pictures where trials may run."""
+    """Copy the made scripts, and write their pictures, to where trials may run."""
     import numpy as np
     from PIL import Image
 
@@ -83,7 +83,7 @@ def copy_made(folder: Path) -> None:
 
 
 def tree_hash(folder: Path) -> str:
-    """Return a hash of the names, sizes and bytes of everything in a folder."""
+    """Return a hash of the names and contents of everything in a folder but `IGNORED`."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if IGNORED & set(path.parts):
@@ -96,7 +96,7 @@ def tree_hash(folder: Path) -> str:
 
 @contextlib.contextmanager
 def beside(kind: str | None) -> Iterator[None]:
-    """Let another process run meanwhile."""
+    """Keep another process running meanwhile."""
     if kind is None:
         yield
         return
@@ -108,13 +108,13 @@ def beside(kind: str | None) -> Iterator[None]:
 
 
 def environment(entry: dict[str, Any], *first: str, **more: str) -> dict[str, str]:
-    """Return the environment of a script: `first` on its PYTHONPATH, then what it needs."""
+    """Return the environment of a script, with `first` at the front of its PYTHONPATH."""
     paths = [*first, os.environ.get("PYTHONPATH"), entry.get("pythonpath")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **more}
 
 
 def tune(entry: dict[str, Any], folder: Path, plan: Path, budget: str) -> dict[str, Any]:
-    """Tune a script; return its document, or why there is none."""
+    """Tune a script; return its document, or why it failed."""
     document = plan.with_suffix(".json")
     command = [
         sys.executable, "-m", "hasten", "tune", "--progress", "plain", "--budget", budget,
@@ -132,7 +132,7 @@ def tune(entry: dict[str, Any], folder: Path, plan: Path, budget: str) -> dict[s
 
 
 def whole(found: dict[str, Any], step_count: float) -> dict[str, float] | None:
-    """Return what `tune` says of a run of so many steps: not all of it is steps, nor the same.
+    """Return what `tune` claims for a run of so many steps, first pass and evaluation included.
 
     >>> found = {"speedup": {"low": 4.0, "mid": 5.0, "high": 6.0}, "baseline": {"step_s": 0.1}}
     >>> round(whole(found | {"passes": {"longer_s": 8.0, "outside_s": 0.0}}, 500)["mid"], 2)
@@ -151,7 +151,7 @@ def whole(found: dict[str, Any], step_count: float) -> dict[str, float] | None:
 
 
 def timed(entry: dict[str, Any], words: list[str], folder: Path) -> dict[str, float] | None:
-    """Run a script to its end; return seconds of its parts, None where it failed."""
+    """Run a script to its end; return the seconds of its parts, or None if it failed."""
     with tempfile.TemporaryDirectory(prefix="ruler-") as out:
         step = "backward" if entry["name"] in BY_HAND else "optimizer"
         env = environment(entry, str(HERE / "ruler"), RULER_OUT=out, RULER_STEP=step)
@@ -172,7 +172,7 @@ def timed(entry: dict[str, Any], words: list[str], folder: Path) -> dict[str, fl
 
 
 def parts(ends: list[int], pass_steps: int | None) -> dict[str, float]:
-    """Return the seconds of the loop, of its first pass and of those after it, and its steps.
+    """Return the seconds of the loop, its first pass and later passes, and the number of steps.
 
     >>> parts([0, 2 * 10**9, 3 * 10**9, 4 * 10**9], 2)
     {'loop': 4.0, 'steps': 4.0, 'first': 2.0, 'later': 2.0}
@@ -187,19 +187,19 @@ def parts(ends: list[int], pass_steps: int | None) -> dict[str, float]:
 
 
 def own(entry: dict[str, Any]) -> list[str]:
-    """Return the words of a run to its end."""
+    """Return the arguments for a complete run."""
     return [entry["file"], *entry["short"]]
 
 
 def under(plan: Path, entry: dict[str, Any]) -> list[str]:
-    """Return the words of the same run under a plan."""
+    """Return the arguments for the same run under a plan."""
     return ["-m", "hasten", "run", "--quiet", "--force", "--plan", str(plan), *own(entry)]
 
 
 def race(
     entry: dict[str, Any], folder: Path, others: dict[str, list[str]], asked: argparse.Namespace
 ) -> dict[str, dict[str, Any]]:
-    """Run plainly and by each other command in turn; return ratios of parts, round by round."""
+    """Race the plain run against each other command; return the ratios of the parts of a run."""
     rounds, coin = asked.rounds, random.Random(3)
     commands = {"": own(entry)} | others
     logs: dict[str, dict[str, list[float]]] = {name: {} for name in others}
@@ -223,7 +223,7 @@ def race(
 
 
 def told(logs: dict[str, list[float]], number: int) -> str:
-    """Return the ratios of one round."""
+    """Return the ratios of one round, as text."""
     from math import exp
 
     return ", ".join(f"{part} {exp(logs[part][number]):.2f}x" for part in PARTS if part in logs)
@@ -232,7 +232,7 @@ def told(logs: dict[str, list[float]], number: int) -> str:
 def measure(
     entry: dict[str, Any], asked: argparse.Namespace, neighbour: str | None, *, runs: bool
 ) -> dict[str, Any]:
-    """Tune one script and, where `runs`, hold the claim against real runs."""
+    """Tune one script and, if `runs`, compare the claim with real runs."""
     folder = (asked.checkouts / entry["folder"]).resolve()
     with tempfile.TemporaryDirectory() as scratch:
         plan, before = Path(scratch, "hasten.toml"), tree_hash(folder)
@@ -258,7 +258,7 @@ def measure(
 def race_again(
     entry: dict[str, Any], asked: argparse.Namespace, tuned: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Hold the different plans of several tunings of a script against one another."""
+    """Compare the different plans from several tunings of a script with one another."""
     with tempfile.TemporaryDirectory() as scratch:
         plans: dict[str, list[str]] = {}
         for row in tuned:
@@ -273,7 +273,7 @@ def race_again(
 def heal(
     entry: dict[str, Any], cures: dict[str, Any], asked: argparse.Namespace, claims: dict[str, Any]
 ) -> dict[str, Any]:
-    """Hold what `run` gives a made script, by its claim, against a cure by hand."""
+    """Compare what `run` gives a made script under its claimed plan with a fix by hand."""
     cure, tuned = cures[entry["name"]], claims.get(entry["name"], {})
     folder = (asked.checkouts / entry["folder"]).resolve()
     text = (folder / entry["file"]).read_text()
@@ -298,10 +298,10 @@ Work = tuple[str, "Callable[[dict[str, Any]], dict[str, Any]]"]
 
 
 def question(asked: argparse.Namespace) -> str:
-    """Return which page is asked for.
+    """Return which page was requested.
 
     Raises:
-        SystemExit: more than one is.
+        SystemExit: more than one was.
     """
     options = {"aa": asked.aa, "same": asked.same, "neighbours": asked.neighbour,
                "healed": asked.healed}  # fmt: skip
@@ -312,11 +312,11 @@ def question(asked: argparse.Namespace) -> str:
 
 
 def todo(asked: argparse.Namespace, claims: dict[str, Any]) -> Iterator[Work]:
-    """Yield the key of each measurement that was asked for, and what makes it of those before.
+    """Yield each requested measurement: its key, and a function that makes it from earlier rows.
 
     Args:
-        asked: the options.
-        claims: the rows of the page of claims.
+        asked: the command-line options.
+        claims: the rows of the claims page.
     """
     found = scripts(asked.checkouts, asked)
     steady = [entry for entry in found if entry.get("repeated")] or found
@@ -343,14 +343,14 @@ def todo(asked: argparse.Namespace, claims: dict[str, Any]) -> Iterator[Work]:
 def cured(
     found: list[dict[str, Any]], asked: argparse.Namespace, claims: dict[str, Any]
 ) -> Iterator[Work]:
-    """Yield the race of each script for which there is a cure by hand."""
+    """Yield the race of each script that has a fix by hand."""
     cures = json.loads((HERE / "healed.json").read_text())
     for entry in (entry for entry in found if entry["name"] in cures):
         yield entry["name"], lambda _rows, e=entry: heal(e, cures, asked, claims)
 
 
 def repeated(entry: dict[str, Any], asked: argparse.Namespace, tuned: Any) -> Iterator[Work]:
-    """Yield several tunings of a script, and the race of their plans."""
+    """Yield several tunings of a script, and then a race of their plans."""
     keys = [f"{entry['name']}/{index}" for index in range(asked.same)]
     yield from ((key, tuned) for key in keys)
     yield (
@@ -360,7 +360,7 @@ def repeated(entry: dict[str, Any], asked: argparse.Namespace, tuned: Any) -> It
 
 
 def main() -> None:
-    """Measure what is not there yet, and write the page."""
+    """Measure what has not been measured yet, and write the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -398,12 +398,12 @@ def main() -> None:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Return what was measured earlier, None for nothing."""
+    """Return what was measured earlier, or None if nothing was."""
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def build() -> str:
-    """Return a hash of the product and of what is measured, as they were committed."""
+    """Return a hash of hasten and of the measured scripts, as committed."""
     measured = ["src", "benchmarks/made", "benchmarks/made.json", "benchmarks/public.json"]
 
     def git(*words: str) -> str:

@@ -1,4 +1,4 @@
-"""The page that `claims.py` writes, prose included."""
+"""The pages that `claims.py` writes, prose included."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 STILL = "nothing_helps"
-LEAST_RATIO = 0.99  # no confirmed plan may be below
+LEAST_RATIO = 0.99  # no confirmed plan may be slower than this
 HEADS = {
     "claims": """\
 # What `tune` says, beside what `run` gives
@@ -58,12 +58,12 @@ ARGUMENTS = {
 
 
 def render(which: str, found: Mapping[str, Any], claimed: Mapping[str, Any]) -> str:
-    """Return the page of a question.
+    """Return the page for a question.
 
     Args:
         which: the question, a key of `HEADS`.
         found: what was measured.
-        claimed: the same of the page of claims.
+        claimed: the same for the claims page.
 
     >>> empty = {"machine": "", "build": "", "budget": "", "rounds": 6, "rows": {}}
     >>> "0 of 0" in render("claims", empty, empty)
@@ -94,7 +94,7 @@ def render(which: str, found: Mapping[str, Any], claimed: Mapping[str, Any]) -> 
 
 
 def claims(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the table of claims and its count."""
+    """Return the table of claims, followed by their counts."""
     lines = [
         "| script | plan | published | loop | first pass | later passes | whole run | tuned in |"
         " verdict |",
@@ -126,13 +126,13 @@ def plan(row: Mapping[str, Any]) -> str:
 
 
 def published(row: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the published ratio, where there is one."""
+    """Return the published ratio, or None if there is none."""
     seen = row.get("whole") or row["published"]
     return seen if seen and seen["mid"] is not None and row["plan"] else None
 
 
 def verdict(row: Mapping[str, Any]) -> str:
-    """Return whether a claim is met.
+    """Return the verdict on a claim.
 
     >>> row = {"plan": {"a": 1}, "published": {"low": 1.1, "mid": 1.2, "high": 1.3}}
     >>> [
@@ -156,7 +156,7 @@ def verdict(row: Mapping[str, Any]) -> str:
 
 
 def still(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return how often a gain was claimed where there is none."""
+    """Report how often a gain was claimed although there is none."""
     rows = list(rows)
     count = sum(published(row) is not None for row in rows)
     plans = [f"- {plan(row)}: {ratio_cell(published(row))}\n" for row in rows if published(row)]
@@ -164,13 +164,13 @@ def still(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def gain(row: Mapping[str, Any]) -> float:
-    """Return the real ratio of a plan's loop; an empty plan is plain python."""
+    """Return the real ratio of a plan's loop; an empty plan counts as plain python."""
     seen = row.get("ratios", {}).get("loop")
     return seen["mid"] if seen else 1.0
 
 
 def same(rows: Mapping[str, Any]) -> tuple[str, int]:
-    """Return how far tunings of one script differ, and how many there were of each.
+    """Return a table of how far tunings of one script differ, and how many there were.
 
     >>> same({"a/0": {"plan": {}, "published": None}, "a/plans": {}})[0].splitlines()[-1]
     '| a | 1 | 1 | 1.00x | 1.00x | 1.00 |'
@@ -194,7 +194,7 @@ def same(rows: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def neighbours(rows: Iterable[Mapping[str, Any]], quiet: Mapping[str, Any]) -> str:
-    """Return what is found beside a busy neighbour."""
+    """Return the table of what is found beside a busy neighbour."""
     page = "| script | neighbour | plan | published | loop | in quiet | share |\n"
     page += "|---|---|---|---|---|---|---|\n"
     for row in rows:
@@ -208,7 +208,7 @@ def neighbours(rows: Iterable[Mapping[str, Any]], quiet: Mapping[str, Any]) -> s
 
 
 def healed(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return what `run` gives sick scripts beside a cure by hand."""
+    """Return the table of what `run` gives slow scripts, compared with fixes by hand."""
     page = "| script | cure by hand | by hand | plan | loop | share |\n|---|---|---|---|---|---|\n"
     for row in rows:
         own, by_hand = (row.get(name, {}).get("ratios", {}) for name in ("run", "by hand"))

@@ -2,10 +2,10 @@
 
     python benchmarks/edits.py --rounds 8
 
-For each example: the script is copied, the diff of `hasten report --edits` is applied to the copy,
-and whole runs of both are timed in turn (ABBA), imports and evaluation included. The ratio is the
-time under `hasten run` over that of the edited copy: above 1, the edited copy is faster. Its
-interval should hold 1, but for what the first seconds of `hasten run` cost.
+For each example, the script is copied, the diff of `hasten report --edits` is applied to the copy,
+and whole runs of both are timed in turn (ABBA), including imports and evaluation. The ratio is the
+time under `hasten run` over that of the edited copy, so above 1 the edited copy is faster. Its
+interval should include 1, apart from the start-up cost of `hasten run`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ Reproduce with `make bench-edits ARGUMENTS="--rounds {rounds}"`.
 
 
 def prepare(case: Case, folder: Path) -> dict[str, list[str]]:
-    """Put the script and its edited copy into a folder; return the command of each."""
+    """Put the script and its edited copy into a folder; return the command for each."""
     for name in ("plan", "edited"):
         (folder / name).mkdir()
         shutil.copy(EXAMPLES / case.name, folder / name)
@@ -111,7 +111,7 @@ def wall_s(command: Sequence[str], folder: Path) -> float:
 
 
 def race(case: Case, rounds: int) -> list[float]:
-    """Return the logarithm of the ratio of each round, after one of each to warm up."""
+    """Return the log ratio of each round, after one warm-up run of each command."""
     logs = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

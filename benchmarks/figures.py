@@ -1,4 +1,4 @@
-"""What all benchmark pages write alike: the machine, and a ratio with its spread."""
+"""What all benchmark pages format alike: the machine, and a ratio with its spread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FEWEST_FOR_INTERVAL = 6
 
 
 def machine_line(packages: Sequence[str] = ("torch",)) -> str:
-    """Return what the figures were measured on."""
+    """Return a line that says what the figures were measured on."""
     installed = []
     for name in packages:
         try:
@@ -27,7 +27,7 @@ def machine_line(packages: Sequence[str] = ("torch",)) -> str:
 
 
 def ratio(logs: Sequence[float]) -> dict[str, Any] | None:
-    """Return the ratio with its interval; the lowest and highest round below six of them."""
+    """Return the ratio with its interval, or with its lowest and highest of under six rounds."""
     from hasten.compare import hodges_lehmann, signed_rank_interval
 
     if not logs:

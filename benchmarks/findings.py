@@ -52,7 +52,7 @@ def profile(entry: dict[str, Any], folder: Path) -> list[dict[str, Any]] | str:
             return done.stderr.strip().splitlines()[-1]
         findings = json.loads(path.read_text())["findings"]
     for one in findings:
-        del one["why"]  # it has times of this machine
+        del one["why"]  # it contains timings of this machine
     for where in (where for one in findings for where in one["where"]):
         found = Path(where["path"])
         where["path"] = str(

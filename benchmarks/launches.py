@@ -34,9 +34,9 @@ WATCHED_COUNT, PAIR_COUNT, PATIENCE_S = 60, 60, 120.0
 
 
 def fitted(variances: Sequence[float], freedom: int) -> tuple[float, int]:
-    """Return the scale and the degrees of freedom under which variances are the most likely.
+    """Return the scale and the degrees of freedom that make the variances most likely.
 
-    A variance over the square of the scale is F-distributed.
+    A variance divided by the squared scale is F-distributed.
 
     >>> fitted([0.04**2] * 6, 6)
     (0.04, 20)
@@ -55,7 +55,7 @@ def fitted(variances: Sequence[float], freedom: int) -> tuple[float, int]:
 
 
 def living(entry: dict[str, Any], folder: Path) -> float:
-    """Launch two trials of a script, let them take turns, and return the log of their ratio."""
+    """Launch two trials of a script, let them alternate, and return the log of their ratio."""
     from hasten.compare import hodges_lehmann
     from hasten.records import Plan
     from hasten.trials.process import best_isolation
@@ -74,7 +74,7 @@ def living(entry: dict[str, Any], folder: Path) -> float:
 
 
 def page(rows: dict[str, list[float]]) -> str:
-    """Return the page in Markdown."""
+    """Return the page as Markdown."""
     count = len(next(iter(rows.values())))
     scale, known = fitted([mean_square(seen) for seen in rows.values()], count)
     lines = [

@@ -43,7 +43,7 @@ CHOICE = "choice"
 
 
 def missing(case: Case, levers: Mapping[str, Any]) -> str:
-    """Say why a case cannot run here, "" where it can."""
+    """Say why a case cannot run here; "" if it can."""
     from hasten.lever import discover
 
     if absent := [name for name in case.needs if find_spec(name) is None]:
@@ -61,7 +61,7 @@ def hasten_arm(script: Path, levers: Mapping[str, Any]) -> TrialProcess:
 
 
 def words_of(levers: Mapping[str, Any]) -> list[str]:
-    """Return levers as the command line has them."""
+    """Return the levers as written on the command line."""
     return [f"{name}={setting}" for name, setting in levers.items()]
 
 
@@ -70,9 +70,9 @@ class TrialRunner:
 
     Args:
         case: what is measured.
-        folder: of its own, for data and scripts.
-        levers: what is pulled.
-        quick: little data, one round.
+        folder: a folder of its own, for data and scripts.
+        levers: the levers to apply.
+        quick: use little data and one round.
     """
 
     def __init__(self, case: Case, folder: Path, levers: Mapping[str, Any], *, quick: bool) -> None:
@@ -92,7 +92,7 @@ class TrialRunner:
         return TrialProcess(name=name, command=(sys.executable, str(path)))
 
     def run(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Measure the case; return its row and those of its peers."""
+        """Measure the case; return its row and the rows of its peers."""
         if self.case.make is not None:
             self.case.make(self.folder / "data", self.numbers)
         ours = hasten_arm(Path(self.stock.command[1]), self.levers)
@@ -102,7 +102,7 @@ class TrialRunner:
             peer_round_count = PEER_LIVING_ROUNDS if self.case.is_living else PEER_FRESH_ROUNDS
             for place in range(self._round_count()):
                 race.round([self.stock, ours, *(arms if place < peer_round_count else [])])
-            # a trial asks the processes that are there; else each hash has one of its own
+            # a quick run asks the running processes; otherwise each hash gets a new process
             bits = self._bits([ours, *arms], race.hashes if self.quick else self._hashes)
         row = self._row(race, ours, bits)
         beside = [self._peer_row(race, bits, *found) for found in peers]
@@ -117,7 +117,7 @@ class TrialRunner:
         return LIVING_ROUNDS if self.case.is_living else FRESH_ROUNDS
 
     def _settle(self, race: Race) -> list[tuple[Peer, TrialProcess | None, int]]:
-        """Return for each peer its fastest arm, by one block of each number of workers."""
+        """Return the fastest arm of each peer, by one block for each number of workers."""
         found: list[tuple[Peer, TrialProcess | None, int]] = []
         own_count = self.numbers["WORKERS"]
         for peer in PEERS:
@@ -132,7 +132,7 @@ class TrialRunner:
             sweep = race.round(list(swept.values())) if len(swept) > 1 else {}
             walls_s = {count: sweep.get(arm.name, float("inf")) for count, arm in swept.items()}
             best = min(walls_s, key=lambda count: walls_s[count])
-            # under a name of its own: the block that chose it is not evidence for it
+            # under a new name, because the block that chose it must not count as evidence
             chosen = TrialProcess(name=f"{peer.name} {best} again", command=swept[best].command)
             found.append((peer, chosen, best))
         return found
@@ -143,9 +143,9 @@ class TrialRunner:
     def _bits(
         self, arms: Sequence[TrialProcess], ask: Callable[[TrialProcess], dict[str, Any]]
     ) -> dict[str, str | Failed]:
-        """Say for each arm in what its bits differ from those of the stock script.
+        """Say for each arm where its bits differ from those of the stock script.
 
-        Nothing is timed here, so several run at once.
+        Nothing is timed here, so several arms run at once.
         """
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             expected = threads.submit(ask, self.stock)
@@ -197,7 +197,7 @@ class TrialRunner:
 def measure(
     case: Case, levers: Mapping[str, Any], *, quick: bool
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Measure one case; a failure is a row."""
+    """Measure one case; a failure becomes a row too."""
     row: dict[str, Any] = {"case": case.name, "what": case.what, "target": case.target_ratio}
     row |= {"levers": words_of(levers)}
     if reason := missing(case, levers):
@@ -256,7 +256,7 @@ def main() -> None:
 
 
 def earlier(asked: argparse.Namespace) -> dict[str, Any]:
-    """Return what an earlier run left, where only a part is measured again; else nothing."""
+    """Return the results of an earlier run if only part is measured again, else empty ones."""
     path = asked.out / "loader.json"
     if asked.only and not asked.quick and path.exists():
         kept: dict[str, Any] = json.loads(path.read_text())
@@ -265,7 +265,7 @@ def earlier(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def merged(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return all rows in the order of the cases, the new ones in place of the old."""
+    """Return all rows in the order of the cases, with new rows replacing old ones."""
     again = {row["case"] for row in new}
     rows = [*(row for row in old if row["case"] not in again), *new]
     order = [case.name for case in CASES]
@@ -273,7 +273,7 @@ def merged(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list
 
 
 def write(found: dict[str, Any], folder: Path) -> None:
-    """Write both files."""
+    """Write the page and the JSON file."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "loader.md").write_text(page_of(found))
     (folder / "loader.json").write_text(json.dumps(found, indent=1) + "\n")

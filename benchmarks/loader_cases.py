@@ -1,4 +1,4 @@
-"""The cases of `loader.py`: a script, its data, what is pulled and what it must show."""
+"""The cases of `loader.py`: a script, its data, its levers and the ratio to reach."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-CACHE = "2GiB"  # more than the pictures take
+CACHE = "2GiB"  # more than the pictures need
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One script, what is pulled for it and what it must show.
+    """One script, the levers applied to it and the ratio to reach.
 
     Attributes:
-        name: one word for `--only`.
+        name: a single word, for `--only`.
         what: what is measured, for the table.
-        body: the script, less what all have in common.
-        numbers: what stands for its names with a dollar sign.
-        quick: numbers for a trial of the benchmark itself.
-        levers: what `hasten run` pulls.
-        target_ratio: the ratio that it must reach, None where it is only reported.
-        is_living: both processes stay, and their blocks alternate; else each block is a fresh
-            process, because it is the start or the first epoch that costs.
+        body: the script, without the parts that all cases share.
+        numbers: values for the `$` placeholders in the script.
+        quick: smaller values, for a quick test of the benchmark itself.
+        levers: the levers that `hasten run` applies.
+        target_ratio: the ratio that it must reach; None if the ratio is only reported.
+        is_living: both processes stay alive and their blocks alternate; else each block is a fresh
+            process, because the cost lies in the start or the first epoch.
         has_peers: other engines can run it too.
-        needs: packages that must be there.
+        needs: packages that must be installed.
         make: writes the data into a folder.
     """
 
@@ -62,7 +62,7 @@ class Case:
     )
 
     def settings(self, *, quick: bool) -> dict[str, int]:
-        """Return the numbers of the script."""
+        """Return the values for the script's placeholders."""
         fewer = {"HASHED": 2, **self.quick} if quick else {}
         return {**self.defaults, **self.numbers, **fewer}
 
@@ -72,7 +72,7 @@ class Case:
 
 
 def make_cifar(folder: Path, numbers: Mapping[str, int]) -> None:
-    """Write files in the format of CIFAR-10, with made pictures."""
+    """Write files in the CIFAR-10 format, with generated pictures."""
     drawn = np.random.default_rng(3)
     batches = folder / "cifar-10-batches-py"
     batches.mkdir(parents=True)
@@ -86,7 +86,7 @@ def make_cifar(folder: Path, numbers: Mapping[str, int]) -> None:
 
 
 def make_files(folder: Path, numbers: Mapping[str, int]) -> None:
-    """Write JPEG and PNG files of made photographs: smooth shapes with a little grain."""
+    """Write JPEG and PNG files of synthetic photographs: smooth shapes with a little grain."""
     from PIL import Image
 
     drawn = np.random.default_rng(3)

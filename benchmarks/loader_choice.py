@@ -1,8 +1,8 @@
-"""How near the chosen number of workers comes to the best of a full sweep.
+"""How close the chosen number of workers comes to the best of a full sweep.
 
-Ten synthetic loaders, from 0.1 ms to 20 ms an item, some of which compute and some of which
-wait as storage does, each in front of a training step of the same length. The sweep times every
-count from 0 up; the choice sees what one pass without workers shows, and may ask for probes.
+There are ten synthetic loaders, from 0.1 ms to about 20 ms per item. Some only compute, others also
+wait, as for storage, and all feed a training step of the same length. The sweep times every
+count from 0 up; the choice sees only one pass without workers, and may ask for probes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LEVER = "loader_workers"
 NEAR_RATIO = 1.05
 MOST_RACES = 25
 LARGEST_COUNT = 6
-# (milliseconds that an item computes, milliseconds that it waits)
+# (milliseconds of computing per item, milliseconds of waiting)
 LOADERS = (
     (0.1, 0.0), (0.3, 0.0), (1.0, 0.0), (2.0, 0.0), (5.0, 0.0), (20.0, 0.0),
     (0.1, 1.0), (0.2, 5.0), (1.0, 2.0), (0.5, 20.0),
@@ -138,11 +138,11 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True, kw_only=True)
 class LoopFacts:
-    """What one pass without workers shows of a loop.
+    """What one pass without workers shows about a loop.
 
     Attributes:
         fetch_s: seconds to make a batch.
-        fetch_cpu_s: seconds of them that a processor was busy.
+        fetch_cpu_s: the CPU seconds among them.
         step_s: seconds of the rest of a step.
     """
 
@@ -152,13 +152,13 @@ class LoopFacts:
 
 
 def chosen_count(facts: LoopFacts, probe: Callable[[int], float], *, pair_count: int) -> list[int]:
-    """Return the number of workers that hasten chooses, and before it all that it tried.
+    """Return all worker counts that hasten tries, ending with the one it chooses.
 
-    The counts and the order of the races are those of the product; only the races are shorter.
+    The counts and the order of races are those of hasten itself; only the races are shorter.
 
     Args:
-        facts: of the loop without workers.
-        probe: seconds per step with so many workers.
+        facts: the loop without workers.
+        probe: returns the seconds per step with a number of workers.
         pair_count: blocks of each of two counts in a race.
     """
     settings = worker_counts.counts(context_of(facts))
@@ -176,7 +176,7 @@ def chosen_count(facts: LoopFacts, probe: Callable[[int], float], *, pair_count:
 
 
 def context_of(facts: LoopFacts) -> ScriptContext:
-    """Return what a profile and a child would say of this loop."""
+    """Return what a profile and a child would report about this loop."""
     step_s = facts.fetch_s + facts.step_s
     profile = Profile(
         step_s=step_s,
@@ -200,7 +200,7 @@ def context_of(facts: LoopFacts) -> ScriptContext:
 
 
 def candidate_of(settings: tuple[int, ...]) -> search.Candidate:
-    """Return the lever as the search sees it."""
+    """Return the lever as a candidate for the search."""
     lever = discover()[LEVER]
     return search.Candidate(
         lever=lever.name,
@@ -213,7 +213,7 @@ def candidate_of(settings: tuple[int, ...]) -> search.Candidate:
 
 
 def count_of(plan: Plan) -> int:
-    """Return the number of workers of a plan; the script has none."""
+    """Return the number of workers in a plan; the script itself has none."""
     return int(dict(plan.settings).get(LEVER, 0))
 
 
@@ -278,7 +278,7 @@ def _sweep(
 
 
 def _again(process: Living, place: int, chosen: int, best: int, round_count: int) -> float:
-    """Return chosen over best in fresh blocks: the least of a noisy sweep is too good."""
+    """Return chosen over best in fresh blocks: the minimum of a noisy sweep is too optimistic."""
     ratios = []
     for _ in range(2 * round_count + 1):
         pair = {n: _wall_s(process, place, n) for n in random.sample((chosen, best), 2)}

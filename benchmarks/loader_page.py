@@ -1,4 +1,4 @@
-"""The page that `loader.py` writes: ratios, never times."""
+"""The page that `loader.py` writes, with ratios and never times."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ measured again where they differ. A step is {step}. Target: {target} at most.
 
 
 def bits_cell(bits: str | None) -> str:
-    """Return whether the bits are the same, and where they first are not."""
+    """Return whether the bits are the same, and where they first differ."""
     if bits is None:
         return ""
     return f"no: {bits}" if bits else "yes"

@@ -1,4 +1,4 @@
-"""Other engines under the same scripts: what a user would have to edit, as text."""
+"""Other engines for the same scripts: the edits a user would have to make, as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OWN = "from torch.utils.data import DataLoader\n"
 
 STATEFUL = "from torchdata.stateful_dataloader import StatefulDataLoader as DataLoader\n"
 
-# Batches in the order of the sampler: as near to the stock loader as it comes.
+# Batches in sampler order, as close to the stock loader as it gets.
 SPDL = """\
 from functools import partial
 
@@ -18,7 +18,7 @@ from spdl.dataloader import get_pytorch_dataloader
 DataLoader = partial(get_pytorch_dataloader, in_order=True)
 """
 
-# Threads, its default. With `mp_prefetch` each pass starts Python and torch anew in every worker.
+# Threads, its default. With `mp_prefetch`, each pass restarts Python and torch in every worker.
 GRAIN = """\
 import os
 
@@ -45,10 +45,10 @@ class Peer:
     """Another engine.
 
     Attributes:
-        name: for the table.
-        package: that must be there.
-        edit: stands in place of the import of torch's DataLoader.
-        worker_counts: that are swept; the fastest is raced. Empty for the script's own.
+        name: its name in the table.
+        package: the package that must be installed.
+        edit: replaces the import of torch's DataLoader.
+        worker_counts: counts to sweep; the fastest is raced. Empty means the script's own count.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Peer:
 
     @property
     def is_installed(self) -> bool:
-        """Whether its package can be found."""
+        """Whether its package is installed."""
         return find_spec(self.package) is not None
 
     def apply(self, script: str) -> str:

@@ -1,4 +1,4 @@
-"""Run the arms of a case in turn: living processes on a leash, or fresh ones for each block."""
+"""Run the arms of a case in turn: in paused and resumed processes, or fresh ones per block."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ BLOCK_LIMIT_S = 120.0
 
 
 def _path() -> str:
-    """Return our source before what stands there already."""
+    """Return PYTHONPATH with our source in front."""
     return os.pathsep.join(filter(None, [str(SRC), os.environ.get("PYTHONPATH")]))
 
 
 class Failed(Exception):
-    """A process ended, hung or was left out; the message says what it said last."""
+    """A process ended or hung, or a lever was left out; the message is its last output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +39,10 @@ class TrialProcess:
 
 
 class Living:
-    """One process that answers words, in a process group of its own.
+    """A process that answers commands, in its own process group.
 
-    Between its blocks the whole group is stopped, so that no worker of it fetches ahead, warms
-    up or spins while another one is measured.
+    Between its blocks the whole group is stopped, so that none of its workers prefetches, warms
+    up or spins while another process is measured.
     """
 
     def __init__(self, arm: TrialProcess, folder: Path) -> None:
@@ -61,7 +61,7 @@ class Living:
             )
 
     def ask(self, word: str) -> dict[str, Any]:
-        """Let the process go on, and return what it answers to `word`."""
+        """Resume the process, and return its answer to `word`."""
         assert self._process.stdin is not None  # noqa: S101  it is a pipe
         self._signal(signal.SIGCONT)
         watchdog = threading.Timer(BLOCK_LIMIT_S, self._signal, (signal.SIGKILL,))
@@ -98,7 +98,7 @@ class Living:
             os.killpg(self._process.pid, number)
 
     def end(self) -> None:
-        """Let the process end; one that does not is killed with all that it started."""
+        """Let the process end; if it does not, kill it and everything it started."""
         self._signal(signal.SIGCONT)
         with contextlib.suppress(BrokenPipeError, ValueError, subprocess.TimeoutExpired):
             self._process.communicate(timeout=20)
@@ -108,7 +108,7 @@ class Living:
 
 @contextlib.contextmanager
 def living(arm: TrialProcess, folder: Path) -> Iterator[Living]:
-    """Start a process, and end it."""
+    """Start a process, and end it on exit."""
     process = Living(arm, folder)
     try:
         yield process
@@ -120,8 +120,8 @@ class Race:
     """The blocks of several arms, in random order within each round.
 
     Args:
-        folder: where the processes stand and write.
-        stays: processes live from round to round. Their first block is not counted.
+        folder: the working folder of the processes.
+        stays: processes stay alive from round to round, and their first block is not counted.
     """
 
     def __init__(self, folder: Path, *, stays: bool) -> None:
@@ -162,13 +162,13 @@ class Race:
         return float(self._alive[arm.name].ask("time")["wall_s"])
 
     def hashes(self, arm: TrialProcess) -> dict[str, Any]:
-        """Return the hashes of an arm, from its living process where it has one."""
+        """Return the hashes of an arm, from its living process if it has one."""
         if arm.name in self._alive:
             return self._alive[arm.name].ask("hash")
         return hashes(arm, self._folder)
 
     def logs(self, baseline: TrialProcess, candidate: TrialProcess) -> list[float]:
-        """Return the log of baseline over candidate of each round that has both."""
+        """Return the log of baseline over candidate for each round that has both."""
         pairs = zip(
             self.walls_s.get(baseline.name, []), self.walls_s.get(candidate.name, []), strict=False
         )
@@ -176,13 +176,13 @@ class Race:
 
 
 def hashes(arm: TrialProcess, folder: Path) -> dict[str, Any]:
-    """Return the hashes of an arm, from a process of its own."""
+    """Return the hashes of an arm, from a separate process."""
     with living(arm, folder) as process:
         return process.ask("hash")
 
 
 def differ(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
-    """Say in what the hashes of two arms differ first, "" where all are equal.
+    """Say where the hashes of two arms first differ; "" if all are equal.
 
     >>> one = {"batches": ["a", "b"], "states": ["c", "d"], "weights": "e"}
     >>> differ(one, {**one, "batches": ["a", "x"], "weights": "x"})

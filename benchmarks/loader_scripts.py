@@ -1,9 +1,9 @@
-"""The little training scripts that `loader.py` measures, as text.
+"""The small training scripts that `loader.py` measures, as text.
 
-Each script is run as it stands, by plain python and by `hasten run`. It waits for words on its
-stdin: `time` runs the epochs and answers with their seconds, `hash` runs them again with a fixed
-seed and answers with hashes of all batches, of the random states after each epoch and of the
-weights. Names that begin with a dollar sign are numbers of the case.
+Each script is run unmodified, by plain python and by `hasten run`. It waits for commands on its
+stdin: `time` runs the epochs and prints their seconds; `hash` runs them again with a fixed
+seed and prints hashes of all batches, of the random states after each epoch, and of the
+weights. Names that begin with a dollar sign are placeholders that the case fills in.
 """
 
 from __future__ import annotations

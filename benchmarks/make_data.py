@@ -43,7 +43,7 @@ def make_mnist(folder: Path, drawn: np.random.Generator) -> None:
 
 
 def make_words(first: Path, drawn: np.random.Generator) -> None:
-    """Write three texts of words, as wikitext-2 has them."""
+    """Write three texts of words, in the layout of wikitext-2."""
     folder = first.parent
     folder.mkdir(parents=True, exist_ok=True)
     shares = 1 / np.arange(1, VOCABULARY + 1)
@@ -54,7 +54,7 @@ def make_words(first: Path, drawn: np.random.Generator) -> None:
 
 
 def make_letters(first: Path, drawn: np.random.Generator) -> None:
-    """Write the files that nanoGPT's prepare.py makes of a text."""
+    """Write the files that nanoGPT's prepare.py would make from a text."""
     folder = first.parent
     for name, count in (("train", 1_000_000), ("val", 100_000)):
         drawn.integers(LETTERS, size=count, dtype=np.uint16).tofile(folder / f"{name}.bin")
@@ -68,7 +68,7 @@ def make_letters(first: Path, drawn: np.random.Generator) -> None:
 
 
 def make_text(path: Path, drawn: np.random.Generator) -> None:
-    """Write the text that minGPT's chargpt reads; it must hold the letters of its prompt."""
+    """Write the text that minGPT's chargpt reads; it must contain the letters of its prompt."""
     letters = list("\n !',.:;?ABCDGHIJLMNORSTWYabcdefghiklmnoprstuvwy")
     path.write_text("O God, O God!" + "".join(drawn.choice(letters, size=200_000)))
 
@@ -86,21 +86,21 @@ def write_picture(path: Path, drawn: np.random.Generator) -> None:
 
 
 def make_classes(folder: Path, drawn: np.random.Generator) -> None:
-    """Write JPEG files in folders of classes, as ImageNet's scripts read them."""
+    """Write JPEG files in one folder per class, as ImageNet scripts read them."""
     for part, count in PICTURES.items():
         for place in range(count):
             write_picture(folder / part / f"class{place % 10}" / f"{place:05d}.jpg", drawn)
 
 
 def make_pictures(folder: Path, drawn: np.random.Generator) -> None:
-    """Write JPEG files in two folders, as BSDS300 has them."""
+    """Write JPEG files in two folders, in the layout of BSDS300."""
     for part, count in (("train", 200), ("test", 20)):
         for place in range(count):
             write_picture(folder / part / f"{place:05d}.jpg", drawn)
 
 
 def main() -> None:
-    """Write what is not there yet."""
+    """Write the data that does not exist yet."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkouts", type=Path)
     checkouts = parser.parse_args().checkouts

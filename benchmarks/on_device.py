@@ -1,6 +1,6 @@
-"""A training on the test accelerator, whose kernels and copies take what the environment says.
+"""Training on the test accelerator, whose kernel and copy times come from the environment.
 
-`on_device.py STEPS [--resident | --pinned | --cpu] [--work N | --rows]` prints seconds of a step.
+`on_device.py STEPS [--resident | --pinned | --cpu] [--work N | --rows]` prints seconds per step.
 """
 
 import argparse

@@ -205,7 +205,7 @@ Reproduce with `make bench-overhead ARGUMENTS="--launches {launches} --rounds {r
 
 
 def started_s(words: list[str], folder: Path) -> float:
-    """Run a script that ends with its first step; return the seconds until then."""
+    """Run a script that ends after its first step; return the seconds until that point."""
     began_s = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, *words], stdout=subprocess.PIPE, text=True, cwd=folder
@@ -222,13 +222,13 @@ def alternated(words: list[str], folder: Path) -> tuple[list[list[float]], list[
     """Run the alternating script.
 
     Returns:
-        The seconds of its blocks, a column for each arm, and the share of a step, block by block,
-        that our own code takes.
+        The seconds of its blocks, with one column per arm, and, block by block, the share of a step
+        that hasten's own code takes.
     """
     done = subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, check=False, cwd=folder
     )
-    if done.returncode or done.stderr:  # a lever that was left out says so there
+    if done.returncode or done.stderr:  # a lever that was left out is reported on stderr
         raise SystemExit(done.stderr or "The script ended early.")
     raced, _, placed = done.stdout.removeprefix("begun\n").partition("in place\n")
     rows = [[float(word) for word in line.split()] for line in raced.splitlines()]

@@ -60,7 +60,7 @@ class Record:
 def shared(
     levers: list[str], source: str, *, mid_ratio: float, low_ratio: float
 ) -> Iterator[Record]:
-    """Share a figure evenly among the levers that were pulled for it."""
+    """Split a figure evenly among the levers that were applied for it."""
     for lever in levers:
         yield Record(
             lever=lever,
@@ -71,7 +71,7 @@ def shared(
 
 
 def from_loader(path: Path) -> Iterator[Record]:
-    """Read the cases of the data engine."""
+    """Read records from the cases of the data engine."""
     for case in json.loads(path.read_text())["cases"]:
         ratio = case["ratio"]
         if case["failed"] or not ratio:
@@ -86,7 +86,7 @@ def from_loader(path: Path) -> Iterator[Record]:
 
 
 def from_tunings(path: Path) -> Iterator[Record]:
-    """Read the rows of levers of every tuning in a document, wherever it stands in it."""
+    """Read the lever rows of every tuning in a document, however deeply nested."""
     for index, document in enumerate(tunings(json.loads(path.read_text()))):
         argv = document["workload"].get("argv") or [str(index)]
         source = f"{path.name}: {Path(argv[0]).name} {index}"
@@ -104,7 +104,7 @@ def from_tunings(path: Path) -> Iterator[Record]:
 
 
 def tunings(value: Any) -> Iterator[dict[str, Any]]:
-    """Find the documents of `hasten tune` in a value."""
+    """Yield the `hasten tune` documents nested in a value."""
     if isinstance(value, dict):
         if value.keys() >= TUNE_KEYS and isinstance(value["levers"], list):
             yield value
@@ -126,7 +126,7 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def entry(lever: str, records: list[Record]) -> str:
-    """Return the lines of one lever."""
+    """Return the lines for one lever."""
     gains = [record.log_gain for record in records if record.helped]
     lines = [
         f"[lever.{lever}]",
@@ -148,7 +148,7 @@ def render(folder: Path) -> str:
 
 
 def measure(folder: Path, budget: str) -> None:
-    """Tune each example with the priors that there are, and keep the documents."""
+    """Tune each example with the current priors, and keep the documents."""
     documents = {}
     for path in sorted((HERE.parent / "examples").glob("*.py")):
         with tempfile.TemporaryDirectory() as scratch:

@@ -2,11 +2,11 @@
 
     python benchmarks/proofs.py CHECKOUTS
 
-`proofs.json` names the classes; `CHECKOUTS/OWNER/NAME` holds each repository at its commit. Each
-is copied into a scratch folder beside made data, unmodified, and a plain training script is
-written there: a DataLoader without workers, two passes. The script runs plain, and under `hasten
-run` with the data levers, where a witness writes down what the engine's proof says; batches and
-random states of both are compared.
+`proofs.json` names the classes; `CHECKOUTS/OWNER/NAME` is each repository at its commit. Each
+is copied unmodified into a scratch folder beside made data, and a plain training script is
+written there: a DataLoader without workers, two passes. The script is run under `hasten
+run` with the data levers, where a witness records what the engine's proof says. If the proof
+holds, it also runs plainly, and the batches and random states of both runs are compared.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ if __name__ == "__main__":
 
 
 def script_of(entry: dict[str, Any]) -> str:
-    """Return an ordinary training script over a dataset."""
+    """Return an ordinary training script that uses a dataset."""
     return SCRIPT.format(
         lines="\n".join(entry["script"]),
         size=entry.get("batch", 4),
@@ -92,13 +92,13 @@ def script_of(entry: dict[str, Any]) -> str:
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the last error that a process told."""
+    """Return the last error that a process printed."""
     lines = done.stderr.strip().splitlines() or ["nothing was said"]
     return next((line for line in reversed(lines) if _ERROR.match(line)), lines[-1])
 
 
 def run(words: list[str], folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a command among the copied sources."""
+    """Run a command in the folder of copied sources."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for name, value in more.items():
         inherited = environment.get(name) if name == "PYTHONPATH" else None
@@ -110,13 +110,13 @@ def run(words: list[str], folder: Path, **more: str) -> subprocess.CompletedProc
 
 
 def hashes(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """Return what a script said of its batches and random states."""
+    """Return what a script printed about its batches and random states."""
     lines = done.stdout.splitlines()
     return [line for line in lines if line.startswith(("batch ", "states "))]
 
 
 def judge(entry: dict[str, Any], checkouts: Path, scratch: Path, python: str) -> dict[str, Any]:
-    """Return what is proven of one dataset, or why it does not run."""
+    """Return what is proved about one dataset, or why it does not run."""
     home = scratch / "code"
     shutil.copytree(checkouts / entry["repo"], home, ignore=shutil.ignore_patterns(".git"))
     folder = (home / entry["file"]).parent if entry.get("beside") else home
@@ -148,7 +148,7 @@ def judge(entry: dict[str, Any], checkouts: Path, scratch: Path, python: str) ->
 
 
 def main() -> None:
-    """Judge the classes that were not judged yet, then write the page."""
+    """Judge the classes that have not been judged yet, then write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkouts", type=Path, help="folder of OWNER/NAME checkouts")
     parser.add_argument("--only", help="a part of the names of those to judge anew")

@@ -1,6 +1,6 @@
-"""Made data in the formats of public datasets, for the lines of `data` in `proofs.json`.
+"""Made data in the formats of public datasets, for the `data` lines in `proofs.json`.
 
-Everything is made under the current folder, from fixed seeds.
+Everything is written under the current folder, from a fixed seed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COUNT = 12
 
 
 def names(count: int = COUNT, pattern: str = "{:03d}") -> list[str]:
-    """Return names that are numbered."""
+    """Return numbered names."""
     return [pattern.format(one) for one in range(count)]
 
 
@@ -30,7 +30,7 @@ def pictures(
     size: tuple[int, int] = (48, 40),
     mode: str = "RGB",
 ) -> list[str]:
-    """Write pictures of noise; return their paths."""
+    """Write noise pictures; return their paths."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     paths = [str(Path(folder, one)) for one in files or names(pattern="{:03d}.jpg")]
     for path in paths:
@@ -42,7 +42,7 @@ def pictures(
 def masks(
     folder: str, files: Iterable[str], size: tuple[int, int] = (48, 40), top: int = 2, step: int = 1
 ) -> None:
-    """Write pictures of whole numbers below `top`, times `step`."""
+    """Write pictures of random integers below `top`, times `step`."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     for one in files:
         shape = size[1], size[0]
@@ -63,7 +63,7 @@ def plain(path: str, value: Any) -> None:
 
 
 def points(path: str, count: int, columns: int, separator: str = " ", classes: int = 0) -> None:
-    """Write points of a cloud, one a line; the last column is a class where there are some."""
+    """Write a point cloud, one point per line; if `classes`, the last column is a class."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     rows = RANDOM.normal(size=(count, columns))
     if classes:
@@ -72,13 +72,13 @@ def points(path: str, count: int, columns: int, separator: str = " ", classes: i
 
 
 def labels(path: str, count: int, classes: int) -> None:
-    """Write whole numbers, one a line."""
+    """Write integers, one per line."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     np.savetxt(path, RANDOM.integers(1, classes + 1, count), fmt="%d")
 
 
 def wave(path: str, seconds: float, rate: int = 16000) -> None:
-    """Write a mono sound of noise."""
+    """Write a mono sound file of noise."""
     from scipy.io import wavfile
 
     Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ def table(path: str, columns: dict[str, Any], **how: Any) -> None:
 
 
 def series(path: str, rows: int) -> None:
-    """Write hourly figures in the form of ETT."""
+    """Write hourly figures in the format of ETT."""
     import pandas as pd
 
     dates = pd.date_range("2016-07-01", periods=rows, freq="h").strftime("%Y-%m-%d %H:%M:%S")
@@ -115,7 +115,7 @@ def h5(path: str, arrays: dict[str, Any], **attributes: Any) -> None:
 
 
 def digits(folder: str, count: int = 200) -> None:
-    """Write MNIST's raw files, of noise."""
+    """Write MNIST's raw files, filled with noise."""
     raw = Path(folder, "MNIST", "raw")
     raw.mkdir(parents=True, exist_ok=True)
     for part in ("train", "t10k"):
@@ -127,7 +127,7 @@ def digits(folder: str, count: int = 200) -> None:
 
 
 def voc(root: str, ids: Iterable[str]) -> None:
-    """Write pictures and boxes in the form of Pascal VOC."""
+    """Write pictures and boxes in the format of Pascal VOC."""
     known = list(ids)
     pictures(f"{root}/JPEGImages", [f"{one}.jpg" for one in known], (64, 48))
     text(f"{root}/ImageSets/Main/trainval.txt", known)

@@ -65,10 +65,10 @@ def page(
     """Return the page.
 
     Args:
-        entries: of `proofs.json`.
+        entries: the entries of `proofs.json`.
         results: what was found, by name.
-        before: the commit before the proof was mended, and the names that were proven there.
-        machine: what it was found on.
+        before: the commit before the proof was fixed, and the names that were proved there.
+        machine: the machine it was found on.
     """
     running = [one for one in entries if "error" not in results[name_of(one)]]
     broken = [one for one in entries if "error" in results[name_of(one)]]

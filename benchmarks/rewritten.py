@@ -1,11 +1,11 @@
-"""What Lightning and loadtune need: a script's model, data, loss and optimizer, in their form.
+"""A script's model, data, loss and optimizer in the form that Lightning and loadtune need.
 
     cd CHECKOUT/FOLDER
     python BENCHMARKS/rewritten.py --epochs 1     # trains by Lightning's Trainer, all defaults
     loadtune tune BENCHMARKS/rewritten.py         # asks `get_workload` for the parts
 
-The parts are imported from the `main.py` of the folder that this is started in; `rivals.py` starts
-it for the scripts that say so in `public.json`.
+The parts are imported from the `main.py` in the working folder. `rivals.py` starts
+this for the scripts that are marked for it in `public.json`.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ def get_workload() -> Any:
 
 
 def digits(own: SimpleNamespace, *, train: bool) -> Any:
-    """Return the data set as the script opens it."""
+    """Return the dataset as the script opens it."""
     return datasets.MNIST("../data", train=train, transform=own.transform)
 
 
 def train_by_lightning(own: SimpleNamespace, epochs: int) -> None:
-    """Train and validate by a Trainer that is asked for nothing but the epochs."""
+    """Train and validate with a Trainer whose only setting is the number of epochs."""
     import pytorch_lightning as lightning
 
     class Module(lightning.LightningModule):

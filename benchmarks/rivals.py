@@ -77,7 +77,7 @@ and sizes were chosen.
 
 
 def tune(entry: dict[str, Any], folder: Path, plan: Path, budget: str) -> dict[str, Any] | None:
-    """Tune a script; return what was found, None where it failed."""
+    """Tune a script; return what was found, or None if it failed."""
     document = plan.with_suffix(".json")
     command = [
         sys.executable, "-m", "hasten", "tune", "--progress", "plain", "--budget", budget,
@@ -89,7 +89,7 @@ def tune(entry: dict[str, Any], folder: Path, plan: Path, budget: str) -> dict[s
 
 
 def edited(entry: dict[str, Any], folder: Path, name: str, edits: list[list[str]]) -> list[str]:
-    """Write the script as a user would edit it; return the words after python."""
+    """Write the script as a user would edit it; return the arguments for python."""
     text = (folder / entry["file"]).read_text()
     for old, new in edits:
         if text.count(old) != 1:
@@ -100,14 +100,14 @@ def edited(entry: dict[str, Any], folder: Path, name: str, edits: list[list[str]
 
 
 def compiled(entry: dict[str, Any], folder: Path) -> list[str] | None:
-    """Return the command with `torch.compile`, None where the script cannot be edited so."""
+    """Return the command with `torch.compile`, or None if there is no such edit."""
     if "compile_argv" in entry:
         return [entry["file"], *entry["short"], *entry["compile_argv"]]
     return edited(entry, folder, COMPILED, [entry["compile"]]) if "compile" in entry else None
 
 
 def loadtuned(entry: dict[str, Any], folder: Path, raw: Path) -> list[str]:
-    """Let loadtune choose; return the command with its choice, which may be the script itself."""
+    """Let loadtune choose; return the command with its choice, maybe the unchanged script."""
     subprocess.run(
         [
             sys.executable, "-m", "loadtune.cli", "tune", str(REWRITTEN), "--save-raw", str(raw),
@@ -133,8 +133,8 @@ def loadtuned(entry: dict[str, Any], folder: Path, raw: Path) -> list[str]:
     return edited(entry, folder, LOADTUNED, edits + [entry["compile"]] * knobs["compile"])
 
 
-def doctored(entry: dict[str, Any], folder: Path) -> list[str] | None:
-    """Return the command of a copy that train-doctor has mended, None where it fails."""
+def doctored(entry: dict[str, Any], folder: Path) -> list[str]:
+    """Return the command for a copy of the script that train-doctor was asked to fix."""
     shutil.copy(folder / entry["file"], folder / DOCTORED)
     done = subprocess.run(
         ["train-doctor", "fix", DOCTORED], cwd=folder, check=False, stdin=subprocess.DEVNULL
@@ -145,7 +145,7 @@ def doctored(entry: dict[str, Any], folder: Path) -> list[str] | None:
 
 
 def commands(entry: dict[str, Any], folder: Path, plan: Path | None) -> dict[str, list[str]]:
-    """Return what is run, by name; plain python first."""
+    """Return the commands to run, by name; plain python comes first."""
     own = [entry["file"], *entry["short"]]
     found = {"plain python": own, AGAIN: own}
     for name, words in RIVALS.items():
@@ -177,7 +177,7 @@ def present(module: str) -> bool:
 def race(
     entry: dict[str, Any], found: dict[str, list[str]], folder: Path, rounds: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Return ratios of whole runs and of loops, round by round; one that fails is left out."""
+    """Return ratios of whole runs and loops, round by round; a failing command has none."""
     coin = random.Random(3)
     ratios: dict[str, dict[str, list[float]]] = {name: {"wall": [], "loop": []} for name in found}
     alive = list(found)
@@ -221,7 +221,7 @@ def page(rows: dict[str, dict[str, Any]], machine: str, rounds: int, budget: str
 
 
 def table(rows: dict[str, dict[str, Any]], part: str) -> str:
-    """Return the ratios of one part of the runs, with the mean of each rival."""
+    """Return the table of ratios for one part of the runs, with the mean of each rival."""
     names = [*RIVALS]
     lines = ["| script | " + " | ".join(names) + " |", "|" + "---|" * (len(names) + 1)]
     for script, row in rows.items():
@@ -232,20 +232,20 @@ def table(rows: dict[str, dict[str, Any]], part: str) -> str:
 
 
 def share_of_budget(row: dict[str, Any], budget: str) -> str:
-    """Return how much of its budget a tuning took, empty where it failed."""
+    """Return how much of its budget a tuning took; empty if it failed."""
     return f"{row['tune_s'] / parse_duration(budget):.0%} of the budget" if row["tune_s"] else ""
 
 
 def confirmed(row: dict[str, Any]) -> str:
-    """Return what tune says of the steps."""
+    """Return what `tune` claims for the steps."""
     seen = row["speedup"]
     return f"{seen['mid']:.2f}x [{seen['low']:.2f}, {seen['high']:.2f}]" if seen else ""
 
 
 def means(rows: dict[str, dict[str, Any]], names: list[str], part: str) -> list[str]:
-    """Return the geometric mean of each rival, where a failed run counts as plain python.
+    """Return the geometric mean of each rival, counting a failed run as plain python.
 
-    A rival that takes some of the scripts only has hasten's mean over these beside its own.
+    For a rival that runs only some of the scripts, hasten's mean over these is given too.
     """
     found = []
     for name in names:
@@ -260,7 +260,7 @@ def means(rows: dict[str, dict[str, Any]], names: list[str], part: str) -> list[
 
 
 def geometric_mean(rows: list[dict[str, Any]], name: str, part: str) -> float:
-    """Return the mean ratio of one command over scripts."""
+    """Return the geometric mean ratio of one command over several scripts."""
     seen = [row["ratios"].get(name, {}).get(part) or [1.0] for row in rows]
     logs = [hodges_lehmann([math.log(r) for r in ratios]) for ratios in seen]
     return math.exp(sum(logs) / len(logs))

@@ -55,10 +55,10 @@ levers: {levers}.
 
 
 class Log(session.Watcher):
-    """Tell how far it has come, without races."""
+    """Print progress, without the races."""
 
     def stage(self, name: str, detail: str = "") -> None:
-        """Begin a part of the work."""
+        """Begin a stage of the work."""
         print(f"  {name}: {detail}", file=sys.stderr, flush=True)
 
     def known(self, text: str) -> None:
@@ -69,7 +69,7 @@ class Log(session.Watcher):
 def sweep(
     workload: Workload, options: session.Options, found: Plan, *, race_s: float, settings_count: int
 ) -> Any:
-    """Race every combination; return the best plan, their number, seconds, and both confirmed."""
+    """Race every combination; return the best plan, the count, the seconds, and confirmations."""
     facts = session.doctor(workload.python)
     with session.setup.open_runner(workload, options, facts) as runner:
         baseline = observe(runner, Plan())
@@ -83,7 +83,7 @@ def sweep(
             Plan(tuple(sorted((one.lever, s) for one, s in zip(candidates, row, strict=True) if s)))
             for row in product(*choices)
         ]
-        # Plans of one launch lie together: a child is started once for all of them.
+        # Plans with the same launch levers are adjacent, so one child serves all of them.
         starts = {one.lever for one in candidates if one.scope is Scope.LAUNCH}
         plans.sort(key=lambda plan: str(plan.only(frozenset(starts))))
         races = Races(runner, options, Log())

@@ -1,6 +1,6 @@
 """Make an unmodified PyTorch training script faster, and prove it."""
 
-TYPE_CHECKING = False  # `typing` would be imported before the script
+TYPE_CHECKING = False  # importing `typing` would load it before the script does
 if TYPE_CHECKING:
     from hasten.api import load_plan, profile, tune
 
@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """Import a function of the API when it is asked for: a script that we run needs none."""
+    """Import an API function on first access: the scripts that we run need none of them."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from hasten import api
@@ -18,14 +18,14 @@ def __getattr__(name: str) -> object:
 
 
 def load_ipython_extension(shell: object) -> None:
-    """Give a notebook its `%%hasten`: IPython calls this on `%load_ext hasten`."""
+    """Register the `%%hasten` magic: IPython calls this on `%load_ext hasten`."""
     from hasten.notebook import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: object) -> None:
-    """Take it back: IPython calls this on `%unload_ext hasten`."""
+    """Unregister the magic: IPython calls this on `%unload_ext hasten`."""
     from hasten.notebook import unload
 
     unload(shell)

@@ -4,7 +4,7 @@ import os
 import sys
 
 if __name__ == "__main__":
-    if sys.path and sys.path[0] == os.getcwd():  # the user's modules there are none of ours
+    if sys.path and sys.path[0] == os.getcwd():  # never import the user's modules as ours
         del sys.path[0]
     from hasten.cli import main
 

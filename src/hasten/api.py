@@ -39,7 +39,7 @@ def profile(
     python: str = sys.executable,
     watcher: Watcher | None = None,
 ) -> Profiling:
-    """Measure where the steps of a script go, and why; the script is not changed.
+    """Measure where the time of a script's steps goes, and why; the script is not changed.
 
     Args:
         command: the script and its own arguments, as a line of a shell or as words.
@@ -81,13 +81,13 @@ def tune(
     python: str = sys.executable,
     watcher: Watcher | None = None,
 ) -> Tuning:
-    """Search what makes a script faster on this machine, prove it and confirm it.
+    """Search for what makes a script faster on this machine, prove it and confirm it.
 
     Args:
         command: the script and its own arguments, as a line of a shell or as words.
         budget_s: seconds that all of it may take.
         numerics: the most that a lever may do to the numbers.
-        train_time_s: seconds that the training will take; None where nobody knows.
+        train_time_s: seconds that the training will take; None if unknown.
         only: levers to try; all where there are none.
         skip: levers not to try.
         settings: levers set by hand, by name.

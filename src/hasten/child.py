@@ -1,7 +1,7 @@
 """The child's wiring: wait for torch, apply the plan's levers, then answer the parent.
 
-Runs inside the user's process, so it needs the standard library alone, draws no random number,
-prints nothing and ends nothing.
+Runs inside the user's process, so it needs only the standard library, draws no random number,
+and writes to stderr only what the user must know.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 _ON_ITS_OWN = protocol.RunTurns(turns=(protocol.Turn(0, 0, protocol.ENDLESS_COUNT, False),))
-"""What a process does that nobody follows."""
+"""What a process does that the parent does not follow."""
 
 
 class LeverOmissions:
     """What the child offers to one lever, where its failure must not become the script's.
 
-    Levers also act later, inside the script's own calls: what raises there is left out.
+    Levers also act later, inside the script's own calls: an action that raises there is skipped.
     """
 
     def __init__(self, training: Any, excuse: Callable[[Exception], None]) -> None:
@@ -106,7 +106,7 @@ class AppliedLevers:
     Args:
         training: the live objects of the script.
         excuse: takes the lever's name, its setting and what it raised later, inside the script's
-            calls; None lets it reach the script, whose failure then is the lever's verdict.
+            calls; None lets it reach the script, whose failure then decides on the lever.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class AppliedLevers:
         self._undo: dict[str, tuple[Any, Callable[[], None]]] = {}
 
     def switch(self, settings: Mapping[str, Any]) -> None:
-        """Go over to `settings`: undo what differs, apply what is new."""
+        """Switch to `settings`: undo what differs, apply what is new."""
         for name, (setting, undo) in list(self._undo.items()):
             if name not in settings or settings[name] != setting:
                 undo()
@@ -174,18 +174,18 @@ def prepare(text: str) -> None:
 
 
 def _stay_inside() -> None:
-    """End this process where it is none of the trial's: nothing keeps its writes away."""
+    """End this process if it is outside the trial, where nothing contains its writes."""
     from hasten.errors import IsolationFailed
     from hasten.trials import process_ancestry
 
     sealed = os.environ.get(process_ancestry.SEAL_KEY)
     if sealed and process_ancestry.is_outside(sealed):
         os.write(2, f"{process_ancestry.OUTSIDE}\n".encode())
-        os._exit(IsolationFailed.exit_code)  # what `site` raises would be told as a fault of Python
+        os._exit(IsolationFailed.exit_code)  # an exception in `site` would look like a Python bug
 
 
 def _redirect(scratch: str) -> None:
-    """Keep writes away from the user's files where the kernel cannot."""
+    """Redirect writes away from the user's files where the kernel cannot."""
     from hasten.trials.isolation import redirect
 
     redirect.install(scratch)
@@ -201,12 +201,12 @@ def _pin(seed: int) -> None:
 
 
 def _run(order: Order) -> None:
-    """Apply the levers of a plan in a real run; a lever that breaks is left out, and said."""
+    """Apply the levers of a plan in a real run; a lever that breaks is left out and reported."""
     from hasten.instrument import Watch
     from hasten.trials.child_environment import place
 
     if order.place is not None and order.place != place():
-        os.environ.pop("HASTEN_CHILD", None)  # so that it is said once
+        os.environ.pop("HASTEN_CHILD", None)  # so that it is reported once
         sys.stderr.write("hasten: left out the plan: this is another machine, or another job\n")
         return
     said: set[str] = set()
@@ -240,11 +240,11 @@ def _run(order: Order) -> None:
 
 
 def _guard(watch: Any, applied: AppliedLevers, envelope: Mapping[str, Any]) -> None:
-    """Watch the first steps of a real run; put the levers back where they go astray."""
+    """Watch the losses of a real run; undo the levers if they go astray."""
     from hasten.instrument import loss_guard
     from hasten.records import LossEnvelope
 
-    watch.install()  # what is imported by now Dynamo leaves alone
+    watch.install()  # Dynamo leaves alone what is imported by now
 
     def astray(step_count: int, wrong: str) -> None:
         sys.stderr.write(loss_guard.astray_said(step_count, wrong, *applied.undo()))
@@ -267,7 +267,7 @@ def _tell_of_lost_workers(training: Any, own_pid: int) -> None:
 
 
 def _trial(order: Order) -> None:
-    """Attach to a trial: steps are timed, and the parent holds the baton."""
+    """Attach to a trial: steps are timed, and the parent decides what runs."""
     from hasten.errors import ChildLost
     from hasten.instrument import Watch
     from hasten.instrument.step_scheduler import StepScheduler
@@ -279,7 +279,7 @@ def _trial(order: Order) -> None:
         channel = Channel.connect(order.socket)
         stack_dump.listen(order.socket)
         channel.send(protocol.Attached())
-    except (OSError, ChildLost):  # the one that trains is found; this is a helper that it started
+    except (OSError, ChildLost):  # the process that trains has been found; this is a helper of it
         return
     own_pid = os.getpid()
 
@@ -289,8 +289,8 @@ def _trial(order: Order) -> None:
     watch = Watch(measuring=True)
     watch.live.trial = True
     watch.live.assumed = frozenset(order.assumed)
-    engine = engine_for(watch.live)  # it must have seen a pass begin to take it over in the middle
-    discover()  # a lever may come at any step; whatever its file touches must be there before
+    engine = engine_for(watch.live)  # it can take over a pass midway only if it saw the pass begin
+    discover()  # a lever may come at any step; its file must be imported before
     applied, replay = AppliedLevers(watch.live), Replay(watch.live.answers.advancers)
 
     def switch(plan: PlanOrder) -> None:
@@ -298,7 +298,7 @@ def _trial(order: Order) -> None:
         applied.switch(plan.settings)
 
     turns = StepScheduler(watch, switch, talk)
-    # Two children may start at once; where both compute, threads that spin starve each other.
+    # Two children may start at once; if both compute, their spinning threads starve each other.
     watch.live.start.before = turns.wait_for_go
     turns.traits.about_data = engine.proofs.add
 
@@ -314,7 +314,7 @@ def _trial(order: Order) -> None:
 def _counted(
     stepped: Callable[[tuple[int, ...], int], None], channel: Any
 ) -> Callable[[tuple[int, ...], int], None]:
-    """Count the steps, and tell the parent at the end: it only knows those that it asked for."""
+    """Count the steps, and tell the parent at the end: it knows only those that it asked for."""
     from hasten.errors import ChildLost
 
     own_pid, step_count = os.getpid(), 0
@@ -374,7 +374,7 @@ def _talk(channel: Any, answer: Answer) -> Command:
 
 
 def _refuse_questions() -> None:
-    """Nobody answers in a trial: `input()` says so instead of waiting."""
+    """Make `input()` raise instead of waiting: nobody answers in a trial."""
     import builtins
 
     def refuse(prompt: object = "", /) -> str:

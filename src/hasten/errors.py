@@ -1,4 +1,4 @@
-"""Every exception that a user may see, as one tree; two others end a part of a tuning.
+"""Every exception that a user may see, as one tree; the others end part of a tuning.
 
 HastenError
 +-- UsageError
@@ -28,8 +28,8 @@ class HastenError(Exception):
     Attributes:
         problem: one sentence, with the offending value in it.
         remedy: one sentence in the imperative.
-        output: the script's own words, where they say more.
-        exit_code: what the command line ends with.
+        output: the script's own output, where it says more.
+        exit_code: the exit code of the command line.
     """
 
     exit_code: ClassVar[int] = 1
@@ -42,7 +42,7 @@ class HastenError(Exception):
 
     @property
     def last_words(self) -> str:
-        """The problem, with the line in which the script's traceback ends, where it has one."""
+        """The problem, followed by the last line of the script's traceback if there is one."""
         if "Traceback (most recent call last)" not in self.output:
             return self.problem
         raised = [line for line in self.output.splitlines() if _RAISED.match(line)]
@@ -50,17 +50,17 @@ class HastenError(Exception):
 
 
 class UsageError(HastenError):
-    """The command line or a file that the user gave cannot be used."""
+    """The command line, or a file that the user passed, cannot be used."""
 
     exit_code = 2
 
 
 class PlanError(UsageError):
-    """A plan is broken, names an unknown lever, or an impossible setting."""
+    """A plan is broken, or names an unknown lever or an invalid setting."""
 
 
 class ScriptFailed(HastenError):
-    """The user's script itself failed; its own words are in `output`."""
+    """The user's script itself failed; what it printed is in `output`."""
 
     exit_code = 3
 
@@ -70,7 +70,7 @@ class NeverTrains(ScriptFailed):
 
 
 class TooFewSteps(ScriptFailed):
-    """The script ended before enough steps could be measured: after `step_count`."""
+    """The script ended after `step_count` steps, too few to measure."""
 
     def __init__(self, problem: str, *, remedy: str, step_count: int, output: str = "") -> None:
         super().__init__(problem, remedy=remedy, output=output)
@@ -88,23 +88,23 @@ class ChildLost(HastenError):
 
 
 class LeverStopped(RuntimeError):
-    """A lever leaves the script of a trial as it is; the message says why."""
+    """A lever left the script of a trial unchanged; the message says why."""
 
 
 class OutOfTime(Exception):
-    """A deadline has passed: what was begun is ended, and what is known by then is kept."""
+    """A deadline has passed: work in progress is stopped, and the results so far are kept."""
 
 
 class Unprovable(Exception):
-    """The script as it is fails where its steps are recorded: no plan can be held against it."""
+    """The unmodified script fails while its steps are recorded, so no plan can be proved."""
 
 
 TRIAL_FAILURES = (ScriptFailed, IsolationFailed, ChildLost)
-"""What a trial under a plan may end with, while the script as it is goes on."""
+"""The errors that a trial under a plan may end with although the unmodified script works."""
 
 
 def choice(name: str, known: Iterable[str]) -> str:
-    """Return the remedy for a name that is not known: the one that was meant, or all there are.
+    """Return the remedy for an unknown name: the closest known name, or all of them.
 
     >>> choice("channels-last", ["autocast", "channels_last"])
     'Did you mean channels_last?'
@@ -123,7 +123,7 @@ def choice(name: str, known: Iterable[str]) -> str:
 
 
 def shown(text: object) -> str:
-    r"""Return what stands in a file of the user's for one sentence of ours: short, on one line.
+    r"""Return text from a user's file, shortened to one line, for use in a message of ours.
 
     >>> print(shown("threads\nhasten: all is well"))
     threads\nhasten: all is well

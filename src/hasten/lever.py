@@ -33,7 +33,7 @@ _GONE = "HASTEN_GONE"
 COMPILED_KEY = "HASTEN_COMPILED"
 """The environment variable that names a trial's own folder for compiled code."""
 TORCHS_CACHE = "TORCHINDUCTOR_CACHE_DIR"
-"""The environment variable by which torch's compiler is told where it keeps what it compiles."""
+"""The environment variable that tells torch's compiler where to cache what it compiles."""
 _LEAST_FAULT_SHARE_RATIO = 0.01
 
 
@@ -78,10 +78,10 @@ class Training(Protocol):
     new one, until the returned function is called.
 
     Attributes:
-        trial: the process is thrown away after some seconds of timed steps. What pays from the
-            second pass over the data on may show there what it gives then.
-        paused_s: seconds in which the loop stood still between two steps, parked.
-        at_once: the first steps are recorded for a proof. What waits before it acts does not here.
+        trial: the process is discarded after some seconds of timed steps. A lever that pays off
+            only from the second pass over the data may behave there as it will from that pass on.
+        paused_s: seconds for which the loop was parked between two steps.
+        at_once: the first steps are recorded for a proof; a lever that usually waits acts at once.
         assumed: the assumptions that the user granted, by name.
     """
 
@@ -96,8 +96,8 @@ class Training(Protocol):
     def on_options(self, choose: Callable[[Any], Mapping[str, Any] | None]) -> Undo:
         """Step each optimizer under what `choose(optimizer)` returns, such as `{"fused": True}`.
 
-        The optimizer that it sees has the options of the script, and so have checkpoints and
-        copies of it. The first update of a parameter is always the script's own.
+        `choose` sees the optimizer with the options of the script; checkpoints and copies keep
+        those options, too. The first update of a parameter always uses the script's own options.
         """
 
     def on_root(self, apply: Callable[[Any], Callable[[], None] | None]) -> Undo:
@@ -106,7 +106,7 @@ class Training(Protocol):
     def on_inputs(self, choose: Callable[[Any], Callable[[Any], Any] | None]) -> Undo:
         """Pass the tensors that a root is called with through what `choose(root)` returns.
 
-        It is asked at the first call of each root; None leaves its inputs alone.
+        `choose` is called at the first call of each root; None leaves its inputs alone.
         """
 
     def on_call(
@@ -117,19 +117,19 @@ class Training(Protocol):
     ) -> Undo:
         """Let `around(module, call, args, kwargs)` make each root call.
 
-        It returns what the script gets; `call(args, kwargs)` is the call as it would be without
-        it. Of several levers the one that was applied last is the outermost; one that makes the
-        call by itself asks to be further inside: 1. One that follows each operation of the
-        module asks for 2, where nothing but the module is below it; one that says where all the
-        others compute asks for -1, around them.
+        Its result is what the script gets; `call(args, kwargs)` makes the call as it would be
+        without it. Of several levers, the one applied last is outermost. `innermost` overrides
+        that: 1 for a lever that makes the call by itself; 2 for one that follows each operation
+        of the module, with nothing but the module below it; -1, around all the others, for one
+        that decides where they compute.
         """
 
     def on_function(self, owner: Any, name: str, answer: Callable[..., Any]) -> Undo:
-        """Let `answer(original, *args, **kwargs)` stand in for the function `owner.name`.
+        """Let `answer(original, *args, **kwargs)` replace the function `owner.name`.
 
-        It is asked in the thread of the loop alone, and never while torch compiles. A name that
-        the script imported before stays what it was. The owner may be the name of a module
-        that comes later or never: there `name` may have dots, and every thread is answered.
+        It is called only in the thread of the loop, and never while torch compiles. A name that
+        the script has already imported is not replaced. `owner` may also be the name of a module
+        that is imported later or never; then `name` may have dots, and any thread calls `answer`.
         """
 
     def on_loader(self, make: Callable[[Any, Callable[[], Any]], Any]) -> Undo:
@@ -141,15 +141,15 @@ class Training(Protocol):
     def on_transfer(self, convert: Callable[[Any, Any, Any, Any], Any]) -> Undo:
         """Let `convert(original, tensor, args, kwargs)` answer `Tensor.to` and `Tensor.cuda`.
 
-        It is asked for every tensor that the loop's thread moves or casts, and returns what
+        It is called for every tensor that the loop's thread moves or casts, and returns what
         `original(tensor, *args, **kwargs)` would.
         """
 
     def on_phase(self, enter: Callable[[Phase], Callable[[], None] | None]) -> Undo:
         """Call `enter(phase)` as the loop goes into FORWARD, BACKWARD or OPTIMIZER.
 
-        FORWARD stands for every root call, a loss and an evaluation too. What `enter` returns is
-        called on the way out. Phases may lie inside one another: a closure, a gradient in a model.
+        FORWARD covers every root call, also of a loss or in an evaluation. What `enter` returns is
+        called on the way out. Phases may nest, as in a closure or for a gradient taken in a model.
         """
 
     def on_training(self, apply: Callable[[], Callable[[], None] | None]) -> Undo:
@@ -159,24 +159,24 @@ class Training(Protocol):
         """Note seconds that went into compiling: paid once, not with every step."""
 
     def on_first_pass(self, cost_s: Callable[[], tuple[float, float]]) -> None:
-        """Let a trial ask what its data costs once.
+        """Let a trial ask for the one-time costs of its data.
 
         Args:
             cost_s: returns the seconds by which a run's first pass over its data takes longer
-                than later ones, and those that the trial took in place of it, before its first
+                than later ones, and the seconds that the trial spent instead, before its first
                 step.
         """
 
     def excuse(self, error: Exception) -> None:
-        """Say that the lever acts no longer, and why; in a trial this raises `error`.
+        """Report that the lever no longer acts, and why; in a trial this raises `error`.
 
-        A lever calls it where it has left the script as it is, so that a run goes on and says so.
+        A lever calls it where it leaves the script unchanged, so that a run goes on and says so.
         """
 
 
 def is_asked_by_script() -> bool:
-    """Return whether who calls a function that a lever answers for is neither torch nor us."""
-    asker = str(sys._getframe(3).f_globals.get("__name__"))  # behind the answer and its stand-in
+    """Return whether a function that a lever answers for is called by neither torch nor hasten."""
+    asker = str(sys._getframe(3).f_globals.get("__name__"))  # past the lever's answer and the seam
     return asker.partition(".")[0] not in ("torch", "hasten")
 
 
@@ -188,13 +188,13 @@ def _takes_all(setting: object) -> str:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return the `validate` of a lever that understands these words only."""
+    """Return the `validate` of a lever that accepts only these words."""
     told = f"{', '.join(words[:-1])} or {words[-1]}" if words[1:] else words[0]
     return lambda setting: "" if setting in words else told
 
 
 def at_least(least: int) -> Callable[[int], str]:
-    """Return the `validate` of a lever that takes numbers from `least` on."""
+    """Return the `validate` of a lever that accepts numbers of at least `least`."""
     return lambda setting: "" if setting >= least else f"a whole number from {least} on"
 
 
@@ -238,10 +238,10 @@ def _leave_training(training: Training, setting: object) -> Callable[[], None]:
 class PairProbe:
     """A setting that the closer look runs beside the script for some pairs of steps.
 
-    What it does to the arithmetic is no matter there: the process is thrown away.
+    Its effect on the arithmetic does not matter: the process is thrown away.
 
     Attributes:
-        fact: the name under which findings read what came of it, such as `threads`.
+        fact: the name under which findings read its result, such as `threads`.
         setting: the one to try for a script, None where none is worth it.
     """
 
@@ -258,47 +258,47 @@ class Lever(Generic[S]):
         phases: the phases it can shorten; the search skips it where they are small.
         effect: the most it does to the arithmetic; `verify` picks its gate from this.
         scope: how far a running script can change it.
-        kind: what a setting is: `bool` where there is nothing but to apply it, else `int` or
+        kind: the type of a setting: `bool` where the lever is only on or off, else `int` or
             `str`.
-        validate: what to give it instead of a setting of its kind that it does not take; empty
-            where it takes it. `one_of` and `at_least` make it.
+        validate: says what to give instead of a setting of its kind that it rejects; empty for
+            one that it accepts. `one_of` and `at_least` make such functions.
         settings: which settings are worth trying for a script, best guess first; empty where it
             cannot help.
         gain_ratio: how many times faster it may make its phases at best; with their share this
             bounds what it can give.
         why_not: one sentence for a script for which `settings` is empty.
         promising: whether the first setting is more likely to help than to hurt for a script, and
-            so belongs into the first bundle.
+            so belongs in the first bundle.
         forecast: how many times faster the whole step of a script should be under a setting
-            alone, None where nothing says; the report puts it beside what was measured.
-        advice: one sentence that the user should hear of a script, whatever comes of the lever; the
+            alone, None where nothing predicts it; the report puts it beside the measurement.
+        advice: one sentence that the user should hear about a script, however the lever fares; the
             report prints it among its notes. Empty for none.
         provides: the traits of a script under a setting, such as its `preloaded`, given those
-            that it has without.
+            that it has without the lever.
         redundant_with: why a setting would do nothing given the traits that a script has under the
-            others of a plan; empty where it would do something.
+            other levers of a plan; empty where it would do something.
         probe: what the closer look tries of it by pairs of steps, None for nothing.
         epsilon_ratio: for a PRECISION lever the distance of neighbouring numbers over their size:
             2^-8 in bfloat16, 2^-11 in float16 and TF32.
         settle_count: steps after a switch that are not counted.
-        patience_s: how much longer than steps take the first ones under it may take before they are
-            called a hang.
-        start_ratio: how long it compiles, as a multiple of the script's own start, for whoever
-            plans the time of a first trial.
+        patience_s: how much longer than usual its first steps may take before they count as
+            a hang.
+        start_ratio: how long it compiles, as a multiple of the script's own start: the estimate
+            for its first trial.
         cures: findings whose share of a step it may take away.
-        shares_cpus: what it gives depends on how many CPUs other processes leave to the script, so
-            that what wins beside them may lose without.
-        steadies: it ends a state into which launches fall by chance. One race does not show what
-            that is worth, so it stays in a plan that it does not slow down.
-        warms_cache: a first pass over the data does more under it than later ones.
+        shares_cpus: its gain depends on how many CPUs other processes leave to the script, so a
+            setting that wins beside them may lose without them.
+        steadies: it removes a state that some launches end up in by chance. One race cannot show
+            what that is worth, so it stays in a plan that it does not slow down.
+        warms_cache: under it, the first pass over the data does more work than later ones.
         cycle_count: steps after which the times under a setting repeat, so that a block of
             them is typical: batches of n workers come in bursts of n.
         env: edits the child's environment, before there is a child.
         apply: acts inside the child; returns the function that undoes it.
         snippet: what a user would write by hand for a setting.
         edit: the edit of the report that writes it into a script; empty for none.
-        run_only: why no edit gives what it gives; empty where the snippet does.
-        edited_calls: functions of torch whose calls the snippet takes the place of.
+        run_only: why no edit can replace it; empty where the snippet can.
+        edited_calls: functions of torch whose calls the snippet replaces.
     """
 
     name: str
@@ -354,12 +354,12 @@ def undo_all(undos: Sequence[Undo]) -> Undo:
 
 
 def preload(env: Mapping[str, str], library: str, path: str | None) -> Mapping[str, str]:
-    """Let a process start with a library, after what the user preloads.
+    """Preload a library into a process, after what the user preloads.
 
     Args:
         env: of the process.
         library: its name.
-        path: where it lies; None where it is gone, which `expect_preloaded` tells in the child.
+        path: where it is; None where it is gone, which `expect_preloaded` reports in the child.
     """
     if path is None:
         return {**env, _GONE: f"{env.get(_GONE, '')} {library}".strip()}
@@ -368,10 +368,10 @@ def preload(env: Mapping[str, str], library: str, path: str | None) -> Mapping[s
 
 
 def expect_preloaded(library: str) -> None:
-    """Say in the child that a library could not be preloaded.
+    """Raise in the child if a library could not be preloaded.
 
     Raises:
-        LookupError: it was there when the plan was made, and is not any more.
+        LookupError: it was there when the plan was made, but is gone now.
     """
     gone = os.environ.pop(_GONE, "").split()
     if rest := [name for name in gone if name != library]:
@@ -381,7 +381,7 @@ def expect_preloaded(library: str) -> None:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all levers, sorted: those of the files in `levers/`, none imported."""
+    """Return the sorted names of all levers: the files in `levers/`, without importing any."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(levers.__path__)))
 
 
@@ -397,7 +397,7 @@ def discover() -> Mapping[str, Lever[Any]]:
 
 
 def check_names(asked: Iterable[str]) -> None:
-    """Look whether there are such levers.
+    """Check that levers of these names exist.
 
     Raises:
         PlanError: some are not installed here.
@@ -410,7 +410,7 @@ def check_names(asked: Iterable[str]) -> None:
 
 
 def check_assumptions(asked: Iterable[str]) -> None:
-    """Look whether there are such assumptions.
+    """Check that assumptions of these names exist.
 
     Raises:
         PlanError: some are unknown.
@@ -449,10 +449,10 @@ def cure_of(finding: Finding, context: ScriptContext) -> str | None:
 
 
 def check_plan(plan: Plan) -> None:
-    """Look at a plan that somebody wrote: whether there are such levers, and take such settings.
+    """Check that the levers of a hand-written plan exist and accept their settings.
 
     Raises:
-        PlanError: they are not installed here, or do not take a setting.
+        PlanError: one is not installed here, or does not accept its setting.
     """
     for lever, setting in lookup(plan):
         fits = type(setting) is lever.kind

@@ -1,8 +1,8 @@
 """`%%hasten profile` in a notebook, after `%load_ext hasten`.
 
-A cell alone cannot be started again: it needs what earlier cells made. So the cells that this
-session ran so far and this cell are written as a notebook of their own, and `hasten profile`
-watches that in a fresh process, as it watches any notebook. docs/notebooks.md says what follows.
+A cell alone cannot be run again: it needs what earlier cells made. So the cells that this
+session has run so far and this cell are written to a separate notebook, and `hasten profile`
+runs that in a fresh process, like any notebook. docs/notebooks.md explains what follows from it.
 """
 
 from __future__ import annotations
@@ -156,9 +156,9 @@ def profile(cells: Sequence[str], options: Sequence[str], *, cwd: str) -> Notebo
 
 
 def _environment(cwd: str) -> dict[str, str]:
-    """Return the environment of the process: no kernel's wish for colours where text is kept.
+    """Return the environment of the process, without the kernel's request for coloured text.
 
-    The notebook lies elsewhere, but the modules beside the session are to be found.
+    The notebook is elsewhere, but modules beside the session must be importable.
     """
     env = {name: value for name, value in os.environ.items() if name not in _COLOURS}
     paths = [cwd, *filter(None, [env.get("PYTHONPATH")])]
@@ -178,9 +178,9 @@ def as_notebook(cells: Sequence[str]) -> dict[str, Any]:
 
 
 def _run(command: Sequence[str], **details: Any) -> int:
-    """Run a command, pass on what it says on stderr, and return its exit code.
+    """Run a command, pass on what it writes to stderr, and return its exit code.
 
-    An interruption of the cell reaches it once, from here: it ends its trial by itself.
+    An interrupt of the cell reaches the command once, from here: it then ends its own trial.
     """
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",

@@ -1,6 +1,6 @@
-"""What parent and child say to one another: one JSON object a line, see docs/protocol.md.
+"""What parent and child say to each other: one JSON object per line, see docs/protocol.md.
 
-Standard library alone: the child runs in the user's process.
+Standard library only: the child runs in the user's process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hasten.records import Setting, Traits
 from hasten.records.codec import revive
 
 VERSION = 5
-"""Raised with every change of a message, so that two releases do not misunderstand each other."""
+"""Incremented with every change of a message, so that releases cannot misread each other."""
 
 
 class Mode(StrEnum):
@@ -36,11 +36,11 @@ class RecordingSpec:
     Attributes:
         step_count: steps to record.
         forced_count: how many of them start from the weights of `teacher`.
-        teacher: a folder of weights; None leaves such weights behind.
+        teacher: the folder of weights to start from; None leaves weights behind for others.
         keeps: leave batches and gradients behind, too.
         feeds: train on the batches and the gradients of `teacher`.
         perturb_ratio: multiply each weight by one plus or minus this.
-        perturb_seed: by which coin.
+        perturb_seed: the seed of the coin that picks plus or minus.
         reseed: draw other numbers after each batch than the run that left it; None draws the same.
     """
 
@@ -56,16 +56,16 @@ class RecordingSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a child is for; it stands in the environment as JSON.
+    """What a child is started to do, passed as JSON in its environment.
 
     Attributes:
         plan: the settings of the levers.
         assumed: what the user granted, by name.
         socket: where the parent listens, in a trial and a verification.
-        mark: a file that says, once it is there, that this code was reached.
+        mark: a file whose existence says that this code was reached.
         place: the machine of a real run, see `trials.child_environment.place`.
         envelope: what the first steps of a real run are held against.
-        seed: of every generator of a verification.
+        seed: the seed of every generator in a verification.
         recording: what a verification records.
         folder: where its tensors go.
     """
@@ -87,10 +87,10 @@ class Order:
 
     @classmethod
     def read(cls, text: str) -> Order:
-        """Return the order that somebody wrote.
+        """Return the order that `write` encoded.
 
         Raises:
-            ValueError: it is no order of this release.
+            ValueError: it is not an order of this release.
         """
         try:
             found = json.loads(text)
@@ -112,11 +112,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Go:
-    """Train until the first step boundary: no other child of the parent's computes just now."""
+    """Train until the first step boundary: no other child of the parent is computing now."""
 
 
 ENDLESS_COUNT = 1 << 60
-"""Steps of a turn that nobody follows."""
+"""The step count of a turn that lasts until the script ends."""
 
 
 class Turn(NamedTuple):
@@ -126,7 +126,7 @@ class Turn(NamedTuple):
         plan_index: which of the plans of `SetPlans`.
         skip_count: steps that settle what the switch disturbed, not counted.
         step_count: steps that are counted.
-        is_watched: they are timed.
+        is_watched: whether they are timed.
     """
 
     plan_index: int
@@ -141,7 +141,7 @@ class PlanOrder:
 
     Attributes:
         settings: of its levers.
-        replays: its turns get batches that are there already, as if a loader cost nothing.
+        replays: its turns get batches that already exist, as if loading cost nothing.
     """
 
     settings: Mapping[str, Setting]
@@ -150,7 +150,7 @@ class PlanOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetPlans:
-    """Take the plans that turns are about, and go over to the first."""
+    """Set the plans that turns refer to, and switch to the first."""
 
     plans: tuple[PlanOrder, ...]
 
@@ -169,7 +169,7 @@ class ReadTraits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurePeaks:
-    """Measure what this machine reaches at best."""
+    """Measure the peak rate of this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +203,7 @@ class FirstStep:
 
     Attributes:
         step_ns: nanoseconds of the first step.
-        at_s: when it was over, on `time.monotonic`, without the seconds of waiting for `Go`.
+        at_s: when it ended, by `time.monotonic`, less the seconds spent waiting for `Go`.
     """
 
     step_ns: int
@@ -212,7 +212,7 @@ class FirstStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlansSet:
-    """It stands under the first of the plans."""
+    """This process now runs under the first of the plans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,10 +220,10 @@ class TurnsRun:
     """The turns are over.
 
     Attributes:
-        turns: for each turn the counted steps; of each step its samples, then the nanoseconds in
+        turns: for each turn, the counted steps; for each step, its samples, then nanoseconds in
             each phase, in the order of `records.Phase`.
         usage: what the process has used so far: `faults_count`, `cpu_s`, `peak_rss_bytes`; with an
-            accelerator also `peak_device_bytes`, what a second child would leave of its memory as
+            accelerator also `peak_device_bytes`, the memory that a second child would leave free as
             `spare_device_bytes`, and for these turns `caught_up_ratio`.
     """
 
@@ -240,7 +240,7 @@ class TraitsRead:
         unit: what a step consumes: samples or tokens.
         compile_s: seconds that went into compiling.
         first_pass_s: seconds by which a run's first pass over its data takes longer than later
-            ones, and those that the trial took in place of it.
+            ones, and the seconds that the trial spent instead.
     """
 
     traits: Traits
@@ -251,7 +251,7 @@ class TraitsRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeaksMeasured:
-    """The operations a second that this machine reaches; None where that is unknown."""
+    """The operations per second that this machine reaches; None where unknown."""
 
     peak_flops: float | None
 
@@ -276,7 +276,7 @@ class Recorded:
     """What a verification left behind, beside its tensors; see `verify.recorded_run.RecordedRun`.
 
     Attributes:
-        health: how the losses went.
+        health: the losses, weight movements and updates, for the loss envelope.
     """
 
     steps: int
@@ -307,7 +307,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRefused:
-    """The child does not do what it was asked for."""
+    """The child refuses what it was asked to do."""
 
     why: str
 
@@ -338,7 +338,7 @@ def encode(message: Message, pid: int | None = None) -> bytes:
 
     Args:
         message: to send.
-        pid: the sender, as it knows itself.
+        pid: the sender's own process id.
     """
     sender = {} if pid is None else {"pid": pid}
     content = {item.name: getattr(message, item.name) for item in fields(message)}
@@ -349,10 +349,10 @@ def encode(message: Message, pid: int | None = None) -> bytes:
 
 
 def decode(line: bytes) -> tuple[Message, int | None]:
-    """Return the message of a line, and the process that sent it, None where it did not say so.
+    """Return the message of a line and the pid of its sender, None where it gave none.
 
     Raises:
-        ValueError: it is no message of this release.
+        ValueError: it is not a message of this release.
     """
     found = json.loads(line)
     version, kind, pid = (found.pop(name, None) for name in ("v", "kind", "pid"))

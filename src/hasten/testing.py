@@ -69,7 +69,7 @@ SERVER = Machine(
 """A container on a two-socket server: 16 of 64 cores by quota, one accelerator."""
 
 Noise: TypeAlias = Callable[[random.Random], Iterator[float]]
-"""Makes the log of a factor on the time of each block, block after block."""
+"""Makes, block after block, the log of a factor on the block's time."""
 
 
 def steady(sd_ratio: float = 0.02) -> Noise:
@@ -89,7 +89,7 @@ def spiky(sd_ratio: float = 0.02, *, share_ratio: float = 0.15, height_ratio: fl
 
 
 def drifting(sd_ratio: float = 0.02, *, drift_ratio: float = 0.03, memory: float = 0.95) -> Noise:
-    """Return noise on a slow wave, as a neighbour or a hot processor makes it: AR(1)."""
+    """Return noise on a slow drift, as from a neighbour or a hot processor: AR(1)."""
 
     def noise(rng: random.Random) -> Iterator[float]:
         level = 0.0
@@ -118,7 +118,7 @@ def fed(**loader: Any) -> Traits:
 
 
 def plant(patch: Any, levers: Mapping[str, Any]) -> None:
-    """Put `levers` in the place of those that are installed.
+    """Replace the installed levers by `levers`.
 
     Args:
         patch: pytest's `monkeypatch`.
@@ -129,7 +129,7 @@ def plant(patch: Any, levers: Mapping[str, Any]) -> None:
 
 
 class RecordingWatcher(Watcher):
-    """Whoever looks on: keeps what is said, and shows nothing.
+    """A watcher that keeps what is said, and shows nothing.
 
     Attributes:
         said: the notes, in order.
@@ -145,7 +145,7 @@ class RecordingWatcher(Watcher):
 
 @dataclass(kw_only=True)
 class FakeTrialRunner:
-    """A machine on which a plan takes the time that a function says.
+    """A machine on which a function decides how long a plan takes.
 
     Attributes:
         cost: seconds per sample of a plan; raises an `HastenError` where the plan crashes.
@@ -215,14 +215,14 @@ class FakeScript:
 
     Attributes:
         cost: seconds that a step computes under a plan.
-        start_s: seconds until a child stands before its first step.
-        fetch_s: seconds in which one process makes a batch.
+        start_s: seconds until a child reaches its first step.
+        fetch_s: seconds that one process takes to make a batch.
         worker_count: loader workers; with none a step waits for its batch.
         prefetch_count: batches that each worker is asked for ahead.
         life_count: steps after which it ends; None for never.
         later_s: seconds by which a start under a plan takes longer.
         first_pass_s: seconds by which the first pass over the data takes longer under a plan.
-        pass_count: steps of a pass over the data; 0 where nothing happens between two.
+        pass_count: steps of a pass over the data; 0 if nothing happens between passes.
         pause_s: seconds that the loop waits for the first batch of a pass under a plan.
         faults: pages that each step of a launch faults in, by the number of the launch.
         traits: what a child says of the script.
@@ -268,14 +268,14 @@ class FakeScript:
         return FakeTrialProcess(script=self, plan=plan, deadline=deadline)
 
     def spend(self, seconds: float, deadline: Deadline = NEVER) -> None:
-        """Let time go by, at most until the deadline, which is an OutOfTime then."""
+        """Let time go by, until the deadline at most, which then raises OutOfTime."""
         self.spent_s += min(seconds, deadline.left_s)
         deadline.check()
 
 
 @dataclass(kw_only=True)
 class FakeTrialProcess:
-    """A child of a `FakeScript`; while it is parked its workers stand still, too.
+    """A child of a `FakeScript`; while it is parked, its workers pause, too.
 
     The queue is that of torch's loader: batch n is made by worker n modulo k, and asked for when
     batch n - k * prefetch is used.
@@ -330,7 +330,7 @@ class FakeTrialProcess:
         return Step(phase_ns=phase_ns)
 
     def begin(self) -> None:
-        """Go to the end of the first step; others that were started meanwhile did so, too."""
+        """Go to the end of the first step; others that were started meanwhile have done so, too."""
         start_s = self.script.start_s + self.script.later_s(self.plan)
         self.script.spend(max(0.0, self._born_s + start_s - self.script.spent_s), self.deadline)
         self.first_step_s = self._step(self.plan).wall_s
@@ -343,7 +343,7 @@ class FakeTrialProcess:
         return TraitsRead(traits=traits, unit="samples", first_pass_s=(first_s, 0.0))
 
     def switch(self, plans: Sequence[Plan], *, replayed_index: int | None = None) -> None:
-        """Learn which plans the turns are about."""
+        """Learn which plans the turns refer to."""
         self._plans = plans
 
     def turns(
@@ -360,7 +360,7 @@ class FakeTrialProcess:
         return answer, {"faults_count": faults_count, "cpu_s": self._now_s, "peak_rss_bytes": 1.0}
 
     def examine(self, count: int, *, timeout_s: float) -> tuple[list[Step], dict[str, Any]]:
-        """Run steps at which nobody finds anything."""
+        """Run steps in which nothing is found."""
         return [self._step(self._plans[0]) for _ in range(count)], {}
 
     def park(self) -> None:

@@ -1,4 +1,4 @@
-"""Numbers into words: the only place where units are converted."""
+"""Numbers as text: the only place where units are converted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def parse_duration(text: str) -> float:
     """Return the seconds in a duration such as `90`, `90s`, `5m`, `1h30m`.
 
     Raises:
-        UsageError: the text is no duration.
+        UsageError: the text is not a duration.
 
     Example:
         >>> parse_duration("1h30m")
@@ -29,7 +29,7 @@ def parse_duration(text: str) -> float:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration with three digits and the unit that fits.
+    """Return a duration in the unit that fits, with three digits below a minute.
 
     >>> duration(0.0123), duration(75), duration(4000), duration(3e-6), duration(0.0009998)
     ('12.3 ms', '1m 15s', '1h 07m', '3 µs', '1 ms')
@@ -48,7 +48,7 @@ def duration(seconds: float) -> str:
 
 
 def whole_minutes(seconds: float) -> str:
-    """Return a duration as an option takes it, rounded up.
+    """Return a duration in the form that options take, rounded up to whole minutes.
 
     >>> whole_minutes(190), whole_minutes(60)
     ('4m', '1m')
@@ -88,7 +88,7 @@ def percent(ratio: float) -> str:
 
 
 def significant(number: float) -> str:
-    """Return a number with four significant digits.
+    """Return a number to four significant digits.
 
     >>> significant(12_043.7), significant(14.0512), significant(0.01234)
     ('12,040', '14.05', '0.01234')

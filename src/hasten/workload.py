@@ -1,4 +1,4 @@
-"""The user's own command, read from what stands after our options."""
+"""The user's own command, read from what follows our options."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ _DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/")
 def read_workload(
     words: Sequence[str], *, once: bool = False, python: str = sys.executable
 ) -> Workload:
-    """Return what the user wants to be trained.
+    """Return what the user wants to train.
 
     Args:
-        words: the rest of the command line; it begins with `-m` for a module and with `--`
+        words: the rest of the command line; it begins with `-m` for a module, or with `--`
             for a program.
-        once: it is started a single time, so that a pipe can be its script.
-        python: the interpreter of a script; a program brings its own.
+        once: the workload is started only once, so its script may be a pipe.
+        python: the interpreter for a script; a program has its own.
 
     Raises:
         UsageError: there is no such script, program or interpreter.
-        ScriptFailed: the script is not Python.
+        ScriptFailed: the script is not valid Python.
     """
     cwd = _cwd()
     entry, argv = _entry(words)
     check = {Entry.MODULE: lambda _: None, Entry.COMMAND: _check_program}
     check.get(entry, _check_file)(argv[0])
     python = _python(argv[0]) if entry is Entry.COMMAND else interpreter(python)
-    # Another Python may read what this one cannot.
+    # Another Python version may accept syntax that this one rejects.
     if entry is Entry.SCRIPT and os.path.isfile(argv[0]) and python == sys.executable:
         _check_syntax(argv[0])
     if entry in (Entry.SCRIPT, Entry.NOTEBOOK) and not once:
@@ -62,7 +62,7 @@ def _cwd() -> str:
 
 
 def interpreter(named: str) -> str:
-    """Return the interpreter that the user named, by a path or by a name on PATH.
+    """Return the interpreter that the user named, as a path or as a name on PATH.
 
     Raises:
         UsageError: there is none.
@@ -75,24 +75,24 @@ def interpreter(named: str) -> str:
 
 
 def _python(program: str) -> str:
-    """Return the Python that a program trains with, as far as its name and PATH tell."""
+    """Return the Python that a program trains with, as far as its name and PATH show."""
     named = program if _PYTHON.fullmatch(Path(program).name) else "python"
     found = shutil.which(named)
     if found is None:
         return sys.executable
     found = os.path.abspath(found)
-    # The same folder is the same environment, whichever of its names is used.
+    # The same folder means the same environment, whatever the interpreter is called.
     own = os.path.dirname(found) == os.path.dirname(sys.executable)
     return sys.executable if own else found
 
 
 def _entry(words: Sequence[str]) -> tuple[Entry, tuple[str, ...]]:
-    """Tell how the user's program is started; `Command.parse_args` leaves the marks."""
+    """Tell how the user's program is started; `Command.parse_args` keeps the `-m` and `--`."""
     first, *rest = words
     if first == "--":
         if not rest:
             raise UsageError("There is no program after --.", remedy="Write -- bash train.sh.")
-        # `tune -- train.py` means the script, as it does for any other program's options.
+        # `tune -- train.py` means the script, as `--` does in other programs.
         by_suffix = rest[0].endswith((".py", NOTEBOOK)) and not shutil.which(rest[0])
         return _entry(rest) if by_suffix else (Entry.COMMAND, tuple(rest))
     if MODULE_FLAG.match(first):
@@ -128,7 +128,7 @@ def _check_file(name: str) -> None:
 
 
 def _check_lasting(name: str) -> None:
-    """Refuse what only one process can read, and only once."""
+    """Refuse a script that can be read only once."""
     lasts = os.path.isfile(name) or os.path.isdir(name)
     if not lasts or name.startswith(_DESCRIPTORS):
         raise UsageError(
@@ -138,7 +138,7 @@ def _check_lasting(name: str) -> None:
 
 
 def _check_syntax(name: str) -> None:
-    """Find a broken script before anything is started; Python takes some that are no text."""
+    """Catch a syntax error before anything is started; zip and .pyc files are not checked."""
     if zipfile.is_zipfile(name) or name.endswith(".pyc"):
         return
     try:
@@ -149,5 +149,5 @@ def _check_syntax(name: str) -> None:
         problem = f"Python cannot read the script {name}."
         remedy = "Mend the line above; a program that is not Python goes after --."
         raise ScriptFailed(problem, remedy=remedy, output=told) from error
-    except (RecursionError, MemoryError):  # so deep that Python itself shall say it, or take it
+    except (RecursionError, MemoryError):  # nested so deeply that Python itself should decide
         return

@@ -16,8 +16,16 @@ class Noisy(TensorDataset):
         return super().__getitem__(index)[0] + torch.randn(())
 
 
-def read(loader, *, batch_count, before=None, loop_draws=False):
-    """Return whether the items draw and whether the loop does, as a reader sees it."""
+def read(loader, *, batch_count, before=None, after=None, loop_draws=False):
+    """Return whether the items draw and whether the loop does, as a reader sees it.
+
+    Args:
+        loader: feeds the loop.
+        batch_count: how many batches it gives, in as many passes as that takes.
+        before: a loader of which one batch is looked at before.
+        after: one that evaluates after each pass.
+        loop_draws: the loop draws, too.
+    """
     reader, left_count = TraitsReader(), batch_count
     if before is not None:
         fetch(reader, iter(before))
@@ -30,6 +38,9 @@ def read(loader, *, batch_count, before=None, loop_draws=False):
             left_count -= 1
             if loop_draws:
                 torch.randn(3)
+        for iterator in () if after is None else (iter(after),):
+            for _ in range(len(after)):
+                fetch(reader, iterator)
     found = reader.read()
     return found.loader.draws, found.loop_draws
 
@@ -55,6 +66,15 @@ def test_a_batch_that_is_looked_at_before_the_training_says_nothing_of_its_loade
     assert read(loader, batch_count=6, before=DataLoader(Noisy(torch.ones(9)))) == (False, False)
     noisy = DataLoader(Noisy(torch.ones(64)), batch_size=4)
     assert read(noisy, batch_count=6, before=DataLoader(ROWS, batch_size=4)) == (True, False)
+
+
+@pytest.mark.parametrize("kind", [TensorDataset, Noisy])
+def test_a_loader_that_evaluates_between_short_passes_says_nothing_of_the_other(kind) -> None:
+    other = Noisy if kind is TensorDataset else TensorDataset
+    loader = DataLoader(kind(torch.ones(64)), batch_size=32, shuffle=True)
+    evaluates = DataLoader(other(torch.ones(64)), batch_size=4)
+    seen = read(loader, batch_count=8, after=evaluates, loop_draws=True)
+    assert seen == (kind is Noisy, True)
 
 
 def test_passes_of_one_batch_leave_it_open() -> None:

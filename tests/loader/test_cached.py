@@ -466,14 +466,27 @@ def test_memory_goes_when_the_cache_goes() -> None:
         os.fstat(fd)
 
 
+def test_what_draws_while_it_is_warmed_is_not_kept() -> None:
+    dataset = whole(lambda self, index: torch.full((50,), random.random() if index == 17 else 1.0))
+    cache = Cache(BUDGET)
+    source = cache.offer(DataLoader(dataset, batch_size=BATCH))
+    for start in range(0, 24, BATCH):
+        assert source.warm(range(start, start + BATCH)) == BATCH
+    assert cache.counts()["entries"] == 16
+    assert source.kept_ratio < 0.7
+    assert source.warm(range(16, 24)) == BATCH
+    assert cache.counts()["entries"] == 23
+
+
 def test_warming_makes_samples_ahead_and_moves_no_generator() -> None:
     dataset = whole(lambda self, index: torch.full((50,), random.random() if index == 2 else 1.0))
     cache = Cache(BUDGET)
     source = cache.offer(DataLoader(dataset, batch_size=4))
     before = random_states.read()
-    assert source.warm(range(8)) == 8
-    assert random_states.read() == before
-    assert cache.counts()["entries"] == 7
+    for count in (0, 7):  # of the first batch that draws nothing is kept
+        assert source.warm(range(8)) == 8
+        assert random_states.read() == before
+        assert cache.counts()["entries"] == count
     passes(dataset, cache=cache)
 
 

@@ -1,7 +1,10 @@
 """States of generators: read, put back, and as they come out of torch's pinning thread."""
 
 import random
+import subprocess
+import sys
 
+import pytest
 import torch
 
 from hasten.loader import random_states
@@ -9,6 +12,27 @@ from hasten.loader import random_states
 
 def listed(told):
     return [listed(one) for one in told] if isinstance(told, tuple) else told
+
+
+@pytest.mark.child
+def test_another_bit_generator_of_numpy_is_read_and_put_back() -> None:
+    """In a process of its own: NumPy keeps the generator that a script sets."""
+    subprocess.run([sys.executable, "-W", "error", "-c", OTHER_BITS], check=True)
+
+
+OTHER_BITS = """
+import numpy as np
+from hasten.loader import random_states
+
+np.random.set_bit_generator(np.random.PCG64(3))
+before, marks = random_states.read(), random_states.marks()
+assert random_states.read() == before and random_states.marks() == marks
+drawn = np.random.rand(3)
+assert random_states.read() != before and random_states.marks() != marks
+random_states.restore(before)
+assert random_states.read() == before
+assert (np.random.rand(3) == drawn).all()
+"""
 
 
 def test_states_of_which_pinning_made_lists_are_states_again() -> None:

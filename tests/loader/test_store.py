@@ -102,6 +102,9 @@ def test_several_entries_are_taken_in_at_once_as_far_as_they_fit() -> None:
     assert store.put_all([(1, [b"new"], True), (1, [b"newer"], True)]) == 2
     assert store.get(1) == b"newer"
     assert store.put_all([]) == 0
+    before = store.counts()["bytes"]
+    assert store.put_all([(5, [bytes(5000)], False)] * 3) == 1
+    assert store.counts()["bytes"] - before < 6000
 
 
 def test_takes_memory_only_for_what_is_put() -> None:

@@ -94,6 +94,64 @@ def test_a_missing_dropout_is_told_where_one_step_outweighs_the_others() -> None
     assert distribution.within_draws(own[0], weighed(9), own[1:]).passed is True
 
 
+def bent(seed, bend, *, every=4):
+    """Return the evidence of a model that draws, with every fourth step changed by `bend`."""
+    run = drawn(seed)
+    steps = [
+        bend(loss, row, index) if index % every == 0 else (loss, row)
+        for index, (loss, row) in enumerate(zip(run.losses, run.gradients, strict=True))
+    ]
+    losses, gradients = zip(*steps, strict=True)
+    return replace(run, losses=losses, gradients=gradients)
+
+
+@pytest.mark.parametrize(
+    ("bend", "message"),
+    [
+        (lambda loss, row, index: (loss, 0 * row), "the gradients lie"),
+        (lambda loss, row, index: (loss + 50 * (-1) ** (index // 4), row), "the losses spread"),
+        (lambda loss, row, index: (loss, row * np.float32(np.nan)), "a gradient is not a number"),
+    ],
+)
+def test_a_plan_that_is_far_off_in_some_steps_alone_is_told(bend, message) -> None:
+    own = [drawn(seed) for seed in (1, 2, 3)]
+    gate = distribution.within_draws(own[0], bent(9, bend), own[1:])
+    assert gate.passed is False
+    assert message in gate.message
+
+
+def test_steps_in_which_the_scripts_own_gradients_are_no_numbers_are_left_out() -> None:
+    """A scaler of float16 begins with overflows."""
+
+    def bend(loss, row, index):
+        return loss, row * np.float32(np.inf)
+
+    own = [bent(seed, bend) for seed in (1, 2, 3)]
+    gate = distribution.within_draws(own[0], bent(9, bend), own[1:])
+    assert gate.passed is True, gate.message
+    assert "nan" not in gate.message
+
+
+def test_rounding_in_steps_that_draw_nothing_is_no_spread() -> None:
+    """A layer is skipped now and then; the plan sums in another order, too."""
+
+    def still(seed, rounding=0.0):
+        run, same = drawn(seed), drawn(0, dropout=0.0)
+        rows = zip(run.gradients, same.gradients, strict=True)
+        gradients = [
+            row if index % 6 == 0 else one * np.float32(1 + rounding)
+            for index, (row, one) in enumerate(rows)
+        ]
+        losses = [run.losses[i] if i % 6 == 0 else same.losses[i] for i in range(STEPS)]
+        return replace(run, losses=tuple(losses), gradients=tuple(gradients))
+
+    own = [still(seed) for seed in (1, 2, 3)]
+    verdicts = [
+        distribution.within_draws(own[0], still(s, 2.0**-21), own[1:]) for s in range(4, 54)
+    ]
+    assert [gate.passed for gate in verdicts].count(False) <= 1
+
+
 @pytest.mark.parametrize("count", [2, 4, 8, 16])
 def test_draws_seen_in_a_few_steps_alone_are_seldom_blamed(count) -> None:
     def few(seed):

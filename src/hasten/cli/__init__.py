@@ -1,4 +1,4 @@
-"""The command line: argv becomes a workload and options, an error becomes an exit code.
+"""The command line: turns argv into a workload and options, and errors into exit codes.
 
 No logic here: `session` does the work and `report` shows it. Both are imported inside the
 commands, so that `hasten --help` starts at once.
@@ -102,7 +102,7 @@ def _hasten(
         say(error.problem, error.remedy)
         raise typer.Exit(error.exit_code) from error
     except FileNotFoundError:
-        return  # the folder was removed: that is said where a script is looked for
+        return  # the folder was removed: the look-up of the script reports that
 
 
 @app.command(cls=Command)
@@ -235,7 +235,7 @@ def run(
     else:
         saved, envelope = plan_file.SavedPlan(plan=Plan(), machine={}), None
     chosen = saved.plan
-    for pair in lever or ():  # one that is false takes a lever out of the plan
+    for pair in lever or ():  # false takes a lever out of the plan
         chosen = chosen.with_lever(*_setting(pair))
     session.run(workload, chosen, envelope, saved.assumed | options.assumed)
 
@@ -273,8 +273,8 @@ def findings(
 def main() -> None:
     """Run the command line; the exit code says how it ended."""
     out, _ = streams.keep("stdout"), streams.keep("stderr")
-    # The end of a Slurm job or of a terminal is an interruption: the best so far is saved. The
-    # script of `run` is not concerned: exec forgets handlers.
+    # The end of a Slurm job or a terminal counts as an interruption: the best so far is saved. The
+    # script of `run` is not affected: exec resets handlers.
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it
@@ -327,7 +327,7 @@ def _seconds(option: str, text: str) -> float:
 
 
 def _names(given: Sequence[str] | None) -> list[str]:
-    """Return the names of an option that is repeated, or takes several between commas."""
+    """Return the names given to an option that may be repeated or comma-separated."""
     return [name.strip() for part in given or () for name in part.split(",") if name.strip()]
 
 
@@ -348,7 +348,7 @@ def _setting(pair: str) -> tuple[str, Setting]:
 def _chosen_plan(
     workload: Workload, path: Path, *, force: bool, quiet: bool
 ) -> tuple[SavedPlan, LossEnvelope | None]:
-    """Return the plan of the file and its envelope, once it is clear that it was made for this."""
+    """Return the plan in the file and its envelope, after checking that it was made for this."""
     from hasten import session
     from hasten.report import plan_file
 

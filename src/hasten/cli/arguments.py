@@ -1,4 +1,4 @@
-"""What may stand on the command line, and where it ends."""
+"""What may appear on the command line, and where hasten's own options end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Command(TyperCommand):
     """A command whose own options end where the user's command begins."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `--` before `-m` and before `--` itself, so that both reach the workload."""
+        """Insert `--` before `-m` or another `--`, so that both reach the workload."""
         ctx.allow_interspersed_args = False
         valued = {o for p in self.params if not getattr(p, "is_flag", True) for o in p.opts}
         index = 0
@@ -40,7 +40,7 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Turn every error of ours into its sentences and its exit code."""
+        """Turn each of our errors into its message and its exit code."""
         try:
             return super().invoke(ctx)
         except HastenError as error:
@@ -61,7 +61,7 @@ class Command(TyperCommand):
 
 
 def say(*sentences: str) -> None:
-    """Print sentences of ours to stderr, one a line; what controls a terminal is spelt out."""
+    """Print our messages to stderr, one per line, with control characters escaped."""
     text = "hasten: " + "\n         ".join(sentences)
     shown = (c if c.isprintable() or c == "\n" else c.encode("unicode_escape") for c in text)
     typer.echo("".join(c if isinstance(c, str) else c.decode() for c in shown), err=True)

@@ -1,4 +1,4 @@
-"""Defaults of options from the `[tool.hasten]` table of the project's pyproject.toml."""
+"""Default options from the `[tool.hasten]` table in the project's pyproject.toml."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PROJECT = "pyproject.toml"
 
 
 def read_defaults(group: click.Group, folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the defaults of each command; an option applies to every command that has it.
+    """Return the defaults for each command; an option applies to every command that has it.
 
     Args:
         group: the commands with their options.
-        folder: where the user stands; the nearest pyproject.toml above it counts.
+        folder: the working folder; the nearest pyproject.toml there or above it counts.
 
     Raises:
-        UsageError: the table names no option of hasten.
+        UsageError: the table has a key that is not an option of hasten.
     """
     places = (at / PROJECT for at in (folder, *folder.parents))
     path = next((place for place in places if place.is_file()), None)
@@ -44,7 +44,7 @@ def read_defaults(group: click.Group, folder: Path) -> dict[str, dict[str, Any]]
 
 
 def _table(path: Path) -> Mapping[str, Any]:
-    """Return the table; nothing where the file is not for us to judge."""
+    """Return the table; empty if the file cannot be read, since that is not ours to report."""
     import tomllib
 
     try:

@@ -1,4 +1,4 @@
-"""Whose fault a failure is: what the script's last words say, and what is hasten's own."""
+"""Whose fault a failure is: the script's, by the last line it printed, or hasten's own."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _HIDDEN = re.compile(
 
 
 def explained(error: HastenError, words: Sequence[str], options: Collection[str]) -> HastenError:
-    """Return the error of a script that failed, or a better one where its last words tell more.
+    """Return the error of a failed script, or a clearer one if the script's output says more.
 
     Args:
         error: what ended the command.
         words: the script and its own arguments.
-        options: those of the command, such as `--budget`.
+        options: the options of the command, such as `--budget`.
     """
     if not isinstance(error, ScriptFailed) or not error.output:
         return error
@@ -50,7 +50,7 @@ def explained(error: HastenError, words: Sequence[str], options: Collection[str]
 
 
 def _hiding(line: str, words: Sequence[str]) -> str:
-    """Return the user's file in place of a module of Python's that an error is about."""
+    """Return the user's file that shadows the standard module named in an error, if any."""
     found = _HIDDEN.match(line)
     name = next(filter(None, found.groups()), "").partition(".")[0] if found else ""
     if name not in sys.stdlib_module_names:
@@ -60,7 +60,7 @@ def _hiding(line: str, words: Sequence[str]) -> str:
 
 
 def _behind(error: ScriptFailed, words: Sequence[str], options: Collection[str]) -> HastenError:
-    """Say that an option of ours was given to the script, where that may be the reason."""
+    """Say that one of our options was passed to the script, if that may be the reason."""
     given = [word.partition("=")[0] for word in words[1:]]
     ours = next((word for word in given if word in options), "")
     if not ours:
@@ -74,9 +74,9 @@ def _behind(error: ScriptFailed, words: Sequence[str], options: Collection[str])
 
 
 def noted(error: Exception) -> tuple[str, str]:
-    """Keep the traceback of an error that nobody foresaw; return what to say.
+    """Save the traceback of an unexpected error; return the problem and its remedy.
 
-    It is printed where there is no place for a file, and where HASTEN_DEBUG is set.
+    It is also printed if it cannot be saved, or if HASTEN_DEBUG is set.
     """
     from hasten.report import archive
     from hasten.report.files import write_atomically

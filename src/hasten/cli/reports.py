@@ -1,4 +1,4 @@
-"""What a command leaves behind: the page on the terminal, and files of other forms."""
+"""What a command leaves behind: a page on the terminal, and files in other formats."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ def _refuse_beside_edits(**places: Path | None) -> None:
 
 
 def _print_edits(tuning: Tuning, plan_path: Path) -> None:
-    """Print the diff to stdout, for `patch -p1`, and what else there is to say to stderr."""
+    """Print the diff to stdout, for `patch -p1`, and any notes to stderr."""
     from hasten.report import plan_file
 
-    # The file may have lost levers since: it says that it may be edited.
+    # Levers may have been removed from the file since: it invites the user to edit it.
     plan = plan_file.read_plan(plan_path).plan if os.path.exists(plan_path) else tuning.plan
     made = _edits(tuning, plan)
     typer.echo(made.diff.encode("utf-8", "surrogateescape"), nl=False)
@@ -128,7 +128,7 @@ def _write_html(path: Path, tuning: Tuning, plan_path: Path) -> None:
 
     try:
         edits = _edits(tuning, tuning.plan).diff
-    except HastenError:  # a notebook, or a script that is not there any more: `--edits` says why
+    except HastenError:  # a notebook, or a script that no longer exists: `--edits` says why
         edits = ""
     page = render_tuning(tuning, plan_path=plan_path, snippets=_snippets(tuning.plan), edits=edits)
     write_atomically(path, page)
@@ -137,11 +137,11 @@ def _write_html(path: Path, tuning: Tuning, plan_path: Path) -> None:
 def leave(
     tuning: Tuning, path: Path, json: Path | None, html: Path | None = None, *, aside: bool = False
 ) -> list[Path]:
-    """Write everything, then print the summary; return what was written beside the record.
+    """Write everything, then print the summary; return the files written, except the record.
 
-    The plan comes first: a pager holds the printing up, and a second Ctrl-C ends it. It may go
-    beside `path`, see `place_for`. What cannot be written must not cost the answer either, so the
-    report is printed even then.
+    The plan comes first: a pager blocks printing, and a second Ctrl-C would end it. It may go
+    beside `path`, see `place_for`. A failed write must not cost the user the answer, so the
+    summary is printed even then.
     """
     from datetime import date
 
@@ -166,7 +166,7 @@ def leave(
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let signals wait that would cost an answer of minutes; the writing takes a moment."""
+    """Ignore signals that would cost the result of minutes of work; writing takes a moment."""
     names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {name: signal.signal(name, signal.SIG_IGN) for name in names}
     try:
@@ -177,7 +177,7 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _remember(tuning: Tuning, path: Path) -> str:
-    """Keep the tuning for `hasten report`; return why that cannot be, if so."""
+    """Keep the tuning for `hasten report`; return why that failed, or an empty string."""
     from hasten.report import archive
 
     try:
@@ -200,7 +200,7 @@ def _write_forms(tuning: Tuning, path: Path, *, json: Path | None, html: Path | 
 def leave_profile(
     found: Profiling, *, json: Path | None, html: Path | None, aside: bool = False
 ) -> list[Path]:
-    """Write what was asked for, then print the page; return what was written."""
+    """Write the requested files, then print the page; return the files written."""
     from hasten.report import document, text
     from hasten.report.files import write_atomically
     from hasten.report.html import render_profile
@@ -223,7 +223,7 @@ def _snippets(plan: Plan) -> Mapping[str, str]:
 
 
 def check_outputs(*paths: Path | None) -> None:
-    """Say at the start, not after minutes of work, that a result cannot be written."""
+    """Fail at the start, rather than after minutes of work, if a result cannot be written."""
     from hasten.report.files import check_writable
 
     for path in paths:
@@ -232,16 +232,16 @@ def check_outputs(*paths: Path | None) -> None:
 
 
 def on_stdout(path: Path | None) -> bool:
-    """Whether an output goes to stdout, so that a page must not."""
+    """Return whether an output goes to stdout, so that a page must not."""
     return path is not None and str(path) == "-"
 
 
 def print_page(page: RenderableType, *, aside: bool = False) -> None:
-    """Print a page, no wider than is easy to read.
+    """Print a page, limited to a readable width.
 
     Args:
         page: what to print.
-        aside: to stderr, because stdout is for a program.
+        aside: print to stderr, because stdout is for a program.
     """
     from rich.console import Console
 

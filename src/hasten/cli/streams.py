@@ -1,7 +1,7 @@
-"""stdout and stderr that outlive their readers.
+"""Versions of stdout and stderr that outlive their readers.
 
-`| head` leaves early, Ctrl-C ends `| tee` too, and a lost connection takes the terminal away. What
-was found is to be written even so, and the exit code stays the one that is due.
+`| head` exits early, Ctrl-C also ends `| tee`, and a lost connection takes the terminal away. Even
+then the results must be written, and the exit code must stay the right one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-# A pipe that nobody reads, and a terminal that is gone.
+# A pipe without a reader, and a terminal that is gone.
 _LEFT = frozenset({errno.EPIPE, errno.EIO})
 
 SPELT_OUT = "hasten"
@@ -25,10 +25,10 @@ _PLAIN = {"µ": "u", "…": "..."}
 
 
 class PersistentStream(io.FileIO):
-    """A standard stream that takes what it cannot pass on.
+    """A standard stream that discards what it cannot write.
 
     Attributes:
-        lost: why something was not printed; empty where all was, and where the reader left.
+        lost: why something was not printed; empty if all was, or if the reader left.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -37,10 +37,10 @@ class PersistentStream(io.FileIO):
         self._ended = False
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write, or take in silence what cannot be written any more."""
+        """Write, or silently discard what can no longer be written."""
         if not self._ended:
             try:
-                # None says that a pipe is full and does not block: with 0 the buffer tries again.
+                # None means a full non-blocking pipe: given 0, the buffer tries again.
                 return super().write(data) or 0
             except OSError as error:
                 self._ended = True
@@ -50,7 +50,7 @@ class PersistentStream(io.FileIO):
 
 
 def _spelt_out(error: UnicodeError) -> tuple[str, int]:
-    """Write `us` and three dots, and all else that an encoding lacks by its number."""
+    """Spell the micro sign and the ellipsis in ASCII, and escape whatever else is missing."""
     assert isinstance(error, UnicodeEncodeError)  # noqa: S101  # nothing else is written
     if plain := _PLAIN.get(error.object[error.start]):
         return plain, error.start + 1
@@ -65,9 +65,9 @@ codecs.register_error(SPELT_OUT, _spelt_out)
 
 
 def keep(name: Literal["stdout", "stderr"]) -> PersistentStream | None:
-    """Put a lasting stream in the place of a standard one; None where that is no file.
+    """Replace a standard stream by a persistent one; return None if it is not a file.
 
-    What the terminal's encoding cannot show, such as a script's name, is spelt out.
+    What the terminal's encoding cannot show, for example in a script's name, is escaped.
     """
     stream = getattr(sys, name)
     if not isinstance(stream, io.TextIOWrapper):

@@ -1,4 +1,4 @@
-"""Who looks on while a command works: the terminal, and a stream of events."""
+"""Who watches while a command works: the terminal, and a stream of events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def telling(path: Path | None, command: str, workload: Workload) -> Iterator[Events]:
-    """Open the stream of events of a command; without a path it tells nobody.
+    """Open the event stream of a command; without a path it writes nothing.
 
     Raises:
         UsageError: the path cannot be written.
@@ -34,7 +34,7 @@ def telling(path: Path | None, command: str, workload: Workload) -> Iterator[Eve
 
 
 def view(*, quiet: bool, progress: Progress | None, budget_s: float | None = None) -> View:
-    """Return the view of this terminal: progress goes to stderr."""
+    """Return the view for this terminal; progress goes to stderr."""
     from rich.console import Console
 
     from hasten.report.progress import View, choose

@@ -28,10 +28,10 @@ class Confirmation:
     """The speed-up of one plan over another, as published.
 
     Attributes:
-        speedup: Hodges-Lehmann estimate with the 95% interval of the signed-rank test; that of the
-            means where these gain less.
+        speedup: Hodges-Lehmann estimate with the 95% interval of the signed-rank test; the ratio
+            of the means where it shows a smaller gain.
         means_ratio: ratio of plain mean times; a median hides periodic stalls, this does not.
-        best_means_ratio: the same of the round of launches in which it was highest.
+        best_means_ratio: the highest such ratio of any round of launches.
     """
 
     speedup: Interval
@@ -42,7 +42,7 @@ class Confirmation:
 
     @property
     def stalls(self) -> bool:
-        """Steps that stall cost more than the others gain, in every round of launches."""
+        """Whether steps that stall cost more than the others gain, in every round of launches."""
         return self.speedup.is_gain and self.best_means_ratio < 1.0
 
     @property
@@ -68,7 +68,7 @@ def confirm(
         pair_count: fixed beforehand, see `confirming_pairs`.
         coin: orders each pair.
         clock: seconds.
-        on_pairs: is told of the pairs in order, some at a time.
+        on_pairs: is called with the pairs in order, a few at a time.
     """
     started_s = clock()
     pairs: list[Pair] = []
@@ -89,16 +89,16 @@ def span(
 ) -> Confirmation:
     """Join rounds of fresh launches into one figure.
 
-    Its interval is as wide as that of all pairs and that of other launches (`launches_margin`,
-    `states_margin`) together. Steps that take long now and then (plots, logs, workers that start)
-    may gain less than most, and a training is all of its steps: where their means gain less than
-    the whole interval says, the figure is theirs. A single stall in one round of launches says
-    nothing: the round counts in which the means gain most.
+    Its interval combines that of all pairs with a margin for other launches (`launches_margin`,
+    `states_margin`). Steps that take long now and then (plots, logs, workers that start) may
+    gain less than most, and a training is all of its steps: where the means gain less than the
+    whole interval says, their gain is the figure. A single stall in one round of launches says
+    nothing, so the round in which the means gain most is the one that counts.
 
     Args:
         rounds: one or several.
         nulls: log ratios of two launches of one plan.
-        states: for each plan by what log ratio page faults make the steps of its launches longer.
+        states: for each plan, the log ratios by which page faults lengthen its launches' steps.
 
     Raises:
         ValueError: there is no round.

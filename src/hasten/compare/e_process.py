@@ -99,7 +99,7 @@ def confidence_sequence(
 ) -> Interval:
     """Return the speed-up with an interval that stays valid however the pairs were stopped.
 
-    It holds every `theta` that neither side has refuted at `2/(1 - level)`. Fewer than six pairs
+    It contains every `theta` that neither side has refuted at `2/(1 - level)`. Fewer than six pairs
     cannot refute anything at 95%, so their interval is the widest there is.
     """
     threshold = log(2.0 / (1.0 - level))
@@ -110,7 +110,7 @@ def confidence_sequence(
 
 
 def _refuted_below(values: NDArray[np.float64], threshold: float, bets: Sequence[float]) -> float:
-    """Return the largest theta that the evidence exceeds, by bisection: it falls in theta."""
+    """Return the largest theta that the evidence refutes, by bisection: it falls with theta."""
     low, high = -log(WIDEST_RATIO), log(WIDEST_RATIO)
     if log_e(values, theta=low, bets=bets) < threshold:
         return low

@@ -71,7 +71,7 @@ def signed_rank_interval(log_ratios: Sequence[float], *, level: float = 0.95) ->
 
 
 def inverse(interval: Interval) -> Interval:
-    """Return the interval of the ratio the other way round.
+    """Return the interval of the inverse ratio.
 
     >>> inverse(Interval(low_ratio=0.5, mid_ratio=1.0, high_ratio=2.0)).high_ratio
     2.0
@@ -84,7 +84,7 @@ def inverse(interval: Interval) -> Interval:
 
 
 def around(middle: float, *, low: float, high: float) -> Interval:
-    """Return the interval of ratios for logs, never without its own middle."""
+    """Return the interval of ratios from logs; it always contains its middle."""
     return Interval(
         low_ratio=exp(min(low, middle)), mid_ratio=exp(middle), high_ratio=exp(max(high, middle))
     )

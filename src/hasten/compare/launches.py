@@ -1,9 +1,9 @@
 """How much two launches of one program differ, and what that means for a published figure.
 
 Pairs within one launch share its memory layout, its page placement and the minute it ran in, so
-their interval tells nothing of the next launch: Kalibera and Jones, ISMM 2013,
-https://doi.org/10.1145/2464157.2464160. Two or three launches tell little of it by themselves, so
-they are joined with what is known of launches of other scripts: a variance with a scaled inverse
+their interval says nothing about the next launch: Kalibera and Jones, ISMM 2013,
+https://doi.org/10.1145/2464157.2464160. Two or three launches say little about it by themselves, so
+they are combined with what is known of launches of other scripts: a variance with a scaled inverse
 chi-squared prior, for which the mean of n launches is t-distributed around the truth (Gelman et
 al., "Bayesian data analysis", 3rd edition, section 3.3).
 """
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 PRIOR_SD, PRIOR_COUNT = 0.021, 4
-"""What launches of other scripts tell: the standard deviation of the log ratio between two, which
+"""What launches of other scripts show: the standard deviation of the log ratio between two, which
 `make bench-launches` measures, and how many launches that knowledge is worth. Those scripts were
-alike in it, but ran under no plan, and with workers of its own a script may differ more: so it is
-worth few."""
+alike in it, but ran under no plan, and a script with loader workers may differ more: so it is
+worth only a few."""
 _LEAST_LAUNCHES = 3
 _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
@@ -31,7 +31,7 @@ def launches_margin(log_ratios: Sequence[float], *, nulls: Sequence[float] = ())
 
     Args:
         log_ratios: the log ratio that each round of launches showed; at least one.
-        nulls: those of launches of one plan against itself, whose truth is 0.
+        nulls: those of launches of one plan against itself, whose true value is 0.
 
     Example:
         >>> [round(launches_margin([0.2] * count), 3) for count in (1, 2, 3, 4)]
@@ -50,12 +50,12 @@ def launches_margin(log_ratios: Sequence[float], *, nulls: Sequence[float] = ())
 
 
 def states_margin(states: Iterable[Sequence[float]], *, round_count: int) -> float:
-    """Return the half-width of that interval by page faults alone; 0 where too little is known.
+    """Return the same half-width due to page faults alone; 0 where too little is known.
 
     In some launches the allocator returns memory to the kernel, and each step faults it in again.
 
     Args:
-        states: for each plan by what log ratio page faults make the steps of its launches longer.
+        states: for each plan, the log ratios by which page faults lengthen its launches' steps.
         round_count: rounds of launches that were raced.
 
     Example:

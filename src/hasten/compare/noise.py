@@ -42,7 +42,7 @@ def measure_noise(pairs: Sequence[Pair], *, pair_s: float, budget_s: float) -> N
 
 
 def spread(pairs: Sequence[Pair]) -> float:
-    """Return the standard deviation of at least two log ratios, of many by their middle half."""
+    """Return the standard deviation of two or more log ratios, a robust one above three."""
     values = np.asarray([pair.log_ratio for pair in pairs])
     if len(values) < 2:
         raise ValueError(f"noise needs at least 2 pairs, got {len(values)}")
@@ -54,7 +54,7 @@ def spread(pairs: Sequence[Pair]) -> float:
 
 
 def resolution(sd_ratio: float, *, pair_count: int) -> float:
-    """Return the smallest relative gain that so many pairs show in 4 of 5 races.
+    """Return the smallest relative gain that this many pairs show in 4 of 5 races.
 
     The constant was calibrated on independent normal pairs; heavier tails need more.
 
@@ -67,7 +67,7 @@ def resolution(sd_ratio: float, *, pair_count: int) -> float:
 def plan_pairs(noise: Noise, *, wanted_ratio: float, budget_s: float) -> int:
     """Return how many pairs a race may take: what the wanted gain needs, if the time allows it.
 
-    Never fewer than 6, with which no interval could say anything.
+    Never fewer than 6: no interval of fewer pairs could say anything.
 
     Args:
         noise: the A/A run.

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Measure: TypeAlias = "Callable[[Sequence[bool]], Sequence[Pair]]"
 _FIRST_CHUNK, _LARGEST_CHUNK = 4, 64
-# A burst of another job's work slows several blocks in a row, which the coin knows nothing of:
-# fewer pairs than these lie within one burst.
+# A burst of another job's work slows several blocks in a row, which the coin cannot balance:
+# fewer pairs than this may lie within one burst.
 _DROP_LEAST_COUNT = 6
 
 
@@ -37,7 +37,7 @@ class Rule:
         sd_ratio: the A/A noise that the bets are centred on; None for the fixed grid.
         win_ratio: odds that prove "faster"; 20 errs in at most 5% of races.
         drop_ratio: odds that prove "gains less than `least_ratio`"; 5 errs in at most 20%.
-        patient_count: pairs before which a drop takes the odds of a win.
+        patient_count: before this many pairs, a drop takes the odds of a win.
     """
 
     pair_count: int
@@ -59,7 +59,7 @@ class Race:
     """What a race saw, and what it proves.
 
     Attributes:
-        pairs: every pair that was measured, also the rest of the chunk that decided.
+        pairs: every pair that was measured, including the rest of the chunk that decided.
     """
 
     verdict: Verdict
@@ -122,7 +122,7 @@ def race(
         rule: when to stop.
         coin: orders each pair; its fairness is what makes the evidence valid.
         clock: seconds.
-        on_pairs: is told of the pairs in order, some at a time.
+        on_pairs: is called with the pairs in order, a few at a time.
     """
     started_s = clock()
     pairs: list[Pair] = []
@@ -144,7 +144,7 @@ def run_chunk(
     coin: random.Random,
     on_pairs: Callable[[Sequence[Pair]], None] | None,
 ) -> Sequence[Pair]:
-    """Measure some pairs, the order of each by the coin, and tell of them; none once it ended."""
+    """Measure some pairs, each ordered by the coin, and report them; none once the script ended."""
     answer = measure([coin.random() < 0.5 for _ in range(size)]) if size else ()
     if on_pairs is not None and answer:
         on_pairs(answer)
@@ -170,7 +170,7 @@ def means_ratio(pairs: Sequence[Pair]) -> float | None:
 def compare(
     baseline: Plan, candidate: Plan, pairs: Sequence[Pair], rule: Rule, wall_s: float
 ) -> Comparison:
-    """Return the record of a race. Its interval is valid at any stop."""
+    """Return the record of a race; its interval is valid wherever the race stopped."""
     speedup = None
     if pairs:
         speedup = confidence_sequence([pair.log_ratio for pair in pairs], bets=rule.bets)

@@ -10,9 +10,9 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def signature(value: Any) -> tuple[Any, ...] | None:
-    """Return what compiled code depends on in an argument, None where that cannot be said.
+    """Return what compiled code depends on in an argument, None if that cannot be determined.
 
-    None stands for objects of other classes, and for tensors whose gradient the script asks
+    None is returned for objects of other classes, and for tensors whose gradient the script asks
     for: it may want the gradient of that gradient, which compiled code does not have.
     """
     import torch
@@ -46,7 +46,7 @@ def _of_parts(kind: Any, parts: Any, names: tuple[Any, ...]) -> tuple[Any, ...] 
 
 
 def loosen(key: Any) -> Any:
-    """Return a signature without sizes and numbers: what one graph of changing shapes serves.
+    """Return a signature without sizes and numbers, as one graph for changing shapes serves.
 
     >>> loosen((list, (), (int, 3), (str, "mean"))) == loosen((list, (), (int, 5), (str, "mean")))
     True
@@ -61,7 +61,7 @@ def loosen(key: Any) -> Any:
 
 
 def made_by_autograd(value: Any) -> list[Any]:
-    """Return the tensors in `value` that autograd can go back from, in their order."""
+    """Return the tensors in `value` that autograd can go back from, in order."""
     import torch
 
     if isinstance(value, torch.Tensor):

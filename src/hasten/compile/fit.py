@@ -11,7 +11,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def unfit(module: Any) -> str:
-    """Say why a root module stays as it is; empty where it can be compiled."""
+    """Say why a root module stays as it is; empty if it can be compiled."""
     import torch
 
     spread = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
@@ -57,9 +57,9 @@ def uninitialized(module: Any) -> bool:
 def plain_surroundings() -> Callable[[], bool]:
     """Return a function that tells whether nothing looks into the operations of a call.
 
-    Modes (operation counters, default devices), transforms (`torch.func`), derivatives in forward
-    mode, hooks on what is saved for the backward pass, anomaly detection and profilers would see
-    other operations than the script's.
+    Modes (operation counters, default devices), transforms (`torch.func`), forward-mode
+    derivatives, hooks on what is saved for the backward pass, anomaly detection and profilers would
+    see operations other than the script's.
     """
     import torch
     from torch.autograd import forward_ad

@@ -31,25 +31,25 @@ def _root(module: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _copy_of_root() -> Callable[..., Any]:
-    """Return the function with a code object of its own: torch keeps compiled code by that.
+    """Return a copy of `_root` with its own code object, by which torch stores compiled code.
 
-    A graph so has one entry to check, and shares no limit of recompilations with anybody.
+    So a graph has one entry to check, and shares no recompilation limit with others.
     """
     return FunctionType(_root.__code__.replace(co_name="root"), globals())
 
 
 class Graph:
-    """The module as one graph; where torch's own conditions on it fail, plain torch runs.
+    """The module as one graph; if torch's own guards on it fail, plain torch runs.
 
     The module is an argument, never kept: a graph dies with the module, not the other way round.
 
     Args:
         compiler: turns an FX graph and its inputs into something that can be called.
         changing: compile for changing shapes.
-        reached: the weights behind what plain torch gives, by their ids; None where it is unknown.
+        reached: the ids of the weights behind what plain torch gives; None if they are unknown.
 
     Attributes:
-        missed_count: the last runs in a row to which the compiled code did not apply.
+        missed_count: how many of the latest runs in a row the compiled code did not apply to.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Graph:
 
 
 def _refuse(graph: Any) -> None:
-    """Raise where compiled code would draw other random numbers than plain torch."""
+    """Raise if activations are checkpointed: compiled code would draw other random numbers."""
     if any(getattr(node.target, "__name__", "") == _CHECKPOINT for node in graph.graph.nodes):
         raise RuntimeError("activations are checkpointed")
 
@@ -119,7 +119,7 @@ def _learns(node: Any) -> bool:
 
 
 def _own_cache() -> AbstractContextManager[Any]:
-    """Take nothing out of torch's cache that was not looked at: what is found is not refused."""
+    """Take from torch's cache only what was checked, as cached code is not refused again."""
     compiler: Any = importlib.import_module("torch.compiler.config")
     if not hasattr(compiler, "cache_key_tag"):
         return nullcontext()
@@ -132,14 +132,14 @@ def _own_cache() -> AbstractContextManager[Any]:
 def inductor(mode: str) -> Compiler:
     """Return torch's own compiler.
 
-    Random numbers are drawn as by plain torch, everything is compiled in this process and in
+    Random numbers are drawn as by plain torch, and everything is compiled in this process and in
     this call, the backward pass too.
 
     Args:
         mode: one of `torch._inductor.list_mode_options()`.
     """
     shelf = os.environ.get(COMPILED_KEY)
-    if shelf:  # an optimizer that stepped has set torch's own
+    if shelf:  # an optimizer that stepped has set torch's own variable
         os.environ[TORCHS_CACHE] = shelf
 
     def compile_graph(graph: Any, inputs: Any) -> Callable[..., Any]:
@@ -172,9 +172,9 @@ def inductor(mode: str) -> Compiler:
 
 
 def _keep_headers(shelf: str) -> None:
-    """Have headers precompiled beside the code of a trial, where nobody has yet.
+    """Have headers precompiled next to a trial's code, if nobody has done so yet.
 
-    Torch keeps them in a folder of its own, whatever it is told; there they go with each trial.
+    Torch keeps them in its own folder, whatever it is told, which is lost with each trial.
     """
     code: Any = importlib.import_module("torch._inductor.codecache")
     place = getattr(code, "_HEADER_DIR", "")
@@ -184,7 +184,7 @@ def _keep_headers(shelf: str) -> None:
 
 
 def _other_cxx() -> str | None:
-    """Return a C++ compiler that torch would not look for, where its own choice is missing."""
+    """Return a C++ compiler that torch would not look for, if its own choice is missing."""
     if "CXX" in os.environ or shutil.which("g++"):
         return None
     return shutil.which("clang++")

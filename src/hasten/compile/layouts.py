@@ -1,9 +1,9 @@
-"""Activations that have their channels last while a root call runs, and nobody can tell.
+"""Activations kept channels-last while a root call runs, without anybody noticing.
 
-The rule that makes it sound: a tensor that has its channels last is a whole tensor that an
-operation of a short list has just made, of which there is no view. Any other operation, known or
-not, finds the tensor as the script would have it: it is laid out again in place, so what is made
-of it (a view, an array, a mask) shares its memory as ever. At the end of the call all that the
+The rule that makes this sound: a channels-last tensor is always a whole tensor that an
+operation from a short list has just made, and has no views. Any other operation, known or
+not, finds the tensor as the script expects it: it is laid out again in place, so what is made
+from it (a view, an array, a mask) shares its memory as usual. At the end of the call, all that the
 script still holds is laid out again.
 """
 
@@ -40,9 +40,9 @@ _DTYPES = ("float32", "bfloat16", "float16")
 
 @lru_cache(maxsize=1)
 def _known() -> tuple[dict[Any, int], frozenset[Any], frozenset[Any], frozenset[Any]]:
-    """Return torch's functions by what they do with memory.
+    """Return torch's functions, grouped by what they do with memory.
 
-    Convolutions and their dimensions, those of the short list, those that look at no memory, and
+    They are convolutions and their dimensions, the short list, those that look at no memory, and
     those after which gradients are looked at.
     """
     import torch
@@ -93,7 +93,7 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def _in_order(tensor: Any) -> bool:
-    """Return whether what is computed with a tensor has its first dimension outermost, too."""
+    """Return whether results computed from a tensor also have their first dimension outermost."""
     if tensor.is_contiguous():
         return True
     each = zip(tensor.shape, tensor.stride(), strict=True)
@@ -102,7 +102,7 @@ def _in_order(tensor: Any) -> bool:
 
 
 def _plain(tensor: Any) -> Any:
-    """Return a gradient in the layout of a new tensor: a hook."""
+    """Return a gradient in the layout of a new tensor; used as a hook."""
     import torch
 
     if tensor.layout != torch.strided or _is_plain(tensor):
@@ -139,7 +139,7 @@ def _free_count() -> int:
     """Return how many references `_count` finds to a tensor that only autograd holds.
 
     Torch keeps the Python object of a tensor alive that autograd has saved. Since torch 2.10 its
-    count of references tells whether somebody else holds it, too; 0 where it does not tell.
+    count of references tells whether somebody else holds it too; 0 if it does not tell.
     """
     import torch
 
@@ -194,7 +194,7 @@ def _lay_out(tensor: Any) -> None:
 
 
 def _save_again(tensor: Any) -> None:
-    """Let the backward pass read the memory that the script has, where it reads a result."""
+    """Let the backward pass read the script's memory, if it reads a result."""
     saved = getattr(tensor.grad_fn, "_raw_saved_result", None)
     if saved is not None:
         _read_late(saved, tensor)
@@ -203,7 +203,7 @@ def _save_again(tensor: Any) -> None:
 def _read_late(saved: Any, tensor: Any, layout: Any = None) -> None:
     """Let the backward pass read a tensor of the script's instead of what autograd has saved.
 
-    What the script writes there past autograd (`.data`, NumPy) would not be seen in a copy.
+    What the script writes there behind autograd's back would not be seen in a copy.
 
     Args:
         saved: what autograd keeps.
@@ -234,7 +234,7 @@ class Activations:
     """The activations of one root call that have their channels last.
 
     Attributes:
-        refused: why the module is to be left alone from now on; empty where it is not.
+        refused: why the module is to be left alone from now on; empty if it is not.
     """
 
     def __init__(self) -> None:
@@ -265,16 +265,16 @@ class Activations:
         return func(*args, **kwargs)
 
     def show(self, value: Any) -> None:
-        """Lay out the tensors in a value, whose memory is going to be seen."""
+        """Lay out the tensors in a value whose memory is about to be seen."""
         self._lay_out(_tensors([value]))
 
     def refuse(self, reason: str) -> None:
         """Go on as the script would, from the middle of a call."""
-        self.refused = self.refused or reason  # from here on nothing is answered for
+        self.refused = self.refused or reason  # from here on nothing is changed
         self.settle()
 
     def settle(self) -> None:
-        """Lay out again what the script still holds; gradients of it will be plain, too."""
+        """Lay out again what the script still holds; its gradients will be plain too."""
         for hold in self._made:
             if _is_held(hold):
                 tensor = hold()
@@ -296,7 +296,7 @@ class Activations:
                     _lay_out(tensor)
 
     def _convolve(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Answer for a convolution, whose input gets its channels last where it has not."""
+        """Answer for a convolution, whose input is made channels-last if it is not."""
         import torch
 
         given = args[0] if args else kwargs.get("input")
@@ -317,11 +317,11 @@ class Activations:
             made = self._compute(func, args, {**kwargs, "input": laid})
         saved = getattr(made.grad_fn, "_saved_input", None)
         if saved is not None and (saved.shape, saved.dtype) == (given.shape, given.dtype):
-            _read_late(made.grad_fn._raw_saved_input, given, last)  # else torch has a copy, too
+            _read_late(made.grad_fn._raw_saved_input, given, last)  # else torch keeps a copy too
         return made
 
     def _compute(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Answer for a function that makes a new tensor, or writes into its first."""
+        """Answer for a function that makes a new tensor, or writes into its first argument."""
         given = list(_tensors((args, kwargs)))
         others = [one for one in given if not self._is_last(one)]
         if len(others) == len(given):
@@ -338,7 +338,7 @@ class Activations:
         return made
 
     def _enter(self, value: Any) -> Any:
-        """Return what stands for the script's tensors, so that their gradients come out plain."""
+        """Return replacements for the script's tensors, so that their gradients come out plain."""
         import torch
 
         if isinstance(value, torch.Tensor):

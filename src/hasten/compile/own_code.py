@@ -1,4 +1,4 @@
-"""The code of the script: what it may still do is read in it before it is done."""
+"""The script's code, read to see in advance what it may still do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 
 
 def own_code() -> Iterator[CodeType]:
-    """Yield the code of the script's functions, and what runs of it now; libraries are left out.
+    """Yield the code of the script's functions and running frames; libraries are left out.
 
     Code of functions that are made within others is among their constants.
     """
@@ -39,11 +39,11 @@ def own_code() -> Iterator[CodeType]:
 
 
 def mention(attributes: Iterable[str], functions: Iterable[str] = ()) -> str:
-    """Say where the script's code has one of these names; empty where it has none.
+    """Say where the script's code has one of these names; empty if it has none.
 
     Args:
-        attributes: names that count wherever they stand, in what is defined, too.
-        functions: names that count as those of functions alone, not as those of attributes.
+        attributes: names that count wherever they appear, even in definitions.
+        functions: names that count only as functions, not as attributes.
     """
     words, calls = frozenset(attributes), frozenset(functions)
     for code in own_code():

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let no warning be shown, here and in what torch does about warnings itself.
+    """Show no warnings, and leave no trace of those that torch itself handles.
 
-    Python forgets which warnings it has shown once filters change, even where they change back: a
+    Python forgets which warnings it has shown once filters change, even if they change back: a
     script that warns in every step would do so a second time.
     """
     before = _version()
@@ -28,7 +28,7 @@ def quiet() -> Iterator[None]:
     finally:
         now = _version()
         for registry, shown in known:
-            registry.clear()  # it may have been asked meanwhile
+            registry.clear()  # it may have been used meanwhile
             registry.update(shown, version=now)
 
 
@@ -39,13 +39,13 @@ def _registries() -> list[dict[Any, Any]]:
 
 
 def _version() -> object:
-    """Return how often filters have changed: Python notes it beside what it has shown."""
+    """Return how often filters have changed, which Python notes with the warnings it has shown."""
     registry: dict[Any, Any] = {}
     shown = warnings.showwarning
     warnings.showwarning = lambda *_, **__: None
     try:
         warnings.warn_explicit("asked", _Asked, "hasten", 1, registry=registry)
-    except _Asked:  # a filter makes errors of warnings
+    except _Asked:  # a filter turns warnings into errors
         pass
     finally:
         warnings.showwarning = shown

@@ -1,13 +1,13 @@
-"""Where compiled code would draw other random numbers than plain torch."""
+"""Where compiled code would draw random numbers other than plain torch's."""
 
 from __future__ import annotations
 
 from typing import Any
 
 REFUSALS = 2
-"""The number of this list of refusals; what an earlier one let through is compiled anew."""
+"""The version of this list of refusals; what an earlier one let through is recompiled."""
 _IN_ORDER = (2, 13)
-"""The release from which on torch's compiler keeps draws in the order of the script."""
+"""The release since which torch's compiler keeps draws in the script's order."""
 
 
 def refuse_draws(graph: Any) -> None:
@@ -63,9 +63,9 @@ def _dimension_count(node: Any) -> int:
 
 
 def _is_last(node: Any) -> bool:
-    """Return whether an input has channels last and could not as well have them first."""
+    """Return whether an input is channels-last and not also channels-first."""
     if _dimension_count(node) not in (4, 5):
         return False
     shape, strides = _value(node).shape, _value(node).stride()
-    # Asked in this way sizes that change stay free: they are known to be neither 0 nor 1.
+    # Tested this way, changing sizes stay symbolic: they are known to be neither 0 nor 1.
     return shape[1] != 1 and strides[1] == 1 and any(size != 1 for size in shape[2:])

@@ -1,4 +1,4 @@
-"""Whether a model's own code asks what torch's compiler cannot: generators, caches, variables."""
+"""Whether a model's own code uses what torch's compiler cannot: generators, caches, variables."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _NAMES = frozenset({"urandom", "getrandom"})
 def other_draws(module: Any) -> str:
     """Say where code of a model names a generator or a clock other than torch's own, or a cache.
 
-    Compiled code would keep what it drew while it was traced, or draw at other places. It calls
-    what stands behind a cache (`functools.lru_cache`) without asking the cache, and keeps what an
+    Compiled code would keep what it drew while being traced, or draw in other places. It calls
+    the function behind a cache (`functools.lru_cache`) without asking the cache, and keeps what an
     environment variable was. All code
     of the script's classes and of the functions that it names is read, whether it has run or not.
     """
@@ -41,7 +41,7 @@ def other_draws(module: Any) -> str:
 
 
 def states() -> dict[str, Any]:
-    """Return how far Python's generator is, and NumPy's where somebody has imported it."""
+    """Return the state of Python's generator, and of NumPy's if it is imported."""
     numpy = sys.modules.get("numpy.random")
     if numpy is None:
         return {"random": random.getstate()}
@@ -83,7 +83,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _read(code: CodeType, space: Mapping[str, Any], known: set[int]) -> str:
-    """Say what code and the functions that it names ask for."""
+    """Say which of these code, or a function that it names, uses; empty if none."""
     if id(code) in known:
         return ""
     known.add(id(code))
@@ -102,7 +102,7 @@ def _read(code: CodeType, space: Mapping[str, Any], known: set[int]) -> str:
 
 
 def _named(name: str, names: set[str], space: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield what a name stands for, and what code takes from it where that is a module."""
+    """Yield what a name refers to, and what code takes from it if that is a module."""
     value = space[name] if name in space else sys.modules.get(name)
     yield value
     if isinstance(value, ModuleType) and value.__name__.partition(".")[0] != "torch":
@@ -112,7 +112,7 @@ def _named(name: str, names: set[str], space: Mapping[str, Any]) -> Iterator[Any
 
 
 def _is_chance(value: Any) -> bool:
-    """Return whether a value is a generator, clock or cache, or a module or function of theirs."""
+    """Return whether a value is a generator, clock or cache, or belongs to one of their modules."""
     import torch
 
     if value is os.environ or value is os.getenv:

@@ -1,4 +1,4 @@
-"""What is known of one root module, and which of its calls are worth compiling."""
+"""What is known about one root module, and which of its calls are worth compiling."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Root:
         call_count: training calls so far.
         recent: the kinds of the latest calls.
         graphs: what was compiled, by the kind of call.
-        built: graphs that were compiled, by the number of threads that they are for.
-        outputs: what the script asks of the module's outputs.
-        trains: whether some weight asked for a gradient at the latest call.
+        built: the number of graphs compiled, by the number of threads that they are for.
+        outputs: what the script does with the module's outputs.
+        trains: whether some weight required a gradient at the latest call.
         hook_serial: torch's count of hooks when the module was last looked at.
-        why_plain: why it has to stay as it is, empty where it need not.
-        given_up: it stays as it is.
-        error: the reason, until somebody has heard it.
+        why_plain: why it has to stay as it is, empty if it need not.
+        given_up: whether it stays as it is for good.
+        error: the reason, until it has been reported.
     """
 
     def __init__(self, patience_count: int) -> None:
@@ -69,10 +69,10 @@ class Root:
         return self.hook_serial >= 0
 
     def state_kind(self, module: Any) -> int:
-        """Return a number for which weights train now, how they lie in memory, and their code.
+        """Return a number for which weights train now, their memory layout, and the module's code.
 
         Compiled code depends on all three, and torch need not notice: it does not look at weights
-        again where the dicts of their modules are as they were
+        again if the dicts of their modules are unchanged
         (https://github.com/pytorch/pytorch/issues/139476), nor at the methods of a class.
         """
         weights = [weight for held in self._weights if (weight := held()) is not None]
@@ -88,7 +88,7 @@ class Root:
         return self._state_kinds.setdefault(found, len(self._state_kinds))
 
     def graph_for(self, key: Any) -> tuple[Any, Graph | None]:
-        """Return under which key the graph for a kind of call stands, and the graph."""
+        """Return the key under which the graph for a kind of call is stored, and the graph."""
         graph = self.graphs.get(key)
         if graph is not None:
             return key, graph
@@ -111,10 +111,10 @@ class Root:
         return loosen(key) if max(counts.values()) <= often else None
 
     def run(self, name: Any, graph: Graph, asked: Asked) -> Any:
-        """Call the module by a graph; one that no longer applies to the module is thrown away."""
+        """Call the module through a graph; one that no longer applies to it is discarded."""
         result = graph.run(*asked)
         if graph.missed_count:
-            self._weights.clear()  # others may have come in their place
+            self._weights.clear()  # others may have replaced them
         if graph.missed_count >= _MOST_MISSED_COUNT:
             del self.graphs[name]
             self._retired_count += 1
@@ -128,7 +128,7 @@ class Root:
         self.graphs.clear()
 
     def look_back(self) -> None:
-        """See whether the backward passes since the last call left weights alone."""
+        """See whether the backward passes since the last call skipped some weights."""
         if self.outputs.leave_weights():
             self.why_plain = (
                 "the script trains some outputs of the model alone, and compiled code fills the"
@@ -148,7 +148,7 @@ class Root:
 
 
 def _methods(module: Any) -> list[tuple[Any, str]]:
-    """Return the functions that stand in the classes of a module, and each `forward` of torch's."""
+    """Return the functions in the classes of a module, and torch's own only if named `forward`."""
     kinds = {kind for part in module.modules() for kind in type(part).__mro__}
     return [
         (kind, name)
@@ -172,14 +172,14 @@ _MOST_WAITING_COUNT = 4
 
 
 class Outputs:
-    """What the backward passes of one root module ask of its outputs.
+    """Which outputs of one root module its backward passes use.
 
-    Where nothing is asked of an output, plain torch leaves the gradients of the weights that lie
-    behind it alone None, and optimizers pass them over. Compiled code fills them with zeros, and
+    If an output is not used, plain torch leaves the gradients of the weights that lie
+    behind only it None, and optimizers skip them. Compiled code fills them with zeros, and
     weight decay then moves these weights: https://github.com/pytorch/pytorch/issues/131794
 
     Args:
-        notice: told of the gradients of outputs, before they go on.
+        notice: called with the gradients of outputs before they are passed on.
 
     Attributes:
         reached: for each kind of call that plain torch has made, the weights behind what it gave.
@@ -194,7 +194,7 @@ class Outputs:
         )
 
     def follow(self, kind: Any, result: Any, *, plain: bool) -> Any:
-        """See what is asked of the outputs of a call, and return them.
+        """Watch which outputs of a call are used, and return them.
 
         Args:
             kind: of the call.
@@ -225,9 +225,9 @@ class Outputs:
         self._notice(gradients)
 
     def leave_weights(self) -> bool:
-        """Return whether backward passes since the last question reached only some weights.
+        """Return whether backward passes since the last check reached only some weights.
 
-        It is asked between two calls: losses of several outputs may each have a pass of their own.
+        It is called between two calls: each of several losses may have its own backward pass.
         """
         done = [(behind, asked) for behind, asked in self._waiting if asked]
         if done:
@@ -239,7 +239,7 @@ class Outputs:
 
 
 def _leaves(node: Any) -> frozenset[int]:
-    """Return who gets a gradient from a node of autograd's graph, by their ids."""
+    """Return the ids of the tensors that get a gradient from a node of autograd's graph."""
     waiting, known, found = [node], {node}, set()
     while waiting:
         one = waiting.pop()

@@ -1,4 +1,4 @@
-"""The compiled twins of the root modules, in a table beside them."""
+"""The compiled twins of the root modules, in a table next to them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _OTHER_DRAWS = "the model draws otherwise than by torch, or asks a clock, a cach
 
 
 class Twins:
-    """Answer root calls by compiled code, where that gives what plain torch gives.
+    """Answer root calls with compiled code, where that gives what plain torch gives.
 
     A module is watched first, over `patience_count` training calls. Then each kind of call
-    (shapes, types, structure) that comes often is compiled as one graph without breaks. Whatever
-    is not sure to be the same runs as plain torch: evaluation, odd batches, modules with hooks.
+    (shapes, types, structure) that is frequent is compiled as one graph without breaks. Whatever
+    is not certain to be the same runs as plain torch: evaluation, odd batches, modules with hooks.
 
     Args:
         training: where root calls are made.
@@ -58,7 +58,7 @@ class Twins:
         self._own_hooks_count = 0
 
     def attach(self) -> Callable[[], None]:
-        """Begin to answer; the result ends it, and forgets all that was compiled."""
+        """Start answering; calling the result stops it, and forgets all that was compiled."""
         undo = self._training.on_call(self.call, innermost=True)
 
         def detach() -> None:
@@ -112,7 +112,7 @@ class Twins:
         return result
 
     def _plainly(self, root: Root, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
-        """Make a call by plain torch, and see whether it draws from other generators."""
+        """Make a call with plain torch, and see whether it draws from other generators."""
         before = None if root.given_up or root.why_plain else states()
         result = call(args, kwargs)
         if before is not None and went_on(before):
@@ -148,7 +148,7 @@ class Twins:
         call: Callable[[Any, Any], Any],
         graph: Graph,
     ) -> Any:
-        """Compile; where that fails the same call is made by plain torch, from the same state."""
+        """Compile; if that fails, the same call is made with plain torch, from the same state."""
         module, args, kwargs = asked
         if where := second_derivatives():
             root.give_up(RuntimeError(f"compiled code has no gradients of gradients, and {where}"))
@@ -172,7 +172,7 @@ class Twins:
         return result
 
     def _excuse_late(self, root: Root) -> None:
-        """Say why a module stays as it is, once another one had its time to be compiled."""
+        """Say why a module stays as it is, once other modules have had time to be compiled."""
         if root.error is None or root.call_count <= 2 * self._patience_count + 4:
             return
         error, root.error = root.error, None
@@ -242,7 +242,7 @@ class Snapshot:
 
 @contextmanager
 def unmarked(module: Any) -> Iterator[None]:
-    """Take away what the compiler notes on parameters and modules: it would be saved with them."""
+    """Remove what the compiler notes on parameters and modules, as it would be saved with them."""
     holders = [*module.modules(), *module.parameters(), *module.buffers()]
     before = [set(vars(holder)) for holder in holders]
     try:
@@ -261,9 +261,9 @@ _FUNCTIONS = frozenset({"hessian", "hvp", "vhp", "jvp"})
 
 
 def second_derivatives() -> str:
-    """Say where the script's code asks for gradients of gradients; empty where it does not.
+    """Say where the script's code asks for gradients of gradients; empty if it does not.
 
-    Compiled code has none, and fails where a loss asks for them: a penalty may come in late. So
+    Compiled code has none, and fails if a loss asks for them; a penalty may be added late. So
     the code is read, whether it has run or not; libraries are not.
     """
     for code in own_code():

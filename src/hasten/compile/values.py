@@ -1,4 +1,4 @@
-"""The tensors in what a root call is given and returns."""
+"""The tensors in the arguments and results of a root call."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def with_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return `value` with `change(tensor)` in the place of every tensor in it.
+    """Return `value` with every tensor in it replaced by `change(tensor)`.
 
-    A container in which nothing changes stays the same object; of any other a copy is changed,
-    since the model or the script may have kept the first.
+    A container in which nothing changes stays the same object; any other is copied and changed,
+    since the model or the script may have kept the original.
     """
     import torch
 
@@ -36,7 +36,7 @@ def with_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _packed(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Change a packed sequence, whose `batch_sizes` torch wants on the CPU as they are."""
+    """Change a packed sequence, except for `batch_sizes`, which torch wants on the CPU."""
     named = {name: getattr(value, name) for name in ("data", "sorted_indices", "unsorted_indices")}
     parts = _changed_parts(named, change)
     return value._replace(**parts) if parts else value
@@ -49,7 +49,7 @@ def _sequence_like(value: Any, parts: list[Any]) -> Any:
         return changed
     if hasattr(value, "_make"):  # a named tuple
         return value._make(parts)
-    # Those of torch (`torch.max(x, 0)`) are made from one sequence, as plain tuples are.
+    # Torch's own (`torch.max(x, 0)`) are made from one sequence, as plain tuples are.
     plain = type(value) is tuple or hasattr(value, "n_sequence_fields")
     return type(value)(parts) if plain else value
 
@@ -61,7 +61,7 @@ def _changed_parts(own: dict[Any, Any], change: Callable[[Any], Any]) -> dict[An
 
 
 def _copy_with(value: Any, parts: dict[Any, Any]) -> Any:
-    """Return a copy of a mapping or a dataclass with new parts, `value` itself where none is."""
+    """Return a copy of a mapping or a dataclass with new parts; without any, `value` itself."""
     if not parts:
         return value
     changed = copy.copy(value)
@@ -69,5 +69,5 @@ def _copy_with(value: Any, parts: dict[Any, Any]) -> Any:
         if isinstance(changed, MutableMapping):
             changed[name] = part
         else:
-            object.__setattr__(changed, name, part)  # also where it is frozen
+            object.__setattr__(changed, name, part)  # even if it is frozen
     return changed

@@ -1,8 +1,8 @@
 """Findings: named, measured reasons for lost time. Pure functions of records.
 
 Each file in `families/` ends with `SYMPTOMS`, the symptoms of one family. A symptom names the
-shape that it looks for and asks for its measurement: what looks slow and costs nothing is not
-found.
+pattern that it looks for and requires a measurement: what looks slow but costs nothing is not
+reported.
 """
 
 from hasten.diagnose.case import Case

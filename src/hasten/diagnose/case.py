@@ -1,4 +1,4 @@
-"""All that is known of a script when its findings are looked for."""
+"""Everything known about a script when its findings are determined."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One look at one script.
+    """One examination of one script.
 
     Attributes:
         machine: this machine.
         profile: of the untouched script.
-        traits: what the child says of itself.
-        found: what the examiners saw (`instrument.examine`), by `file.key`; unknown where missing.
+        traits: what the child reports about itself.
+        found: what the examiners saw (`instrument.examine`), by `file.key`; missing means unknown.
         steps: the steps of the examination, in order.
         hot_lines: lines of the user's code that cost time.
     """
@@ -40,10 +40,10 @@ class Case:
         return self.profile.mean_step_s
 
     def share(self, seconds: Sequence[float]) -> Interval | None:
-        """Return the share of the examined steps that some part of each took.
+        """Return the share of the examined steps that a part of each step took.
 
         Args:
-            seconds: of each examined step, in order.
+            seconds: of that part in each examined step, in order.
 
         Returns:
             The ratio of the sums with its 95% interval; None on fewer than two steps.
@@ -51,10 +51,10 @@ class Case:
         return self._share([step.wall_s for step in self.steps], seconds)
 
     def share_of_all(self, seconds: Sequence[float]) -> Interval | None:
-        """Return the share of all the time between two step ends, with its 95% interval.
+        """Return the share of all the time from step end to step end, with its 95% interval.
 
         Args:
-            seconds: of each examined step, with what passed in evaluations and checkpoints.
+            seconds: for each examined step, including evaluations and checkpoints.
         """
         walls = [sum(step.phase_ns.values()) * 1e-9 for step in self.steps]
         return self._share(walls, seconds)

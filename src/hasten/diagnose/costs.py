@@ -1,4 +1,4 @@
-"""Shares of a step from seconds that were measured in a few steps of their own."""
+"""Shares of a step, from seconds measured in a few dedicated steps."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _STUDENT_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9
 
 
 def quiet_s(case: Case, *phases: Phase) -> float:
-    """Return mean seconds of `phases` in the examined steps in which no operation was timed.
+    """Return the mean seconds of `phases` in the examined steps whose operations were not timed.
 
-    As long as they would be without waiting for CPUs that somebody else has: operations are
-    timed by the clock of the thread. Without any such step those of the profile are returned.
+    Time spent waiting for CPUs that others occupy is factored out, because operations are
+    timed by the thread's CPU clock. Without any such step, the profile's figures are returned.
     """
     watched = set(case.found.get("operations.steps", ()))
     quiet = [i for i in range(len(case.steps)) if i not in watched]
@@ -30,7 +30,7 @@ def quiet_s(case: Case, *phases: Phase) -> float:
         return sum(case.profile.phase_s.get(phase, 0.0) for phase in phases)
     waits_s = case.found.get("processors.waits_s", ())
     steps = [case.steps[i] for i in quiet]
-    wall_s = sum(sum(step.phase_ns.values()) for step in steps) * 1e-9  # as it is waited in
+    wall_s = sum(sum(step.phase_ns.values()) for step in steps) * 1e-9  # waits may occur anywhere
     waited_s = sum(waits_s[i] for i in quiet if i < len(waits_s))
     calm_ratio = max(_LEAST_CALM_RATIO, 1 - waited_s / wall_s) if wall_s else 1.0
     spent_ns = fmean(sum(step.phase_ns.get(p, 0) for p in phases) for step in steps)
@@ -38,16 +38,16 @@ def quiet_s(case: Case, *phases: Phase) -> float:
 
 
 def quiet_step_s(case: Case) -> float:
-    """Return mean seconds of an examined step in which no operation was timed."""
+    """Return the mean seconds of an examined step in which no operation was timed."""
     return quiet_s(case, *(phase for phase in Phase if phase.in_step))
 
 
 def share_of(case: Case, seconds: Sequence[float]) -> Interval | None:
-    """Return the share of a step of some seconds, each measured in another step.
+    """Return the share of a step that some seconds make up, each measured in a different step.
 
     Returns:
-        The mean with its 95% interval by Student's t; None on fewer than two measurements,
-        where the interval holds nothing at all, and where it is less than is worth telling.
+        The mean with its 95% interval by Student's t; None for fewer than two measurements,
+        if the interval includes zero, or if the share is too small to report.
     """
     step_s, count = quiet_step_s(case), len(seconds)
     if count < 2 or step_s <= 0:
@@ -62,22 +62,22 @@ def share_of(case: Case, seconds: Sequence[float]) -> Interval | None:
 
 
 def operation_s(case: Case, kind: str) -> Sequence[float]:
-    """Return the seconds of one kind of operations in each step in which they were timed."""
+    """Return the seconds of one kind of operation in each step whose operations were timed."""
     seconds: dict[str, Sequence[float]] = case.found.get("operations.seconds", {})
     return seconds.get(kind) or [0.0] * len(case.found.get("operations.steps", ()))
 
 
 def places_of(lines: Iterable[Any]) -> tuple[Place, ...]:
-    """Return places from pairs of path and line."""
+    """Return the places for pairs of path and line."""
     return tuple(Place(path=path, line=line) for path, line in lines)
 
 
 def places_in(case: Case, name: str, *kinds: str) -> tuple[Place, ...]:
-    """Return the lines of the user's code on which an examiner saw some kinds of work, once each.
+    """Return the lines of the user's code where an examiner saw some kinds of work, once each.
 
     Args:
         case: what was seen.
-        name: the fact that holds the lines of each kind, such as `operations.places`.
+        name: the key in `case.found` with the lines of each kind, such as `operations.places`.
         kinds: of operations, or of the work on a batch.
     """
     told = case.found.get(name, {})

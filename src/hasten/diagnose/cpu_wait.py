@@ -1,4 +1,4 @@
-"""How long the loop's thread waited for a CPU, and who had it meanwhile."""
+"""How long the loop's thread waited for a CPU, and who was using it meanwhile."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LEAST_LOAD_RATIO = 0.02  # of the CPUs: the kernel counts their time in steps o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompetingProcesses:
-    """Who wants the CPUs that the loop's thread may run on, in CPUs on average.
+    """Demand for the CPUs that the loop's thread may run on, as an average number of CPUs.
 
     Attributes:
-        team_ratio: threads of the script's own process beyond the CPUs that there are.
-        workers_ratio: loader workers, and what other processes the script has started.
-        others_ratio: everybody else.
+        team_ratio: threads of the script's own process, beyond the number of CPUs.
+        workers_ratio: loader workers, and any other processes that the script has started.
+        others_ratio: everything else.
     """
 
     team_ratio: float
@@ -30,15 +30,15 @@ class CompetingProcesses:
 
     @property
     def total_ratio(self) -> float:
-        """All of them."""
+        """The sum of all three."""
         return self.team_ratio + self.workers_ratio + self.others_ratio
 
 
 def read_rivals(case: Case) -> CompetingProcesses | None:
-    """Return who wanted the CPUs, None where the kernel did not say.
+    """Return who wanted the CPUs, or None if the kernel did not say.
 
-    A process wants the time in which its threads ran and that in which they waited to. Of
-    others only the first is known.
+    A process's demand is the time its threads ran plus the time they waited to run. For
+    other processes only the former is known.
     """
     keys = ("wall_s", "cpus_count", "own_run_s", "own_wait_s", "busy_s")
     told = [case.found.get(f"processors.{key}") for key in keys]
@@ -48,7 +48,7 @@ def read_rivals(case: Case) -> CompetingProcesses | None:
     if not wall_s:
         return None
     each = case.found.get("workers.each", ())
-    # Workers that come and go, as with each epoch, are no strangers either.
+    # Workers that come and go, as with each epoch, do not count as others.
     children_run_s = float(case.found.get("processors.children_run_s") or 0.0)
     workers_run_s = max(children_run_s, sum(worker["run_s"] for worker in each))
     others_ratio = (busy_s - own_run_s - workers_run_s) / wall_s
@@ -60,9 +60,9 @@ def read_rivals(case: Case) -> CompetingProcesses | None:
 
 
 def quota_share(case: Case) -> Interval | None:
-    """Return the share of the steps in which a quota held the loop's thread up.
+    """Return the share of the steps in which a quota held up the loop's thread.
 
-    The time that a quota takes is counted on each CPU, so the wait of the loop's thread bounds
+    Throttled time is counted per CPU, so the wait of the loop's thread bounds
     it from above.
     """
     waits, held = (case.found.get(f"processors.{key}", ()) for key in ("waits_s", "throttled_s"))
@@ -72,11 +72,11 @@ def quota_share(case: Case) -> Interval | None:
 
 
 def wait_share(case: Case, part_ratio: float = 1.0) -> Interval | None:
-    """Return the share of the steps in which the loop's thread waited for others to leave a CPU.
+    """Return the share of the steps in which the loop's thread waited for others to free a CPU.
 
     Args:
         case: the case.
-        part_ratio: which part of these waits is asked for.
+        part_ratio: the fraction of these waits to count.
     """
     waits = case.found.get("processors.waits_s", ())
     if not waits:
@@ -87,9 +87,9 @@ def wait_share(case: Case, part_ratio: float = 1.0) -> Interval | None:
 
 
 def blamed_share(case: Case, rival: str) -> Interval | None:
-    """Return the share of the steps in which the loop's thread waited for one kind of rival.
+    """Return the share of the steps in which the loop's thread waited because of one rival.
 
-    The waits are divided as the CPUs that the rivals wanted.
+    The waits are divided in proportion to each rival's demand for CPUs.
 
     Args:
         case: the case.
@@ -102,10 +102,10 @@ def blamed_share(case: Case, rival: str) -> Interval | None:
 
 
 def starved_share(case: Case) -> Interval | None:
-    """Return the share of the steps that the loop and its workers lost by waiting for CPUs.
+    """Return the share of the steps that the loop and its workers lost waiting for CPUs.
 
-    Where the loop waits for a batch, that is late by the share of their time in which the
-    workers waited; elsewhere the loop's own thread waits for CPUs that workers have.
+    Where the loop waits for a batch, the batch is late by the fraction of their time that the
+    workers spent waiting; elsewhere the loop's own thread waits for CPUs that workers occupy.
     """
     each = case.found.get("workers.each", ())
     wanted_s = sum(worker["run_s"] + worker["wait_s"] for worker in each)

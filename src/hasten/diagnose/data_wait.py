@@ -1,4 +1,4 @@
-"""How much of a step is waiting for data, and what the data is waiting for."""
+"""How much of a step is spent waiting for data, and what the data is waiting for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BUSY_RATIO = 0.5
 
 
 def scaled(share: Interval, factor: float) -> Interval:
-    """Return a part of a share."""
+    """Return a share scaled by a factor."""
     return Interval(
         low_ratio=share.low_ratio * factor,
         mid_ratio=share.mid_ratio * factor,
@@ -25,7 +25,7 @@ def scaled(share: Interval, factor: float) -> Interval:
 
 
 def fetch_s(case: Case) -> float | None:
-    """Return the seconds in which one process makes a batch, if they were measured."""
+    """Return the seconds that one process takes to make a batch, if measured."""
     loader = case.traits.loader
     seen = loader.fetch_s if loader else None
     if seen is None:
@@ -34,7 +34,7 @@ def fetch_s(case: Case) -> float | None:
 
 
 def busy_ratio(case: Case) -> float | None:
-    """Return the share of the time in which workers make batches; None without workers."""
+    """Return the share of the time that workers spend making batches; None without workers."""
     loader, seen_s = case.traits.loader, fetch_s(case)
     if loader is None or not loader.worker_count or seen_s is None:
         return None
@@ -42,9 +42,9 @@ def busy_ratio(case: Case) -> float | None:
 
 
 def waits_s(case: Case) -> list[float]:
-    """Return how long each step waited for batches of running workers.
+    """Return how long each step waited for batches from workers that were already running.
 
-    The start of workers is told apart: it is no matter of how fast they are.
+    Worker start-up is excluded: it says nothing about how fast they are.
     """
     data_s = [step.phase_ns.get(Phase.DATA, 0) * 1e-9 for step in case.steps]
     starts_s = list(case.found.get("loading.starts_s", ()))[: len(data_s)]
@@ -58,10 +58,10 @@ def waiting(case: Case) -> Interval | None:
 
 
 def part_of(case: Case, *kinds: str) -> Interval | None:
-    """Return the share of the steps that was waiting for some kinds of work on batches.
+    """Return the share of the steps spent waiting for some kinds of work on batches.
 
-    The wait is charged to what the makers of batches were busy with, sample by sample of their
-    stacks. Where workers have time left, the loop waits for the hand-over and for none of it.
+    The wait is attributed to what the processes that make batches were doing, by samples of their
+    stacks. Where workers have time to spare, the loop waits for the hand-over, not for this work.
     """
     busy = busy_ratio(case)
     if busy is not None and busy < _BUSY_RATIO:

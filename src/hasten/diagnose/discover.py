@@ -1,4 +1,4 @@
-"""All symptoms, and what a case shows of them."""
+"""All symptoms, and which of them a case shows."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def discover() -> Mapping[str, Symptom]:
 
 
 def diagnose(case: Case) -> tuple[Finding, ...]:
-    """Return what a case shows, costliest first; what has no share comes last.
+    """Return the findings of a case, costliest first; those without a share come last.
 
-    A symptom that raises shows nothing; the others are told without it.
+    A symptom that raises is skipped; the others are still reported.
     """
     seen = [_find(symptom, case) for symptom in discover().values()]
     found = [finding for finding in seen if finding is not None]

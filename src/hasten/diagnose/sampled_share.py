@@ -1,4 +1,4 @@
-"""Shares of the step by samples of the loop's stack, and without the steps that were slowed."""
+"""Shares of a step from samples of the loop's stack, or from the steps we did not slow down."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def sampled_share(count: float, total_count: float) -> Interval | None:
-    """Return the share of `count` among samples with its 95% interval (Wilson, 1927).
+    """Return `count` as a share of all samples, with its 95% interval (Wilson, 1927).
 
     Returns:
         None without samples.
@@ -39,7 +39,7 @@ def sampled_share(count: float, total_count: float) -> Interval | None:
 
 
 def quiet_share(case: Case, seconds: Sequence[float]) -> Interval | None:
-    """Return the share of `case.share`, without the steps whose operations were timed."""
+    """Return the same as `case.share`, leaving out the steps whose operations were timed."""
     slowed = set(case.found.get("operations.steps", ()))
     quiet = [at for at in range(min(len(seconds), len(case.steps))) if at not in slowed]
     steps = tuple(case.steps[at] for at in quiet)

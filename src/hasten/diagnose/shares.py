@@ -1,4 +1,4 @@
-"""What all shares of a step have in common: their interval, and when one is worth telling."""
+"""What all shares of a step have in common: an interval, and when one is worth reporting."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NORMAL_95 = 1.96
 
 
 def is_worth_telling(share: Interval | None) -> TypeGuard[Interval]:
-    """Return whether a share is known, not too small, and more than a chance event."""
+    """Return whether a share is known, large enough, and not just chance."""
     return share is not None and share.mid_ratio >= LEAST_RATIO and share.low_ratio > 0
 
 
 def ratio_of(parts: Sequence[float], wholes: Sequence[float]) -> Interval:
-    """Return the ratio of two sums with a normal 95% interval; of one pair without.
+    """Return the ratio of two sums with a normal 95% interval, of zero width for a single pair.
 
-    The interval is that of the ratio estimate (Cochran, Sampling Techniques, 1977, section 6.4).
+    The interval is that of the ratio estimator (Cochran, Sampling Techniques, 1977, section 6.4).
     """
     ratio = sum(parts) / sum(wholes)
     if len(wholes) < 2:

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symptom:
-    """One reason for lost time that can be told from what was measured.
+    """One cause of lost time that can be recognized from what was measured.
 
     Attributes:
         name: the id of its findings.
-        title: what users say, in a few words.
-        find: the finding, or None where the case does not show it or a fact is unknown.
-        on_host: it is work of the host inside a step, which costs nothing where an accelerator is
-            still busy with what it was given before.
+        title: how users describe it, in a few words.
+        find: returns the finding, or None if the case does not show it or a fact is unknown.
+        on_host: host work inside a step, which costs nothing while an accelerator is
+            still busy with work queued earlier.
     """
 
     name: str

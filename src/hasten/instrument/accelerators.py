@@ -1,6 +1,6 @@
-"""What an accelerator does just now, asked without waking its driver.
+"""What an accelerator is doing right now, found out without waking its driver.
 
-A driver that runs reads `CUDA_VISIBLE_DEVICES` no more, and is of no use in a fork.
+Once running, a driver ignores `CUDA_VISIBLE_DEVICES` and cannot be used after a fork.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def in_use() -> bool:
 
 
 def usage() -> dict[str, int]:
-    """Return what the script takes of the devices' memory; nothing where nobody tells.
+    """Return how much device memory the script takes; nothing where that is unknown.
 
-    `peak_device_bytes` is the most that tensors took on all devices so far. A second process
-    such as this one would leave `spare_device_bytes` of the fullest, less than none where it
+    `peak_device_bytes` is the peak that tensors took on all devices. A second process like
+    this one would leave `spare_device_bytes` on the fullest; the number is negative where it
     does not fit.
     """
     devices = [
@@ -57,7 +57,7 @@ def _kept_bytes(backend: Any, index: int) -> int:
 
 
 def is_capturing() -> bool:
-    """Return whether operations go into a CUDA graph: until it ends nobody can read a number."""
+    """Return whether a CUDA graph is being captured: until that ends no number can be read."""
     import torch
 
     cuda: Any = torch.cuda

@@ -1,4 +1,4 @@
-"""How often and how long the loop stands still to write a checkpoint."""
+"""How often and for how long the loop stops to write a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEPT_COUNT = 64
 class CheckpointClock:
     """Note the steps in which a checkpoint was written, from the first step on.
 
-    A closer look is too short for that: checkpoints are often minutes apart.
+    A closer look is too short to see them: checkpoints are often minutes apart.
     """
 
     def __init__(self) -> None:
@@ -24,14 +24,14 @@ class CheckpointClock:
         self._seen: deque[tuple[int, int, int]] = deque(maxlen=_KEPT_COUNT)
 
     def stepped(self, phases_ns: tuple[int, ...]) -> None:
-        """Take in a step, with all that came between it and the one before."""
+        """Take in a step, with everything since the previous one."""
         self._step_count += 1
         self._wall_ns += sum(phases_ns)
         if phases_ns[_CHECKPOINT]:
             self._seen.append((self._step_count, self._wall_ns, phases_ns[_CHECKPOINT]))
 
     def add(self, traits: Traits) -> Traits:
-        """Return traits with the seconds of checkpoints and their mean distance, from two on."""
+        """Return traits with the seconds and mean distance of checkpoints, if there are two."""
         if len(self._seen) < 2:
             return traits
         (first_step, first_ns, _), (last_step, last_ns, _) = self._seen[0], self._seen[-1]

@@ -18,7 +18,7 @@ _NEWEST_PYTHON = (((2, 10), (3, 14)), ((2, 6), (3, 13)), ((0, 0), (3, 12)))
 
 
 def read_compiler(torch_version: str) -> CompilerTraits:
-    """Return what torch.compile finds here, and what stands against it."""
+    """Return what torch.compile finds here, and what prevents it."""
     return CompilerTraits(
         is_used=_has_compiled(),
         cxx=_cxx(),

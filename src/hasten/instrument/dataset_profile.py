@@ -1,8 +1,8 @@
 """A closer look at batches as they are made, in whichever process makes them.
 
-The wish to look stands in memory that forks share, and so do the results: workers that were
-forked long ago take part. While a batch is made, its stack is looked at every one to two
-milliseconds (see `pulse`). Nothing is called that the dataset would not have called itself.
+The request to look is kept in memory that forks share, and so are the results: workers that were
+forked long ago take part. While a batch is made, its stack is sampled every one to two
+milliseconds (`stack_sampler`). Nothing is called that the dataset would not call itself.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class _Record:
 
 
 class _Sleep:
-    """Tells whether a thread sleeps in the kernel for something that storage or a peer has."""
+    """Tells whether a thread sleeps in the kernel while it waits for storage or a peer."""
 
-    # A lock, a clock, an event loop: it waits for another thread or for nothing at all.
+    # A lock, a clock, an event loop: the thread waits for another thread or for nothing at all.
     _OTHERS = (b"futex", b"nanosleep", b"epoll", b"ep_poll", b"poll_schedule", b"do_sys_poll")
 
     def __init__(self, thread: int) -> None:
@@ -81,7 +81,7 @@ class _Sleep:
                 self._files.append(file)
 
     def waits(self) -> bool:
-        """Return whether it does; False where the kernel does not tell."""
+        """Return whether it does; False where the kernel does not say."""
         try:
             where = os.pread(self._files[0], 64, 0)
             state = os.pread(self._files[1], 512, 0).rpartition(b") ")[2][:1]
@@ -117,7 +117,7 @@ class DatasetProfile:
 
     @property
     def is_on(self) -> bool:
-        """Somebody wants to look."""
+        """Whether a look has been asked for."""
         return self._wish[0] != 0
 
     def begin(self) -> None:
@@ -153,14 +153,14 @@ class DatasetProfile:
             self._current, record.collating = None, False
             wall_ns = time.perf_counter_ns() - wall_ns
             fetcher.collate_fn = collate
-            if self._wish[0] == look:  # else it may have been parked meanwhile
+            if self._wish[0] == look:  # otherwise it may have been parked meanwhile
                 record.batch_count += 1
                 record.wall_ns += wall_ns
                 with suppress(Exception):
                     self._write_now_and_then()
 
     def _follow(self, fetcher: Any) -> _Record | None:
-        """Return the record to write into; None where the dataset does not bear to be looked at."""
+        """Return the record to write into; None where looking at the dataset raises."""
         try:
             self._begin_here()
             key = id(fetcher.dataset)
@@ -171,7 +171,7 @@ class DatasetProfile:
             return None
 
     def _begin_here(self) -> None:
-        """Begin anew where a look is new to this process, or another thread makes batches."""
+        """Start over if a look is new to this process, or another thread makes batches."""
         look, pid, thread = self._wish[0], os.getpid(), threading.get_ident()
         if (look, pid, thread) == (self._mine, self._pid, self._thread):
             return
@@ -198,12 +198,12 @@ class DatasetProfile:
         if self._wish[0] != self._mine:
             self._stop_here()
         elif current is not None and current[1] == self._thread:
-            # What follows on a sleep is no longer asleep, though nobody may have seen it wake.
+            # The line after a sleep is no longer asleep, even if nobody has seen it wake.
             lately = time.monotonic() - self._asleep_s < _LATELY_S
             current[0].sample(frame, count, blocked=lately and _line(frame) == self._asleep_at)
 
     def _notice_sleep(self, frame: Any, count: int) -> None:
-        """Note from a thread beside that the one that makes batches waits for storage."""
+        """Note, from a separate thread, that the one that makes batches waits for storage."""
         sleep = self._sleep
         if sleep is not None and self._current is not None and sleep.waits():
             self._asleep_s, self._asleep_at = time.monotonic(), _line(frame)
@@ -222,7 +222,7 @@ class DatasetProfile:
         at = self._pid % _SLOT_COUNT * _SLOT_BYTES
         if len(text) + 8 > _SLOT_BYTES:
             return
-        # The length comes last and goes first: who reads in between finds nothing.
+        # The length is cleared first and written last: a read in between finds nothing.
         self._slots[at : at + 8] = bytes(8)
         self._slots[at + 8 : at + 8 + len(text)] = text
         self._slots[at : at + 8] = len(text).to_bytes(8, "little")
@@ -243,9 +243,9 @@ def _line(frame: Any) -> tuple[Any, int] | None:
 
 
 def _collating(record: _Record, collate: Callable[[Any], Any], indices: Any) -> Any:
-    """Return `collate` that notes when it runs, and of what.
+    """Return a `collate` that notes when it runs, and on what.
 
-    An iterable dataset is asked for items without an index: None stands in the place of each.
+    An iterable dataset is asked for items without an index: each index is None.
     """
     many = isinstance(indices, (list, tuple))
     known = indices[0] is not None if many and indices else indices is not None

@@ -1,8 +1,8 @@
-"""An accelerator's own time: marks behind the work that it was given, read once it has passed them.
+"""An accelerator's own time: marks placed after its work, and read once it has passed them.
 
-The host's clock tells when a kernel was asked for. A loop that waits for nothing asks for the
+The host's clock tells when a kernel was launched. A loop that waits for nothing launches the
 kernels of many steps before the first of them has run, so that a short block of steps seems to
-take as long as the asking. Between two marks lies what the device did in between, and what it
+take as long as the launches. Two marks span what the device did in between, and what it
 waited for.
 
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
@@ -27,10 +27,10 @@ class DeviceTimeline:
 
     Attributes:
         is_capturing: tells whether a graph is being captured. Until it ends an event can neither
-            be recorded nor asked for, and nobody may wait.
+            be recorded nor queried, and nothing may wait for one.
 
     Raises:
-        Exception: of any kind, where this device has no events that tell the time, or not now.
+        Exception: of any kind, if this device has no events that tell the time, or none right now.
     """
 
     def __init__(self, device: Any) -> None:
@@ -53,13 +53,13 @@ class DeviceTimeline:
         return event
 
     def mark(self) -> Any:
-        """Return a mark behind all work so far; the last one again while a graph is captured."""
+        """Return a mark after all work so far; the last one again while a graph is captured."""
         if not self.is_capturing():
             self._last = self._record()
         return self._last
 
     def has_passed(self, mark: Any) -> bool:
-        """Return whether the device has come to a mark; False while a graph is captured."""
+        """Return whether the device has reached a mark; False while a graph is captured."""
         return not self.is_capturing() and bool(mark.query())
 
 
@@ -67,7 +67,7 @@ def device_timeline(live: LiveTraining) -> DeviceTimeline | None:
     """Return the timeline of the accelerator that is trained on; None without one.
 
     Args:
-        live: its optimizers and, where it has none, its models tell the device.
+        live: its optimizers or, where it has none, its models tell the device.
     """
     if not accelerators.in_use():
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 import weakref
@@ -14,13 +15,13 @@ _WATCHED_COUNT = 8
 
 
 class DrawWatch:
-    """Compare the global generators before and after the first batches are fetched.
+    """Compare the global generators before and after the first batches of a loader are fetched.
 
     The first batch of a pass does not count: the loader and its sampler draw for it.
 
     Attributes:
-        items: the items of the loader draw in this process; None while nobody knows.
-        loop: the rest of the loop draws; None while nobody knows.
+        items: the items of the loader draw in this process; None while that is unknown.
+        loop: the rest of the loop draws; None while that is unknown.
     """
 
     def __init__(self) -> None:
@@ -37,8 +38,8 @@ class DrawWatch:
             self._before = _states()
 
     def loaded(self, iterator: Any) -> None:
-        """Look after it."""
-        if self._left_count <= 0 or self._before is None:
+        """Look after a batch was fetched."""
+        if self._left_count <= 0:
             return
         last, self._after = self._after, _states()
         if self._pass() is iterator:
@@ -52,8 +53,5 @@ def _states() -> Any:
     import torch
 
     numpy = sys.modules.get("numpy.random")
-    own = None
-    if numpy is not None:
-        name, keys, *rest = numpy.get_state()
-        own = name, keys.tobytes(), *rest
+    own = None if numpy is None else pickle.dumps(numpy.get_state(legacy=False))
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), own

@@ -1,8 +1,8 @@
 """Keep torch's compiler away from our own frames.
 
-Dynamo looks at every Python frame that runs beneath a compiled function, also behind a graph
-break. It passes over torch's own module calls by their file; ours stand in their place, so they
-must be passed over too, or the script gets other graphs than without us.
+Dynamo looks at every Python frame that runs beneath a compiled function, even after a graph
+break. It skips torch's own module calls by their file; ours replace those calls, so they
+must be skipped too, or the script gets different graphs than without us.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def stay_eager() -> None:
 
 
 def _skipper() -> Callable[[CodeType], object] | None:
-    """Return what marks a code object; None where this torch has neither form of it."""
+    """Return the function that marks a code object; None where this torch has neither form."""
     import torch
 
     frames: Any = torch._C._dynamo.eval_frame

@@ -1,4 +1,4 @@
-"""How long a batch takes to fetch, also inside the worker processes of the script's loader."""
+"""How long a batch takes to fetch, including inside the worker processes of the script's loader."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _PID, _DATASET, _WALL, _CPU, _COUNT, _FIRST_WALL, _FIRST_CPU, _UNUSED = range(_F
 class FetchClock:
     """Sum up, for each process and dataset, the nanoseconds that torch's fetcher takes.
 
-    The sums stand in memory that a fork shares, so forked workers write what this process reads,
-    without a word between them. Workers that are spawned import torch anew: of those nothing is
-    known. Only the thread that fetches is charged with CPU time: the threads of a pool spin on
+    The sums are kept in memory that forks share, so forked workers write what this process reads,
+    without any messages. Spawned workers import torch themselves: nothing is known of
+    them. Only the CPU time of the fetching thread is counted: the threads of a pool keep spinning
     after their work, and a worker's queue has a thread of its own.
 
     Attributes:
@@ -68,7 +68,7 @@ class FetchClock:
 
     def _charge(self, dataset: int, wall_ns: int, cpu_ns: int) -> None:
         cells, pid = self._cells, os.getpid()
-        # One writer for each slot, but for a chance that is not worth a lock. A slot whose
+        # One writer per slot, except for collisions too rare to be worth a lock. A slot whose
         # process has ended is taken over.
         at = hash((pid, dataset)) % _SLOT_COUNT * _FIELD_COUNT
         if cells[at + _PID] != pid or cells[at + _DATASET] != dataset:
@@ -81,14 +81,14 @@ class FetchClock:
         cells[at + _COUNT] += 1
 
     def add(self, dataset: int, loader: LoaderTraits) -> LoaderTraits:
-        """Return a loader's traits with the time of a batch; as they are where nobody fetched.
+        """Return a loader's traits with the time of a batch; unchanged if nothing was fetched.
 
         The first batch of each process is left out where there are others: it also imports,
         opens files and warms caches.
 
         Args:
             dataset: its identity, which a fork keeps.
-            loader: that feeds on it.
+            loader: the one that reads it.
         """
         rows = [
             self._cells[at : at + _FIELD_COUNT].tolist()

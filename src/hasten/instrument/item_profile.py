@@ -56,7 +56,7 @@ def _kind_of_name(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def computes(code: CodeType, line: int) -> bool:
-    """Return whether a line of Python calls or computes something, besides looking it up."""
+    """Return whether a line of Python calls or computes something, beyond mere look-ups."""
     current = 0
     for step in dis.get_instructions(code):
         starts = step.starts_line
@@ -120,7 +120,7 @@ def _own_place(frame: Any) -> tuple[str, int] | None:
 def _kind_of_line(frame: Any, line: int) -> str:
     """Return the kind of a line of Python by the functions of other modules that it calls.
 
-    A function that is written in C has no frame of its own.
+    A function that is written in C has no frame.
     """
     text = linecache.getline(frame.f_code.co_filename, line)
     for name in _CALL.findall(text):
@@ -131,7 +131,7 @@ def _kind_of_line(frame: Any, line: int) -> str:
 
 
 def _home_of(names: dict[str, Any], path: list[str]) -> str:
-    """Return the dotted name under which a module keeps what a script calls `path`."""
+    """Return the dotted name that a module has for what the script calls `path`."""
     value, name = names.get(path[0]), path[0]
     for part in path[1:]:
         if not isinstance(value, ModuleType):

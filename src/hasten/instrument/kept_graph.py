@@ -24,12 +24,12 @@ _WITH_GETTER = (3, 12)
 def _tensors(values: Iterable[Any]) -> Iterator[Any]:
     import torch
 
-    # isinstance would ask proxies what they stand for.
+    # isinstance would ask proxies for the class of what they wrap.
     return (value for value in values if issubclass(type(value), torch.Tensor))
 
 
 def node_count(tensors: Iterable[Any]) -> int:
-    """Return how many nodes of the graph some tensors keep alive, a hundred thousand at most."""
+    """Return how many nodes of the graph some tensors keep alive, counting to about 100,000."""
     waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     seen = set(waiting)
     while waiting and len(seen) < _MOST_NODES_COUNT:
@@ -41,12 +41,12 @@ def node_count(tensors: Iterable[Any]) -> int:
 
 
 def live_node_count() -> int:
-    """Return how many nodes of the graph all tensors that Python knows keep alive."""
+    """Return how many nodes of the graph are kept alive by all tensors that Python tracks."""
     return node_count(_tensors(gc.get_objects()))
 
 
 def largest_holder() -> tuple[str, str, int] | None:
-    """Return file, name and nodes of the variable of the script that holds most of the graph."""
+    """Return file, name and node count of the script's variable that holds most of the graph."""
     found: list[tuple[int, str, str]] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -63,7 +63,7 @@ def largest_holder() -> tuple[str, str, int] | None:
 def _variables(frame: FrameType) -> list[tuple[str, Any]]:
     """Return the variables of a frame, and of the objects in them, without a trace.
 
-    Before Python 3.13 `frame.f_locals` of a function writes into the very dict that the script
+    Before Python 3.13, `frame.f_locals` of a function writes into the same dict that the script
     has from `locals()`. 3.12 can be asked for one variable; 3.11 cannot.
     """
     code = frame.f_code
@@ -85,7 +85,7 @@ def _variables(frame: FrameType) -> list[tuple[str, Any]]:
 
 
 def _variable(frame: FrameType, name: str) -> Any:
-    """Return a variable of a function that runs, None where it is not set yet."""
+    """Return a variable of a running function, None where it is not set yet."""
     get = ctypes.pythonapi.PyFrame_GetVarString
     get.restype, get.argtypes = ctypes.py_object, (ctypes.py_object, ctypes.c_char_p)
     try:

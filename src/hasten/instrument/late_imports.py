@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def stand_in_later(home: str, name: str, answer: Answer) -> Undo:
-    """Let `answer(original, *args, **kwargs)` stand in for a function, once its module is there.
+    """Replace a function by `answer(original, *args, **kwargs)` once its module is imported.
 
-    The module is not imported for it. Where it has no such function nothing is done.
+    This does not import the module. If the module has no such function, nothing is done.
 
     Args:
         home: the name of the module.
-        name: of the function in it, with dots for one of a class.
+        name: of the function in it, dotted for a method of a class.
         answer: asked in every thread.
     """
     placed: list[Undo] = []
@@ -56,7 +56,7 @@ def _is_complete(home: str) -> bool:
 def _has(home: str, name: str) -> bool:
     """Return whether a function is there already.
 
-    Levers act as soon as torch has run, when the import system still calls it under way.
+    Levers act as soon as torch has run, when the import system still counts it as importing.
     """
     try:
         attrgetter(name)(sys.modules[home])
@@ -79,7 +79,7 @@ def _replace(module: ModuleType, name: str, answer: Answer) -> Undo:
     setattr(owner, last, stand_in)
 
     def undo() -> None:
-        if vars(owner).get(last) is stand_in:  # else somebody stands before us
+        if vars(owner).get(last) is stand_in:  # otherwise somebody has replaced it again
             setattr(owner, last, original)
 
     return undo
@@ -88,7 +88,7 @@ def _replace(module: ModuleType, name: str, answer: Answer) -> Undo:
 class _Arrival(importlib.abc.MetaPathFinder):
     """Calls `then` right after the module `home` has run for the first time.
 
-    One that runs already, and has got no further, is complete at a later import.
+    A module that is being imported already is found complete at a later import.
     """
 
     def __init__(self, home: str, then: Callable[[], None]) -> None:
@@ -104,7 +104,7 @@ class _Arrival(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find the module as usual, and hang on to its loader; who only asks imports nothing."""
+        """Find the module as usual, and hook its loader; merely asking imports nothing."""
         if self._looking:
             return None
         if _is_complete(self._home):

@@ -15,7 +15,7 @@ _LEAST_COUNT = 3
 
 
 class ConvolutionShape(NamedTuple):
-    """What makes a convolution, but for its numbers.
+    """All that defines a convolution except its numbers.
 
     Attributes:
         options: stride, padding, dilation, transposed, output padding, groups.
@@ -34,7 +34,7 @@ def _layout(dimensions: int) -> Any:
 
 
 def with_channels_last(tensor: Any) -> bool:
-    """Return whether a tensor has channels last and could not as well have them first."""
+    """Return whether a tensor has channels last, and not a layout that is also channels first."""
     layout = _layout(tensor.dim())
     return not tensor.is_contiguous() and tensor.is_contiguous(memory_format=layout)
 
@@ -48,7 +48,7 @@ def can_tell_layout(tensor: Any) -> bool:
 def speed_ratio(shape: ConvolutionShape) -> float:
     """Return how many times faster a convolution is with channels last, forward and backward.
 
-    The best of each, timed in turns on numbers of our own; no random number is drawn.
+    The best of each, timed alternately on our own numbers; no random number is drawn.
     """
     import torch
 

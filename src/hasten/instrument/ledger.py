@@ -28,7 +28,7 @@ class Ledger:
     ran between forward and backward turns out to be the loss. Such time waits in `waiting`
     until an anchor (`commit`) settles it.
 
-    What it does can be done again later with the times at which an accelerator came by
+    What it does can be replayed later with the times at which an accelerator got there
     (`follow`).
     """
 
@@ -48,11 +48,11 @@ class Ledger:
         self._late = _LateLedger(self.current, list(self._stack), timeline)
 
     def followed(self) -> tuple[list[tuple[int, ...]], float | None]:
-        """End that, and wait until the accelerator has passed the last mark.
+        """Stop following, and wait until the accelerator has passed the last mark.
 
         Returns:
             What `cut` would have returned each time, by the accelerator's time; and the share of
-            them at which it was less than one phase behind. Nothing where none was followed.
+            cuts at which it was less than one phase behind. Nothing if no accelerator was followed.
         """
         late, self._late = self._late, None
         return ([], None) if late is None else (late.read(), late.caught_up_ratio)
@@ -81,7 +81,7 @@ class Ledger:
     def commit_as_evaluation(self) -> None:
         """Settle what was waiting as evaluation: it served a call without gradients.
 
-        A checkpoint that was written before it is one all the same.
+        A checkpoint that was written before it still counts as a checkpoint.
         """
         saved_ns = self._waiting[_CHECKPOINT]
         self._settled[_CHECKPOINT] += saved_ns
@@ -99,7 +99,7 @@ class Ledger:
             self._late.notes(Ledger.commit_as_loss)
 
     def cut(self) -> tuple[int, ...]:
-        """End a step: return nanoseconds per phase (in the order of PHASES) and start anew."""
+        """End a step: return nanoseconds per phase (in the order of PHASES) and start over."""
         self._charge()
         self._settle()
         step, self._settled = tuple(self._settled), [0] * len(PHASES)
@@ -108,7 +108,7 @@ class Ledger:
         return step
 
     def start(self) -> None:
-        """Forget everything up to now: the next step begins here, outside every phase."""
+        """Forget everything so far: the next step begins here, outside every phase."""
         self._settled = [0] * len(PHASES)
         self._waiting = [0] * len(PHASES)
         self._last_ns = self._clock()
@@ -136,7 +136,7 @@ class Ledger:
 
 
 class _LateLedger:
-    """What a ledger does, to be done once more when an accelerator's times are known.
+    """What a ledger does, to be replayed when an accelerator's times are known.
 
     Args:
         current: the phase that the ledger is in.
@@ -154,7 +154,7 @@ class _LateLedger:
 
     @property
     def caught_up_ratio(self) -> float | None:
-        """The share of cuts at which the device had come to the last phase that was begun."""
+        """The share of cuts at which the device had reached the phase that was begun last."""
         return self._caught_up_count / self._cut_count if self._cut_count else None
 
     def passes(self, move: Callable[..., Any], *args: int) -> None:
@@ -168,14 +168,14 @@ class _LateLedger:
             self._caught_up_count += self._timeline.has_passed(self._last_phase)
 
     def notes(self, move: Callable[..., Any]) -> None:
-        """Note a move that reads none."""
+        """Note a move that reads no clock."""
         self._moves.append((move, (), None))
 
     def read(self) -> list[tuple[int, ...]]:
-        """Wait until the last mark is passed; return what each `cut` gives by the timeline.
+        """Wait until the last mark is passed; return what each `cut` gives on the timeline.
 
-        Marks on different streams may be passed in another order: time never runs backwards.
-        Nothing is returned in the midst of a graph that is captured.
+        Marks on different streams may be passed out of order: time never runs backwards here.
+        Nothing is returned while a graph is being captured.
         """
         if self._timeline.is_capturing():
             return []

@@ -1,4 +1,4 @@
-"""Where the loop asks the levers: at phases, calls of root modules, loaders and transfers."""
+"""Where the loop calls the levers: at phases, calls of root modules, loaders and transfers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def join(levers: list[Any], lever: Any, changed: Callable[[], None] = lambda: None) -> Undo:
-    """Add what a lever wants to be asked, until the result is called; `changed` hears of both."""
+    """Add a lever's callback until the result is called; `changed` is called both times."""
     levers.append(lever)
     changed()
 
@@ -41,14 +41,14 @@ class PhaseCallbacks:
         self.enterers: list[Callable[[Phase], Undo | None]] = []
 
     def enter(self, phase: Phase) -> tuple[Undo, ...]:
-        """Tell the levers of a phase; what is returned has to be called on the way out."""
+        """Tell the levers that a phase begins; what is returned must be called when it ends."""
         if not self.enterers:
             return ()
         leaves = [enter(phase) for enter in self.enterers]
         return tuple(leave for leave in reversed(leaves) if leave is not None)
 
     def within(self, phase: Phase, act: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run `act` in a phase of which the levers are told."""
+        """Run `act` in a phase, and tell the levers of it."""
         leaves = self.enter(phase)
         try:
             return act(*args, **kwargs)
@@ -58,7 +58,7 @@ class PhaseCallbacks:
 
 
 class SeamAnswers:
-    """Levers that answer in torch's place; of several for one thing the first does."""
+    """Levers that answer in torch's place; if there are several for one call, the first does."""
 
     def __init__(self) -> None:
         self.makers: list[Callable[[Any, Callable[[], Any]], Any]] = []
@@ -66,19 +66,19 @@ class SeamAnswers:
         self.movers: list[Callable[[Any, Any, Any, Any], Any]] = []
 
     def make(self, original: Any, loader: Any) -> Any:
-        """Make the iterator of a pass, by a lever where one wants to."""
+        """Make the iterator of a pass, through a lever if one wants to."""
         for make in self.makers:
             return make(loader, lambda: original(loader))
         return original(loader)
 
     def advance(self, original: Any, iterator: Any) -> Any:
-        """Fetch the next batch, by a lever where one wants to."""
+        """Fetch the next batch, through a lever if one wants to."""
         for advance in self.advancers:
             return advance(original, iterator)
         return original(iterator)
 
     def move(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
-        """Answer a `Tensor.to` or `Tensor.cuda`, by a lever where one wants to."""
+        """Answer a `Tensor.to` or `Tensor.cuda`, through a lever if one wants to."""
         for convert in self.movers:
             return convert(original, tensor, args, kwargs)
         return original(tensor, *args, **kwargs)
@@ -91,8 +91,8 @@ class RootModules(Registry):
         phases: the levers that are told of a call as of a phase.
 
     Attributes:
-        callers: levers that make the calls, the innermost first, each behind its depth.
-        inside: one cell: whether a call goes on. The modules that it calls are no roots.
+        callers: levers that make the calls, the innermost first, each paired with its depth.
+        inside: one cell: whether a call is running. The modules that it calls are not roots.
     """
 
     def __init__(self, phases: PhaseCallbacks) -> None:
@@ -115,10 +115,10 @@ class RootModules(Registry):
         return lambda: self.callers.remove(entry)
 
     def meet(self, module: Any) -> tuple[Convert, ...] | None:
-        """Take a root in at its first call; return what its tensors are passed through.
+        """Register a root at its first call; return the converters for its tensors.
 
         None for a lazy module that has not been called: its parameters have no shape yet. None
-        as well for one that cannot be asked for its parts; a lever could not either.
+        also for one that cannot be asked for its parts, which a lever could not do either.
         """
         found: tuple[Convert, ...] | None = self._converters.get(module)
         if found is None:
@@ -139,7 +139,7 @@ class RootModules(Registry):
         return found
 
     def call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        """Make a root call, by the levers that want to."""
+        """Make a root call, through the levers that want to."""
         self.inside[0] = True
         try:
             if self._phases.enterers:
@@ -170,9 +170,9 @@ class RootModules(Registry):
 
 
 def _is_lazy(module: Any) -> bool:
-    """Return whether parameters or buffers wait for the first call to get a shape.
+    """Return whether parameters or buffers get their shape at the first call.
 
-    Any exception may come out of a module that has no hash, or something else by these names.
+    A module that has no hash, or other attributes by these names, may raise any exception.
     """
     from torch.nn.parameter import is_lazy
 

@@ -29,9 +29,9 @@ class LiveTraining:
         in_loop: whether this is the thread of the loop, and torch does not compile.
 
     Attributes:
-        seams_wanted: called as a lever begins or ends to need a seam that is not always there.
-        first_pass_s: asks what a first pass over the data takes longer than later ones, and what
-            stood for it here.
+        seams_wanted: called when a lever starts or stops needing a seam that is not always there.
+        first_pass_s: tells how much longer a first pass over the data takes than later ones, and
+            the seconds that the trial spent instead.
     """
 
     def __init__(self, in_loop: Callable[[], bool] = lambda: True) -> None:
@@ -73,8 +73,8 @@ class LiveTraining:
     def on_function(self, owner: Any, name: str, answer: Callable[..., Any]) -> Undo:
         """Let `answer(original, *args, **kwargs)` stand in for the function `owner.name`.
 
-        An owner that is the name of a module need not be there yet, and `name` may have dots;
-        there it is asked in every thread.
+        An owner given as the name of a module need not be imported yet, and `name` may be dotted;
+        `answer` is then called in every thread.
         """
         if isinstance(owner, str):
             return stand_in_later(owner, name, answer)
@@ -109,13 +109,13 @@ class LiveTraining:
         self.first_pass_s = cost_s
 
     def excuse(self, error: Exception) -> None:
-        """End the trial with what made a lever give up: nobody is there to take an excuse."""
+        """End the trial with what made a lever give up: a trial accepts no excuse."""
         kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
         raise LeverStopped(f"{kind}{error}") from error
 
 
 class TrainingStart:
-    """When training starts, and what levers set anew then, after the script's own settings.
+    """When training starts, and what levers then set again, after the script's own settings.
 
     Attributes:
         begun: whether it has started.
@@ -146,7 +146,7 @@ class TrainingStart:
         return undo_both
 
     def begin(self) -> None:
-        """Settle what the script may have set itself meanwhile, the first time."""
+        """Apply again, once, what the script may have overridden meanwhile."""
         if not self.begun:
             self.begun = True
             self.before()

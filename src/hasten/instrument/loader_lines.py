@@ -1,4 +1,4 @@
-"""Which line of the script made a loader: there its arguments stand."""
+"""Which line of the script made a loader, where its arguments are."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""The guard of a real run: its losses are held against those of the script without levers.
+"""The guard of a real run: its losses are compared with those of the script without levers.
 
-After the first steps they are held against what the run itself has seen: a loss that is no number,
-or one that stays far above all of them, puts the levers back. A script whose loss does so without
-levers loses only their speed. Where steps are so short that reading a loss would be felt, a few
+After the first steps they are compared with what the run itself has seen: a loss that is not
+finite, or stays far above all others, undoes the levers. A script whose loss does so without
+levers loses only their speed. Where steps are so short that reading a loss would cost time, a few
 steps in a row are looked at, and then none for a while.
 
-One recorded run does not know how much another seed changes, so the band is wide: the guard is
-there for what has gone plainly wrong, and says nothing that a user could not see in the losses.
-A loss below the band never counts: a training that was resumed begins there.
+One recorded run does not show how much another seed changes, so the band is wide: the guard is
+there for what has clearly gone wrong, and says nothing that a user could not see in the losses.
+A loss below the band never counts: resumed training begins there.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Guard:
         watch: the seams of this process.
         envelope: what the script did without levers.
         astray: called once with the number of a step and what is wrong there.
-        slow: called at the end with the seconds of a step and those without levers, where they
-            are too many.
+        slow: called at the end with the seconds of a step and those without levers, if there
+            are too many of them.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Guard:
             self._looked_count = 0
 
     def _not_finite(self) -> tuple[int, str] | None:
-        """Find a loss that is no number among those that are known and new."""
+        """Find a loss that is not finite among those that are known and new."""
         for step, value, _ in self._health.losses[self._looked_count :]:
             if not isinstance(value, float):  # on an accelerator, until the window ends
                 break
@@ -113,7 +113,7 @@ class Guard:
         return None
 
     def _explodes(self, count: int) -> tuple[int, str] | None:
-        """Find a window far above all that the run itself has seen: its highs, and their reach."""
+        """Find a window far above the run's own highs, relative to their range."""
         new = [value for step, value, _ in self._health.losses if step >= count - _LATE_COUNT]
         level = median(new) if new else math.nan
         if math.isnan(level):
@@ -126,7 +126,7 @@ class Guard:
         reach = max(self._highest - self._lowest, abs(self._highest), self._start_size)
         self._high_count = self._high_count + 1 if level > self._highest + _REACHES * reach else 0
         if self._high_count:
-            self._known = known  # what is astray does not become usual
+            self._known = known  # what has gone astray does not become usual
         if self._high_count < _HIGH_WINDOWS_COUNT:
             return None
         good = count - _HIGH_WINDOWS_COUNT * _LATE_COUNT
@@ -161,13 +161,13 @@ class Guard:
 def judge(
     envelope: LossEnvelope, levels: Sequence[float], *, start: float, moved: float | None
 ) -> str | None:
-    """Say what is wrong with the last of the windows so far, None where nothing is.
+    """Say what is wrong with the latest window, or return None where nothing is.
 
     Args:
         envelope: the script without levers.
         levels: the median loss of each window.
         start: the loss of the first step, which no update has changed yet: a run that begins
-            higher than the recorded one did, by other initial weights, has not gone astray.
+            higher than the recorded one, from other initial weights, has not gone astray.
         moved: how far the weights moved in the last one, relative to their size.
     """
     level = levels[-1]
@@ -175,7 +175,7 @@ def judge(
         return None
     index, fall = len(levels) - 1, max(envelope.losses) - min(envelope.losses)
     spread = max(envelope.spreads)
-    # Behind the recorded steps less and less is known.
+    # Beyond the recorded steps, less and less is known.
     beyond = max(1.0, len(levels) / len(envelope.losses))
     margin = beyond * max(_SPREADS * spread, fall, _LEAST_RATIO * abs(envelope.losses[0]))
     if level > max(envelope.highest, start) + margin:
@@ -193,7 +193,7 @@ def judge(
 
 
 def _never_falls(envelope: LossEnvelope, levels: Sequence[float], spread: float) -> str | None:
-    """Find a loss that stays where it began, though without levers it fell clearly and soon."""
+    """Find a loss that stays where it began, though without levers it fell clearly and early."""
     usual = envelope.losses
     fall, half = usual[0] - usual[-1], usual[len(usual) // 2]
     clear = fall > max(_FALL_SPREADS * spread, 0.1 * abs(usual[0])) and usual[0] - half > 0.4 * fall

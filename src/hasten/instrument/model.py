@@ -13,7 +13,7 @@ from hasten.records import ModelTraits, PrecisionTraits, ProductSpeed, Traits
 
 
 class ModelFacts:
-    """Notes of every root module that the loop calls, and of what the machine does with them.
+    """Notes about every root module that the loop calls, and how the machine runs them.
 
     Attributes:
         found: what was noted so far.
@@ -63,7 +63,7 @@ class ModelFacts:
         self._note_layouts([part.weight for part in (*flat, *solid)])
 
     def _note_layouts(self, kernels: list[Any]) -> None:
-        """Note whether the kernels whose layout can be told all have channels last."""
+        """Note whether all kernels whose layout is unambiguous have channels last."""
         last = [with_channels_last(k) for k in kernels if can_tell_layout(k)]
         if last:
             so_far = self.found.has_channels_last is not False
@@ -81,7 +81,7 @@ class ModelFacts:
         )
 
     def _note_attention(self, parts: list[Any], kwargs: Any) -> None:
-        """Note who computes attention; Transformers' models name it, and can exchange `eager`."""
+        """Note what computes attention; Transformers models name it, and can replace `eager`."""
         from torch import nn
 
         attention = self.found.attention

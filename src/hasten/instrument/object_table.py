@@ -1,4 +1,4 @@
-"""Live objects of the script, by who they are, and what levers do to each."""
+"""Live objects of the script, by identity, and what levers do to each."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Table:
-    """A value for each of some live objects, which are not kept alive.
+    """A value for each of some live objects, without keeping them alive.
 
     They are told apart by identity: a dataclass that is a module has no hash, two modules may be
-    equal, and neither is for us to ask.
+    equal, and we must call neither hash nor equality.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Registry:
         return item in self.known
 
     def add(self, item: Any) -> None:
-        """Take in an object, and let every lever act on it."""
+        """Add an object, and let every lever act on it."""
         self.known[item] = None
         for apply, undos in self._applied.values():
             undos[item] = apply(item)

@@ -15,7 +15,7 @@ Ranges = dict[str, tuple[tuple[int, int], ...]]
 
 
 def runtimes(maps: str | None = None) -> Ranges:
-    """Return where the code of each OpenMP runtime lies, by the path of its file.
+    """Return the address ranges of each OpenMP runtime's code, by the path of its file.
 
     Args:
         maps: a listing such as /proc/self/maps; that of this process by default.
@@ -37,10 +37,10 @@ def _maps() -> str:
 
 
 def members(ranges: Ranges) -> dict[int, str]:
-    """Return the runtime of each thread that rests in one, by the kernel's id of the thread.
+    """Return the runtime of each thread that waits in one, by the kernel's thread id.
 
-    Threads of OpenMP bear no name. One that waits for work was started by its runtime, and so
-    the way back into that stands on its stack; one that runs at this moment is not told.
+    OpenMP's threads have no names. One that waits for work was started by its runtime, so
+    its stack holds a return address into that; one that is running now is not reported.
     """
     found: dict[int, str] = {}
     try:
@@ -65,8 +65,8 @@ def _stack(memory: int, task: Path) -> tuple[int, ...]:
         told = (task / "syscall").read_text().split()  # number, arguments, stack, instruction
         if len(told) < 3:
             return ()
-        # Read through the kernel: the stack of a thread that ends meanwhile is an error there,
-        # and would be a crash here.
+        # Read through the kernel: if the thread ends meanwhile, its stack gives an error there
+        # and would give a crash here.
         stack = os.pread(memory, _STACK_BYTES, int(told[-2], 16))
     except (OSError, OverflowError):
         return ()

@@ -40,7 +40,7 @@ def _is_ours_or_torch(path: str) -> bool:
 
 
 def _line_outside_torch() -> Place | None:
-    """Return file and line of the innermost frame that is not torch's, a library's included."""
+    """Return file and line of the innermost frame outside torch, which may be in a library."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_ours_or_torch(frame.f_code.co_filename):
         frame = frame.f_back
@@ -48,7 +48,7 @@ def _line_outside_torch() -> Place | None:
 
 
 def _place(phase: int) -> Place | None:
-    """Return the line of the script that runs; none says what a backward pass works on."""
+    """Return the script's running line; none tells what a backward pass works on."""
     return None if phase == _BACKWARD else own_place(sys._getframe(2))
 
 
@@ -59,10 +59,10 @@ def name_of(operation: Any) -> str:
 
 
 def is_light(name: str, tensors: Any) -> bool:
-    """Return whether an operation computes so little that its time is the cost of any.
+    """Return whether an operation computes so little that its time is just the overhead of a call.
 
-    In the midst of a step that is more than in a loop of nothing else. The multiplications of a
-    product of m x k and k x n numbers are the root of the three sizes' product.
+    Within a step, that is more than in a tight loop. The number of multiplications in a
+    product of m x k and k x n numbers is the square root of the product of the three sizes.
     """
     sizes = sorted((tensor.numel() for tensor in tensors), reverse=True)
     if name in _PRODUCTS:
@@ -130,7 +130,7 @@ class OperationProfile:
             self.denormal_ratio = max(self.denormal_ratio, *map(denormal_share, found), 0.0)
 
     def note_costs(self, faults_count: int, denormal_ns: int, phase: int) -> None:
-        """Note which line of the script an operation's faults and denormal numbers are of."""
+        """Note which line of the script an operation's faults and denormal numbers belong to."""
         if (faults_count > 0 or denormal_ns > 0) and (place := _place(phase)):
             self.faulting[place] += faults_count
             self.denormal_ns[place] += denormal_ns
@@ -155,7 +155,7 @@ class OperationProfile:
             if phase == _OPTIMIZER:
                 self.ns["large_update"] += spent_ns
             return
-        # An update writes; lists of tensors, too, are asked for their step counts one by one.
+        # Only writes are updates: even with lists of tensors, step counts are read one by one.
         place = own_place(sys._getframe(2)) if name.endswith("_") else None
         if place is not None:
             loop = self.loops.setdefault(place, Loop(in_optimizer=phase == _OPTIMIZER))
@@ -178,7 +178,7 @@ class OperationProfile:
 
 
 def shape_of(name: str, args: Any) -> Any:
-    """Return what makes a 2-D or 3-D convolution on the CPU with channels first, else None."""
+    """Return the shape of a 2-D or 3-D convolution on the CPU with channels first, else None."""
     from hasten.instrument.layout_probe import ConvolutionShape, with_channels_last
 
     backward = name == "convolution_backward"

@@ -1,6 +1,6 @@
 """Time every operation of a few steps.
 
-A dispatch mode sees the operations of forward, backward and update one by one. It costs some
+A dispatch mode sees the operations of forward, backward and update one by one. It costs a few
 microseconds for each, so the steps under it are never timed as a whole.
 """
 
@@ -23,7 +23,7 @@ class OperationMode:
     """Let `ran(operation, args, kwargs)` run the operations of this thread for a while.
 
     Args:
-        ran: runs an operation and returns its result; it must not raise on its own account.
+        ran: runs an operation and returns its result; it must raise nothing of its own.
     """
 
     def __init__(self, ran: Ran) -> None:
@@ -37,7 +37,7 @@ class OperationMode:
         self._mode: Any = type("OperationMode", (TorchDispatchMode,), members)()
 
     def begin(self) -> bool:
-        """Begin, unless the script has a mode of its own, which comes and goes as it likes."""
+        """Begin, unless the script has its own mode, which may come and go at any time."""
         from torch.utils._python_dispatch import _get_current_dispatch_mode
 
         if _get_current_dispatch_mode() is not None:
@@ -46,7 +46,7 @@ class OperationMode:
         return True
 
     def end(self) -> None:
-        """Leave, unless something of the script has come to stand before us."""
+        """Leave, unless the script has entered a mode on top of ours."""
         from torch.utils._python_dispatch import _get_current_dispatch_mode
 
         current: Any = _get_current_dispatch_mode()
@@ -55,7 +55,7 @@ class OperationMode:
 
 
 def is_compiled() -> bool:
-    """Return whether torch has compiled something here: that does not go through a mode."""
+    """Return whether torch has compiled something here, which bypasses a mode."""
     import sys
 
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
@@ -70,7 +70,7 @@ def timed_ns(call: Callable[[], Any], clock: Clock = time.perf_counter_ns) -> in
 
 
 def price_ns(clock: Clock) -> tuple[float, float]:
-    """Return what an operation on a single number takes, from outside and inside a mode."""
+    """Return the time of an operation on a single number, seen from outside and inside a mode."""
     import torch
 
     inside: list[int] = []

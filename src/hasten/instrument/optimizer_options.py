@@ -30,9 +30,9 @@ class OptimizerOptions:
     def act(self, choose: Choose) -> Undo:
         """Step each optimizer under what `choose(optimizer)` returns, until the result is called.
 
-        It sees the script's own options, and is asked again when parameters come in, when one
-        gets its first gradient, when a weight lies elsewhere in memory or its gradient in another
-        order, when other objects are in its state, and when a checkpoint was loaded.
+        It sees the script's own options, and is asked again when parameters are added, when one
+        gets its first gradient, when a weight moves in memory or its gradient has another
+        layout, when its state holds other objects, and when a checkpoint has been loaded.
         """
         self._choices.append(choose)
         if self._stop is None:
@@ -68,17 +68,17 @@ class OptimizerOptions:
 class Adjusted:
     """One optimizer that steps under other options than its script gave it.
 
-    They are in its groups while it steps, and no longer: the dicts may be those of another
-    optimizer too, which saves and prints them. Checkpoints, pickles and copies that are made within
+    They are in its groups only while it steps: the dicts may be shared with another
+    optimizer, which saves and prints them. Checkpoints, pickles and copies that are made during
     a step, or after one that failed, hold the script's own. A step in which a parameter is
-    updated for the first time, or since its state was emptied, is always the script's own: its
+    updated for the first time, also after its state was emptied, is always the script's own: its
     state comes out as the script would have it, and `_fused_sgd` fails where only some momenta
     exist.
 
     Args:
         optimizer: whose options they are.
         choices: what the levers choose; the list of all, shared and alive.
-        has_stepped: whether it did, so that gradients that are there have been used.
+        has_stepped: whether it has stepped, so that existing gradients have been used.
     """
 
     def __init__(self, optimizer: Any, choices: list[Choose], *, has_stepped: bool) -> None:
@@ -110,7 +110,7 @@ class Adjusted:
             self.settle()
 
     def settle(self) -> None:
-        """Ask every lever anew, and step under what they choose from now on."""
+        """Ask every lever again, and step under what they choose from now on."""
         optimizer = self._optimizer()
         if optimizer is None:
             return
@@ -120,7 +120,7 @@ class Adjusted:
         chosen: dict[str, Any] = {}
         for choose in self._choices:
             chosen.update(choose(optimizer) or {})
-        if chosen.get("fused"):  # torch takes one of them at a time, not all in the same order
+        if chosen.get("fused"):  # torch uses only one of the two, and its classes differ in which
             chosen["foreach"] = False
             self._retype(optimizer)
         self._chosen = chosen
@@ -135,9 +135,9 @@ class Adjusted:
             vars(optimizer).pop("__getstate__", None)
 
     def _retype(self, optimizer: Any) -> None:
-        """Let the fused kernels count steps as they do: in float32, where the parameter is.
+        """Let the fused kernels count steps their way: in float32, on the parameter's device.
 
-        A script in float64 counts otherwise, and one on a GPU counts on the CPU.
+        A script in float64 counts in another dtype, and one on a GPU counts on the CPU.
         """
         import torch
 
@@ -152,23 +152,23 @@ class Adjusted:
                     state["step"] = step.to(device, torch.float32)
 
     def _put_back(self) -> None:
-        """Choose nothing, and leave nothing of what was chosen."""
+        """Choose nothing, and undo everything that was chosen."""
         optimizer = self._optimizer()
         if optimizer is not None:
             self._give_back(optimizer)
         for state, device, dtype in self._retyped:
-            if "step" in state:  # the script may have emptied it, to begin anew
+            if "step" in state:  # the script may have emptied it, to start over
                 state["step"] = state["step"].to(device, dtype)
         self._chosen, self._own, self._retyped = {}, [], []
 
     def _give_own(self, groups: list[dict[str, Any]]) -> None:
         for group, (own, options) in zip(groups, self._own, strict=False):
             for name, value in own.items():
-                if group.get(name) is options[name]:  # else the script has set it meanwhile
+                if group.get(name) is options[name]:  # otherwise the script has set it meanwhile
                     group[name] = value
 
     def _look_at_states(self, optimizer: Any) -> None:
-        """Note who has no gradient or no state yet, where groups or states have come or gone."""
+        """Note which parameters lack a gradient or state, if groups or states have come or gone."""
         states = optimizer.state
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         filled = frozenset([id(parameter) for parameter in states if _filled(states[parameter])])
@@ -181,7 +181,7 @@ class Adjusted:
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._give_back(optimizer)  # after a step that failed
-        if not self._is_last(optimizer):  # what comes behind may change gradients
+        if not self._is_last(optimizer):  # hooks that run later may change gradients
             return
         self._look_at_states(optimizer)
         given = (*args[1:], *kwargs.values())
@@ -203,7 +203,7 @@ class Adjusted:
             optimizer._optimizer_step_pre_hooks.move_to_end(self._before.id)
 
     def _is_last(self, optimizer: Any) -> bool:
-        """Return whether no hook of the script comes between ours and the step."""
+        """Return whether no hook of the script runs between ours and the step."""
         return bool(next(reversed(optimizer._optimizer_step_pre_hooks), None) == self._before.id)
 
     def _give_back(self, optimizer: Any) -> None:
@@ -227,20 +227,20 @@ class Adjusted:
         return comes or not all(_filled(state.get(p)) for p in known)
 
     def _saved(self, optimizer: Any, saved: dict[str, Any]) -> dict[str, Any]:
-        """Let a checkpoint say what it would have said."""
+        """Let a checkpoint hold what it would have held without levers."""
         self._give_own(saved["param_groups"])
         saved["state"] = _own_states(saved["state"], self._retyped)
         return saved
 
     def _loaded(self, optimizer: Any) -> None:
-        """Take the options of the checkpoint for the script's own, for they are now."""
+        """Treat the options of the checkpoint as the script's own, since now they are."""
         self._chosen, self._own, self._retyped = {}, [], []
         self._shape = None
 
     def _pickled(self) -> dict[str, Any]:
         optimizer = self._optimizer()
         kind: Any = type(optimizer)
-        # A class of the script's may return what it holds, our hooks among it.
+        # The script's class may return its very attributes, our hooks among them.
         state = dict(kind.__getstate__(optimizer))
         state.pop("__getstate__", None)
         ours = {hook.id for hook in self._hooks}
@@ -255,7 +255,7 @@ class Adjusted:
 
 
 def _own_states(states: Any, retyped: list[tuple[dict[str, Any], Any, Any]]) -> Any:
-    """Return `states`, with what was retyped as the script has it."""
+    """Return `states`, with what was retyped turned back to the script's types."""
     if not retyped:
         return states
     types = {id(state): (device, dtype) for state, device, dtype in retyped}
@@ -271,16 +271,16 @@ def _own_states(states: Any, retyped: list[tuple[dict[str, Any], Any, Any]]) -> 
 
 def _filled(state: Any) -> bool:
     """Return whether an update has left something in the state of a parameter."""
-    if not isinstance(state, dict):  # optimizers of the script's keep counters there, too
+    if not isinstance(state, dict):  # the script's own optimizers may keep counters there
         return False
     return any(value is not None for value in state.values())
 
 
 def _places(optimizer: Any) -> list[Any] | None:
-    """Return where weights lie in memory, whether gradients lie as they do, and their states.
+    """Return where weights are in memory, whether gradients share their layout, and the states.
 
-    A script may give a weight other memory (`p.data = ...`), a gradient or a moment of its own at
-    any time. The fused kernels walk over them side by side, whatever their strides say.
+    A script may assign a weight new memory (`p.data = ...`), a gradient or a moment at
+    any time. The fused kernels walk over them in step, whatever their strides.
     """
     import torch
 
@@ -299,6 +299,6 @@ def _places(optimizer: Any) -> list[Any] | None:
                     states.get(weight), dict
                 ):  # others have new tensors in each step
                     found.extend(map(id, states[weight].values()))
-    except RuntimeError:  # a weight without strides or an address: no lever chooses for such
+    except RuntimeError:  # a weight without strides or an address, for which no lever chooses
         return None
     return found

@@ -19,7 +19,7 @@ _PROBE_S = 0.25
 def usage() -> dict[str, float]:
     """Return peak bytes, minor page faults and CPU seconds, loader workers included.
 
-    CPU seconds are those of this process, of its live children by /proc, and of those that
+    CPU seconds are those of this process, of its live children (from /proc), and of those that
     ended (getrusage(2)).
     """
     import multiprocessing
@@ -55,14 +55,14 @@ def _best_rate(work: Callable[[], object], amount: float) -> float:
 
 
 def peaks(device: str) -> dict[str, float | None]:
-    """Measure the best float32 matrix product (FLOP/s) and memory copy (bytes/s) here.
+    """Measure the best rate of float32 matrix products here, in FLOP/s.
 
-    Best of about a quarter of a second each, with the threads that the process has now. No
+    The best within about a quarter of a second, with the threads that the process has now. No
     random numbers are drawn: the script's generators stay where they are.
 
     Args:
-        device: the kind that the models are on; nothing is known of another than the CPU, which
-            also computes in other formats than float32 at several times the rate.
+        device: the kind that the models are on; only the CPU is measured: other kinds
+            also compute in formats other than float32, at several times the rate.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""What a stretch of the loop was for, which often shows in hindsight only."""
+"""What a stretch of the loop was for, which often shows only in hindsight."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _OPTIMIZER, _EVALUATION = INDEX[Phase.OPTIMIZER], INDEX[Phase.EVALUATION]
 
 
 class PhaseTracker:
-    """Charge time and samples to the phases of the loop, and tell the observers of them.
+    """Charge time and samples to the phases of the loop, and notify the observers.
 
     Args:
         ledger: takes the time.
-        observers: all of them, also those to come.
+        observers: all of them, including those added later.
 
     Attributes:
         samples: what the steps consume.
-        evaluating: true between a call without gradients and what trains again.
-        after_forward: what runs may turn out to be the loss.
+        evaluating: true from a call without gradients until training resumes.
+        after_forward: whether what runs now may turn out to be the loss.
     """
 
     def __init__(self, ledger: Ledger, observers: list[Any]) -> None:
@@ -55,7 +55,7 @@ class PhaseTracker:
             self._first_parameters[module] = first
             if asks:
                 self._trained_parameters.update(map(id, parameters))
-        if first == id(None):  # a criterion; behind an evaluated model it is part of that
+        if first == id(None):  # a criterion; after an evaluated model it belongs to the evaluation
             return _EVALUATION if self.evaluating and not asks else _LOSS
         if asks or module.training:
             return _FORWARD
@@ -75,7 +75,7 @@ class PhaseTracker:
             self.samples.evaluated()
         elif phase_index == _FORWARD:
             self.evaluating = False
-            # A teacher is followed by its student; a copy that averages weights and is validated,
+            # A teacher is followed by its student; a copy with averaged weights that is validated,
             # or a model that is evaluated before it was trained, by the next batch.
             passive = not self._asks_for_gradients() and not module.training
             if not passive:
@@ -111,7 +111,7 @@ class PhaseTracker:
             observer.backward(tensors)
 
     def enter_data(self, *, nested: bool) -> None:
-        """Begin to fetch a batch: the time is DATA until a call tells what it was for.
+        """Begin to fetch a batch: the time is DATA until a call shows what it was for.
 
         Args:
             nested: the dataset reads another loader.
@@ -134,14 +134,14 @@ class PhaseTracker:
             observer.loaded(iterator, batch)
 
     def enter_optimizer(self) -> None:
-        """Begin a step of an optimizer: what waits was as it seemed."""
+        """Begin a step of an optimizer: waiting time is what it seemed to be."""
         self._ledger.loop_begins()
         self._ledger.enter(_OPTIMIZER)
         self._ledger.commit()
         self._is_passive = False
 
     def optimizer_stepped(self) -> None:
-        """Note that no loss follows any more."""
+        """Note that no loss follows now."""
         self.after_forward = False
 
     def cut(self) -> tuple[tuple[int, ...], int]:

@@ -1,4 +1,4 @@
-"""How much faster this machine multiplies with fewer bits: a probe of some 50 ms."""
+"""How much faster this machine multiplies with fewer bits: a probe of about 50 ms."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def fewer_bits(device: str) -> tuple[ProductSpeed, ProductSpeed]:
     """Return how many times faster matrix products and convolutions are with fewer bits.
 
     The first compares bfloat16 tensors with float32 ones, the second float32 tensors that torch is
-    told to multiply with fewer bits (bf16 on a CPU, tf32 on CUDA) with the same as they are. A
-    figure below 1 is a loss; what torch cannot do here is unknown. No random number is drawn.
+    told to multiply with fewer bits (bf16 on a CPU, tf32 on CUDA) with plain float32. A
+    figure below 1 is a loss; what torch cannot do here is left out. No random number is drawn.
 
     Args:
         device: the type of the device that the model is on; others than cpu and cuda are not
@@ -62,7 +62,7 @@ def product_speed_ratio(device: str, dtype: str) -> float:
 
 
 def fp32_precision() -> str:
-    """Return the precision of float32 products as torch tells it, "mixed" where it cannot.
+    """Return the precision of float32 products as torch reports it, "mixed" if it cannot.
 
     Torch refuses to read its older setting once a script has used the newer ones.
     """
@@ -125,9 +125,9 @@ def _fewer_inside(device: str) -> Iterator[None]:
 
 
 def _speed_ratio(full: Callable[[], object], fewer: Callable[[], object], device: str) -> float:
-    """Return how many times faster `fewer` is, by the best of each, timed in turns.
+    """Return how many times faster `fewer` is, by the best of each, timed alternately.
 
-    In turns, since a neighbour on the machine slows down some milliseconds at a time.
+    Alternately, since a neighbour on the machine slows it down for milliseconds at a time.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""What the kernel tells of processes and their threads (proc(5)); nothing where it does not."""
+"""What the kernel reports about processes and their threads (proc(5)), where it does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CpuTurn(NamedTuple):
 
 
 class Mapped(NamedTuple):
-    """Written memory of a process: what others map, too, and what is its own."""
+    """Written memory of a process: what others map too, and what it alone maps."""
 
     shared_bytes: int
     private_bytes: int
@@ -40,7 +40,7 @@ def turn(task: Path) -> CpuTurn | None:
 
 
 def turns(pid: int | str = "self", *, root: Path = _REAL) -> dict[int, CpuTurn]:
-    """Return the times of each thread of a process by the kernel's id of it."""
+    """Return the times of each thread of a process by the kernel's thread id."""
     tasks = root / f"proc/{pid}/task"
     try:
         names = os.listdir(tasks)
@@ -53,8 +53,8 @@ def turns(pid: int | str = "self", *, root: Path = _REAL) -> dict[int, CpuTurn]:
 def children_run_s(*, root: Path = _REAL) -> float:
     """Return the seconds that the children of this process ran, those that have ended included.
 
-    What an alive one has run moves to the ended ones when it is waited for, so that a difference
-    of two readings holds for children that came or went in between.
+    The time of a live child moves to the ended ones when it is waited for, so a difference
+    of two readings is right even if children started or ended in between.
     """
     import resource
 
@@ -90,7 +90,7 @@ def mapped(pid: int, *, root: Path = _REAL) -> Mapped | None:
 
 
 def mask(pid: int) -> frozenset[int]:
-    """Return the CPUs that a process may run on; none where that is not known."""
+    """Return the CPUs that a process may run on; empty where that is not known."""
     try:
         return frozenset(os.sched_getaffinity(pid))
     except (AttributeError, OSError):
@@ -132,7 +132,7 @@ def throttle_files(*, root: Path = _REAL) -> tuple[Path, ...]:
 
 
 def throttled_s(files: tuple[Path, ...]) -> float:
-    """Return the seconds for which a quota has held this process up, at the level that did most.
+    """Return the seconds for which a quota has held up this process, at the worst level.
 
     They are counted on each CPU, so they may be more than the clock shows.
     """

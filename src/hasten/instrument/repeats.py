@@ -22,7 +22,7 @@ class Repeats:
         self._limit = _RANGE
 
     def note(self, indices: Any, items: Any) -> None:
-        """Take in the items of a batch as the dataset gave them."""
+        """Record the items of a batch as the dataset returned them."""
         if not isinstance(indices, (list, tuple)) or len(indices) != len(items):
             return
         for index, item in zip(indices, items, strict=True):
@@ -46,7 +46,7 @@ class Repeats:
             self._limit = ranks[-2][1][0]
 
     def told(self) -> dict[str, list[Any]]:
-        """Return by index: how often it came, its digest, whether that was always the same."""
+        """Return for each index: how often it came, its digest, whether that never changed."""
         return {str(index): row for index, (_, row) in self._seen.items()}
 
 
@@ -62,7 +62,7 @@ def merge(told: list[dict[str, list[Any]]]) -> tuple[int, int]:
 
 
 def digest_of(item: Any) -> str | None:
-    """Return a digest of the bytes of an item; None where it holds something that has none."""
+    """Return a digest of an item's bytes; None where part of it has no known bytes."""
     found = hashlib.blake2b(digest_size=8)
     left_bytes = _MOST_BYTES
     for part in _parts(item):
@@ -74,7 +74,7 @@ def digest_of(item: Any) -> str | None:
 
 
 def _parts(value: Any) -> Iterator[bytes | None]:
-    """Yield the bytes of what an item is made of; None for what has none."""
+    """Yield the bytes of an item's parts; None for a part without known bytes."""
     kind = type(value)
     if kind is dict:
         value = [*value.keys(), *value.values()]

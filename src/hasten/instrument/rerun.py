@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 DENORMAL_RATIO = 1e-4
-"""Share of denormal numbers from which on a tensor is worth a second look."""
+"""Share of denormal numbers from which a tensor is worth a second look."""
 _LEAST_COUNT = 1024
 _REPEAT_COUNT = 2
 _SAMPLE_COUNT = 4096
-# Arithmetic alone, all of it without random numbers and without a hidden state: what writes into
+# Only arithmetic, all of it without random numbers or hidden state: what writes into
 # an argument says so in its schema, and batch_norm does not.
 _KNOWN = frozenset({
     "mul", "mul_", "add", "add_", "sub", "sub_", "div", "div_", "lerp", "lerp_", "addcmul",
@@ -47,17 +47,17 @@ class Rerun:
     """Try operations on copies of their arguments before they run.
 
     Attributes:
-        waste_ns: nanoseconds that went when the denormal numbers in the copies were zeros.
+        waste_ns: nanoseconds saved when the denormal numbers in the copies were zeros.
     """
 
     def __init__(self) -> None:
         self.waste_ns = 0
 
     def try_out(self, name: str, operation: Any, args: Any, kwargs: Any) -> int:
-        """Time an operation on two kinds of copies, where it is known to bear that.
+        """Time an operation on two kinds of copies, if it is known to tolerate that.
 
         Returns:
-            The nanoseconds that went with the denormal numbers; 0 where it is not tried.
+            The nanoseconds that denormal numbers cost; 0 where it is not tried.
         """
         if name not in _KNOWN:
             return 0
@@ -82,7 +82,7 @@ def _copy(tensor: Any) -> Any:
 
 
 def _cleaned(tensor: Any) -> Any:
-    """Return a copy with zeros in the place of denormal numbers."""
+    """Return a copy with zeros in place of denormal numbers."""
     import torch
 
     clone = tensor.clone()

@@ -13,7 +13,7 @@ _TOKEN_DIMENSIONS = 2
 
 
 def quietly(look: Callable[..., None], *seen: Any) -> None:
-    """Look at something of the script; where that fails a fact is missing, and it goes on."""
+    """Look at something of the script; if that fails, a fact is missing and the script goes on."""
     with suppress(Exception):
         look(*seen)
 
@@ -66,10 +66,10 @@ def token_count(value: Any) -> int:
 
 
 def _identity(module: int, tensor: Any) -> tuple[tuple[int, ...], Any]:
-    """Return what tells this input of `module` from others, and what keeps that true.
+    """Return what identifies this input of `module`, and what keeps the identity valid.
 
-    Memory is used again: the next micro-batch often lies where the last one was. A weak
-    reference to the storage keeps its identity from being used again, and not its bytes.
+    Memory is reused: the next micro-batch often lies where the last one was. A weak
+    reference to the storage keeps its identity from being reused, but not its bytes.
     """
     try:
         storage = tensor.untyped_storage()
@@ -82,8 +82,8 @@ def _identity(module: int, tensor: Any) -> tuple[tuple[int, ...], Any]:
 class SampleCounter:
     """Count what one step consumed: batches of the loader, or inputs of the root calls.
 
-    A batch is counted when a backward pass follows it; what an evaluation took is forgotten.
-    A closure that is run twenty times on one batch (LBFGS) consumes it once.
+    A batch is counted when a backward pass follows it; batches of an evaluation are dropped.
+    A closure that runs twenty times on one batch (LBFGS) consumes it once.
     """
 
     def __init__(self) -> None:

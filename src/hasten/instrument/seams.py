@@ -1,6 +1,6 @@
 """Where torch is touched: one replaced attribute per seam, put back as it was.
 
-Never global module hooks: one of them takes the fast path from every module call. Never full
+Never global module hooks: a single one costs every module call its fast path. Never full
 backward hooks: they break in-place operations. See docs/decisions/0003-seams.md.
 """
 
@@ -30,7 +30,7 @@ _OPTIMIZER, _CHECKPOINT = INDEX[Phase.OPTIMIZER], INDEX[Phase.CHECKPOINT]
 
 
 class SeamObserver(Protocol):
-    """Who is told of what happens at the seams: `watch.Watch`."""
+    """The one who is told what happens at the seams: `watch.Watch`."""
 
     thread: int
     live: LiveTraining
@@ -60,12 +60,12 @@ class SeamObserver(Protocol):
 
 @dataclass(slots=True)
 class Seam:
-    """One attribute of torch and what stands in its place while we watch.
+    """One attribute of torch and what replaces it while we watch.
 
     Attributes:
         make: makes the replacement of an original; it asks the seam whether it is `on`.
-        on: False for a replacement that only passes on to the original. One over which the
-            script has put its own stays like that: what is there may call it.
+        on: False for a replacement that only calls the original. If the script has replaced
+            ours in turn, it stays in place, off: the script's may call it.
     """
 
     owner: Any
@@ -76,7 +76,7 @@ class Seam:
     _original: Any = None
 
     def install(self) -> None:
-        """Put the replacement in, or switch it on where it still is."""
+        """Put the replacement in, or switch it on if it is still in place."""
         if self._placed is None:
             self._original = getattr(self.owner, self.name)
             self._placed = self.make(self._original, self)
@@ -92,7 +92,7 @@ class Seam:
 
 
 def _root_call(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
-    """Call of a module from the script: nested calls take the shortest way through."""
+    """Calls of modules from the script: nested calls take the shortest way through."""
     import torch
     from torch.compiler import is_compiling
 
@@ -110,7 +110,7 @@ def _root_call(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
                 if unpatched and self._compiled_call_impl is None:
                     return self._call_impl(*args, **kwargs)
                 return original(self, *args, **kwargs)
-            # What we read of a tensor under torch.jit.trace would become part of the graph.
+            # Whatever we read from a tensor under torch.jit.trace would become part of the graph.
             asleep = is_compiling() or tracing_state() or not seam.on
             if asleep or get_ident() != watch.thread:
                 return original(self, *args, **kwargs)
@@ -187,8 +187,8 @@ def _constructor(note: Callable[[Any], None]) -> Callable[[Any, Seam], Any]:
 class _Guise:
     """A method that is replaced for its instances; the class itself still shows the original.
 
-    Tensor subclasses look a method up by identity (`func in {torch.Tensor.to, ...}`, as
-    torchvision's do), with what torch hands to `__torch_function__`: the original.
+    Tensor subclasses look up a method by identity (`func in {torch.Tensor.to, ...}`, as
+    torchvision's do), and what torch passes to `__torch_function__` is the original.
     """
 
     __slots__ = ("_original", "_replacement")
@@ -261,7 +261,7 @@ def watching(watch: SeamObserver) -> tuple[Seam, ...]:
 
 
 def differentiating(watch: SeamObserver) -> tuple[Seam, ...]:
-    """Return the seams at which gradients are computed; `Tensor.backward` comes by here."""
+    """Return the seams at which gradients are computed; `Tensor.backward` calls one of them."""
     import torch
 
     names = ("backward", "grad")
@@ -297,7 +297,7 @@ class SeamGroups:
 
     Args:
         watch: is told of what happens there.
-        measuring: put in those that only measuring needs.
+        measuring: also put in those that only measuring needs.
     """
 
     def __init__(self, watch: SeamObserver, *, measuring: bool) -> None:
@@ -328,7 +328,7 @@ class SeamGroups:
         self.mind()
 
     def mind(self) -> None:
-        """Stand in the way of transfers and gradients only where the time or a lever asks."""
+        """Intercept transfers and gradients only if timing or a lever needs it."""
         asked = (
             (self._moving, self._times_transfers or bool(self._live.answers.movers)),
             (self._differentiating, self._measuring or bool(self._live.phases.enterers)),
@@ -341,7 +341,7 @@ class SeamGroups:
                     seam.remove()
 
     def mind_accelerators(self) -> None:
-        """Time transfers from the step on in which the script has begun to use an accelerator."""
+        """Time transfers from the step in which the script first uses an accelerator."""
         if not self._times_transfers and accelerators.in_use():
             self._times_transfers = True
             self.mind()

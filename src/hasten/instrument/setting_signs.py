@@ -1,6 +1,6 @@
 """Signs of settings that cost time: garbage collections, denormal numbers, debug modes, shapes.
 
-They are looked for in trials alone; a real run carries none of this.
+They are looked for only in trials; a real run carries none of this.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TENSOR_COUNT, _ELEMENT_COUNT = 400, 1 << 14
 
 
 class CollectorClock:
-    """Sum up the time of Python's garbage collections, also of those that the script asks for.
+    """Sum up the time of Python's garbage collections, including those that the script asks for.
 
     Attributes:
         spent_ns: nanoseconds inside collections since `install`.
@@ -33,11 +33,11 @@ class CollectorClock:
         self._begun_ns = 0
 
     def install(self) -> None:
-        """Let Python call at the begin and the end of each collection."""
+        """Have Python call back at the start and end of each collection."""
         gc.callbacks.append(self._collects)
 
     def remove(self) -> None:
-        """Leave Python's list of callbacks."""
+        """Take the callback out of Python's list."""
         gc.callbacks.remove(self._collects)
 
     def _collects(self, phase: str, info: dict[str, int]) -> None:
@@ -48,7 +48,7 @@ class CollectorClock:
 
 
 def _optimized(optimizers: Iterable[Any]) -> Iterator[Any]:
-    """Yield the parameters of optimizers, their gradients, and what is kept for each."""
+    """Yield the parameters of optimizers, their gradients and their states."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -72,8 +72,8 @@ def _readable(tensor: Any) -> bool:
 def denormal_ratio(optimizers: Iterable[Any]) -> float | None:
     """Return the share of denormal numbers in weights, gradients and states; None without any.
 
-    At most some thousand evenly spaced elements of each tensor are read. A thread that takes
-    denormal numbers for zeros sees none.
+    At most about 16,000 evenly spaced elements of each tensor are read. A thread that
+    flushes denormal numbers to zero sees none.
     """
     import torch
 
@@ -147,7 +147,7 @@ class SettingSigns:
         self._step_count += 1
 
     def add(self, traits: Traits) -> Traits:
-        """Return traits with what was found; what nobody could see stays unknown."""
+        """Return traits with what was found; what could not be seen stays unknown."""
         if self._ranks and (traits.model.has_conv2d or traits.model.has_conv3d):
             count = min(self._ranks) if len(self._ranks) == 1 else 0
             model = replace(traits.model, conv_input_dimension_count=count)

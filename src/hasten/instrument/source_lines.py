@@ -22,7 +22,7 @@ _PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 
 @cache
 def is_own_file(path: str) -> bool:
-    """Return whether a file is the user's: not Python's, of no installed package, not ours."""
+    """Return whether a file is the user's: not Python's, not an installed package's, not ours."""
     if path.startswith("<"):
         return False
     full = os.path.abspath(path)
@@ -30,10 +30,10 @@ def is_own_file(path: str) -> bool:
 
 
 def line_of(frame: FrameType) -> int:
-    """Return the line that a frame stands on.
+    """Return the line that a frame is at.
 
-    Some instructions belong to none (PEP 626), such as the end of a `with` block on its way out:
-    then it is the first line of the function.
+    Some instructions belong to no line (PEP 626), such as the exit of a `with` block:
+    for them this is the first line of the function.
     """
     line: int | None = frame.f_lineno
     return frame.f_code.co_firstlineno if line is None else line

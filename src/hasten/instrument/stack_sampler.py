@@ -1,11 +1,11 @@
-"""Moments at which to look at where a thread stands: by an alarm, or from a thread beside it.
+"""Samples of where a thread is: by an alarm, or from a separate thread.
 
-An alarm interrupts the main thread wherever it is; Python answers between two instructions, or
-after the call into C during which it rang, and all that passed until then is that call's. A thread
-beside has to be woken and to get Python's lock first: where every core is busy it comes
-milliseconds late, and it comes when the other lets go of the lock, which some calls do and others
-never. So the alarm is taken wherever it is to be had: in the main thread, on systems that have it,
-in a script that sets none itself. Weighing a sample by how late it comes is Scalene's way (Berger,
+An alarm interrupts the main thread wherever it is; Python handles it between instructions, or
+after the C call during which it rang, and all the time until then is that call's. A separate
+thread must first be woken and get Python's lock: where every core is busy it comes
+milliseconds late, and only when the other releases the lock, which some calls do and others
+never do. So the alarm is used wherever possible: in the main thread, on systems that have it,
+in a script that sets none. Weighting a sample by its delay follows Scalene (Berger,
 Stern and Altmayer Pizzorno, OSDI 2023, https://www.usenix.org/conference/osdi23/presentation/berger).
 """
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from types import FrameType
 
     Look = Callable[[FrameType | None, int], None]
-    """Takes the innermost frame of the thread, and for how many moments it stands."""
+    """Takes the innermost frame of the thread, and how many samples it counts for."""
 
 _GOLDEN_RATIO = 0.6180339887498949
-# A thread that computes in Python hands over after this long, in place of 5 ms: else most
+# A thread that computes in Python hands over after this long, not 5 ms: otherwise most
 # samples would fall on calls that release the interpreter. The kernel adds 50 µs to such a short
 # wait unless told otherwise (prctl(2), PR_SET_TIMERSLACK).
 _SWITCH_S = 0.000005
@@ -37,20 +37,20 @@ _SET_TIMER_SLACK, _SLACK_NS = 29, 1
 
 
 class StackSampler(Protocol):
-    """Looks until it ends."""
+    """Samples until it is ended."""
 
     def end(self) -> None:
-        """Look no longer, and leave nothing behind."""
+        """Stop sampling, and leave nothing behind."""
 
 
 def begin(look: Look, thread: int, *, shortest_s: float) -> StackSampler:
-    """Call `look` from time to time with where `thread` stands; called in that thread.
+    """Call `look` now and then with the frame of `thread`; to be called in that thread.
 
     Args:
-        look: may raise; such a moment goes by.
+        look: may raise; that sample is then lost.
         thread: its identity, as `threading.get_ident` has it.
-        shortest_s: seconds from one moment to the next, at least; twice that at most. After a call
-            that could not be interrupted the next one may follow sooner.
+        shortest_s: seconds between two samples, at least; twice that at most. After a call
+            that could not be interrupted, the next one may follow sooner.
     """
     if _alarm.can_wake(thread):
         return _EventListener(look, shortest_s)
@@ -58,10 +58,10 @@ def begin(look: Look, thread: int, *, shortest_s: float) -> StackSampler:
 
 
 class _Gaps:
-    """Seconds from one moment to the next.
+    """Seconds between two samples.
 
-    Evenly spread over an interval without a random generator (Weyl, 1916): a loop of a steady
-    period is seen at all its moments.
+    Evenly spread over an interval without a random generator (Weyl, 1916): a loop with a steady
+    period is seen in all its parts.
     """
 
     def __init__(self, shortest_s: float) -> None:
@@ -74,10 +74,10 @@ class _Gaps:
 
 
 class _Alarm:
-    """The system's alarm, which interrupts the main thread for all who listen in this process.
+    """The system's alarm, which interrupts the main thread for all listeners in this process.
 
     Calls that were interrupted go on (SA_RESTART, PEP 475), and a fork inherits no alarm. A script
-    that takes the signal for itself meanwhile keeps it, and is looked at no longer.
+    that takes the signal for itself meanwhile keeps it, and is no longer sampled.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class _Alarm:
         self._own = self._ring
 
     def can_wake(self, thread: int) -> bool:
-        """Return whether the thread can be interrupted, and nobody else does that."""
+        """Return whether the thread can be interrupted, and nobody else does so."""
         if not hasattr(signal, "setitimer"):
             return False
         if not thread == threading.get_ident() == threading.main_thread().ident:
@@ -94,24 +94,24 @@ class _Alarm:
         return self._is_set() or (signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and idle)
 
     def add(self, listener: _EventListener) -> None:
-        """Ring for one more."""
+        """Ring for one more listener."""
         if not self._is_set():
             self._listeners.clear()  # the script took the signal from them, and gave it back
             signal.signal(signal.SIGALRM, self._own)
             signal.siginterrupt(signal.SIGALRM, False)
-            atexit.register(self._stop)  # one that rings while Python goes down ends the process
+            atexit.register(self._stop)  # an alarm during Python's shutdown kills the process
         self._listeners.append(listener)
         self._wind()
 
     def remove(self, listener: _EventListener) -> None:
-        """Ring for one less, and give the signal back after the last."""
+        """Ring for one listener fewer, and give the signal back after the last."""
         with contextlib.suppress(ValueError):
             self._listeners.remove(listener)
         if not self._listeners:
             self._stop()
 
     def forget(self) -> None:
-        """Leave nothing in a fork, which has the handler and no alarm."""
+        """Leave nothing in a fork, which inherits the handler but no alarm."""
         self._stop()
 
     def _wind(self) -> None:
@@ -131,8 +131,8 @@ class _Alarm:
 
     def _stop(self) -> None:
         atexit.unregister(self._stop)
-        # One that rang a moment ago is answered between the next two calls, and must not wind the
-        # alarm again: the default answer to it ends the process.
+        # One that rang a moment ago is handled between the next two calls, and must not set the
+        # alarm again: its default action kills the process.
         self._listeners.clear()
         if self._is_set():
             signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -140,7 +140,7 @@ class _Alarm:
 
 
 class _EventListener:
-    """Looks when the alarm rings and its own time has come."""
+    """Looks when the alarm rings and its own sample is due."""
 
     def __init__(self, look: Look, shortest_s: float) -> None:
         self._look = look
@@ -149,15 +149,15 @@ class _EventListener:
         _alarm.add(self)
 
     def rung(self, frame: FrameType | None, now_s: float) -> None:
-        """Look, for all the moments that have passed."""
+        """Look once, for all the samples that are due."""
         count = 0
         while self.due_s <= now_s:
             count += 1
             self.due_s += next(self._gaps)
         with contextlib.suppress(Exception):
             self._look(frame, count)
-        # The next one is as far off as it was: a full gap from here on would be blind to what
-        # follows on a long call. What passed while we looked is nobody's time.
+        # The next one stays due when it was: a full gap from here would be blind to what
+        # follows a long call. The time in which we looked is charged to nobody.
         now_s = time.monotonic()
         while self.due_s <= now_s:
             self.due_s += next(self._gaps)
@@ -168,10 +168,10 @@ class _EventListener:
 
 
 class ThreadSampler:
-    """Look from a thread beside the one that works, and stand back while the process forks.
+    """Look from a separate thread, and stand back while the process forks.
 
-    It waits for Python's lock up to the switch interval, and would then see where the other lets
-    go of it and not where it was; so the interval is made short meanwhile.
+    It waits for Python's lock up to the switch interval, and would then see where the other
+    releases it, not where it was; so the interval is made short meanwhile.
 
     Args:
         look: as for `begin`.
@@ -196,13 +196,13 @@ class ThreadSampler:
         self.go_on()
 
     def go_on(self) -> None:
-        """Look, after a fork too."""
+        """Start looking, or resume after a fork."""
         self._stop.clear()
         self._thread = threading.Thread(target=self._run, name="hasten-pulse", daemon=True)
         self._thread.start()
 
     def stand_back(self) -> None:
-        """Leave no thread beside a fork: Python warns of it, and a lock could stay held."""
+        """Have no thread running at a fork: Python warns of it, and a lock could stay held."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -214,7 +214,7 @@ class ThreadSampler:
             frame = sys._current_frames().get(self._about)
             with contextlib.suppress(Exception):
                 self._look(frame, 1)
-            del frame  # it would keep alive what the thread has let go of
+            del frame  # it would keep alive what the thread has released
 
     def end(self) -> None:
         """Look no longer."""
@@ -228,7 +228,7 @@ class ThreadSampler:
 
 
 def _wake_in_time() -> None:
-    """Let the kernel wake this thread when it asked to be woken."""
+    """Have the kernel wake this thread exactly when it asked to be woken."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, _SLACK_NS, 0, 0, 0)
@@ -240,7 +240,7 @@ _usual_s = [0.0]
 
 
 def _hurry() -> None:
-    """Let Python hand over its lock as soon as one of those that live asks for it."""
+    """Have Python hand over its lock as soon as the most impatient live sampler needs."""
     sys.setswitchinterval(min([_usual_s[0], *(each.switch_s for each in _living)]))
 
 

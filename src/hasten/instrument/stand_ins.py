@@ -1,4 +1,4 @@
-"""Functions of torch for which levers answer."""
+"""Functions of torch that levers replace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class StandIns:
-    """One replaced attribute for each function, and the levers that answer for it.
+    """One replaced attribute for each function, and the levers that answer its calls.
 
     Args:
         in_loop: whether this is the thread of the loop, and torch does not compile.
@@ -44,7 +44,7 @@ class StandIns:
                 return
             stand_in, inherited = self._placed.pop(key), self._inherited.pop(key)
             _forget(stand_in)
-            if vars(owner)[name] is not stand_in:  # somebody stands before us now
+            if vars(owner)[name] is not stand_in:  # somebody has replaced ours meanwhile
                 return
             if inherited:
                 delattr(owner, name)
@@ -70,9 +70,9 @@ class StandIns:
 
 
 def _pass_for(one: Any, other: Any) -> None:
-    """Let torch.jit.script take one function for another, where it knows that by its id alone.
+    """Let torch.jit.script treat one function as another that it knows only by its id.
 
-    So it does with functions that have no source. Its table is made when it is first asked for.
+    It knows functions without source that way. Its table is made when it is first asked for.
     """
     from torch.jit import _builtins
 
@@ -82,7 +82,7 @@ def _pass_for(one: Any, other: Any) -> None:
 
 
 def _forget(stand_in: Any) -> None:
-    """Let torch.jit.script know the original again; its table may be younger than the stand-in."""
+    """Let torch.jit.script know the original again; its table may be newer than the stand-in."""
     from torch.jit import _builtins
 
     _pass_for(stand_in.__wrapped__, stand_in)

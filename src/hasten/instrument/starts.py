@@ -1,4 +1,4 @@
-"""How long loaders take to begin a pass and to end it: the start of workers, and their end."""
+"""How long loaders take to begin and end a pass: starting workers, and ending them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Start:
 
 
 class StartClock:
-    """Time the begin, the first batch and the end of each pass over a loader with workers.
+    """Time the start, the first batch and the end of each pass over a loader with workers.
 
     Args:
-        paused_s: tells the seconds in which the trial was parked so far, by `time.monotonic`.
+        paused_s: tells for how many seconds the trial was parked so far, by `time.monotonic`.
 
     Attributes:
         spent_s: seconds in begins, first batches and ends so far.

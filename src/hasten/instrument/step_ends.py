@@ -1,4 +1,4 @@
-"""When does a training step end? After the last optimizer of one cycle, as a rule."""
+"""Where a training step ends: as a rule, after the last optimizer of a cycle."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Cycle:
     """Learn the period of several optimizers from the order of their steps.
 
     One optimizer: each of its steps ends a training step. Several (GANs, actor and critic): the
-    cycle ends with the optimizer that steps most rarely, the one seen last among equals, so
-    D-D-D-D-D-G is one training step that ends with G. One that is silent while each of the
-    others steps 24 times (a warm-up, once in an epoch, frozen from now on) is given up on.
+    cycle ends with the optimizer that steps least often, the last one seen if there is a tie, so
+    D-D-D-D-D-G is one training step that ends with G. An optimizer that is silent while the
+    others step 24 times each (a warm-up, once in an epoch, frozen from now on) is given up on.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Cycle:
             habit.quiet_count = 0
 
     def _give_up(self) -> None:
-        """Leave out who is silent for too long: of all while learning, later of the ender."""
+        """Leave out an optimizer silent for too long: any while learning, later only the ender."""
         others_count = max(1, len(self._habits) - 1)
         for key, habit in list(self._habits.items()):
             patience_count = _GIVE_UP_AFTER_COUNT * others_count
@@ -111,11 +111,11 @@ class StepEnds:
 
     Args:
         live: the optimizers and roots that are known.
-        steps: those of optimizers that go on just now.
+        steps: the steps of optimizers that are in progress.
 
     Attributes:
         by_hand: whether the script updates its weights without an optimizer.
-        backward_id: tells the backward pass that this thread is in, -1 outside of any.
+        backward_id: tells which backward pass this thread is in, -1 for none.
     """
 
     def __init__(self, live: LiveTraining, steps: StepsInProgress) -> None:
@@ -131,7 +131,7 @@ class StepEnds:
 
     @property
     def needs_seams(self) -> bool:
-        """Whether seams show where a step ends, and not the hooks of optimizers alone."""
+        """Whether it takes seams to see where a step ends, not just optimizer hooks."""
         return self.by_hand.update or self._in_backward
 
     def moves_here(self) -> bool:
@@ -168,9 +168,9 @@ class StepEnds:
 
 
 class ManualUpdateDetector:
-    """Decide whether a script updates its weights by hand, as long as no optimizer has stepped.
+    """Decide, while no optimizer has stepped, whether a script updates its weights by hand.
 
-    A script without optimizers updates by hand. Of one that has made some, many passes say
+    A script without optimizers updates by hand. In one that has made some, many passes say
     little (it accumulates gradients, takes inner steps, or skips those whose gradients are not
     finite), unless its weights move between them.
 
@@ -179,7 +179,7 @@ class ManualUpdateDetector:
 
     Attributes:
         update: the script updates its weights by hand.
-        waiting: a backward pass has been made that no end of a step has followed.
+        waiting: a backward pass has been made, and no step has ended since.
     """
 
     def __init__(self, live: LiveTraining) -> None:
@@ -221,9 +221,9 @@ class ManualUpdateDetector:
         self.waiting = False
 
     def _moved(self) -> bool:
-        """Return whether weights have moved since the last pass, True where nobody can tell.
+        """Return whether weights have moved since the last pass, True if that cannot be told.
 
-        Those with gradients are looked at, or those of the roots where no optimizer has any.
+        Looks at the optimizers' weights with gradients, or else at the weights of the roots.
         """
         import torch
 
@@ -236,5 +236,5 @@ class ManualUpdateDetector:
             before, self._before = self._before, now
             known = before.keys() & now.keys()
             return not now or any(not torch.equal(before[key], now[key]) for key in known)
-        except Exception:  # weights of a kind of their own
+        except Exception:  # weights of an unusual kind
             return True

@@ -1,4 +1,4 @@
-"""The child's side of a race: run the steps that were asked for, then wait for the next word."""
+"""The child's side of a race: run the steps that were asked for, then await the next command."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 class StepScheduler:
     """Run turns of steps under alternating plans, parked at a step boundary between commands.
 
-    The plan of a turn is switched at the boundary, outside the clock; then the steps that are not
-    counted settle what the switch disturbed. Where an accelerator is trained on, its own time
-    counts, not the host's: see `DeviceTimeline`. It has finished its work before this process is
+    The plan is switched at the boundary between turns, off the clock; then the steps that are not
+    counted let the effects of the switch settle. If training is on an accelerator, its own time
+    counts, not the host's: see `DeviceTimeline`. It finishes its work before this process is
     parked.
 
     Args:
-        watch: the seams; its ledger is restarted at the head of each turn.
+        watch: the seams; its ledger is restarted at the start of each turn.
         switch: applies a plan.
         talk: sends an answer and returns the parent's next command; blocks.
     """
@@ -60,7 +60,7 @@ class StepScheduler:
         self._waited_s = time.monotonic() - began_s
 
     def stepped(self, phases_ns: tuple[int, ...], sample_count: int) -> None:
-        """Take in a finished step; switch plans or wait for a command when a turn is over."""
+        """Record a finished step; switch plans or wait for a command when a turn is over."""
         self.traits.stepped(phases_ns)
         if self._answer is None:
             at_s = time.monotonic() - self._waited_s
@@ -93,7 +93,7 @@ class StepScheduler:
         self._done.append([])
 
     def _follow_device(self, step_count: int) -> None:
-        """Let the ledger follow the accelerator through turns of so many steps, if there is one."""
+        """Let the ledger follow the accelerator, if any, through turns of this many steps."""
         ends = step_count < protocol.ENDLESS_COUNT
         timeline = device_timeline(self._watch.live) if ends else None
         if timeline is not None:
@@ -101,7 +101,7 @@ class StepScheduler:
             self._watch.ledger.follow(timeline)
 
     def _read_device(self) -> dict[str, float]:
-        """Give the steps of the turns the accelerator's times in place of the host's.
+        """Replace the host's times of the turns' steps by the accelerator's.
 
         Returns:
             What else was seen, for `TurnsRun.usage`.

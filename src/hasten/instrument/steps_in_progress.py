@@ -1,4 +1,4 @@
-"""Which steps of optimizers go on just now."""
+"""Which steps of optimizers are in progress."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class StepsInProgress:
-    """The steps that go on, the outermost first, and what to call as each is left.
+    """The steps in progress, the outermost first, and what to call when each ends.
 
-    One steps inside another where a closure or a wrapper such as SAM does so.
+    A closure or a wrapper such as SAM may nest one step inside another.
     """
 
     def __init__(self) -> None:
@@ -26,14 +26,14 @@ class StepsInProgress:
         self._leaves[id(optimizer)] = leaves
 
     def end(self, optimizer: Any) -> bool:
-        """Leave a step and those inside it; return whether it was going on."""
+        """Leave a step and those inside it; return whether it was in progress."""
         if id(optimizer) not in self._leaves:
             return False
         self._unwind(list(self._leaves).index(id(optimizer)))
         return True
 
     def leave_raised(self, optimizer: Any, around_count: int) -> None:
-        """Leave what has raised before a step of an optimizer, around which so many steps go on."""
+        """Leave steps that raised earlier, before a step with this many steps around it."""
         if not self.end(optimizer):
             self._unwind(around_count)
 
@@ -47,8 +47,8 @@ class StepsInProgress:
 def steps_around() -> int:
     """Return how many optimizers are in their step around the one whose pre-hook asks.
 
-    Nothing tells of a step that raised; the frames of torch's wrapper around `step` do. To keep
-    one of them instead would keep alive what it holds.
+    Nothing reports a step that raised, so the frames of torch's wrapper are counted. To keep
+    a frame instead would keep alive what it holds.
     """
     around, count = sys._getframe(2), 0  # the frame of the wrapper; 1 is that of the hook
     code, frame = around.f_code, around.f_back

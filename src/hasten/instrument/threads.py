@@ -26,7 +26,7 @@ _POOL_NAME = "PTThreadPool"  # c10::setThreadName in ATen/ParallelThreadPoolNati
 
 
 def add_threads(traits: Traits) -> Traits:
-    """Return traits with thread counts, and the settings of OpenMP that somebody made."""
+    """Return traits with thread counts, and the OpenMP variables that somebody has set."""
     import torch
 
     return replace(
@@ -43,7 +43,7 @@ def _is_set(name: str) -> bool:
 
 
 def _started_count() -> int | None:
-    """Return how many threads of the inter-op pool run; it starts with its first task."""
+    """Return how many threads of the inter-op pool exist; the pool starts with its first task."""
     try:
         return sum(_name(task) == _POOL_NAME for task in _TASKS.iterdir())
     except OSError:

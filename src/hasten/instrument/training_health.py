@@ -1,7 +1,7 @@
-"""The vital signs of a training: its losses, how far its weights move, how fast it steps.
+"""The vital signs of training: its losses, how far its weights move, how fast it steps.
 
 The same code records them without levers, while a plan is proved, and reads them in a real run:
-a difference in how they are read would look like a fault of the levers.
+reading them in different ways would look like a fault of the levers.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MOST_LOSSES_COUNT = 4096
 class TrainingHealthMonitor:
     """Read the vital signs until `close`.
 
-    A step is one of an optimizer, so that a GAN makes two in each turn; where the script updates
-    its weights by hand, a step is a backward pass of a scalar.
+    A step is an optimizer's, so a GAN makes two in each round; where the script updates
+    its weights by hand, a step is a backward pass from a scalar.
 
     Args:
         watch: the seams of this process.
@@ -77,7 +77,7 @@ class TrainingHealthMonitor:
         ]
 
     def close(self) -> None:
-        """Read no more. The hooks go with the next backward pass: torch is inside them now."""
+        """Stop reading. The hooks are removed at the next backward pass: torch is in them now."""
         self._over = True
         self._sample = self._before = None
 
@@ -97,14 +97,14 @@ class TrainingHealthMonitor:
         return self._forgotten_count + len(self.ends_ns)
 
     def forget(self) -> None:
-        """Keep nothing of the steps so far, and watch losses alone: a run may have millions."""
+        """Keep nothing of the steps so far, and watch only losses: a run may have millions."""
         self._forgotten_count += len(self.ends_ns)
         self.losses.clear()
         self.ends_ns.clear()
         self._sample = []
 
     def rest(self, step_count: int) -> None:
-        """Read nothing for so many steps of an optimizer: where these are short, reading costs."""
+        """Read nothing for this many optimizer steps: where steps are short, reading costs time."""
         self._rest_count = 0 if self._by_hand else step_count
 
     @property
@@ -156,7 +156,7 @@ class TrainingHealthMonitor:
             self._guarded(self._end_step)
 
     def _guarded(self, act: Callable[..., None], *args: Any) -> None:
-        """Whatever fails here is not the script's affair."""
+        """Call `act`; a failure here must not reach the script."""
         try:
             act(*args)
         except Exception:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _name_below_views(dataset: Any) -> str:
-    """Return the name of a dataset's class, seen through torch's `Subset` and `ConcatDataset`."""
+    """Return the name of a dataset's class, seen through any `Subset` and `ConcatDataset`."""
     from torch.utils.data import ConcatDataset, Subset
 
     while type(dataset) in (Subset, ConcatDataset):
@@ -32,7 +32,7 @@ def _name_below_views(dataset: Any) -> str:
 
 
 def _is_foreach(group: Mapping[str, Any]) -> bool:
-    """Return whether an optimizer takes all tensors at once; on a GPU torch does by default."""
+    """Return whether an optimizer updates all tensors at once, torch's default on a GPU."""
     asked = group.get("foreach")
     if asked is not None or group.get("fused") or group.get("differentiable"):
         return bool(asked)
@@ -49,7 +49,7 @@ class TraitsReader:
     """An observer that notes what the script is made of, for the levers' `settings`.
 
     Args:
-        fetches: says how long the batches took that this process and its workers made.
+        fetches: tells how long this process and its workers took for their batches.
 
     Attributes:
         found: what was noted so far.
@@ -86,13 +86,14 @@ class TraitsReader:
 
     def loaded(self, iterator: Any, batch: Any) -> None:
         """Note how the loader that feeds the loop is set, and who draws random numbers."""
-        quietly(self._draws.loaded, iterator)
         quietly(self._loaded, iterator, batch)
+        if id(getattr(iterator, "_dataset", None)) == self._dataset:
+            quietly(self._draws.loaded, iterator)
 
     def _loaded(self, iterator: Any, batch: Any) -> None:
         import torch
 
-        # Until something was trained it may be that of an evaluation at the start.
+        # Until something has been trained, it may be the loader of an initial evaluation.
         is_known = id(iterator._dataset) == self._dataset
         if self._trains or (is_known and id(iterator) == self._iterator):
             self._loaded_count += is_known
@@ -100,7 +101,7 @@ class TraitsReader:
         self._dataset, self._iterator = id(iterator._dataset), id(iterator)
         self._loaded_count = 1
         self._draws = DrawWatch()
-        # A loader without workers has no such number; None stands for torch's own, 2.
+        # A loader without workers has no such number; None means torch's default, 2.
         self._prefetch_count = int(getattr(iterator, "_prefetch_factor", None) or 2)
         loader = LoaderTraits(
             worker_count=int(iterator._num_workers),
@@ -112,7 +113,7 @@ class TraitsReader:
         self.found = replace(self.found, loader=loader)  # whatever becomes of the rest
         tensors = [one for one in tensors_in(batch) if one.layout is torch.strided]
         loader = replace(loader, batch_bytes=sum(one.nbytes for one in tensors))
-        # A sampler of the script's own is not asked: it may count how often it is.
+        # The script's own sampler is not asked: it may count how often that happens.
         if loader.is_map_style and not loader.has_own_order:
             loader = replace(loader, pass_batch_count=len(iterator._index_sampler))
         self.found = replace(self.found, loader=loader)
@@ -142,14 +143,14 @@ class TraitsReader:
         self.found = replace(self.found, optimizer=seen)
 
     def ended(self) -> None:
-        """Count the steps that the loader has fed, and its batches in them."""
+        """Count the steps that the loader has fed, and the batches it fed to them."""
         self._signs.ended()
         self._step_count += self._loaded_count > 0
         self._batch_count += self._loaded_count
         self._loaded_count = 0
 
     def stepped(self, phases_ns: tuple[int, ...]) -> None:
-        """Take in the phases of a step."""
+        """Record the phases of a step."""
         self._checkpoints.stepped(phases_ns)
 
     def read(self) -> Traits:
@@ -164,7 +165,7 @@ class TraitsReader:
             self.found = replace(self.found, rank_count=torch.distributed.get_world_size())
         if self.found.loader is not None:
             self.found = replace(self.found, loader=self._read_loader(self.found.loader))
-        # Batches come in bursts of as many as there are workers; so many are on their way at once.
+        # Batches come in bursts of one per worker; this many are in flight at once.
         ahead_count = self._prefetch_count * self.found.worker_count
         return replace(
             self.found,
@@ -185,6 +186,6 @@ class TraitsReader:
             loader = replace(loader, step_batch_count=per_step)
         if loader.worker_count:
             return loader
-        # Pillow loads its readers when a first file is opened; workers do that elsewhere.
+        # Pillow loads its readers when the first file is opened; workers do that elsewhere.
         opens_images = "PIL.JpegImagePlugin" in sys.modules
         return replace(loader, opens_images=opens_images, draws=self._draws.items)

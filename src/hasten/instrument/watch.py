@@ -1,4 +1,4 @@
-"""The watch: what the seams report to; it lets levers act, and tells who follows the loop."""
+"""The watch, to which the seams report: it lets levers act, and notifies who follows the loop."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Watch:
 
         if is_compiling():  # asked first: torch's compiler cannot look through what follows
             return False
-        # A forked loader worker begins in a thread of the same name.
+        # A forked loader worker starts in a thread of the same identity.
         return get_ident() == self.thread and os.getpid() == self._pid
 
     # ---- in and out
@@ -80,10 +80,10 @@ class Watch:
         self._seams.hook(self._optimizer_begins, self._optimizer_ends)
 
     def pause(self) -> None:
-        """Take the seams out, but for the end of each step: the cost of our own hooks.
+        """Take the seams out, since they cost time, but still see the end of each step.
 
-        Where the seams themselves tell where a step ends (updates by hand, or of optimizers
-        inside a backward pass) they stay.
+        If the seams themselves show where a step ends (updates by hand, or by optimizers
+        inside a backward pass), they stay.
         """
         if not self._ends.needs_seams:
             self._seams.remove()
@@ -112,7 +112,7 @@ class Watch:
                 self._end_step()
         live.start.begin()
         converters = live.roots.meet(module)
-        if converters is None:  # nobody can look at its parameters, or only after this call
+        if converters is None:  # its parameters cannot be looked at, or only after this call
             return live.roots.call_plainly(original, module, args, kwargs)
         if converters:
             args = convert(converters, args)
@@ -134,7 +134,7 @@ class Watch:
         within = self.live.phases.within
         if not self.measuring:
             return within(Phase.BACKWARD, original, *args, **kwargs)
-        if self.ledger.current not in (_FORWARD, _BACKWARD):  # else a gradient inside the model
+        if self.ledger.current not in (_FORWARD, _BACKWARD):  # else a gradient within the model
             if self._ends.by_hand.due and not self.tracker.after_forward:
                 self._end_step()
             self.tracker.begins_backward(differentiated(args, kwargs))
@@ -149,7 +149,7 @@ class Watch:
         return result
 
     def loader_iter(self, original: Any, loader: Any) -> Any:
-        """Make an iterator of `loader`, by a lever where one wants to."""
+        """Make an iterator of `loader`, through a lever if one wants to."""
         make = self.live.answers.make
         self.ledger.enter(_DATA)
         try:
@@ -160,7 +160,7 @@ class Watch:
             self.ledger.leave()
 
     def loader_next(self, original: Any, iterator: Any) -> Any:
-        """Fetch the next batch, by a lever where one wants to."""
+        """Fetch the next batch, through a lever if one wants to."""
         advance = self.live.answers.advance
         if not self.measuring:
             self.ledger.enter(_DATA)
@@ -181,7 +181,7 @@ class Watch:
         return batch
 
     def transfer(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
-        """Move a tensor, by a lever where one wants to; the time of CPU tensors is TRANSFER."""
+        """Move a tensor, through a lever if one wants to; the time of CPU tensors is TRANSFER."""
         move = self.live.answers.move
         if not self.measuring or not tensor.is_cpu:
             return move(original, tensor, args, kwargs)

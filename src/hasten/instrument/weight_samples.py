@@ -1,4 +1,4 @@
-"""A few values of the weights, by which a step tells that it has moved them."""
+"""A few values of the weights, which show whether a step has moved them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TENSOR_COUNT, _SLICE_COUNT, _VALUE_COUNT = 4, 4096, 256
 
 
 def spread(parameters: Sequence[Any]) -> list[Any]:
-    """Return a few of the tensors that are trained, of one device and from all over."""
+    """Return a few of the trained tensors, evenly spread and all on one device."""
     import torch
 
     trained = [

@@ -1,7 +1,7 @@
-"""allocator: jemalloc or tcmalloc in place of the allocator of the C library.
+"""allocator: jemalloc or tcmalloc instead of the C library's allocator.
 
-Helps: steps that allocate and free tensors by the thousand, or of megabytes: both libraries keep
-    what was freed, for each thread, instead of giving it back to the kernel.
+Helps: steps that allocate and free thousands of tensors, or tensors of megabytes: both libraries
+    keep freed memory, per thread, instead of returning it to the kernel.
 Hurts: memory; the resident set stays at its peak. Programs that the script starts get the library,
     too.
 Maths: exact. Only where the bytes live changes.
@@ -29,7 +29,7 @@ _FILES = {
     "jemalloc": ("libjemalloc.so*",),
     "tcmalloc": ("libtcmalloc_minimal.so*", "libtcmalloc.so*"),
 }
-# Freed pages are kept for good, and at once used again. No thread of jemalloc's
+# Freed pages are kept for good, and reused at once. No thread of jemalloc's
 # own: it would not survive the fork of a loader worker. tcmalloc must not report big tensors.
 _TUNED = {
     "jemalloc": {"MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1,metadata_thp:auto"},
@@ -42,7 +42,7 @@ _LD_CONF = Path("/etc")
 
 
 def _folders(env: Mapping[str, str]) -> Iterator[Path]:
-    """Yield where libraries lie: this Python's own, the environment's, the loader's, the usual."""
+    """Yield library folders: this Python's, the environment's, the loader's, the usual ones."""
     for prefix in (env.get("CONDA_PREFIX"), sys.prefix, sys.base_prefix):
         if prefix:
             yield Path(prefix) / "lib"
@@ -107,16 +107,16 @@ def why_not(context: ScriptContext) -> str:
 
 
 def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
-    """Preload the library after what the user preloads; where it is gone, say so to the child."""
+    """Preload the library after what the user preloads; if it is gone, tell the child."""
     path = find(setting, env)
     return {**(_TUNED[setting] if path else {}), **preload(env, setting, path)}
 
 
 def apply(training: Training, setting: str) -> Callable[[], None]:
-    """Have nothing left to do: the process was started with the library.
+    """Check that the library was preloaded; there is nothing left to do.
 
     Raises:
-        LookupError: the library was there when the plan was made, and is not any more.
+        LookupError: the library was there when the plan was made but is gone now.
     """
     expect_preloaded(setting)
     return lambda: None

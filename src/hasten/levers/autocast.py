@@ -1,12 +1,12 @@
 """autocast: matrix products and convolutions of the model in bfloat16, everything else as it was.
 
-Helps: models of large matrix products or convolutions, on a processor that multiplies bfloat16
+Helps: models with large matrix products or convolutions, on a processor that multiplies bfloat16
     faster than float32: tensor cores, AMX, AVX512_BF16.
 Hurts: processors without such units, where bfloat16 is many times slower; small models, which
     spend the gain on converting their weights in every call. A loss that the script computes
     outside the model, its metrics and every call without gradients (evaluation) stay as they
     are; objects of unknown classes are returned with bfloat16 tensors still in them.
-Maths: precision. Products take inputs with 8 bits of mantissa instead of 24 and add them up in
+Maths: precision. Products take inputs with 8 bits of mantissa instead of 24 and accumulate in
     float32; weights, gradients, optimizer and outputs stay float32. float16 is not offered: it
     needs a gradient scaler in the script's own loop.
 Source: https://docs.pytorch.org/docs/stable/amp.html
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hasten.lever import ScriptContext, Training
 
 _UNITS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-# Under this the conversions of weights and activations eat the gain.
+# Below this, converting weights and activations eats up the gain.
 _LEAST_RATIO = 1.2
 _LIKELY_RATIO = 1.5
 _EPSILONS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -64,17 +64,17 @@ def why_not(context: ScriptContext) -> str:
 
 
 def promising(context: ScriptContext) -> bool:
-    """Return whether the products are so much faster that most models gain."""
+    """Return whether the products are faster by enough for most models to gain."""
     return (_ratio(context) or 0.0) >= _LIKELY_RATIO
 
 
 def _ratio(context: ScriptContext) -> float | None:
-    """Return how many times faster bf16 is at the best that this model does."""
+    """Return the best speedup of bf16 among the kinds of product in this model."""
     return context.traits.precision.bf16.best_ratio(context.traits.model)
 
 
 def _has_units(context: ScriptContext) -> bool:
-    """Return whether the hardware multiplies bf16; where nobody lists it the probe decides."""
+    """Return whether the hardware multiplies bf16; where that is not listed, the probe decides."""
     sets = context.machine.cpu.instruction_sets
     return context.traits.model.device != "cpu" or not sets or bool(_UNITS & set(sets))
 
@@ -93,8 +93,8 @@ def _device(module: Any) -> str | None:
 def _call(narrow: Any, module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
     """Make a root call under autocast; the context is closed before any backward pass.
 
-    Casts of weights are not kept: one that was made under `no_grad` inside the call would be
-    used again with gradients, and its weight would get none.
+    Casts of weights are not cached: one made under `no_grad` inside the call would be reused
+    with gradients, and its weight would get none.
     """
     import torch
 

@@ -1,10 +1,10 @@
 """batched_fetch: read all rows of a batch at once where the dataset is a table in memory.
 
 Helps: `TensorDataset` and its kin (`Subset`, `random_split`, `ConcatDataset`, `StackDataset`),
-    where Python splits the table row by row and re-collates it; small rows gain most. A class
-    of the script's own whose `__getitem__` reads rows of arrays, converts and scales them. And
+    where Python splits the table row by row and re-collates it; small rows gain most. Classes
+    in the script whose `__getitem__` reads rows of arrays, converts and scales them. Also
     torchvision's MNIST, CIFAR, SVHN and their kin, with ToTensor, Normalize, crops and flips.
-Hurts: nothing is known. A loader whose batches are not the same to the bit keeps torch's way.
+Hurts: nothing known. A loader whose batches are not identical to the bit keeps torch's fetch.
 Maths: exact. The same numbers are copied into fresh memory of the same layout.
 Source: https://github.com/pytorch/pytorch/issues/106704
 """
@@ -32,8 +32,8 @@ class Served(NamedTuple):
     Attributes:
         offer: returns the source for a loader, or why there is none.
         datasets: names of classes, below `Subset` and `ConcatDataset`: the trait `loader.dataset`.
-            Others need no trial; None where the trait `loader.is_batchable` tells.
-        light: as that of the source.
+            Others need no trial; None where the trait `loader.is_batchable` decides.
+        light: the same as the source's.
     """
 
     offer: Callable[[Any], Any]
@@ -41,7 +41,7 @@ class Served(NamedTuple):
     light: bool
 
 
-# Asked in this order for each loader; the first that returns a source has it.
+# Asked in this order for each loader; the first to return a source gets the loader.
 SERVED = (
     Served(gather.offer, frozenset({"Tensor", "TensorDataset", "StackDataset"}), light=False),
     Served(arrays.offer, arrays.NAMES, light=True),
@@ -77,7 +77,7 @@ def _unshown(context: ScriptContext) -> str:
 
 
 def _serving(loader: LoaderTraits) -> list[Served]:
-    """Return what may read the dataset of a loader; one without a name may be any."""
+    """Return what may read a loader's dataset; a dataset without a name may be of any kind."""
     return [one for one in SERVED if _may_read(one.datasets, loader)]
 
 

@@ -1,11 +1,11 @@
-"""channels_last: compute convolutions as NHWC, in 3-D as NDHWC.
+"""channels_last: compute convolutions in NHWC layout (NDHWC in 3-D).
 
 Helps: convolutional networks, on CPUs with oneDNN and on tensor cores.
 Hurts: models with few convolutions, and models that reshape, slice or drop feature maps between
     them: each change of layout is a copy. Small kernels pay a few microseconds per operation.
 Maths: rounding. Another convolution kernel sums in another order. Only activations change their
     layout, and only inside a root call: weights, gradients, moments, inputs and outputs keep the
-    script's. Whatever may see a layout or share memory (views, NumPy, strides, random masks) finds
+    script's. All that can see a layout or share memory (views, NumPy, strides, random masks) sees
     the script's own.
 Source: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
 """
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from hasten.lever import ScriptContext, Training
 
 _BEYOND_SIGHT = (("torch", "compile"), ("torch.jit", "script"), ("torch.jit", "trace"))
-"""What makes code whose operations nobody can follow."""
+"""Functions that make code whose operations cannot be followed."""
 _PAST_TORCH = (("torch.utils.dlpack", "to_dlpack"), ("torch", "to_dlpack"))
-"""What shares the memory of a tensor, and is asked in no mode."""
+"""Functions that share a tensor's memory and that no mode sees."""
 _LIBRARIES = ("torch", "torchvision", "hasten")
 _COMPILES = "the script compiles code, which hides its operations"
 
@@ -52,7 +52,7 @@ def why_not(context: ScriptContext) -> str:
 
 
 def _takes_fast_path(module: Any) -> bool:
-    """Return whether torch's fast path of attention may be taken: under a mode it never is.
+    """Return whether attention may take torch's fast path, which it never does under a mode.
 
     In evaluation that path leaves zeros where the input is padded.
     """
@@ -81,7 +81,7 @@ def _unfit(module: Any) -> str | None:
 
 
 class _Roots:
-    """Make root calls with channels last, and leave those alone that cannot be followed."""
+    """Make root calls with channels last, and leave alone those that cannot be followed."""
 
     def __init__(self, training: Training) -> None:
         from torch.utils.weak import WeakIdKeyDictionary
@@ -112,7 +112,7 @@ class _Roots:
         return original(args)
 
     def share(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Lay a tensor out that is about to share its memory with another."""
+        """Restore the script's layout of a tensor that is about to share its memory."""
         if self._running is not None:
             self._running.show((args, kwargs))
         return original(*args, **kwargs)
@@ -143,12 +143,12 @@ class _Roots:
         return result
 
     def _look_for_graphs(self) -> None:
-        """Stop where the script walks along autograd's graph, in which this puts views."""
+        """Stop if the script walks autograd's graph, into which this lever puts views."""
         if where := mention(("next_functions",)):
             self._stopped = self._stopped or f"its graph is looked at: {where}"
 
     def _look_for_scripts(self) -> None:
-        """Stop where the script has made TorchScript of functions; torch does so, too."""
+        """Stop if the script has compiled functions to TorchScript; torch does so, too."""
         import torch
 
         scripted: Any = getattr(torch.jit._state, "_jit_caching_layer", ())

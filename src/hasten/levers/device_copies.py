@@ -1,16 +1,16 @@
 """device_copies: move CPU tensors to an accelerator without waiting for the kernels in flight.
 
-Helps: loops that call `x.to(device)` each step. A plain one waits for all kernels before it; on a
-    stream of its own it waits for its own copy alone, so the next steps are prepared while the
-    device works. "arrival" also starts the copy when the batch is there, before the script asks.
+Helps: loops that call `x.to(device)` each step. A plain copy waits for all kernels before it; on
+    its own stream it waits for itself alone, so the next steps are prepared while the
+    device works. "arrival" starts the copy as soon as the batch is there, before the script asks.
 Hurts: memory on the device, where copies have a pool of their own; with "arrival" page-locked
     memory, and each batch is read twice more. Of no use to loops that read a loss each step.
 Maths: exact. A copy that was started ahead is returned only for the very tensor of the batch, once,
-    where torch counted no write and all of its bytes are still those that were copied. What is
+    if torch counted no write and all of its bytes are still those that were copied. What is
     returned is finished, on whichever stream it is used. No batch becomes page-locked that the
     script did not lock. Casts, other layouts, gradients, subclasses, modes and captures of graphs
     get torch's own call. A script that reads what it copied to the CPU with `non_blocking=True`
-    and never waited, or times kernels so, must wait itself: `.to` did it by the way. Where such
+    and never waits, or times kernels this way, must wait itself: `.to` used to. Where such
     a `.to("cpu", non_blocking=True)` is seen, this lever stops.
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
 """
@@ -68,7 +68,7 @@ def attach(training: Training, engine: Any, staging: Staging) -> Callable[[], No
 
 
 def apply(training: Training, setting: str) -> Callable[[], None]:
-    """Stand at `Tensor.to` and `Tensor.cuda`, where this torch was built for an accelerator.
+    """Answer `Tensor.to` and `Tensor.cuda`, if this torch was built for an accelerator.
 
     Whether there is a device is not asked before the script moves something to it: the answer
     would fix which devices can be seen, and a script may still set CUDA_VISIBLE_DEVICES.
@@ -81,7 +81,7 @@ def apply(training: Training, setting: str) -> Callable[[], None]:
 
 
 def snippet(setting: str) -> str:
-    """Return what comes nearest to it by hand."""
+    """Return the nearest equivalent by hand."""
     return (
         "loader = DataLoader(..., pin_memory=True)\n"
         "x = x.to(device, non_blocking=True)  # do not write to x until the copy is done"

@@ -1,13 +1,13 @@
 """device_placement: train the models of a script that was written for the CPU on an accelerator.
 
-Helps: models of large products or convolutions, on a machine with an accelerator that the script
+Helps: models with large products or convolutions, on a machine with an accelerator that the script
     does not ask for.
 Hurts: small models, which wait for the launch of each kernel, and losses outside the model over
     large outputs, which come back to the CPU in every call.
-    Code that calls `forward` by its name, hooks that read activations as arrays, and threads that
+    Code that calls `forward` by name, hooks that read activations as arrays, and threads that
     read weights may fail.
-Maths: distribution. Kernels of another device add in another order, and what is drawn inside a
-    model (dropout) comes from its own generator. Convolutions keep float32, no TF32. A model is
+Maths: distribution. Kernels of another device sum in another order, and random draws inside a
+    model (dropout) come from its own generator. Convolutions keep float32, no TF32. A model is
     moved when it is first called; inputs of each call go to the accelerator and outputs come
     back. Losses, data and checkpoints stay on the CPU.
 Source: https://docs.pytorch.org/docs/stable/accelerator.html
@@ -37,7 +37,7 @@ _ASSIGNED = frozenset(f"__i{name}__" for name in (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift",
     "rshift",
 )) | {"__setitem__", "__set__"}  # fmt: skip
-# These take tensors of two devices, or speak of a graph rather than of numbers.
+# These take tensors of two devices, or concern a graph rather than numbers.
 _LEFT_ALONE = frozenset({"backward", "grad", "copy_", "swap_tensors"})
 _READS = frozenset({"numpy", "__array__", "__repr__", "__format__"})
 
@@ -87,7 +87,7 @@ class Placement:
     def call(self, module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
         """Make a root call on the device, with inputs from the CPU and outputs back to it.
 
-        A call that fails there is made again on the CPU, where all goes on.
+        A call that fails there is repeated on the CPU, where everything then continues.
         """
         if not _has_state(module) or not self._is_there():
             return call(args, kwargs)
@@ -101,7 +101,7 @@ class Placement:
         return call(args, kwargs)
 
     def inside(self) -> AbstractContextManager[Any]:
-        """Return what leaves the operations within alone: no code of the script runs there."""
+        """Return a context whose operations are left alone: it runs no code of the script's."""
         return _overrides()._pop_mode_temporarily() if self._is_on() else nullcontext()
 
     def follow(self, optimizer: Any) -> None:
@@ -113,12 +113,12 @@ class Placement:
                     state[name] = _to(value, parameter.device)
 
     def saved(self, original: Callable[[Any], str], storage: Any) -> str:
-        """Answer where a storage that is saved lies: on the CPU, as without us."""
+        """Report a saved storage as on the CPU, where it would be without us."""
         tag = original(storage)
         return "cpu" if self._device is not None and tag == str(self._device) else tag
 
     def _is_there(self) -> bool:
-        """Look for the device at the first call: before it the script may still hide some."""
+        """Look for the device at the first call: until then the script may still hide some."""
         import torch
 
         if self._device is None and not self._given_up:
@@ -170,14 +170,14 @@ class Placement:
 
 
 def _overrides() -> Any:
-    """Return the module of torch's in which modes are; it is not typed."""
+    """Return torch's module for modes; it is not typed."""
     return importlib.import_module("torch.overrides")
 
 
 def _to(tensor: Any, device: Any) -> Any:
-    """Return a tensor on a device, itself where it is there.
+    """Return a tensor on a device, or the tensor itself if it is there already.
 
-    Not by `Tensor.to`, which is watched for moves of the script's.
+    Not by `Tensor.to`, which is watched for the script's moves.
     """
     import torch
 
@@ -225,7 +225,7 @@ def _at(tensor: Any, device: Any) -> Any:
     is_kept = torch._has_compatible_shallow_copy_type(tensor, moved)
     if is_kept or not isinstance(tensor, torch.nn.Parameter):
         return moved
-    # `Module._apply` would make a new parameter, of which no optimizer knows.
+    # `Module._apply` would make a new parameter that no optimizer knows.
     gradient, tensor.grad = tensor.grad, None
     swap: Any = torch.utils.swap_tensors
     swap(tensor, torch.nn.Parameter(moved, tensor.requires_grad))
@@ -248,9 +248,9 @@ def _makes_tensors(kind: type) -> bool:
 
 
 def _enter_mode() -> Any:
-    """Let operations of the script meet weights that were moved; None where it has modes itself.
+    """Let the script's operations work on moved weights; None if the script has modes itself.
 
-    They stand on a stack, and who leaves one takes whatever is on top.
+    Modes form a stack, and leaving one pops whatever is on top.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -292,7 +292,7 @@ def _is_written(name: str) -> bool:
 
 
 def _tensors(values: Any) -> Iterator[Any]:
-    """Yield the tensors among some values, and of lists and tuples among them."""
+    """Yield the tensors among some values, and those in lists and tuples among them."""
     for value in values:
         if _is_tensor(value):
             yield value
@@ -301,7 +301,7 @@ def _tensors(values: Any) -> Iterator[Any]:
 
 
 def apply(training: Training, setting: str) -> Callable[[], None]:
-    """Stand at the root calls, at optimizers and where checkpoints are written."""
+    """Hook into root calls, optimizers and the writing of checkpoints."""
     import torch
 
     placement = Placement(setting, training.excuse)

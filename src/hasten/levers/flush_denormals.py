@@ -39,15 +39,15 @@ def why_not(context: ScriptContext) -> str:
 
 
 def _is_flushing() -> bool:
-    """Return whether this thread flushes; torch has no question for it, arithmetic has."""
+    """Return whether this thread flushes; torch cannot tell, but arithmetic can."""
     return sys.float_info.min * 0.5 == 0.0
 
 
 def _in_every_thread(act: Callable[[], object]) -> None:
-    """Run `act` here and in the threads with which torch shares its operations.
+    """Run `act` here and in the threads among which torch splits its operations.
 
-    The mode belongs to a thread: new ones take it over from the one that starts them, and those
-    of OpenMP that exist already are reached by a parallel region of our own.
+    The mode belongs to a thread: new ones inherit it from the one that starts them; OpenMP's
+    existing threads are reached through a parallel region of our own.
     """
     import ctypes
 
@@ -72,7 +72,7 @@ def _flush() -> Callable[[], None]:
 
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:
-    """Wait until training begins, in its thread: libraries look at numbers when imported."""
+    """Wait until training begins, in its thread: libraries check number formats on import."""
     undos: list[Callable[[], None]] = []
 
     def begin(_: Any) -> None:
@@ -92,7 +92,7 @@ LEVER = Lever(
     name="flush_denormals",
     phases=COMPUTE,
     effect=Effect.PRECISION,
-    # What was flushed stays zero: steps after the way back are not the script's own.
+    # What was flushed stays zero: after switching back, steps are not the script's own.
     scope=Scope.PROCESS,
     settings=settings,
     gain_ratio=10.0,

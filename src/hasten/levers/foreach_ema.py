@@ -1,9 +1,9 @@
-"""foreach_ema: average the weights of a model in one pass, not by a loop over tensors.
+"""foreach_ema: average the weights of a model in one pass instead of a loop over tensors.
 
 Helps: `AveragedModel(model, avg_fn=get_ema_avg_fn(...))`, which loops over its parameters and
-    makes three temporaries of each; `get_ema_multi_avg_fn` does the same in one pass (2.9 to 4.5
+    makes three temporaries for each; `get_ema_multi_avg_fn` does the same in one pass (2.9 to 4.5
     times faster for 60 tensors of 64 to 200,000 elements).
-Hurts: nothing known. Averages that a script writes out as a loop of its own cannot be replaced
+Hurts: nothing known. Averages that a script computes in its own loop cannot be replaced
     from outside, nor can those of other libraries.
 Maths: rounding. e + (1 - d) * (w - e) instead of d * e + (1 - d) * w; only the average changes,
     the model that is trained does not.
@@ -34,7 +34,7 @@ def why_not(context: ScriptContext) -> str:
 
 
 def _decay(average: Any) -> float | None:
-    """Return the decay where `average` came from torch's `get_ema_avg_fn`, told by its code."""
+    """Return the decay if `average` came from torch's `get_ema_avg_fn`, as its code shows."""
     from torch.optim import swa_utils
 
     make: Any = swa_utils.get_ema_avg_fn
@@ -48,7 +48,7 @@ def _decay(average: Any) -> float | None:
 
 
 def _alike(averaged: Any, model: Any) -> bool:
-    """Return whether the weights pair up in kind, as the one pass needs them."""
+    """Return whether the weights match pairwise in kind, as the single pass requires."""
     import torch
 
     pairs = zip(

@@ -1,11 +1,11 @@
-"""foreach_optimizer: the update as operations on lists of tensors, not as a loop over tensors.
+"""foreach_optimizer: the update as operations on lists of tensors, not a loop over tensors.
 
 Helps: many small parameters, up to some thousand elements each, under a class without a fused
-    form: 1.2 to 2 times in most classes at 60 tensors of 64 to 2,000 elements.
-Hurts: larger parameters on a CPU: each pass goes over all weights before the next, and so leaves
-    the cache (0.5 to 0.9 times at 20,000 elements each); temporaries are as large as the model.
-Maths: rounding. NAdam, RAdam and ASGD round unlike their loops; the other classes came out
-    with equal bits.
+    form: 1.2 to 2 times as fast in most classes, with 60 tensors of 64 to 2,000 elements.
+Hurts: larger parameters on a CPU: each pass goes over all weights before the next, and outgrows
+    the cache (0.5 to 0.9 times as fast at 20,000 each); temporaries are as large as the model.
+Maths: rounding. NAdam, RAdam and ASGD round differently from their loops; the other classes
+    came out bit for bit the same.
 Source: https://docs.pytorch.org/docs/stable/optim.html
 """
 
@@ -38,7 +38,7 @@ def settings(context: ScriptContext) -> tuple[bool, ...]:
 
 
 def _has_fused_form(context: ScriptContext) -> bool:
-    """Return whether one kernel can make the whole update, which is faster than any list."""
+    """Return whether one kernel can do the whole update, which is faster than any list."""
     on_cpu = context.traits.model.device in (None, "cpu")
     return on_cpu and context.traits.optimizer.name in _WITH_FUSED_FORM
 
@@ -79,9 +79,9 @@ def _plain(parameter: Any) -> bool:
 
 
 def _free(group: dict[str, Any]) -> bool:
-    """Return whether the group loops now, and may do otherwise.
+    """Return whether the group loops now and is free to change.
 
-    Nesterov's momentum of all tensors at once is added to the gradients that the script has.
+    In list form, Nesterov's momentum is added to the script's own gradients.
     """
     import torch
 
@@ -99,7 +99,7 @@ def _span(parameter: Any) -> tuple[int, int]:
 
 
 def _overlap(parameters: Sequence[Any]) -> bool:
-    """Return whether some lie in the same memory: a loop updates it twice, one after the other."""
+    """Return whether some share memory, which a loop updates twice, one after the other."""
     import torch
 
     spans = sorted(map(_span, filter(torch.numel, parameters)))

@@ -3,7 +3,7 @@
 Helps: large matrix products and convolutions: bf16 inside oneDNN on CPUs with AMX
     (convolutions and recurrent layers since torch 2.9), tf32 on CUDA cards since Ampere, whose
     convolutions use it already.
-Hurts: little. Without such units nothing is rounded, but oneDNN may multiply matrices in the
+Hurts: little. Without such units nothing is rounded, but oneDNN may multiply matrices in
     place of another library, faster or slower. A script that sets any of these precisions
     itself keeps what it set.
 Maths: precision. The inputs of products are rounded to 8 (bf16) or 11 (tf32) bits of mantissa;
@@ -35,7 +35,7 @@ _UNTOUCHED = ("none", "ieee")
 
 
 def settings(context: ScriptContext) -> tuple[str, ...]:
-    """Return the fewer bits of the model's device where the probe found them faster."""
+    """Return the narrower format of the model's device if the probe found it faster."""
     kind, ratio = _kind(context), _ratio(context)
     fits = (
         kind is not None
@@ -63,7 +63,7 @@ def why_not(context: ScriptContext) -> str:
 
 
 def promising(context: ScriptContext) -> bool:
-    """Return whether the products are so much faster that most models gain."""
+    """Return whether the products are faster by enough for most models to gain."""
     return (_ratio(context) or 0.0) >= _LIKELY_RATIO
 
 
@@ -72,13 +72,13 @@ def _kind(context: ScriptContext) -> str | None:
 
 
 def _ratio(context: ScriptContext) -> float | None:
-    """Return how many times faster fewer bits are at the best that this model does."""
+    """Return the best speedup of fewer bits among the kinds of product in this model."""
     inside = context.traits.precision.inside
     return inside.best_ratio(context.traits.model) if _kind(context) else None
 
 
 def _set(setting: str) -> Callable[[], None] | None:
-    """Set what the script has left alone; return what puts it back."""
+    """Set what the script has left alone; return what restores it."""
     undos = [_set_products(setting)]
     if setting == "bf16":
         undos += [_set_onednn(name, setting) for name in ("conv", "rnn")]
@@ -88,7 +88,7 @@ def _set(setting: str) -> Callable[[], None] | None:
 
 
 def _set_products(setting: str) -> Callable[[], None] | None:
-    """Set the precision of matrix products by torch's older words, in every release."""
+    """Set the precision of matrix products by torch's older setting, which every release has."""
     import torch
 
     parts = [(torch.backends.mkldnn, "matmul"), (torch.backends.cuda, "matmul")]
@@ -136,7 +136,7 @@ def _read(owner: Any, name: str) -> str | None:
 
 
 def apply(training: Training, setting: str) -> Callable[[], None]:
-    """Set the precision now; what the script sets from here on stays as it says."""
+    """Set the precision now; what the script sets from then on takes precedence."""
     return _set(setting) or (lambda: None)
 
 

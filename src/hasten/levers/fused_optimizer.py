@@ -55,7 +55,7 @@ def _known(optimizer: Any) -> bool:
 
 
 def _plain(parameter: Any) -> bool:
-    """Return whether the kernels take a parameter: real, dense, of no class of its own."""
+    """Return whether the kernels accept a parameter: real, dense, and of no subclass."""
     import torch
 
     return (
@@ -71,10 +71,10 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _laid_out_alike(parameter: Any, state: Mapping[str, Any]) -> bool:
-    """Return whether gradient and moments have the kind of the weight, and lie as it does.
+    """Return whether gradient and moments match the weight in kind and in memory layout.
 
-    The kernels walk through all of them side by side, and go wrong in silence where they differ.
-    A moment of another dtype or shape, torch's loop converts, or says what is wrong with it.
+    The kernels walk through all of them in step, and silently go wrong where they differ.
+    Torch's loop converts a moment of another dtype or shape, or says what is wrong with it.
     """
     import torch
 

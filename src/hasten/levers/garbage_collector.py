@@ -1,11 +1,11 @@
-"""garbage_collector: leave what exists when training begins out of Python's garbage collections.
+"""garbage_collector: exempt what exists when training begins from Python's garbage collections.
 
 Helps: scripts with many Python objects (lists of samples, vocabularies, annotations), which every
     full collection walks through. Loader workers share more memory. The setting is the factor by
     which young objects are looked at less often.
 Hurts: memory, where the script makes cycles of objects that hold tensors: they are found later,
-    and later still by a factor. A collector that the script has set itself is left alone.
-Maths: exact. No tensor changes; objects in cycles only live for longer. A script that looks for
+    the more so the larger the factor. A collector that the script has set itself is left alone.
+Maths: exact. No tensor changes; objects in cycles only live longer. A script that looks for
     objects or collects them by hand (`gc.get_objects`, `gc.collect()`) reaches the frozen ones,
     too, and is told its own settings. A script that could tell when an object is collected
     (`__del__`, `weakref`, `gc.get_stats`) keeps its collector.
@@ -31,9 +31,9 @@ _TELLING = (
     "__del__", "weakref", "WeakKeyDictionary", "WeakSet", "WeakValueDictionary", "finalize",
     "get_count", "get_freeze_count", "get_referrers", "get_stats", "set_threshold", "unfreeze",
 )  # fmt: skip
-"""Names in a script that could tell when objects are collected, or among how many others."""
+"""Names in a script that could reveal when objects are collected, or among how many others."""
 _IMPORTED = ("collect", "get_objects")
-"""Functions that a script may have imported before they were answered for."""
+"""Functions that a script may have imported before they were replaced."""
 _LEAST_SHARE_RATIO = 0.01
 _MOST_SHARE_RATIO = 0.9
 
@@ -169,7 +169,7 @@ LEVER = Lever(
     name="garbage_collector",
     phases=STEP,
     effect=Effect.EXACT,
-    # A full collection on the way in spares the other plan its next one: no step by step.
+    # The full collection at a switch spares the other plan its next one: no switching by step.
     scope=Scope.PROCESS,
     kind=int,
     validate=at_least(1),

@@ -1,7 +1,7 @@
-"""huge_pages: memory in 2 MB pages, so a step needs and faults in far fewer.
+"""huge_pages: memory in 2 MB pages, of which a step needs and faults in far fewer.
 
-Helps: steps over tensors of megabytes. The setting `torch` asks for it for each tensor from 2 MB
-    on, `glibc` for the whole heap.
+Helps: steps over tensors of megabytes. The setting `torch` asks for them for each tensor of 2 MB
+    or more, `glibc` for the whole heap.
 Hurts: memory, which is rounded up to whole pages; the kernel clears more of it at a time, and has
     to move other memory first where it is fragmented. Under `torch` alone glibc may give such
     tensors back to the kernel sooner than others, and a step faults more.

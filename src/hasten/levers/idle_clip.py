@@ -1,10 +1,10 @@
 """idle_clip: leave gradients alone where `clip_grad_norm_` would multiply them by one.
 
 Helps: scripts that clip by a norm that is seldom reached: the second pass is skipped (1.2 times
-    for 60 gradients of 20,000 elements, nothing for small ones).
+    as fast for 60 gradients of 20,000 elements, no faster for small ones).
 Hurts: nothing where the norm is below the limit; one comparison of a number where it is above.
-Maths: exact. The norm is computed as before, and x * 1 is x; where denormal numbers are taken
-    for zeros, it is not, and the pass is made. So it is where operations are counted or profiled.
+Maths: exact. The norm is computed as before, and x * 1 is x; where denormal numbers are flushed
+    to zero it is not, so the pass is made, as it is where operations are counted or profiled.
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
 """
 
@@ -39,7 +39,7 @@ def why_not(context: ScriptContext) -> str:
 
 
 def _keeps_bits(gradient: Any) -> bool:
-    """Return whether a gradient times one is the same bits; a complex minus zero is not."""
+    """Return whether a gradient times one keeps its bits; a complex minus zero does not."""
     import torch
 
     return (
@@ -63,7 +63,7 @@ def _is_one(max_norm: Any, total_norm: Any) -> bool:
 def _clip(
     original: Any, parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Answer `_clip_grads_with_norm_`: make the pass over the gradients only where it acts."""
+    """Answer `_clip_grads_with_norm_`: make the pass over the gradients only if it changes them."""
     import torch
 
     parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)

@@ -1,7 +1,7 @@
 """inter_op_threads: how many asynchronous tasks of torch run at the same time on the CPU.
 
 Helps: scripts that start tasks by `torch.jit.fork` on machines where torch counts cores that the
-    job may not use: each task opens a team of intra-op threads of its own.
+    job may not use: each task starts its own team of intra-op threads.
 Hurts: tasks that wait for one another or for files, where fewer of them overlap.
 Maths: exact. Every operation is computed as before; only how many run at once changes.
 Source: https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html
@@ -48,9 +48,9 @@ def _refuse(error: object) -> PlanError:
 
 
 def apply(training: Training, count: int) -> Callable[[], None]:
-    """Set the count, which torch takes once and only before the first task.
+    """Set the count, which torch accepts once and only before the first task.
 
-    The script's own call would be the second one and raise, so it is answered.
+    The script's own call would be the second one and raise, so it is answered here.
 
     Raises:
         PlanError: it is too late.

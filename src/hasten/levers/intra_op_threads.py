@@ -28,9 +28,9 @@ _WORKER = "torch.utils.data._utils.worker"
 
 
 def settings(context: ScriptContext) -> tuple[int, ...]:
-    """Return the budget, its half, its quarter and one thread, without what is set already.
+    """Return the budget, half of it, a quarter and one thread, except what is set already.
 
-    What leaves cores to the workers of `loader_workers` comes first. Beside an accelerator there
+    A count that leaves cores to `loader_workers` comes first. Beside an accelerator there
     is nothing to gain, unless there are more threads than cores.
     """
     if context.off_cpu() and not _exceeds(context):
@@ -56,8 +56,8 @@ def promising(context: ScriptContext) -> bool:
 def other_count(context: ScriptContext) -> int | None:
     """Return the number of threads that the closer look tries; None where none is worth it.
 
-    That is as many as there are cores where there are more threads, all cores of a rank that
-    has one thread, and else a single one: operations may be too small to be shared.
+    That is one per core where there are more threads than cores, all cores of a rank that
+    has one thread, and otherwise a single one: operations may be too small to split.
     """
     traits, budget = context.traits, context.machine.budget
     threads, ranks_count = traits.thread_count, traits.local_rank_count
@@ -78,7 +78,7 @@ def _exceeds(context: ScriptContext) -> bool:
 def advice(context: ScriptContext) -> str:
     """Say that the script itself asks for more threads than there are cores.
 
-    What torch takes by itself is told by the machine; a difference is of the script's making.
+    The facts of the machine give torch's own count; any difference is the script's doing.
     """
     budget, torch = context.machine.budget, context.machine.torch
     count = context.traits.thread_count
@@ -103,15 +103,15 @@ def _in_worker() -> bool:
 
 
 def _tell(own: list[int], original: Callable[..., Any]) -> Any:
-    """Answer the script by its own count: it may make as many workers, and draw as often."""
+    """Tell the script its own count: it may start as many workers, or draw as often."""
     return own[0] if is_asked_by_script() and not _in_worker() else original()
 
 
 def apply(training: Training, count: int) -> Callable[[], None]:
-    """Set the count now and again when training starts, and over what the script sets itself.
+    """Set the count now and when training starts, and override what the script sets itself.
 
-    Its calls are answered and remembered; what it asked for last is what it is told, and what the
-    undo gives it. A loader worker gets what it asks for.
+    The script's calls are answered and remembered: it is told its last request, which is also
+    what undo restores. A loader worker gets what it asks for.
     """
     import torch
 
@@ -119,8 +119,8 @@ def apply(training: Training, count: int) -> Callable[[], None]:
     own = [torch.get_num_threads()]
 
     def settle() -> None:
-        now = torch.get_num_threads()  # to us the truth is told
-        if now != count:  # a setting that came by another way than the name in torch
+        now = torch.get_num_threads()  # we are told the true count
+        if now != count:  # it was set in another way than by torch's function
             own[0] = now
             put(count)
 

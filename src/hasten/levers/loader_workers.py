@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def settings(context: ScriptContext) -> tuple[int, ...]:
-    """Return the numbers that can make the script's own batches."""
+    """Return the worker counts that can make the script's own batches."""
     return replayable_counts(context)
 
 
@@ -41,7 +41,7 @@ def why_not(context: ScriptContext) -> str:
 
 
 def apply(training: Training, count: int) -> Callable[[], None]:
-    """Take every map-style loader over; batches that were asked for are drained first."""
+    """Take over every map-style loader; batches already requested are drained first."""
     return engine_for(training).want(count)
 
 

@@ -2,7 +2,7 @@
 
 Helps: steps that allocate tensors of megabytes: glibc returns them to the kernel at once, and
     the next step faults every page in again. Whether it does so depends on what happens to lie at
-    the end of the heap, so of launches of one script some do and some do not.
+    the end of the heap, so it happens in some launches of a script and not in others.
 Hurts: memory; the resident set stays at its peak.
 Maths: exact. Only where the bytes live changes.
 Source: https://man7.org/linux/man-pages/man3/mallopt.3.html
@@ -57,17 +57,17 @@ def _set_by_the_user() -> str:
 
 
 def _raise_thresholds(libc: Any) -> None:
-    """Raise what is mapped for itself as far as this glibc takes it, then what is trimmed.
+    """Raise the mmap threshold as far as this glibc accepts it, then the trim threshold.
 
     Older ones refuse more than half of the largest heap. Where both sizes are refused, a trim
-    threshold alone would do harm: it ends the growing of the other one by itself.
+    threshold alone would do harm: it stops the mmap threshold from growing by itself.
     """
     if any(libc.mallopt(_M_MMAP_THRESHOLD, size) for size in (_MMAP_BYTES, _LEAST_MMAP_BYTES)):
         libc.mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:
-    """Raise both thresholds of glibc's allocator; what it has kept, it keeps."""
+    """Raise both thresholds of glibc's allocator; memory it has retained stays retained."""
     import ctypes
 
     libc = ctypes.CDLL(None)

@@ -1,7 +1,7 @@
 """omp_wait_policy: whether OpenMP threads spin or sleep between two operations.
 
 Helps: passive where others need the cores: loader workers, a CPU quota (the runtime looks at the
-    affinity mask alone, and spinning uses the quota up), busy neighbours. Active where nobody
+    affinity mask alone, and spinning uses up the quota), busy neighbours. Active where nobody
     does, and Python takes longer between operations than the runtime spins by default.
 Hurts: passive pays a wake-up for every operation; active keeps every core busy all the time.
 Maths: exact. The same threads compute the same parts.
@@ -40,13 +40,13 @@ _BUSY_RATIO = 0.10
 
 
 def _deciding(runtimes: Iterable[str]) -> list[str]:
-    """Return the variables that some of these runtimes read; of all where none is known."""
+    """Return the variables that some of these runtimes read; all variables if none is known."""
     known = [_DECIDING[name] for name in runtimes if name in _DECIDING] or _DECIDING.values()
     return list(dict.fromkeys(name for names in known for name in names))
 
 
 def _own(context: ScriptContext) -> list[str]:
-    """Return the variables by which somebody has decided already."""
+    """Return the variables with which somebody has set a policy already."""
     found = context.traits.openmp_variables
     runtimes = [one.name for one in context.machine.torch.runtimes] if context.machine.torch else []
     if "iomp5" in context.traits.preloaded:
@@ -60,7 +60,7 @@ def _lacks_openmp(context: ScriptContext) -> bool:
 
 
 def _shares_cores(context: ScriptContext) -> bool:
-    """Return whether a spinning thread takes its core from somebody of this job or another."""
+    """Return whether a spinning thread takes its core from somebody in this job or another."""
     budget, traits = context.machine.budget, context.traits
     running = (traits.thread_count or 0) + traits.worker_count
     seen = budget.affinity_count or context.machine.cpu.thread_count
@@ -117,7 +117,7 @@ def _loaded() -> set[str]:
 
 
 def apply(training: Training, setting: str) -> Callable[[], None]:
-    """Look whether the policy is there; nothing can be set any more.
+    """Check that the policy is in effect; it can no longer be set.
 
     Raises:
         PlanError: the environment or the script has set another one.

@@ -1,10 +1,10 @@
 """redrawing_workers: processes that fetch batches ahead and draw random numbers of their own.
 
-Helps: loops that wait for data whose augmentation nobody can replay in another process.
+Helps: loops that wait for data whose augmentation cannot be replayed in another process.
 Hurts: cheap datasets, where sending a batch costs more than making it; memory, one copy each.
-Maths: distribution. The samples and the law of their order stay. The items draw other numbers
+Maths: distribution. The samples and the law of their order stay. The items draw different numbers
     of the same law, as with `num_workers` set by hand, and where they drew in the main process,
-    later passes are shuffled otherwise.
+    later passes are shuffled differently.
 Source: https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def settings(context: ScriptContext) -> tuple[int, ...]:
-    """Return the numbers whose batches cannot be the script's own."""
+    """Return the worker counts whose batches cannot be the script's own."""
     if _asks_each_time(context):
         return ()
     return tuple(count for count in counts(context) if not replayable(context, count))
@@ -48,7 +48,7 @@ def _asks_each_time(context: ScriptContext) -> bool:
 
 
 def apply(training: Training, count: int) -> Callable[[], None]:
-    """Take every map-style loader over; batches that were asked for are drained first."""
+    """Take over every map-style loader; batches already requested are drained first."""
     return engine_for(training).want(count, redraws=True)
 
 

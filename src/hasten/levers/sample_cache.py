@@ -1,7 +1,7 @@
 """sample_cache: keep decoded samples in memory that all loader workers share.
 
 Helps: datasets that decode, decompress or compute the same samples in every pass: folders of
-    images, from the second pass on. Random transforms that follow still run anew each time.
+    images, from the second pass on. Random transforms that follow still run each time.
 Hurts: memory, up to the setting; the first pass slightly, which stores the samples.
 Maths: exact. A sample is kept where it draws nothing and is the same when made twice, up to its
     first random transform. It is dropped when its files or the dataset change.
@@ -36,7 +36,7 @@ def _spare_bytes(context: ScriptContext) -> int | None:
     """Return half of what the job can still take; None where that is unknown.
 
     The other half is for what a first step does not show yet: workers, checkpoints, the page
-    cache. Of a group's limit no more than a quarter is taken: beyond it the kernel kills.
+    cache. At most a quarter of a cgroup's limit is taken: beyond the limit the kernel kills.
     """
     memory = context.machine.memory
     if memory.available_bytes is None:
@@ -98,7 +98,7 @@ def parse(setting: str) -> tuple[int, str | None]:
 
 
 def validate(setting: str) -> str:
-    """Say what to give it instead of what cannot be read."""
+    """Say what to write instead of a setting that cannot be read."""
     return "" if _FORM.fullmatch(setting) else "512MiB or 8GiB, or 8GiB:/folder to hold it on disk"
 
 

@@ -33,7 +33,7 @@ _WHY_NOT = {
 
 
 def settings(context: ScriptContext) -> tuple[bool, ...]:
-    """Return the one setting there is, for models whose eager attention can be exchanged."""
+    """Return the one setting there is, for models whose eager attention can be replaced."""
     return (True,) if context.traits.model.attention == "eager" else ()
 
 
@@ -46,7 +46,7 @@ def why_not(context: ScriptContext) -> str:
 
 
 def _exchangeable(part: Any) -> bool:
-    """Return whether this is a model whose eager attention the library can exchange."""
+    """Return whether this is a model whose eager attention the library can replace."""
     config = getattr(part, "config", None)
     if getattr(config, "_attn_implementation", None) != "eager":
         return False
@@ -71,26 +71,26 @@ def _configs(module: Any) -> list[Any]:
 
 
 def _attention(config: Any) -> dict[str, Any]:
-    """Return what a configuration says of attention, whichever names its release has for it."""
+    """Return what a configuration says about attention, whatever its release calls it."""
     return {name: value for name, value in vars(config).items() if name.startswith("_attn")}
 
 
 def _say(config: Any, said: dict[str, Any]) -> None:
-    """Let a configuration say this of attention, and nothing else."""
+    """Make a configuration say exactly this about attention."""
     for name in _attention(config).keys() - said.keys():
         delattr(config, name)
     vars(config).update(said)
 
 
 class _Exchanges:
-    """Configurations that were changed: what each said by itself, and what it says now."""
+    """Configurations that were changed: what each said before, and what it says now."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
         self._said: dict[int, tuple[Any, dict[str, Any], dict[str, Any]]] = {}
 
     def exchange(self, module: Any) -> None:
-        """Go over to the fused kernel in all models inside a root module, or in none of them."""
+        """Switch to the fused kernel in all models inside a root module, or in none of them."""
         models = [part for part in module.modules() if _exchangeable(part)]
         if models and (where := mention(_WEIGHTS)):
             self._training.excuse(RuntimeError(f"attention stays eager: {where}"))
@@ -124,14 +124,14 @@ class _Exchanges:
                 _say(config, now)
 
     def undo(self) -> None:
-        """Let every configuration say what it said by itself."""
+        """Restore what every configuration said before."""
         for config, own, _ in self._said.values():
             _say(config, own)
         self._said.clear()
 
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:
-    """Exchange the attention of every root module."""
+    """Replace the attention of every root module."""
     exchanges = _Exchanges(training)
     undos = [
         training.on_root(exchanges.exchange),

@@ -33,7 +33,7 @@ _EVERY_COUNT = 64  # root calls between two looks at the team, after the first f
 
 
 def settings(context: ScriptContext) -> tuple[str, ...]:
-    """Return the one setting there is, where each thread can have a core that is the job's own."""
+    """Return the one setting there is, where each thread can have a core of the job alone."""
     return () if why_not(context) else ("cores",)
 
 
@@ -74,7 +74,7 @@ def _cores(mask: frozenset[int]) -> list[frozenset[int]]:
 
 
 def _ids(text: str) -> set[int]:
-    """Read a list of the kernel's: `0-3,8`."""
+    """Read a list in the kernel's format: `0-3,8`."""
     ends = [part.split("-") for part in text.strip().split(",")]
     return {cpu for pair in ends for cpu in range(int(pair[0]), int(pair[-1]) + 1)}
 
@@ -83,8 +83,8 @@ def _team(count: int) -> list[int]:
     """Return the kernel's ids of the OpenMP threads that share an operation of this thread.
 
     An empty parallel region asks each of them. It goes through the runtime that torch is linked
-    to, where another library may have brought one of its own; Intel's and LLVM's have the same
-    entry. Nobody else can tell: the threads bear no name, and other pools run beside them.
+    to, as another library may have brought its own; Intel's and LLVM's have the same
+    entry. Nothing else can tell: the threads have no names, and other pools run beside them.
     """
     import ctypes
 

@@ -1,7 +1,7 @@
 """torch_compile: run training calls of the model as compiled code (torch.compile).
 
 Helps: models that spend their time on many small or elementwise operations, which get fused.
-Hurts: runs that end before compiling has paid for itself; models of large matrix products and
+Hurts: runs that end before compiling has paid for itself; models with large matrix products and
     convolutions, which stay library calls. Calls that differ each time are not compiled.
 Maths: rounding. Fused operations keep intermediate values that plain torch rounds, and sum in
     another order. Random numbers are drawn as by plain torch. Evaluation, odd last batches,
@@ -52,12 +52,12 @@ def promising(context: ScriptContext) -> bool:
 
 
 def apply(training: Training, mode: str) -> Callable[[], None]:
-    """Answer training calls of root modules by compiled code."""
+    """Answer training calls of root modules with compiled code."""
     return Twins(training, inductor(mode)).attach()
 
 
 def snippet(mode: str) -> str:
-    """Return what comes nearest to it by hand."""
+    """Return the nearest equivalent by hand."""
     chosen = "" if mode == "default" else f', mode="{mode}"'
     return (
         "torch._inductor.config.fallback_random = True  # draws as plain torch does\n"

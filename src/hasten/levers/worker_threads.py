@@ -1,10 +1,10 @@
 """worker_threads: how many threads BLAS, OpenMP and OpenCV use inside a loader worker.
 
 Helps: several workers whose items multiply matrices, filter images or sort in NumPy, SciPy,
-    OpenCV: each would start one thread per core, and the workers fight for the cores.
+    OpenCV: each would start one thread per core, and the workers would fight for the cores.
 Hurts: one worker with heavy items on many idle cores.
 Maths: exact. Each worker fetches its first batch both ways, and from then on every 256th it is
-    asked about; where a bit differs it keeps the threads it had.
+    asked for; if a bit differs, it keeps the threads it had.
 Source: https://scikit-learn.org/stable/computing/parallelism.html#oversubscription-spawning-too-many-threads
 """
 

@@ -19,8 +19,8 @@ _ENGINES: WeakKeyDictionary[Training, LoaderEngine] = WeakKeyDictionary()
 
 
 def engine_for(training: Training) -> LoaderEngine:
-    """Return the engine of a training's loaders; the first call puts it into the seams."""
-    # The parent, which only asks levers what to try, need not load it.
+    """Return the engine for a training's loaders; the first call installs it at the seams."""
+    # The parent only asks levers what to try, so it need not load these.
     from hasten.loader.cache_warmup import CacheWarmups
     from hasten.loader.engine import LoaderEngine
 
@@ -40,7 +40,7 @@ def engine_for(training: Training) -> LoaderEngine:
 
 
 def _clock_of(training: weakref.ref[Training]) -> Callable[[], float]:
-    """Return the clock of a loop, which stands still while a trial is parked."""
+    """Return a loop's clock, which stops while its trial is parked."""
 
     def now_s() -> float:
         known = training()

@@ -1,4 +1,4 @@
-"""Workers for a loader of which the script says that it has none."""
+"""Workers for a loader that has none in the script."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Observed:
     """The batches that were observed: how many, the last one, and those that drew.
 
     Attributes:
-        drew: of each the states before and after it, and its samples.
+        drew: for each that drew, the states before and after it, and its number of samples.
     """
 
     count: int = 0
@@ -42,7 +42,7 @@ class _Observed:
     drew: list[tuple[States, States, int]] = field(default_factory=list)
 
     def add(self, key: int, moves: Moves, sample_count: int) -> tuple[int, Moves] | None:
-        """Take in a batch of the pass `key`; return the one before it."""
+        """Record a batch of the pass `key`; return the one before it."""
         before, self.last = self.last, (key, moves)
         self.count += 1
         if moves.drew:
@@ -51,21 +51,21 @@ class _Observed:
 
 
 class AddedWorkers:
-    """Whether workers are added to a loader, and what has been seen of its items for that.
+    """Whether workers are added to a loader, and what has been observed to decide that.
 
     The first batches are made in the main process and observed there: do they draw, change the
-    dataset, move an open file?
+    dataset, or move the position of an open file?
 
     Args:
-        items: what is known of the items.
+        items: what is known about the items.
         pools: the workers.
-        notices: hears why there are none.
+        notices: is told why there are none.
         clock: seconds of the loop.
 
     Attributes:
         pace: who makes batches faster, workers or the main process.
-        trust: how far the workers have been found to be right.
-        forecast: how many numbers each item draws, where all draw as many.
+        trust: how far the workers' batches have been found correct.
+        forecast: how many numbers each item draws, if all draw equally many.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class AddedWorkers:
 
         Args:
             why: who drew.
-            foretold: nobody else; the number of draws was foretold wrongly.
+            foretold: nobody else drew, so the predicted number of draws was wrong.
         """
         self._miss_count += 1
         if foretold:
@@ -119,7 +119,7 @@ class AddedWorkers:
 
     @property
     def curious(self) -> bool:
-        """The next batches should be observed, to know whether other processes may make them."""
+        """Whether to observe the next batches, to learn if other processes may make them."""
         return self._wanted and not self._settled and not self._off
 
     def observe(self, loader: Any, key: int, fetch: Callable[[], Any], count: int) -> Any:
@@ -129,7 +129,7 @@ class AddedWorkers:
             loader: the script's.
             key: of the pass.
             fetch: makes the batch.
-            count: its samples.
+            count: its number of samples.
         """
         start_s = time.monotonic()
         found, moves = observe(loader, fetch)
@@ -142,7 +142,7 @@ class AddedWorkers:
     def _learn(self, last: tuple[int, Moves], this: tuple[int, Moves]) -> None:
         (old_key, old), (key, new), drew = last, this, self._observed.drew
         self._items.draws = bool(drew)
-        if new.changed:  # what opens a file at its first item only is no harm
+        if new.changed:  # opening a file only at the first item does no harm
             self.refuse("the dataset changes while it is read")
         elif new.seeked:
             self.refuse("items are read from a file that is open already, whose position is shared")
@@ -158,7 +158,7 @@ class AddedWorkers:
 
     @property
     def patience_s(self) -> float:
-        """How long to wait for one of their batches."""
+        """How long to wait for one of the workers' batches."""
         return _PATIENCE_S + _PATIENCE_RATIO * self._slowest_s
 
     # ---- who fetches
@@ -166,7 +166,7 @@ class AddedWorkers:
     def worker_plan(self, loader: Any) -> WorkerPlan:
         """Decide who fetches for a loader without a light source."""
         if self._redraws and self._off == LOOP_DRAWS:
-            self._off = ""  # that speaks against the script's own numbers only
+            self._off = ""  # that rules out only the script's own numbers
         if not self._count or self._unshareable(loader) or self.curious:
             return HERE
         if self._redraws:
@@ -185,23 +185,23 @@ class AddedWorkers:
 
     @property
     def spared_count(self) -> int:
-        """Workers that would make the batches, were these not kept."""
+        """The workers that are spared while the main process makes the batches."""
         return self._count if self.pace.is_home else 0
 
     def spare(
         self, loader: Any, worker_plan: WorkerPlan, source: Any, shown: CacheWarmup | None
     ) -> WorkerPlan:
-        """Do without them where all samples are kept: to make a batch is to copy it.
+        """Do without workers where all samples are kept, as making a batch is just copying it.
 
         Args:
             loader: the script's.
             worker_plan: who would fetch.
-            source: what keeps samples, where something does.
-            shown: what a trial sees of them.
+            source: what keeps samples, if anything does.
+            shown: the kept batches that a trial is shown, if any.
         """
         if loader.num_workers or not hasattr(source, "is_kept"):
             return worker_plan
-        # What they make is taken for the main process's own, and the other way round.
+        # What workers make counts as the main process's own, and vice versa.
         source.for_workers = self._wanted and not self._off
         is_shown = shown is None or shown.is_whole
         if not (worker_plan.count and worker_plan.draws is Draws.NONE and is_shown):

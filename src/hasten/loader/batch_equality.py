@@ -1,4 +1,4 @@
-"""Are two batches the same to the bit, and to whoever looks at their types and strides?"""
+"""Compare two batches down to the bit, including their types and strides."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _TENSOR_TRAITS = ("dtype", "device", "layout", "requires_grad", "shape")
 
 
 def difference(ours: Any, theirs: Any, where: str = "batch") -> str:
-    """Say in what two batches differ; empty where they are the same.
+    """Say how two batches differ; empty if they are the same.
 
-    Compared are types, container types and their order, shapes, strides, dtypes, devices and
-    bits: a NaN is equal to the same NaN, and 0.0 is not -0.0. In a loader worker nothing is
-    page-locked, and a driver that was started before the fork cannot be asked.
+    It compares types, container types and their order, shapes, strides, dtypes, devices and
+    bits: a NaN equals the same NaN, and 0.0 is not -0.0. Pinning is not compared in a loader
+    worker: nothing is pinned there, and a driver started before the fork cannot be queried.
 
     Args:
         ours: a batch: tensors, arrays, numbers, strings, and containers of them.
-        theirs: the other.
-        where: what to call them.
+        theirs: the other batch.
+        where: what to call them in the answer.
     """
     if type(ours) is not type(theirs):
         return f"{where}: {type(ours).__name__} and {type(theirs).__name__}"
@@ -52,7 +52,7 @@ def _tensors(ours: Any, theirs: Any, where: str) -> str | None:
 
 
 def _bits(tensor: Any) -> Any:
-    """Return the bytes of a tensor; an axis of one element may have any stride, even flat."""
+    """Return a tensor's bytes, flattened first: an axis of length 1 may have any stride."""
     import torch
 
     flat = tensor.detach().contiguous().as_strided((tensor.numel(),), (1,))
@@ -60,7 +60,7 @@ def _bits(tensor: Any) -> Any:
 
 
 def _arrays(ours: Any, theirs: Any, where: str) -> str | None:
-    kind = type(ours)  # an image of Pillow's has the interface, but is no array
+    kind = type(ours)  # a Pillow image has the interface but is not an array
     if not (hasattr(kind, "__array_interface__") and hasattr(kind, "strides")):
         return None
     for name in ("dtype", "shape", "strides"):

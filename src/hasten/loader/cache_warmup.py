@@ -1,4 +1,4 @@
-"""In a trial, what pays from the second pass on is shown as it will be then."""
+"""Show in a trial, as it will be then, what pays off from the second pass on."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MADE = struct.Struct("<qdd")  # batches, seconds, the share of the samples that
 
 
 class CacheWarmups:
-    """Warms what keeps samples, once for each dataset of a trial.
+    """Warms the sources that keep samples, once for each dataset of a trial.
 
     Args:
-        clock: seconds of the loop, without those in which the trial was parked.
+        clock: the loop's seconds, not counting those in which the trial was parked.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,12 +35,12 @@ class CacheWarmups:
     def of(
         self, source: Any, loader: Any, stream: Stream, *, process_count: int
     ) -> CacheWarmup | None:
-        """Return the rehearsal of the passes over `loader`, held now where it is the first.
+        """Return the rehearsal of the passes over `loader`, held now if there was none yet.
 
         Args:
             source: something whose `warm(indices)` keeps samples ahead of use, and whose
-                `kept_ratio` is the share of the dataset that will be kept. There is no rehearsal
-                of others.
+                `kept_ratio` is the share of the dataset that will be kept. Other sources have no
+                rehearsal.
             loader: the script's loader.
             stream: the indices of the pass.
             process_count: workers that make its batches; 0 for the main process.
@@ -57,9 +57,9 @@ class CacheWarmups:
         return found
 
     def cost_s(self) -> tuple[float, float]:
-        """Return what a run's first passes take longer than later ones, and what the first took.
+        """Return how much longer first passes take than later ones, and the first rehearsal's cost.
 
-        The second is what stands for it in a trial, before the first step.
+        The second is what a trial spends instead, before its first step.
         """
         if not self._done:
             return 0.0, 0.0
@@ -67,12 +67,12 @@ class CacheWarmups:
 
 
 class CacheWarmup:
-    """The first batches of a pass, made ready beforehand, which then come again and again.
+    """The first batches of a pass, prepared beforehand and then repeated.
 
     A trial sees seconds of a training that takes hours: with a cache it would see only the pass
     that fills it. So the samples of some batches are kept before any step is timed, and the
-    rest of the trial draws its batches from these; where the budget holds a part of the dataset,
-    that part of each batch. The order of samples in a trial is nobody's concern; a real run and
+    rest of the trial draws its batches from them; if the budget holds only part of the dataset,
+    that part of each batch. The order of samples does not matter in a trial; a real run and
     a proof have no rehearsal.
 
     Attributes:
@@ -106,8 +106,8 @@ class CacheWarmup:
     def hold(self, source: Any, stream: Stream) -> None:
         """Keep the samples of the first batches, in a process like those that will make them.
 
-        The stream is as it was, but where only a part of the dataset will be kept: then these
-        batches come last. Where it turns out that nothing will be kept, there is no window.
+        The stream is left as it was, unless only part of the dataset will be kept: then these
+        batches come last. If it turns out that nothing will be kept, there is no window.
         """
         batches: list[Any] = []
         while len(batches) < _MOST_BATCHES and (indices := stream.take(now=True)) is not None:
@@ -144,12 +144,12 @@ class CacheWarmup:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that comes again is kept."""
+        """Whether everything that is repeated is kept."""
         return bool(self._window) and self._kept_ratio >= 1.0 and not self._is_off
 
     @property
     def indices(self) -> list[Any]:
-        """The samples that come again."""
+        """The samples that are repeated."""
         return [index for indices in self._window for index in indices]
 
     @property
@@ -161,7 +161,7 @@ class CacheWarmup:
     def first_pass_s(self) -> float:
         """Seconds by which the pass that fills the cache takes longer than one that reads it.
 
-        Workers fill it while the loop computes: what they need longer than the loop counts.
+        Workers fill it while the loop computes: only their time beyond the loop's counts.
         """
         if not self._window or self._is_off:
             return 0.0
@@ -201,7 +201,7 @@ def _made(source: Any, batches: Sequence[Any]) -> tuple[int, float, float]:
 
 
 def _made_elsewhere(source: Any, batches: Sequence[Any]) -> tuple[int, float, float]:
-    """Do so in a fork, as workers would: they have one thread each, and files of their own."""
+    """Do the same in a fork, as workers would: each has one thread and its own open files."""
     told = mmap.mmap(-1, _MADE.size)
 
     def make() -> bool:

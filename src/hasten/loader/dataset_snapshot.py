@@ -1,8 +1,8 @@
-"""What the items of a loader are made with, as deep as one can look, once in a pass.
+"""What a loader's items are made with, as deep as one can look, once per pass.
 
-`fingerprint` is for a look at every batch. Between two passes a script may change anything: the
+`fingerprint` is cheap enough for every batch. Between passes a script may change anything: the
 size of a transform inside a `Compose`, a global that the dataset's code names, one pixel of an
-array. Workers that stay would not know of it, nor would samples that were kept.
+array. Persistent workers and kept samples would miss that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PLAIN = {int, float, complex, str, bytes, bool, type(None)}
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _BUFFERS = (bytearray, array.array, memoryview)
 _WRAPPED = ("__func__", "fget", "fset")
-# Objects of these modules move by themselves, or do not change.
+# Objects from these modules change on their own, or not at all.
 _OPAQUE_HOMES = {
     "_io", "_thread", "asyncio", "concurrent", "io", "logging", "mmap", "multiprocessing",
     "pathlib", "queue", "re", "socket", "subprocess", "threading", "weakref",
@@ -48,26 +48,26 @@ _OPAQUE_HOMES = {
 class DatasetSnapshot:
     """A look at what the items of a loader are made with.
 
-    Two are equal where no difference was seen. Looked into are attributes and slots, containers
+    Two are equal if no difference was seen. It looks into attributes and slots, containers
     of any length, arrays and tensors byte by byte, the arguments of partial functions, the
     objects of bound methods, closures, defaults, the globals that functions name, and the
-    attributes of classes; not the code of torch and of the standard library. Objects are held
-    weakly where they can be: some hold the loader.
+    attributes of classes, but not the code of torch or of the standard library. Objects are held
+    weakly where possible, since some hold the loader.
 
     Args:
         roots: the objects to look at: the dataset, the collate function.
         most_s: CPU seconds that it may take.
-        most_bytes: of arrays and tensors that it may read.
+        most_bytes: bytes of arrays and tensors that it may read.
 
     Attributes:
-        is_whole: it was finished within its limits. One that was not is equal to none.
+        is_whole: whether it finished within its limits. One that did not equals no other.
     """
 
     def __init__(self, *roots: Any, most_s: float, most_bytes: int) -> None:
         painter = _SnapshotTaker(most_s, most_bytes)
         try:
             painter.paint(roots)
-        except Exception:  # objects of somebody else's may raise anything, or change meanwhile
+        except Exception:  # foreign objects may raise anything, or change meanwhile
             self._tokens: list[Any] | None = None
         else:
             self._tokens = painter.tokens
@@ -82,7 +82,7 @@ class DatasetSnapshot:
 
 
 class _TooMuch(Exception):
-    """A look would take longer than it may."""
+    """A look would exceed its limits."""
 
 
 class _Row:
@@ -131,7 +131,7 @@ class _SnapshotTaker:
         self._left_bytes = most_bytes
         self._left_count = _TICK_COUNT
         self._places: dict[int, int] = {}
-        self._kept: list[Any] = []  # so that no other object gets the address of one
+        self._kept: list[Any] = []  # so that no other object reuses their addresses
         self._ways: dict[type, Way] = {}
         self._followed: dict[type, bool] = {}
 
@@ -254,9 +254,9 @@ class _SnapshotTaker:
         return list(getattr(value, "__dict__", {}).values())
 
     def _frame(self, value: Any) -> Iterable[Any]:
-        """Note a table, a column or an index of pandas; their values lie in objects of C."""
+        """Note a pandas table, column or index; their values lie in C objects."""
         numpy: Any = sys.modules["numpy"]
-        self.tokens.append(type(value).__name__)  # its index may be another object each time
+        self.tokens.append(type(value).__name__)  # its index may be a different object each time
         self._take(int(numpy.sum(value.memory_usage())))
         if not hasattr(value, "columns"):
             return [value.name, getattr(value, "index", None), value.to_numpy()]
@@ -300,7 +300,7 @@ class _SnapshotTaker:
         return [*below, kind] if self._follows(kind) else below
 
     def _members(self, kind: type, members: list[Any]) -> list[Any]:
-        """Note the plain ones among what an object holds; return the others."""
+        """Note the plain values that an object holds; return the others."""
         self.tokens.append((kind.__name__, len(members)))
         self._take(_POINTER_BYTES * len(members))
         below: list[Any] = []
@@ -337,7 +337,7 @@ def _unwrapped(value: Any) -> list[Any]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Return attributes and slots of an object; no code of its class runs for that."""
+    """Return an object's attributes and slots without running any code of its class."""
     try:
         found = dict(object.__getattribute__(value, "__dict__"))
     except AttributeError:

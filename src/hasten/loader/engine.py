@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class Stayed:
-    """Stands in `loader._iterator` where torch keeps workers that stay.
+    """Takes the place of `loader._iterator`, where torch keeps persistent workers.
 
-    Trainers take it away to have them end. It is not the iterator of the script's pass: that
-    one holds the loader, and the workers could not end with the loader. It is known weakly: where
-    it lives, torch would begin each new pass in it.
+    Trainers remove it to end those workers. It is not the iterator of the script's pass: that
+    one holds the loader, so the workers could not end with it. It is referenced weakly: while
+    it lives, torch would begin each new pass with it.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Stayed:
         self._last = weakref.ref(front), weakref.ref(epoch)
 
     def rewound(self) -> Any:
-        """Return the iterator if it lives, with its pass ended; None if it does not."""
+        """Return the iterator, with its pass ended, if it is still alive, else None."""
         if self._last is None:
             return None
         front, epoch = self._last[0](), self._last[1]()
@@ -51,29 +51,29 @@ class Stayed:
         return front
 
     def _shutdown_workers(self) -> None:
-        """End nothing: the workers end when this has been taken away, or with the loader."""
+        """Do nothing: the workers end once this object is removed, or with the loader."""
 
 
 class LoaderEngine:
-    """What the levers want of all loaders of a script, and what was made of it.
+    """What the levers want for a script's loaders, and what has been done about it.
 
     The script's `for` loop holds an iterator of torch's own class. Where a lever wants
-    something, its `_next_data` is answered by an `EpochIterator`; in the middle of a pass, torch's
-    own iterator is cut off from its indices first and gives what it had already asked for.
+    something, an `EpochIterator` answers its `_next_data`. In the middle of a pass, torch's
+    own iterator is first cut off from its indices and gives what it had already requested.
 
     Args:
-        warmups: of a trial: what pays from the second pass on is shown at once.
-        clock: seconds of the loop, without those in which a trial was parked.
-        granted: the user answers for what cannot be proven of a dataset.
+        warmups: in a trial, show at once what pays off only from the second pass on.
+        clock: the loop's seconds, not counting those in which a trial was parked.
+        granted: the user vouches for what cannot be proven about a dataset.
 
     Attributes:
         warmups: as given.
         request: the number of workers that a lever asks for.
         offers: what may propose a source for a loader.
         setups: what each worker process does at its start.
-        version: grows with every change of these.
-        notices: what is not done for some loader, and why.
-        proofs: what is proven of each loader.
+        version: grows with every change to the three above.
+        notices: what is not done for a loader, and why.
+        proofs: what is proven about each loader.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class LoaderEngine:
     # ---- what levers ask for
 
     def want(self, count: int | None, *, redraws: bool = False) -> Undo:
-        """Ask for `count` workers from now on; None, or the result, is the script's own again.
+        """Ask for `count` workers; None, or calling the result, restores the script's own number.
 
         Args:
             count: worker processes.
@@ -116,7 +116,7 @@ class LoaderEngine:
     def add(self, offer: Offer) -> Undo:
         """Let `offer(loader)` propose a source for each loader, until the result is called.
 
-        It returns a `Source`, or one sentence why it has none for this loader.
+        `offer` returns a `Source`, or one sentence on why it has none for this loader.
         """
         return self._with(self.offers, offer)
 
@@ -124,8 +124,8 @@ class LoaderEngine:
         """Let `setup` act in each worker process.
 
         It has `enter(worker_index)` for its start and `first(fetch, indices, dataset, collate_fn)`,
-        which makes each batch. It travels to the workers: where the script starts them by spawn it
-        must pickle.
+        which makes each batch. It is sent to the workers: if the script starts them by spawn, it
+        must be picklable.
         """
         return self._with(self.setups, setup)
 
@@ -177,7 +177,7 @@ class LoaderEngine:
             front = stock()
             if hasattr(front, "_sampler_iter"):
                 front.__dict__.pop("_next_data", None)
-                # The loader holds this iterator then, and it must not hold the loader.
+                # If so, the loader holds this iterator, which must not hold the loader in turn.
                 self._fronts[front] = weakref.ref(loader) if stays else lambda: loader
             return front
         resumed = stays and (state.kept_seed is not None or loader._iterator is not None)
@@ -193,14 +193,14 @@ class LoaderEngine:
             return stock()
 
     def _permitted(self, state: LoaderState, loader: Any) -> bool:
-        """Return whether anything is asked for, and may be done by what is proven of a loader."""
+        """Return whether anything is requested, and what is proven about a loader permits it."""
         if not self._repays(state):
             return False
         if self.warmups is not None:
             self.proofs.look(loader)
         if self.request.count is None and not self.offers and not self.setups:
             return False  # nothing is asked for
-        if _is_autocast():  # items compute in other bits than in passes without
+        if _is_autocast():  # items compute different bits than in passes without it
             self.notices.refuse(
                 "autocast is on where a pass begins: its batches are made by torch alone"
             )
@@ -212,9 +212,9 @@ class LoaderEngine:
         return state.items.permit.allows(loader, self.request, self.offers, self.setups)
 
     def _repays(self, state: LoaderState) -> bool:
-        """Return whether a proof is worth its time: an evaluation may be over before it is there.
+        """Return whether a proof is worth its time: an evaluation may end before it is ready.
 
-        Whoever evaluates waits for torch's own batches until that took as long as a proof.
+        An evaluation uses torch's own batches until waiting for them has cost as much as a proof.
         """
         import torch
 
@@ -222,7 +222,7 @@ class LoaderEngine:
         return self._granted or is_repaid or torch.is_grad_enabled()
 
     def _begin(self, state: LoaderState, loader: Any, *, resumed: bool) -> Any:
-        """Return an iterator that a `EpochIterator` answers for."""
+        """Return an iterator whose batches come from an `EpochIterator`."""
         if resumed and state.kept_seed is None:
             state.kept_seed = fresh_seed()
         stayed = loader._iterator if isinstance(loader._iterator, Stayed) else Stayed()
@@ -241,18 +241,18 @@ class LoaderEngine:
             if loader._iterator is None:
                 loader._iterator = stayed
         front._next_data = epoch.next
-        if loader.num_workers:  # where torch's iterator has workers, it has this, too
+        if loader.num_workers:  # torch's iterators with workers have this method too
             front._shutdown_workers = epoch.leave
         self._fronts[front] = weakref.ref(loader)
         return front
 
     def _take_over(self, front: Any, loader: Any) -> None:
-        """Go on with what is left of a pass that torch's own iterator began."""
+        """Take over the rest of a pass that torch's own iterator began."""
         state = self._state(loader)
         stream = rest_of(loader, front._sampler_iter)
         rest = EpochIterator(self, state, loader, stream, _pins(front))
         front._sampler_iter = iter(())
-        itself = weakref.ref(front)  # what an iterator holds must not hold it
+        itself = weakref.ref(front)  # nothing that the iterator holds may hold the iterator
         drained = False
 
         def next_data() -> Any:
@@ -272,7 +272,7 @@ class LoaderEngine:
     def advance(self, original: Callable[[Any], Any], iterator: Any) -> Any:
         """Return the next batch of the script's `iterator`."""
         if "_next_data" in iterator.__dict__ and not _profiled():
-            batch = iterator._next_data()  # torch would open and close a record for nobody
+            batch = iterator._next_data()  # torch would open a profiler record for nobody
             iterator._num_yielded += 1
         else:
             began_s = time.monotonic()
@@ -286,7 +286,7 @@ class LoaderEngine:
         return batch
 
     def _loader_of(self, iterator: Any) -> Any:
-        """Return the loader of a pass, None where we have not begun it or it is gone."""
+        """Return the loader of a pass, or None if it is unknown or gone."""
         return self._fronts.get(iterator, lambda: None)()
 
 

@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 class EpochIterator:
     """The batches of one pass, in order.
 
-    Either the main process fetches, or a pool of workers does, ahead of use. Who it is can
-    change in the middle: what has been asked for is delivered first, and the rest of the
-    indices goes to the others.
+    Either the main process fetches, or a pool of workers does, ahead of use. This can
+    change mid-pass: what has already been requested is delivered first, and the remaining
+    indices go to whoever fetches next.
 
-    Where another thread asks for batches than the one of the loop, both draw from the same
-    generators at any time: then none is read or put back here, and those fetch who would
-    without us.
+    If a thread other than the loop's asks for batches, both may draw from the same
+    generators at any time. Then no generator is read or restored here, and batches are fetched
+    by whoever would fetch them without hasten.
 
     Args:
-        wishes: says what the levers want, at any time.
-        state: what is known of the loader.
+        wishes: says what the levers currently want.
+        state: what is known about the loader.
         loader: the script's.
         stream: the indices of the batches.
         pins: copies a batch into pinned memory where the script's loader would.
@@ -74,7 +74,7 @@ class EpochIterator:
         self._ended = False
 
     def begin(self) -> None:
-        """Start the script's own workers where torch does, before the first batch is asked for."""
+        """Start the script's own workers when torch does, before the first batch is requested."""
         if self.loader.num_workers:
             self.fetchers.decide()
             if self.fetchers.pool is not None:
@@ -120,16 +120,16 @@ class EpochIterator:
         raise StopIteration
 
     def leave(self) -> None:
-        """End here: another pass of the same iterator begins."""
+        """End the pass here, because another pass of the same iterator begins."""
         self.fetchers.release()
         self._ended = True
 
     def abandon(self, tasks: list[Task], *, dismiss: bool = False) -> None:
-        """Throw away what the workers have fetched or will have for `tasks`; ask anew.
+        """Discard `tasks` and everything else the workers were given; request it again.
 
         Args:
-            tasks: the oldest that were given and not delivered, in order.
-            dismiss: end these workers: their copies of the dataset have changed.
+            tasks: the oldest tasks that were given but not delivered, in order.
+            dismiss: end these workers, because their copies of the dataset have changed.
         """
         self._queue.put_back([*tasks, *self.fetchers.recall(dismiss=dismiss)])
 
@@ -168,7 +168,7 @@ class EpochIterator:
         )
 
     def _collect(self, pool: Pool) -> tuple[Any] | None:
-        """Return the oldest batch, or None where it must be asked for anew."""
+        """Return the oldest batch, or None if it must be requested again."""
         try:
             task, batch, report = pool.take()
         except WorkersLost as error:
@@ -192,7 +192,7 @@ class EpochIterator:
         return (verdict.batch,)
 
     def _do_without(self, error: WorkersLost) -> None:
-        """Go on where workers died, hang, or cannot send what they made."""
+        """Carry on after workers died, hung, or could not send what they made."""
         self._queue.put_back(self.fetchers.recall(lost=True))
         self.fetchers.give_up_workers(f"a worker was lost ({error})", lost=True)
 
@@ -220,7 +220,7 @@ class EpochIterator:
         return self._pins(batch)
 
     def _observe(self, indices: Any) -> Any:
-        """Fetch, and see whether other processes could."""
+        """Fetch, and see whether other processes could do it."""
         fetchers, added = self.fetchers, self.state.added
         found = added.observe(
             self.loader, self.draws.key, lambda: fetchers.fetch(indices), sample_count(indices)
@@ -232,7 +232,7 @@ class EpochIterator:
         return found
 
     def _fetch_for_workers(self, streams: Streams, number: int, indices: Any) -> Any:
-        """Fetch as one of the script's workers would; see now and then that nothing changes."""
+        """Fetch as one of the script's workers would; check now and then that nothing changes."""
 
         def fetch() -> Any:
             return streams.fetch(number, lambda: self.fetchers.fetch(indices))
@@ -263,7 +263,7 @@ class BatchCheck:
         batch: the batch.
         fetched_here: it was made in this process, and is not pinned yet.
         error: what the script sees instead.
-        again: nothing yet; the task has been put back.
+        again: there is nothing yet, and the task has been put back.
     """
 
     batch: Any = None
@@ -273,7 +273,7 @@ class BatchCheck:
 
 
 def believe(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> BatchCheck:
-    """Decide about the answer to a task; set right what was assumed wrongly."""
+    """Decide whether to believe the answer to a task; correct any wrong assumption."""
     if task.draws is Draws.CHAIN:
         return _of_chain(epoch, task, batch, report)
     if not epoch.loader.num_workers:
@@ -301,7 +301,7 @@ def _of_workers(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport
         return BatchCheck(again=True)
     if report.changed:
         state.changes_itself()
-        if epoch.fetchers.shared:  # each of the script's workers would have a copy of its own
+        if epoch.fetchers.shared:  # each of the script's workers would have its own copy
             epoch.abandon([task], dismiss=True)
             return BatchCheck(again=True)
     _learn(epoch, task, batch, report)
@@ -323,7 +323,7 @@ def _learn(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> 
 
 
 def _try_here(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> None:
-    """Make a batch in this process, too, where the script's workers may be done without."""
+    """Make a batch in this process too, if the script's workers may turn out unnecessary."""
     state, index = epoch.state, task.number % epoch.loader.num_workers
     if not state.own.may_go_without or index not in epoch.draws.resumes:
         return
@@ -413,7 +413,7 @@ def _of_chain(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) 
     now = random_states.read()
     before = task.states if task.states is not None else epoch.draws.handed
     if before != now:
-        # Where nobody else has drawn, the number of draws was foretold wrongly.
+        # If nobody else has drawn, the predicted number of draws was wrong.
         epoch.state.added.missed(LOOP_DRAWS, foretold=epoch.draws.handed == now)
         truth, _ = _truth(epoch, task)
         epoch.draws.handed = random_states.read()
@@ -441,7 +441,7 @@ def _of_chain(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) 
 
 
 def _reads_otherwise(report: TaskReport) -> bool:
-    """Return whether a file that a batch was made of may be another one by now."""
+    """Return whether a file that a batch was made from may have changed by now."""
     return report.stamps is None or not file_access.unchanged(report.stamps)
 
 
@@ -452,7 +452,7 @@ def _handed_over(epoch: EpochIterator, batch: Any, report: TaskReport) -> BatchC
 
 
 def _stale(epoch: EpochIterator, task: Task) -> BatchCheck | None:
-    """Put a batch back that was made with another dataset than the script's is by now."""
+    """Put a batch back if the script has changed the dataset since it was made."""
     if not epoch.fetchers.seen.is_stale:
         return None
     why = "the script changes the dataset between two batches"
@@ -463,7 +463,7 @@ def _stale(epoch: EpochIterator, task: Task) -> BatchCheck | None:
 
 
 def _truth(epoch: EpochIterator, task: Task) -> tuple[Any, Moves]:
-    """Fetch a batch as torch does, here; return it, or what it raised, and what moved."""
+    """Fetch a batch here as torch does; return it, or what it raised, and what changed."""
     fetch, is_stale = Stock(epoch.loader).fetch, epoch.fetchers.seen.is_stale
     found, moves = observe(epoch.loader, lambda: fetch(task.indices))
     if not is_stale:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Wishes(Protocol):
-    """What levers want of loaders, at any time: `engine.LoaderEngine`."""
+    """What levers currently want for loaders: `engine.LoaderEngine`."""
 
     version: int
     request: WorkerRequest
@@ -33,12 +33,12 @@ class Wishes(Protocol):
 class Fetchers:
     """Who fetches in a pass: a pool of workers, ahead of use, or the main process.
 
-    It is decided anew where the levers want something else, or something turns out. What workers
-    have been asked for is delivered first.
+    The choice is made again when the levers' wishes change or something is learned. What workers
+    have been asked to fetch is delivered first.
 
     Args:
         wishes: what the levers want.
-        state: what is known of the loader.
+        state: what is known about the loader.
         loader: the script's.
         queue: the batches that are left.
         draws: the random numbers of the pass.
@@ -46,9 +46,9 @@ class Fetchers:
     Attributes:
         worker_plan: who fetches.
         pool: the workers; None where the main process fetches.
-        is_light: the main process has a source that is made for it.
-        seen: how what the items are made with looked when the workers started.
-        astray: another thread asks for batches than the one that began the pass.
+        is_light: whether the main process has a source made for it.
+        seen: a look, as the workers started, at what the items are made with.
+        astray: whether a thread other than the one that began the pass asks for batches.
     """
 
     def __init__(
@@ -69,30 +69,30 @@ class Fetchers:
 
     @property
     def is_outdated(self) -> bool:
-        """It is to be decided anew."""
+        """Whether the decision is to be made again."""
         return self._version != self._wishes.version
 
     def look_again(self) -> None:
-        """Decide anew who fetches, before the next batch."""
+        """Decide again who fetches, before the next batch."""
         self._version = -1
 
     @property
     def shared(self) -> bool:
-        """Some process plays several of the script's workers."""
+        """Whether some process plays several of the script's workers."""
         return 0 < self.worker_plan.count < self.worker_plan.logical_count
 
     # ---- who it is
 
     def decide(self) -> None:
-        """Let those fetch whom the levers, and what is known by now, ask for."""
+        """Choose who fetches, by what the levers want and what is known by now."""
         if self.pool is not None and self.pool.given:
-            return  # first what has been asked for
+            return  # what has been requested comes first
         self._version = self._wishes.version
         self._draws.restart_chain()
         worker_plan, light, heavy = self._chosen()
         self.worker_plan = self._spared(worker_plan, light, heavy)
         if self.pool is not None and self.pool.serves(self.worker_plan, heavy, self._setups):
-            return  # the same processes, asked for other draws
+            return  # the same processes, but different draws
         self.release()
         self._draws.hand_over()
         self._here, self.is_light = light or heavy or stock_of(self._loader), light is not None
@@ -117,7 +117,7 @@ class Fetchers:
     def _spared(
         self, worker_plan: WorkerPlan, light: Checked | None, heavy: Checked | None
     ) -> WorkerPlan:
-        """Return who fetches where samples may be kept; a trial is shown the later passes."""
+        """Return who fetches where samples may be kept; a trial is shown later passes."""
         added, warmups, queue = self._state.added, self._wishes.warmups, self._queue
         source = None if heavy is None else heavy.source
         shown: CacheWarmup | None = None
@@ -132,7 +132,7 @@ class Fetchers:
         return self._state.items.permit.setups(self._wishes.setups)
 
     def _start(self, source: Any) -> None:
-        """Let worker processes fetch; where they cannot start, a script without any goes on."""
+        """Let worker processes fetch; if they cannot start, a script without workers goes on."""
         state, loader = self._state, self._loader
         try:
             self.pool = state.pool(loader, self.worker_plan, source, self._setups, self)
@@ -142,7 +142,7 @@ class Fetchers:
                 self.give_up_workers(why, lost=True)
             elif source is None and not self._setups:
                 raise
-            else:  # what a lever adds to them may not pickle
+            else:  # what a lever adds to them may not be picklable
                 state.notices.lose(why)
                 self.pool = state.pool(loader, self.worker_plan, None, (), self)
         self.seen.renew()
@@ -154,23 +154,23 @@ class Fetchers:
 
         Args:
             why: the reason.
-            lost: it is a fault of the workers, which the user should hear of.
+            lost: the workers failed, which the user should be told.
         """
         self._state.added.refuse(why, lost=lost)
         self.look_again()
 
     def stray(self) -> None:
-        """Let those fetch who would without us."""
+        """Let whoever would fetch without hasten do so."""
         self.astray = True
         self._state.stray()
         self.look_again()
 
     def recall(self, *, dismiss: bool = False, lost: bool = False) -> list[Task]:
-        """Throw away what workers have fetched or will have; return what they were given.
+        """Discard what workers have fetched or are fetching; return the tasks they were given.
 
         Args:
-            dismiss: end them: their copies of the dataset have changed.
-            lost: end them: they died, or hang.
+            dismiss: end them, because their copies of the dataset have changed.
+            lost: end them, because they died or hang.
         """
         self.look_again()
         pool = self.pool
@@ -183,7 +183,7 @@ class Fetchers:
         return tasks
 
     def release(self) -> None:
-        """Let the workers go: other passes may have them."""
+        """Release the workers for use by other passes."""
         if self.pool is not None:
             self.pool.release(self)
         self.pool = None

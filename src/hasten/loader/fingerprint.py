@@ -1,4 +1,4 @@
-"""What a dataset looks like from outside, cheaply enough for a look at every batch."""
+"""What a dataset looks like from outside, cheap enough to check at every batch."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _NAMES: WeakKeyDictionary[type, dict[CodeType, _Names]] = WeakKeyDictionary()
 def fingerprint(
     value: Any, depth: int = 0, *, brief: bool = False, deepest: int = _DEEPEST
 ) -> list[Any]:
-    """Return what a dataset looks like from here; workers that saw another one are stale.
+    """Return what a dataset looks like now; workers that saw something else are stale.
 
     Layer by layer: plain attributes by value, everything else by identity; long containers by the
-    identity of their members, tensors by their count of writes, arrays by a sample; functions by
-    what they are bound to or enclose. Below the third layer arrays and tensors are looked at from
-    outside only, for the weights of a model may lie there, and no more than some hundred parts.
-    What lies deeper is not seen: once in a pass a `DatasetSnapshot` looks for that.
+    identity of their members, tensors by their version counter, arrays by a sample; functions by
+    what they are bound to or enclose. Below the third layer, arrays and tensors are only looked at
+    from outside, as a model's weights may lie there, and at most a few hundred parts are read.
+    Anything deeper is not seen here: a `DatasetSnapshot` looks for it once per pass.
 
     Args:
         value: the dataset, or a part of it.
         depth: how deep that part lies.
-        brief: look at long containers and arrays only from outside, for a look at every batch.
+        brief: look at long containers and arrays only from outside, to be fast enough per batch.
         deepest: how many layers to look into.
     """
     tokens: list[Any] = []
@@ -61,7 +61,7 @@ def fingerprint(
 
 
 def _inside(value: Any, tokens: list[Any], *, brief: bool, is_deep: bool) -> list[Any]:
-    """Note what can be told of a value itself; return what it holds."""
+    """Note what can be said about a value itself; return what it holds."""
     kind = type(value)
     if isinstance(value, (type, ModuleType)):
         return []
@@ -82,12 +82,12 @@ def _inside(value: Any, tokens: list[Any], *, brief: bool, is_deep: bool) -> lis
         return []
     names = sorted(attributes)
     tokens.append(tuple(names))
-    # A module of torch's has twenty attributes, most of them empty.
+    # A torch module has twenty attributes, most of them empty.
     return [part for name in names if type(part := attributes[name]) not in _FILLED or part]
 
 
 def _of_method(method: MethodType, tokens: list[Any]) -> list[Any]:
-    """Return what a method is bound to: of a whole trainer, only what its code can read."""
+    """Return what a method is bound to; of a whole trainer, only what its code can read."""
     owner, function = method.__self__, method.__func__
     attributes = getattr(owner, "__dict__", None)
     names = _names_of(function.__code__, type(owner)) if type(function) is FunctionType else None
@@ -99,7 +99,7 @@ def _of_method(method: MethodType, tokens: list[Any]) -> list[Any]:
 
 
 def _names_of(code: CodeType, kind: type) -> _Names:
-    """Return the names that a method and those it calls use; None where they may read any."""
+    """Return the names used by a method and the methods it calls; None if they may read any."""
     known = _NAMES.setdefault(kind, {})
     if code not in known:
         names: set[str] = set()
@@ -125,7 +125,7 @@ def names_in(code: CodeType) -> set[str]:
 
 @lru_cache(maxsize=_KNOWN_COUNT)
 def globals_in(code: CodeType) -> frozenset[str]:
-    """Return the names of globals among `names_in`: an attribute of the same name is none.
+    """Return which of `names_in` are globals; an attribute of the same name is not one.
 
     >>> sorted(globals_in(compile("lambda self: self.images - MEAN", "", "eval")))
     ['MEAN']
@@ -141,7 +141,7 @@ def _members(value: Any) -> int:
 
 
 def bound_to(function: Any) -> list[Any]:
-    """Return the object of a method, the arguments of a `partial`, or what a function encloses."""
+    """Return a method's object, a `partial`'s arguments, or what a function encloses."""
     if isinstance(function, MethodType):
         return [function.__self__, function.__func__]
     if isinstance(function, partial):
@@ -164,6 +164,6 @@ def _writes(value: Any, *, brief: bool) -> Any:
         if not brief and hasattr(kind, "__array_interface__") and kind.__name__ != "memmap":
             flat = value.reshape(-1)
             return hash(flat[:: 1 + flat.size // _SAMPLE_COUNT].tobytes())
-    except Exception:  # an inference tensor counts no writes; arrays of strangers may refuse
+    except Exception:  # inference tensors have no version; foreign arrays may raise
         return None
     return None

@@ -1,4 +1,4 @@
-"""The batches of one pass that nobody has been asked for, by their indices."""
+"""The batches of one pass that nobody has been asked to fetch yet, by their indices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class IndexQueue:
-    """Hands out the batches of a pass in order; some are put back, to be handed out once more.
+    """Hands out the batches of a pass in order; some are put back and handed out again.
 
     Args:
         stream: the indices of the pass.
@@ -33,12 +33,12 @@ class IndexQueue:
 
         Args:
             warmup: what a trial's pass shows; None for the script's own order.
-            raw: tensors of ours will do.
+            raw: our own tensors will do.
         """
         self._warmup, self._raw = warmup, raw
 
     def take(self, *, now: bool) -> tuple[int, Any] | None:
-        """Return number and indices of the next batch, or None where there are none (yet).
+        """Return the number and indices of the next batch, or None if there are none (yet).
 
         Args:
             now: the script wants this very batch.
@@ -55,12 +55,12 @@ class IndexQueue:
         return self._number - 1, indices
 
     def put_back(self, tasks: list[Task]) -> None:
-        """Hand the batches of these tasks out once more, before all others."""
+        """Queue the batches of these tasks again, ahead of all others."""
         if tasks:
             self._number = tasks[0].number
             self._again.extendleft(task.indices for task in reversed(tasks))
 
     def regroup(self) -> None:
-        """Make the batches up anew: the script has changed their size."""
+        """Regroup the batches, because the script has changed their size."""
         self.stream.regroup(list(self._again))
         self._again.clear()

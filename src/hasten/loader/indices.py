@@ -21,11 +21,11 @@ class Stream:
 
     A sampler may draw, count or look at the script's objects whenever it is asked. So it is
     asked as torch asks: a loader without workers pulls the indices of a batch when that batch
-    is wanted, one with workers keeps `own_ahead_count` batches pulled. Only where nobody can
-    tell the difference (`foreseen_count`) more are pulled earlier.
+    is wanted; one with workers keeps `own_ahead_count` batches pulled. Only where nobody can
+    tell the difference (`foreseen_count`) are more pulled earlier.
 
-    Each is pulled by a method of torch's iterator, which finds here what it looks for in one of
-    its own: whoever stands there to see the order of the samples sees this pass, too.
+    Each is pulled by a method of torch's iterator, which finds here the attributes it expects of
+    its own class: code that patches it to watch the order of the samples sees this pass too.
 
     Args:
         pulls: the sampler's own iterator, or what is left of it.
@@ -34,12 +34,12 @@ class Stream:
         seed: the base seed that torch gives to the workers of this pass.
         own_ahead_count: batches that the script's own workers would have asked for.
         foreseen_count: how many batches may be pulled before they are wanted.
-        counted: the sampler is torch's own, whose length may be asked for at any time. One of
+        counted: the sampler is torch's own, whose length may be queried at any time. One of
             the script's may raise or draw there.
         fast: `pulls` gives tensors of ours, where torch's sampler gives lists.
 
     Attributes:
-        ended: nothing is left to be pulled.
+        ended: whether nothing is left to pull.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Stream:
         return self.sampler
 
     def left_after(self, number: int) -> int:
-        """Return how many batches come after batch `number`, which was taken last, if known."""
+        """Return how many batches follow batch `number`, the last one taken, as far as is known."""
         if self.ended:
             return len(self._held)
         return len(self.sampler) - number - 1 if self._counted else sys.maxsize
@@ -103,12 +103,12 @@ class Stream:
                 self.ended = True
 
     def peek(self) -> None:
-        """Pull the first batch: samplers draw with it."""
+        """Pull the first batch, since that is when samplers draw."""
         if not self._held:
             self._pull()
 
     def delivered(self) -> None:
-        """Note that a batch has come: the script's own workers would be given one more."""
+        """Note that a batch has arrived: the script's own workers would now be given one more."""
         if self._own_ahead_count:
             self._pull()
 
@@ -117,7 +117,7 @@ class Stream:
 
         Args:
             now: the script wants this very batch.
-            raw: tensors of ours will do; else they are lists, as torch's sampler gives them.
+            raw: our own tensors will do; otherwise they are lists, as torch's sampler gives them.
         """
         if not self._held:
             foreseen = not self._own_ahead_count and self._pulled_count < self._foreseen_count
@@ -130,14 +130,14 @@ class Stream:
 
     @property
     def is_resized(self) -> bool:
-        """The script has changed the batch size since batches were pulled early."""
+        """Whether the script has changed the batch size since batches were pulled early."""
         return self._size is not None and self.sampler.batch_size != self._size
 
     def regroup(self, pulled: list[Any]) -> None:
-        """Make batches that were pulled and not delivered up anew, as torch would by now.
+        """Regroup batches that were pulled but not delivered, as torch would group them by now.
 
         Args:
-            pulled: those that were taken.
+            pulled: those that were taken and put back.
         """
         self._size = self.sampler.batch_size
         if self.sampler.drop_last:  # torch keeps to the size that a pass began with
@@ -155,16 +155,16 @@ class Stream:
 
 
 def begin_stream(loader: Any, *, kept_seed: int | None = None, fast: bool = False) -> Stream:
-    """Start the sampler of `loader` with the random draws of its own iterator, in their order.
+    """Start the sampler of `loader` with the random draws of torch's own iterator, in order.
 
-    torch starts the sampler, draws a base seed, and with workers starts the sampler once more
-    and asks it for what they fetch ahead. Whoever fetches then must draw nothing.
+    torch starts the sampler, draws a base seed and, with workers, starts the sampler once more
+    and asks it for what they prefetch. Whoever fetches afterwards must draw nothing.
 
     Args:
         loader: the script's loader.
-        kept_seed: of its own workers, where those stayed since an earlier pass: then torch
+        kept_seed: the seed of its own workers, if they stayed from an earlier pass: then torch
             draws no base seed, and starts the sampler once.
-        fast: tensors of ours may stand for the lists of torch's own samplers.
+        fast: our own tensors may replace the lists of torch's own samplers.
     """
     import torch
 
@@ -194,7 +194,7 @@ def begin_stream(loader: Any, *, kept_seed: int | None = None, fast: bool = Fals
 def foretell(loader: Any) -> Stream:
     """Return how the next pass would begin if nobody drew a random number until then.
 
-    For loaders of which all indices are `foreseen`; the generators are left as they are.
+    For loaders whose indices are all `foreseen`; the generators are left as they are.
     """
     restore = kept_draws(loader)
     try:
@@ -206,11 +206,11 @@ def foretell(loader: Any) -> Stream:
 
 
 def kept_draws(loader: Any) -> Callable[[], None]:
-    """Return what puts the generators back that the beginning of a pass draws from."""
+    """Return a function that restores the generators that the start of a pass draws from."""
     import torch
 
     own = random_states.read()
-    held = getattr(order_of(loader), "__dict__", {})  # no code of the script's runs for that
+    held = getattr(order_of(loader), "__dict__", {})  # this runs none of the script's code
     given = loader.generator, held.get("generator")
     kept = [(one, one.get_state()) for one in given if isinstance(one, torch.Generator)]
 
@@ -236,9 +236,9 @@ def _size_of(sampler: Any) -> int | None:
 
 
 def sample_count(indices: Any) -> int:
-    """Return the samples of a batch: without automatic batching its index is a single one.
+    """Return a batch's number of samples; without automatic batching it is a single index.
 
-    Of what the script's own sampler gives, nothing is asked.
+    Anything else that the script's own sampler gives is not queried.
     """
     return len(indices) if type(indices) is list else 1
 
@@ -265,7 +265,7 @@ def rest_of(loader: Any, pulls: Iterator[Any]) -> Stream:
 
 
 def order_of(loader: Any) -> Any:
-    """Return the sampler whose indices a loader makes up into batches."""
+    """Return the sampler whose indices a loader groups into batches."""
     from torch.utils.data import BatchSampler
 
     sampler = loader._index_sampler
@@ -273,7 +273,7 @@ def order_of(loader: Any) -> Any:
 
 
 def fresh_seed() -> int:
-    """Return a seed that no earlier workers had, without a draw from the script's generators."""
+    """Return a seed that no earlier workers had, without drawing from the script's generators."""
     import torch
 
     return int(torch.initial_seed() + next(_SERIAL)) % (1 << 62)
@@ -282,10 +282,10 @@ def fresh_seed() -> int:
 def foreseen(loader: Any) -> int:
     """Return how many batches of a pass can be known early without anybody noticing.
 
-    All of them where torch's own samplers draw once, at the first one, and keep nothing. With
-    a generator of the script's own a shuffle draws again with the last batch: that one waits. One
-    that draws in between is not foreseen at all, nor are samplers of the script's own: they may
-    look at anything.
+    All of them if torch's own sampler draws once, at the first batch, and keeps nothing. With
+    a generator of the script's own, a shuffle draws again with the last batch: that one waits. A
+    sampler that draws in between is not foreseen at all, nor are the script's own samplers: they
+    may look at anything.
     """
     from torch.utils.data import sampler as torchs
     from torch.utils.data.distributed import DistributedSampler

@@ -1,4 +1,4 @@
-"""What is known of the items of a loader, whoever makes them."""
+"""What is known about a loader's items, whoever makes them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hasten.loader.proofs import Permit
 
 @dataclass(slots=True)
 class ItemFacts:
-    """What is known of the items of a loader.
+    """What is known about a loader's items.
 
     Attributes:
         permit: what may be done with them.
-        draws: they draw random numbers; None while nobody knows.
-        keeps: workers may stay from pass to pass, as far as has been seen.
+        draws: whether they draw random numbers; None while unknown.
+        keeps: whether workers may stay from pass to pass, judging by what has been seen.
     """
 
     permit: Permit = field(default_factory=Permit)
@@ -23,5 +23,5 @@ class ItemFacts:
 
     @property
     def may_stay(self) -> bool:
-        """Workers may go on to the next pass."""
+        """Whether workers may stay for the next pass."""
         return self.keeps and self.permit.is_unchanged

@@ -28,17 +28,17 @@ class LoaderState:
     """Everything that is remembered of one loader from pass to pass.
 
     Args:
-        notices: hears what is not done, and why.
+        notices: is told what is not done, and why.
         clock: seconds of the loop.
 
     Attributes:
         notices: as given.
-        items: what is known of its items.
+        items: what is known about its items.
         sources: what may make its batches faster.
-        pools: its workers that stay.
-        added: decides, where the script has no workers.
-        own: decides, where it has some.
-        is_astray: another thread asks for batches than the one of the loop.
+        pools: its persistent workers.
+        added: decides who fetches if the script has no workers.
+        own: decides who fetches if the script has some.
+        is_astray: whether a thread other than the loop's asks for batches.
         kept_seed: the base seed of the script's own persistent workers.
         waited_s: how long the loop has waited for batches that torch made alone.
     """
@@ -56,25 +56,25 @@ class LoaderState:
         self._pass_count = self._task_count = self._vain_count = 0
 
     def begin_pass(self, loader: Any) -> int:
-        """Count a pass; return what tells its random streams from those of other passes."""
+        """Count a pass; return a key that sets its random streams apart from other passes'."""
         self._pass_count += 1
         self.added.pace.begin_pass()
         return 0 if stay(loader) else self._pass_count
 
     def due(self) -> bool:
-        """Count a batch of other processes; return whether it is compared."""
+        """Count a batch made by another process; return whether to compare it."""
         self._task_count += 1
         return due(self._task_count - 1)
 
     # ---- what turns out
 
     def changes_itself(self) -> None:
-        """Note that items change the dataset: each process has its own copy then."""
+        """Note that items change the dataset, so that each process has its own version."""
         self.items.keeps = False
         self.notices.note("workers do not stay: the dataset changes while it is read")
 
     def stray(self) -> None:
-        """Note that another thread asks for batches than the one of the loop."""
+        """Note that a thread other than the loop's asks for batches."""
         self.is_astray = True
         self.notices.note(
             "a loader was left alone: its batches are asked for in a thread of their own"
@@ -84,11 +84,11 @@ class LoaderState:
 
     @property
     def coming_key(self) -> int:
-        """What will tell the next pass from others."""
+        """The key that will set the next pass apart from others."""
         return self._pass_count + 1
 
     def foretells(self, loader: Any, worker_plan: WorkerPlan, pool: Pool) -> bool:
-        """Return whether the next pass may begin early: its items draw nothing, nobody waits."""
+        """Return whether the next pass may begin early: it draws nothing and its order is known."""
         quiet = self.items.draws is False and worker_plan.draws is Draws.NONE
         known = quiet and self.items.may_stay
         seen = known and not stay(loader) and foreseen(loader) == sys.maxsize
@@ -99,7 +99,7 @@ class LoaderState:
         """Note that workers began a pass early in vain.
 
         Args:
-            stale: the batches are others by now, and would be the next time.
+            stale: the batches are different by now, and would be again next time.
         """
         self._vain_count += _MOST_VAIN if stale else 1
 
@@ -115,7 +115,7 @@ class LoaderState:
         """
         own, permit = int(loader.num_workers), self.items.permit
         count = own if request.count is None else request.count
-        if not permit.is_unchanged:  # workers of the script's see what was at their start
+        if not permit.is_unchanged:  # the script's workers see what was there at their start
             count = max(1, count) if own and permit.is_pure else own
         self.added.want(0 if own else count, redraws=request.redraws, light=light is not None)
         self.own.want(loader, count)
@@ -135,7 +135,7 @@ class LoaderState:
         )  # fmt: skip
 
     def start_over(self) -> None:
-        """Forget the workers that stay, and their random streams."""
+        """Forget the persistent workers and their random streams."""
         self.kept_seed = None
         self.own.forget_streams()
         self.pools.drop()

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class LookAhead:
-    """Lets idle workers begin the next pass, where one can know how it will begin.
+    """Lets idle workers begin the next pass if its beginning can be foreseen.
 
     Args:
-        state: what is known of the loader.
+        state: what is known about the loader.
         loader: the script's.
     """
 

@@ -1,4 +1,4 @@
-"""What is not done for the loaders of a script, and who hears of it."""
+"""What is not done for a script's loaders, and who is told."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 class Notices:
-    """What is not done for some loader, and why, one sentence each.
+    """What is not done for a loader, and why, one sentence each.
 
     Attributes:
         notes: all of them.
-        lost_workers: those that are a fault of workers.
-        tell: told what the user should hear.
+        lost_workers: the notes about failed workers.
+        tell: called with what the user should be told.
     """
 
     def __init__(self) -> None:
@@ -28,13 +28,13 @@ class Notices:
             self.notes.append(why)
 
     def lose(self, why: str) -> None:
-        """Note that workers failed, where the main process goes on by itself."""
+        """Note that workers failed and the main process goes on without them."""
         self.note(why)
         if why not in self.lost_workers:
             self.lost_workers.append(why)
 
     def refuse(self, why: str) -> None:
-        """Note what is not done for want of a proof, and tell it the first time."""
+        """Note what is not done for lack of a proof, and tell the user the first time."""
         if why not in self.notes:
             self.tell(why)
         self.note(why)

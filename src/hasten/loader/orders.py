@@ -1,7 +1,7 @@
 """The order of torch's own samplers as tensors: same numbers, same draws at the same moments.
 
-A `BatchSampler` hands 50,000 numbers from one generator of Python to the next. Where a source
-reads a batch in ten microseconds, that is half of the time that is left.
+A `BatchSampler` passes 50,000 numbers from one Python generator to the next. Where a source
+reads a batch in ten microseconds, that is half of the remaining time.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 _AHEAD_COUNT = 1024
 _CHUNK_COUNT = 1 << 16
-_DRAW_COUNT = 32  # that many a RandomSampler draws at once with replacement
+_DRAW_COUNT = 32  # how many a RandomSampler with replacement draws at once
 
 
 def fast_indices(sampler: Any) -> Iterator[Any] | None:
-    """Return what `iter(sampler)` would, each batch as a tensor; None where that is unsure.
+    """Return what `iter(sampler)` would, each batch as a tensor; None if that is uncertain.
 
-    Known are torch's own `BatchSampler` over torch's own `SequentialSampler`, `RandomSampler`
-    and `WeightedRandomSampler`. Like there, nothing happens before the first `next`. From then
-    on each generator that others can see is drawn from as often, and as late, as torch would.
+    It knows torch's own `BatchSampler` over torch's own `SequentialSampler`, `RandomSampler`
+    and `WeightedRandomSampler`. As in torch, nothing happens before the first `next`. From then
+    on, each generator that others can see is drawn from as often, and as late, as by torch.
 
     Args:
-        sampler: of a loader, which gives the indices of a batch at a time.
+        sampler: a loader's sampler, which gives the indices of one batch at a time.
 
     Returns:
-        1-D tensors of int64 on the CPU, to be read and not to be written: they share memory.
+        1-D int64 tensors on the CPU, to be read but not written: they share memory.
         `tolist()` gives the list that torch would.
     """
     import torch
@@ -55,7 +55,7 @@ def _runs_by_kind() -> dict[Any, Callable[[Any], Iterator[Any]]]:
 
 
 def _untouched(sampler: Any) -> bool:
-    """Return whether the methods of a sampler of torch's are still torch's own."""
+    """Return whether the methods of a torch sampler are still torch's own."""
     from torch.utils.data import sampler as module
 
     kind: Any = type(sampler)
@@ -76,10 +76,10 @@ def _sequential(sampler: Any) -> Iterator[Any]:
 
 
 def _random(sampler: Any) -> Iterator[Any]:
-    """Yield what a `RandomSampler` draws, each draw when it would be made.
+    """Yield what a `RandomSampler` draws, each draw made when torch would make it.
 
-    Its own generator, where it was given none, is seen by nobody: there the last draw of a
-    permutation of which nothing is used is left out.
+    If it was given no generator, nobody sees the one it makes: in that case the last draw of
+    a permutation, of which nothing is used, is skipped.
     """
     import torch
 
@@ -118,7 +118,7 @@ def _weighted(sampler: Any) -> Iterator[Any]:
 def _batches(sampler: Any, start: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
     """Cut the runs of the inner sampler into batches.
 
-    Scripts that grow their batches write `batch_size` while a pass goes on; torch heeds it
+    Scripts that grow their batches set `batch_size` during a pass; torch heeds it
     unless it drops the last batch.
     """
     import torch
@@ -143,7 +143,7 @@ def _batches(sampler: Any, start: Callable[[Any], Iterator[Any]]) -> Iterator[An
 
 
 def _filled(rest: Any, runs: Iterator[Any], size: int) -> Any:
-    """Ask for runs until a batch is full: no earlier, for each may draw."""
+    """Ask for runs only until a batch is full, since each may draw."""
     import torch
 
     while len(rest) < size:

@@ -1,4 +1,4 @@
-"""The workers that a loader has in the script, and who may stand for them."""
+"""The workers that a loader has in the script, and who may replace them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class OwnWorkers:
-    """Whether others may make the batches of the script's own workers, and what was seen of them.
+    """Whether others may make the batches of the script's own workers, and what was observed.
 
     Args:
-        items: what is known of the items.
-        notices: hears why the main process may not.
+        items: what is known about the items.
+        notices: is told why the main process may not make them.
     """
 
     def __init__(self, items: ItemFacts, notices: Notices) -> None:
@@ -32,7 +32,7 @@ class OwnWorkers:
         self._streams: Streams | None = None
 
     def want(self, loader: Any, count: int) -> None:
-        """Note how many processes are asked for in their place."""
+        """Note how many processes are requested in place of these workers."""
         self._wants_none = loader.num_workers > 0 and not count
         if self._wants_none and loader.worker_init_fn is not None and not self._here_off:
             self.refuse_here("each of its workers is set up by a function of the script's")
@@ -46,15 +46,15 @@ class OwnWorkers:
 
     @property
     def may_go_without(self) -> bool:
-        """The main process should make the items, if it can."""
+        """Whether the main process should make the items, if it can."""
         return self._wants_none and not self._here_off
 
     def learn(self, own_count: int, *, drew: bool) -> bool:
-        """Note a batch of theirs that left the dataset alone; return whether that settles it.
+        """Note a worker's batch that left the dataset unchanged; return whether that settles it.
 
         Args:
-            own_count: how many there are.
-            drew: it drew random numbers.
+            own_count: how many workers the script has.
+            drew: whether the batch drew random numbers.
         """
         self._drew = self._drew or drew
         self._proof_count += 1
@@ -65,22 +65,22 @@ class OwnWorkers:
         return True
 
     def first_probe(self) -> bool:
-        """Return True once: looking at items in a fork costs two batches."""
+        """Return True only once, because looking at items in a fork costs two batches."""
         first, self._probed = not self._probed, True
         return first
 
     def end_pass(self, *, stale: bool) -> None:
-        """Note that workers have made a pass to its end.
+        """Note that workers have completed a pass.
 
         Args:
-            stale: meanwhile the script has changed the dataset, which workers do not see.
+            stale: the script changed the dataset meanwhile, which workers do not see.
         """
         self._whole = not stale
 
     # ---- who fetches
 
     def worker_plan(self, loader: Any, count: int) -> WorkerPlan:
-        """Decide who fetches, where so many processes are asked for."""
+        """Decide who fetches when `count` processes are requested."""
         own, items = int(loader.num_workers), self._items
         stays = loader.persistent_workers and count <= own
         if not (items.keeps and items.permit.is_pure) or stays:
@@ -95,13 +95,13 @@ class OwnWorkers:
     def streams_here(
         self, loader: Any, *, key: int, seed: int, starts: dict[int, States]
     ) -> Streams:
-        """Return their random streams, for a pass in this process.
+        """Return the workers' random streams for a pass in this process.
 
         Args:
             loader: the script's.
             key: of the pass.
             seed: its base seed.
-            starts: the states with which streams go on that began elsewhere.
+            starts: the states from which streams that began elsewhere continue.
         """
         if self._streams is None or self._streams.key != key or key:
             quiet = self._items.draws is False
@@ -110,5 +110,5 @@ class OwnWorkers:
         return self._streams
 
     def forget_streams(self) -> None:
-        """Let their random streams begin anew."""
+        """Restart the workers' random streams."""
         self._streams = None

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class PassDraws:
-    """Where the random numbers of one pass stand.
+    """The state of the random numbers of one pass.
 
     Args:
-        key: tells its random streams from those of other passes.
+        key: sets its random streams apart from those of other passes.
         seed: its base seed.
 
     Attributes:
         key: as given.
         seed: as given.
-        handed: the states after the batch that was delivered last, where the main process hands
-            its own over.
-        resumes: the states with which streams of the script's workers would go on elsewhere.
-        streams: the script's workers, where the main process plays them.
+        handed: the states after the last batch delivered, where the main process hands over
+            its own.
+        resumes: the states from which the script's workers' streams would continue elsewhere.
+        streams: the streams of the script's workers, if the main process plays them.
     """
 
     def __init__(self, key: int, seed: int) -> None:
@@ -42,11 +42,11 @@ class PassDraws:
         self._chain: tuple[States, int] | None = None
 
     def restart_chain(self) -> None:
-        """Read the states of the main process again, before the next batch that is asked for."""
+        """Have the main process's states read again before the next batch is requested."""
         self._chain = None
 
     def hand_over(self) -> None:
-        """Let the streams of the script's workers go on with others, where they are known."""
+        """Let others continue the streams of the script's workers, where their states are known."""
         if self.streams is not None:
             self.resumes.update(self.streams.starts)
         self._starts, self.resumes, self.streams = self.resumes, {}, None
@@ -58,13 +58,13 @@ class PassDraws:
     def before(
         self, worker_plan: WorkerPlan, number: int, indices: Any, forecast: DrawPredictor | None
     ) -> States | None:
-        """Return the states before a batch of workers; None where they go on by themselves.
+        """Return the states before a workers' batch; None if the workers continue from their own.
 
         Args:
             worker_plan: who makes it.
-            number: of the batch.
-            indices: of its samples.
-            forecast: how many numbers each of these draws, if known.
+            number: the batch's number.
+            indices: the indices of its samples.
+            forecast: how many numbers each sample draws, if known.
         """
         if worker_plan.draws is Draws.STREAM:
             return self._starts.pop(number % worker_plan.logical_count, None)
@@ -72,7 +72,7 @@ class PassDraws:
             return None
         if self._chain is None:
             states = random_states.read()
-        elif forecast is None:  # the one helper goes on itself
+        elif forecast is None:  # the only worker continues from its own states
             return None
         else:
             states = forecast.skip(*self._chain)

@@ -1,4 +1,4 @@
-"""What is proven of the loaders of a script, each looked at once."""
+"""What is proven about a script's loaders, each examined once."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """What may be done with a loader; all that levers can where the user answers for it.
+    """What may be done with a loader; all that levers can do if the user vouches for it.
 
     Attributes:
-        is_pure: making an item has no effects outside of the batch.
-        is_unchanged: and what it reads stays as it is.
-        draws: items may draw random numbers; None where it takes their batches to tell.
-        missing: what may not be done, and why; empty where all may.
+        is_pure: making an item has no effects outside the batch.
+        is_unchanged: in addition, what it reads stays as it is.
+        draws: whether items may draw random numbers; None if only their batches can tell.
+        missing: what may not be done, and why; empty if everything may.
     """
 
     is_pure: bool = True
@@ -47,12 +47,12 @@ class Permit:
         return self.is_pure and own > 0 and request.count is not None
 
     def setups(self, setups: Sequence[Any]) -> tuple[Any, ...]:
-        """Return what may act in workers: what makes items twice needs items without effects."""
+        """Return the setups that may act in workers: making items twice requires pure items."""
         return tuple(one for one in setups if self.is_pure or not one.repeats)
 
 
 def permit_of(proof: LoaderProof) -> Permit:
-    """Return what may be done with a loader by what is proven of it."""
+    """Return what may be done with a loader, given what is proven about it."""
     if proof.is_whole:
         return Permit(draws=proof.draws)
     who = "processes that start anew with each pass" if proof.is_pure else "the script"
@@ -63,10 +63,10 @@ def permit_of(proof: LoaderProof) -> Permit:
 class Proofs:
     """Keeps the proof of each dataset and collate function.
 
-    What is proven stays so: code that can run later could run at the first look, too.
+    What is proven stays proven: code that can run later could also run at the first look.
 
     Attributes:
-        cost_s: what the longest one took.
+        cost_s: the seconds that the longest proof took.
     """
 
     def __init__(self) -> None:
@@ -76,10 +76,10 @@ class Proofs:
         self._batchable: set[int] = set()
 
     def of(self, loader: Any) -> LoaderProof:
-        """Return what is proven of a loader."""
+        """Return what is proven about a loader."""
         dataset = loader.dataset
         parts = [dataset, loader.collate_fn]
-        # Others may be looked at with another one of these; torch's other samplers read nothing.
+        # A dataset may be used with different ones; torch's other samplers read nothing.
         parts += [loader.worker_init_fn] * (loader.worker_init_fn is not None)
         order = order_of(loader)
         parts += [order] * (type(order).__name__ == "SubsetRandomSampler")
@@ -90,23 +90,23 @@ class Proofs:
         began_s = time.monotonic()
         found = prove(loader)
         self.cost_s = max(self.cost_s, time.monotonic() - began_s)
-        with suppress(TypeError):  # a list, say, is looked at anew
+        with suppress(TypeError):  # a list, say, is examined again each time
             self._known[key] = [weakref.ref(part) for part in parts], found
         self._last[id(dataset)] = found
         return found
 
     def look(self, loader: Any) -> None:
-        """Look at a loader for `add`: the parent asks what could be done."""
+        """Examine a loader for `add`, since the parent asks what could be done."""
         self.of(loader)
         if not isinstance(batched_items.offer(loader), str):
             self._batchable.add(id(loader.dataset))
 
     def add(self, dataset: int, loader: LoaderTraits) -> LoaderTraits:
-        """Return a loader's traits with what is proven of the dataset that feeds the loop.
+        """Return a loader's traits with what is proven about the dataset that feeds the loop.
 
         Args:
-            dataset: by `id`.
-            loader: that feeds on it.
+            dataset: its `id`.
+            loader: the traits of the loader that reads it.
         """
         found = self._last.get(dataset)
         if found is None:

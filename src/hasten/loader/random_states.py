@@ -1,8 +1,9 @@
-"""The random generators that a dataset can draw from, read and put back."""
+"""The random generators that a dataset can draw from: reading and restoring them."""
 
 from __future__ import annotations
 
 import ctypes
+import pickle
 import random
 import sys
 from importlib import import_module
@@ -11,14 +12,15 @@ from typing import Any
 
 States = tuple[Any, ...]
 _TWISTER_BYTES = 625 * 4
+_OTHER_BITS = "pickled"
 _DEEPEST = 5
 _MOST_MEMBERS = 64
 
 
 def read() -> States:
-    """Return the states of torch's, Python's and (where it is loaded) NumPy's own generator.
+    """Return the states of the global generators of torch, Python and, if it is loaded, NumPy.
 
-    The states are plain bytes, numbers and tuples: they compare by value and travel by pickle.
+    The states are plain bytes, numbers and tuples: they compare by value and can be pickled.
     """
     return (read_torch(), random.getstate(), read_numpy())
 
@@ -32,19 +34,27 @@ def read_torch() -> bytes:
 
 
 def read_numpy() -> Any:
-    """Return the state of NumPy's own generator, None where NumPy is not loaded."""
+    """Return the state of NumPy's global generator, None if NumPy is not loaded."""
     module = sys.modules.get("numpy.random")
     if module is None:
         return None
+    if _other_bits(module):
+        return (_OTHER_BITS, pickle.dumps(module.get_state(legacy=False)))
     name, keys, *rest = module.get_state()
     return (name, keys.tobytes(), *rest)
 
 
-def marks() -> States:
-    """Return what changes when one of the three generators is drawn from, in microseconds.
+def _other_bits(module: Any) -> bool:
+    """Return whether the script has replaced NumPy's default bit generator, MT19937."""
+    state = getattr(getattr(module, "mtrand", None), "_rand", None)
+    return type(getattr(state, "_bit_generator", None)) is not getattr(module, "MT19937", None)
 
-    NumPy takes long to tell its state; its memory is looked at where it says where that is. A
-    normal number that waits there from an earlier draw is not seen.
+
+def marks() -> States:
+    """Return in microseconds a mark that changes when one of the three generators is drawn from.
+
+    NumPy is slow to report its state, so the memory that holds it is read instead. A
+    normal number cached there by an earlier draw is not seen.
     """
     return (read_torch(), random.getstate(), _mark_numpy())
 
@@ -53,19 +63,16 @@ def _mark_numpy() -> Any:
     module = sys.modules.get("numpy.random")
     if module is None:
         return None
-    try:
-        generator = module.mtrand._rand._bit_generator
-        if type(generator) is module.MT19937:  # the script may have set another
-            return ctypes.string_at(generator.ctypes.state_address, _TWISTER_BYTES)
-    except AttributeError:
-        pass
-    return read_numpy()
+    if _other_bits(module):
+        return read_numpy()
+    address = module.mtrand._rand._bit_generator.ctypes.state_address
+    return ctypes.string_at(address, _TWISTER_BYTES)
 
 
 def restore(states: States) -> None:
-    """Put the three generators back to what `read` returned.
+    """Restore the three generators to what `read` returned.
 
-    NumPy imported since then is left as it is: nobody had drawn from it.
+    If NumPy was imported only since then, it is left as it is: nobody had drawn from it.
     """
     import torch
 
@@ -75,11 +82,14 @@ def restore(states: States) -> None:
     if numpy_state is not None:
         module = import_module("numpy.random")  # a worker may have been the first to import it
         name, keys, *rest = numpy_state
+        if name == _OTHER_BITS:
+            module.set_state(pickle.loads(keys))
+            return
         module.set_state((name, sys.modules["numpy"].frombuffer(keys, "uint32"), *rest))
 
 
 def as_read(told: Any) -> Any:
-    """Return states as `read` gave them: older torch makes lists of tuples where it pins them."""
+    """Return states as `read` gave them: older torch turns tuples into lists when it pins them."""
     return tuple(map(as_read, told)) if isinstance(told, (list, tuple)) else told
 
 
@@ -96,7 +106,7 @@ def seed_as_worker(base_seed: int, worker_index: int) -> None:
 
 
 class Private:
-    """Generators of their own that the given objects hold, and their states.
+    """The private generators that the given objects hold, and their states.
 
     Looks through attributes, containers, closures, defaults and the globals that functions
     name, a few levels deep. What is hidden deeper is not seen.
@@ -131,7 +141,7 @@ def is_generator(value: Any) -> bool:
 
 
 def reachable(*roots: Any) -> list[Any]:
-    """Return what the given objects hold, a few levels deep, each once; generators unopened."""
+    """Return each object that the given ones hold, a few levels deep, except inside generators."""
     found: dict[int, Any] = {}
     layer = list(roots)
     for _ in range(_DEEPEST):

@@ -1,7 +1,7 @@
-"""What the loop would do if batches cost nothing: it gets some of the last ones again and again.
+"""How the loop would run if batches cost nothing: it gets a few of them again and again.
 
-Only to measure: no lever, and no part of a plan. DALI's Loader Evaluator and SPDL's
-`CacheDataLoader` ask the same question of a script that was edited for it. Source:
+For measurement only: not a lever, and never part of a plan. DALI's Loader Evaluator and SPDL's
+`CacheDataLoader` answer the same question, but need the script to be edited. Source:
 https://facebookresearch.github.io/spdl/latest/generated/spdl.dataloader.CacheDataLoader.html
 """
 
@@ -19,18 +19,18 @@ _PATIENT_COUNT = 1000
 
 
 class Replay:
-    """Let the iterators that feed the steps of a loop give their first batches in turn.
+    """Make the iterators that feed a loop's steps cycle through their first batches.
 
-    An iterator feeds a step if it gave the last batch before the step's end. Others, such as
-    those of an evaluation, go on as they are: they must come to their end. Switch it at a step
+    An iterator feeds a step if it gave the last batch before the step ended. Others, such as
+    those of an evaluation, run as usual, since they must reach their end. Switch it at a step
     boundary.
 
     Args:
-        advancers: what is asked for the next batch of an iterator, the first one only; it
-            comes before the levers'.
+        advancers: callables for an iterator's next batch, of which only the first is called;
+            the replay inserts itself before the levers'.
 
     Attributes:
-        replays: the batches are those that were there already.
+        replays: whether batches are being replayed.
     """
 
     def __init__(self, advancers: list[Callable[[Any, Any], Any]]) -> None:
@@ -41,7 +41,7 @@ class Replay:
         self._advancers = advancers
 
     def switch(self, *, replays: bool) -> None:
-        """Begin or end to replay."""
+        """Start or stop replaying."""
         if replays == self.replays:
             return
         self.replays = replays
@@ -53,7 +53,7 @@ class Replay:
             self._advancers.remove(self._advance)
 
     def stepped(self) -> None:
-        """Note that a step has ended: who gave the last batch feeds the loop."""
+        """Note that a step has ended: the iterator that gave the last batch feeds the loop."""
         self._left_count = _PATIENT_COUNT
         if self._last is not None:
             self._kept.setdefault(self._last, [])
@@ -61,7 +61,7 @@ class Replay:
 
     def _advance(self, original: Callable[[Any], Any], iterator: Any) -> Any:
         kept = self._kept.get(iterator)
-        # A loop that does not step any more looks for the end of its loader.
+        # A loop that no longer steps is running its loader to the end.
         if kept is not None and len(kept) == REPLAYED_COUNT and self._left_count:
             self._left_count -= 1
             self._turn += 1
@@ -75,7 +75,7 @@ class Replay:
 
 
 def _as_new(batch: Any) -> Any:
-    """Return a batch in containers of its own: a script may take its parts out of them."""
+    """Return a batch in new containers, since a script may remove parts from them."""
     if type(batch) in (list, tuple):
         return type(batch)(_as_new(part) for part in batch)
     if type(batch) is dict:

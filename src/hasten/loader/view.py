@@ -12,7 +12,7 @@ _FORKED: list[int] = []
 
 
 class Unknown(Exception):
-    """This torch makes its iterators in a way that we do not know."""
+    """This version of torch makes its iterators in a way unknown to hasten."""
 
 
 class LoaderView:
@@ -52,7 +52,7 @@ def _default_device() -> Any:
 def make_front(loader: Any) -> Any:
     """Return torch's own iterator for the script to hold; it has no indices yet.
 
-    Nothing of the script's is asked or drawn from for it.
+    For that, nothing of the script's is queried or drawn from.
 
     Raises:
         Unknown: torch could not make it.
@@ -70,7 +70,7 @@ def make_front(loader: Any) -> Any:
 
 
 def make_worker_iterator(loader: Any, worker_count: int, **overrides: Any) -> Any:
-    """Return torch's own iterator with workers that stay, over an endless row of tasks.
+    """Return torch's own iterator with persistent workers, over an endless stream of tasks.
 
     Args:
         loader: the script's loader.
@@ -89,14 +89,14 @@ def make_worker_iterator(loader: Any, worker_count: int, **overrides: Any) -> An
     )
     many: Any = dataloader._MultiProcessingDataLoaderIter
     iterator = many(view)
-    # The workers have them. They may hold the loader, whose entry in our tables would never go.
+    # The workers have these. They may hold the loader, whose entry in our tables would never go.
     iterator._dataset = iterator._worker_init_fn = None
     _WORKER_ITERATORS.add(iterator)
     return iterator
 
 
 def _disown() -> None:
-    """Leave the workers of the process that this one was forked from to that one."""
+    """Leave the parent process's workers to the parent after a fork."""
     _FORKED.append(os.getpid())
     for iterator in _WORKER_ITERATORS:
         iterator._shutdown = True
@@ -112,11 +112,11 @@ def is_forked() -> bool:
 
 
 def steerable(loader: Any) -> bool:
-    """Return whether the samples and their order are a matter of the index sampler alone.
+    """Return whether the samples and their order depend on the index sampler alone.
 
-    Iterable datasets split their stream by worker, and data pipes are sharded in it. Loaders
-    with an iterator of their own, or that deliver out of order, do what we do not know. A
-    loader worker, in which items use loaders of their own, can have no processes, nor a fork.
+    Iterable datasets split their stream by worker, and data pipes are sharded by it. Loaders
+    with an iterator of their own, or that deliver out of order, behave in unknown ways. A
+    loader worker whose items use loaders of their own can have no processes, nor can a fork.
     """
     from torch.utils.data import DataLoader, MapDataPipe
 

@@ -1,4 +1,4 @@
-"""Whether workers that the script never asked for pay, by the pace of its loop."""
+"""Whether workers that the script never asked for pay off, judged by the pace of its loop."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _FIRST_PAUSE_COUNT = 64
 
 
 class WorkerAdvantage:
-    """Compare how fast a loop goes with workers, and where the main process makes the batches.
+    """Compare how fast a loop runs with workers and with the main process making the batches.
 
-    Handing a batch over takes time, too: once the slow part of all samples is kept in memory, it
-    takes longer than to make the batch. A loop waits for `n` busy workers no longer than a fetch
-    over `n`. Where it waits for about a whole fetch, or still waits when fetches have become much
-    cheaper, a window of batches is made in the main process, to see, and whoever was faster goes
-    on. Once all samples are kept in memory the main process begins, and workers are asked again
-    only where batches still take a good part of the loop. Every exact way gives the same batches,
-    so nothing but time hangs on it.
+    Handing a batch over takes time too: once the slow part of all samples is kept in memory, it
+    takes longer than making the batch. A loop waits for `n` busy workers no longer than a fetch
+    divided by `n`. If it waits for about a whole fetch, or still waits once fetches are much
+    cheaper, the main process makes a window of batches as a test, and whichever was faster goes
+    on. Once all samples are kept in memory, the main process begins, and workers are used again
+    only if batches still take a good part of the loop. Every exact way gives the same batches,
+    so only time depends on the choice.
 
     Args:
-        clock: seconds of the loop, without those in which a trial was parked.
+        clock: the loop's seconds, not counting those in which a trial was parked.
 
     Attributes:
-        is_home: the main process should make the batches.
+        is_home: whether the main process should make the batches.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,11 +50,11 @@ class WorkerAdvantage:
         self._left_count = 0
 
     def begin_pass(self) -> None:
-        """Note that what came before the next batch was not the loop alone."""
+        """Note that the time before the next batch was not spent in the loop alone."""
         self._began_s = None
 
     def kept(self) -> None:
-        """Note that all samples are kept: to make a batch is to copy it."""
+        """Note that all samples are kept, so that making a batch is just copying it."""
         if not self._is_kept:
             self._is_kept, self.is_home, self._cycle_s = True, True, inf
             self._forget()
@@ -67,10 +67,10 @@ class WorkerAdvantage:
         self._began_s = now_s
 
     def of_workers(self, fetch_s: float) -> bool:
-        """Note a batch of workers; return whether to change over.
+        """Note a batch made by workers; return whether to switch.
 
         Args:
-            fetch_s: seconds in which a worker made it.
+            fetch_s: seconds that a worker took to make it.
         """
         self._left_count -= 1
         if self._began_s is not None:
@@ -88,16 +88,16 @@ class WorkerAdvantage:
         return True
 
     def of_main(self, fetch_s: float) -> bool:
-        """Note a batch of the main process; return whether to change over.
+        """Note a batch made by the main process; return whether to switch.
 
         Args:
-            fetch_s: seconds in which it made it.
+            fetch_s: seconds that the main process took to make it.
         """
         self._fetches_s.append(fetch_s)
         if len(self._cycles_s) < _WINDOW_COUNT:
             return False
         cycle_s, _, fetched_s = self._window()
-        if self._cycle_s == inf:  # nobody has seen workers that copy what is kept
+        if self._cycle_s == inf:  # workers that copy kept samples were never timed
             is_slow = fetched_s > _SOME_WAIT_RATIO * cycle_s
         else:
             is_slow = cycle_s > self._cycle_s
@@ -109,7 +109,7 @@ class WorkerAdvantage:
 
     def _window(self) -> tuple[float, float, float]:
         """Return the seconds of a cycle, a wait and a fetch, and begin a new window."""
-        ordinary_s = sorted(self._cycles_s)[:-_SLOWEST_COUNT]  # some batches are compared
+        ordinary_s = sorted(self._cycles_s)[:-_SLOWEST_COUNT]  # some were also compared
         waits_s, fetches_s = self._waits_s or [0.0], self._fetches_s or [0.0]
         found = fmean(ordinary_s), fmean(waits_s), median(fetches_s)
         self._forget()

@@ -1,7 +1,7 @@
-"""How many worker processes are worth a trial, from what one profile says.
+"""How many worker processes are worth a trial, judging by one profile.
 
 The law is the utilisation law of operational analysis: no station of a queueing network is busy
-for more than all of its time, so a loop takes no less per batch than its slowest station needs.
+for more than 100% of the time, so a loop takes no less per batch than its slowest station needs.
 There are three: the loop itself, `n` workers together, and the cores that both share. Source:
 Denning and Buzen 1978, https://doi.org/10.1145/356733.356735.
 """
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from hasten.lever import ScriptContext
 
 HAND_OVER_S = 0.0003
-"""Seconds of the loop to take a batch from a worker, where no profile has shown them."""
+"""Seconds that the loop spends taking a batch from a worker, unless a profile has shown them."""
 
 LEAST_WAIT_RATIO = 0.02
-_HEADROOM_RATIO = 1.15  # batches differ: workers that are all busy now and then come too late
+_HEADROOM_RATIO = 1.15  # batches vary: workers that are always busy are late now and then
 _ALIKE_RATIO = 1.01
 _LEAST_CPU_RATIO = 1 / 16
 _SATURATED_RATIO = 0.9
@@ -35,11 +35,11 @@ _WORKING_RATIO = 0.8  # of the time of threads that share operations; they spin 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a profile says of a loop and its loader, per batch.
+    """What a profile says about a loop and its loader, per batch.
 
     Attributes:
         fetch_s: seconds in which one process makes a batch.
-        fetch_cpu_ratio: CPU seconds in each of them; the rest is waiting, for storage mostly.
+        fetch_cpu_ratio: CPU seconds in each of those; the rest is waiting, mostly for storage.
         rest_s: seconds of the step that are not DATA.
         core_count: cores that the job may use.
         rest_core_count: cores that the rest of the step keeps busy.
@@ -56,7 +56,7 @@ class Load:
     most_count: int = 1 << 10
 
     def predict(self, count: int, *, fetch_s: float | None = None) -> float:
-        """Return the seconds of a batch with so many workers."""
+        """Return the seconds per batch with `count` workers."""
         return predict(
             count,
             fetch_s=self.fetch_s if fetch_s is None else fetch_s,
@@ -69,7 +69,7 @@ class Load:
 
     @property
     def limit(self) -> int:
-        """The most workers that can be of use: those who compute keep a core busy each."""
+        """The most workers that can be of use: each one that computes keeps a core busy."""
         ratio = max(self.fetch_cpu_ratio, _LEAST_CPU_RATIO)
         return max(1, min(ceil(self.core_count / ratio), self.most_count))
 
@@ -78,9 +78,9 @@ def predict(
     count: int, *, fetch_s: float, fetch_cpu_ratio: float, rest_s: float, core_count: int,
     rest_core_count: float = 1.0, hand_over_s: float = 0.0,
 ) -> float:  # fmt: skip
-    """Return the seconds of a batch with so many workers, by the utilisation law.
+    """Return the seconds per batch with `count` workers, by the utilisation law.
 
-    It is a bound: queues between the stations and neighbours on the machine make it later.
+    It is a lower bound: queues between stations and other load on the machine add to it.
 
     Args:
         count: worker processes; 0 fetches in the loop itself.
@@ -103,9 +103,9 @@ def predict(
 
 
 def fitting_count(load: Load) -> int:
-    """Return n*: the fewest workers with which no more would help; 0 where none do.
+    """Return n*: the fewest workers beyond which more would not help; 0 if none help.
 
-    Without a limit that is the time of a fetch over that of the rest of a step, with some room.
+    Without a limit, that is the time of a fetch over the rest of a step, with some headroom.
     """
     fetch_s = _HEADROOM_RATIO * load.fetch_s
     best_s = load.predict(load.limit, fetch_s=fetch_s)
@@ -128,7 +128,7 @@ def around(load: Load) -> tuple[int, ...]:
 
 
 def read_load(context: ScriptContext) -> Load | None:
-    """Return what a script says of its loader, None where that does not answer the question."""
+    """Return the load that a script's profile shows, None if it does not answer the question."""
     loader, seen = context.traits.loader, context.baseline
     if loader is None or not loader.is_map_style or seen is None:
         return None
@@ -140,11 +140,11 @@ def read_load(context: ScriptContext) -> Load | None:
     rest_s = batch_s - wait_s
     fetch_s = loader.fetch_s
     if fetch_s is None:
-        # Workers that the loop waits for are busy all the time: so long each takes for a batch.
+        # Workers that the loop waits for are always busy, so each takes this long per batch.
         fetch_s = own * batch_s if own else wait_s
     cores = context.machine.budget.core_count
     if own and seen.cores_ratio is not None and seen.cores_ratio >= _SATURATED_RATIO * cores:
-        # They wait for a core, perhaps: what they compute is all that is known for sure.
+        # They may be waiting for a core: only their computing time is known for sure.
         fetch_s, cpu_ratio = fetch_s * cpu_ratio, 1.0
     busy = 1.0
     if seen.cores_ratio is not None and rest_s > 0:
@@ -162,11 +162,11 @@ def read_load(context: ScriptContext) -> Load | None:
 
 
 def unproven(context: ScriptContext, *, repeats_only: bool = False) -> str:
-    """Say what stands against making batches elsewhere; empty where nothing does.
+    """Say what forbids making batches elsewhere; empty if nothing does.
 
     Args:
         context: what the search knows.
-        repeats_only: they are made where the script makes them, twice at most.
+        repeats_only: they are made where the script makes them, at most twice.
     """
     loader = context.traits.loader
     if ASSUMPTION in context.assumed or loader is None or loader.is_pure is None:
@@ -177,10 +177,10 @@ def unproven(context: ScriptContext, *, repeats_only: bool = False) -> str:
 
 
 def counts(context: ScriptContext) -> tuple[int, ...]:
-    """Return the numbers of workers to try, the most promising first.
+    """Return the worker counts to try, the most promising first.
 
-    Those around n*, and the script's own number, where its workers end with each pass: under a
-    lever they stay. Workers that the script keeps itself are never made fewer.
+    Those around n*, and the script's own number if its workers end with each pass: under a
+    lever they stay. Workers that the script itself keeps are never reduced in number.
     """
     load, loader = read_load(context), context.traits.loader
     if load is None or loader is None or _is_waited_for_little(context):
@@ -188,7 +188,7 @@ def counts(context: ScriptContext) -> tuple[int, ...]:
     own = loader.worker_count
     if unproven(context, repeats_only=own > 0):
         return ()
-    if own and unproven(context):  # they start anew with each pass, as they do without us
+    if own and unproven(context):  # they restart with each pass, as without hasten
         return tuple(count for count in around(load) if count not in (0, own))
     if not own or loader.is_persistent:
         return tuple(count for count in around(load) if count > own)
@@ -196,15 +196,15 @@ def counts(context: ScriptContext) -> tuple[int, ...]:
 
 
 def replayable_counts(context: ScriptContext) -> tuple[int, ...]:
-    """Return those numbers of workers to try that can make the script's own batches."""
+    """Return the worker counts to try that can make the script's own batches."""
     return tuple(count for count in counts(context) if replayable(context, count))
 
 
 def threads_beside(context: ScriptContext) -> int | None:
-    """Return the threads that the loop has when workers get cores of their own, None for all.
+    """Return how many threads the loop keeps if workers get their own cores, None for all.
 
-    An operation that threads share is done when the last of them is: one core that a busy worker
-    has, too, makes all of them wait, for up to as long again.
+    A multithreaded operation ends when its last thread does: one core that a busy worker also
+    uses makes all threads wait, for up to as long again.
     """
     load, seen = read_load(context), context.baseline
     workers = next(filter(None, replayable_counts(context)), 0)
@@ -220,7 +220,7 @@ def threads_beside(context: ScriptContext) -> int | None:
 
 
 def speedup_of(context: ScriptContext, count: int) -> float | None:
-    """Return how many times faster the whole step should be, None where nobody can say.
+    """Return how many times faster the whole step should be, None if that cannot be known.
 
     It holds for the script as it was profiled: a lever that shortens the step or the fetching
     changes it.
@@ -234,7 +234,7 @@ def speedup_of(context: ScriptContext, count: int) -> float | None:
 
 
 def replayable(context: ScriptContext, count: int) -> bool:
-    """Return whether `count` workers can make the very batches that the script makes."""
+    """Return whether `count` workers can make exactly the batches that the script makes."""
     loader = context.traits.loader
     if loader is None:
         return True
@@ -269,9 +269,9 @@ def _is_waited_for_little(context: ScriptContext) -> bool:
 
 
 def _passes_are_short(context: ScriptContext) -> bool:
-    """Return whether the start of workers may cost time that the profile has not seen.
+    """Return whether starting workers may cost time that the profile has not seen.
 
-    A profile that went through a whole pass has seen it, as DATA.
+    A profile that covered a whole pass has seen it, as DATA.
     """
     loader, seen = context.traits.loader, context.baseline
     if loader is None or not loader.worker_count or loader.is_persistent:
@@ -283,7 +283,7 @@ def _passes_are_short(context: ScriptContext) -> bool:
 
 
 def _fitting_memory(context: ScriptContext) -> int:
-    """Return how many workers fit, where each becomes a copy of the process in the end."""
+    """Return how many workers fit in memory if each ends up as a full copy of the process."""
     available_bytes = context.machine.memory.available_bytes
     used_bytes = context.baseline.peak_rss_bytes if context.baseline else None
     if available_bytes is None or not used_bytes:

@@ -20,7 +20,7 @@ class WorkerRequest:
     """What the levers ask for.
 
     Attributes:
-        count: worker processes; None is the script's own number.
+        count: worker processes; None means the script's own number.
         redraws: the workers may draw random numbers of their own.
     """
 
@@ -33,10 +33,10 @@ class WorkerPlan:
     """Who fetches.
 
     Attributes:
-        count: worker processes; 0 is the main process.
+        count: worker processes; 0 means the main process.
         draws: whose random numbers the items draw.
         logical_count: workers that the script has, or seems to have.
-        provisional: fewer processes will do as soon as it is known that items change nothing.
+        provisional: whether fewer processes will do once items are known to change nothing.
     """
 
     count: int
@@ -49,11 +49,11 @@ HERE = WorkerPlan(0, Draws.NONE, 0)
 
 
 def worker_plan_as_torchs(own: int, there: int) -> WorkerPlan:
-    """Return who fetches as without us, whatever the items do.
+    """Return who would fetch without hasten, whatever the items do.
 
     Args:
         own: workers that the script has.
-        there: worker processes that there are already, whose copies of the dataset are right.
+        there: worker processes that already exist and whose copies of the dataset are right.
     """
     if not own:
         return HERE
@@ -63,7 +63,7 @@ def worker_plan_as_torchs(own: int, there: int) -> WorkerPlan:
 def worker_plan_of_workers(
     own: int, count: int, *, draws: bool | None, without: bool
 ) -> WorkerPlan:
-    """Decide for a loader of which the script says that it has `own` workers.
+    """Decide for a loader that has `own` workers in the script.
 
     Until it is proven, or the first batches have shown, that items leave the dataset alone, each
     of the script's workers has a process of its own.
@@ -71,7 +71,7 @@ def worker_plan_of_workers(
     Args:
         own: the script's number.
         count: the number that is wanted.
-        draws: the items draw random numbers; None while nobody knows.
+        draws: whether the items draw random numbers; None while unknown.
         without: the main process, which has the script's own copy, may make them.
     """
     if draws is None:
@@ -82,7 +82,7 @@ def worker_plan_of_workers(
         return WorkerPlan(0, Draws.STREAM, own)
     if not draws:
         return WorkerPlan(max(1, count), Draws.NONE, own)
-    # Each process plays as many of the script's workers as the other ones do.
+    # Every process plays the same number of the script's workers.
     fitting = max((n for n in range(1, own + 1) if own % n == 0 and n <= count), default=1)
     return WorkerPlan(fitting, Draws.STREAM, own)
 
@@ -93,7 +93,7 @@ def stay(loader: Any) -> bool:
 
 
 def forks(loader: Any) -> bool:
-    """Return whether a loader's workers are copies of this process, and not started anew."""
+    """Return whether a loader's workers are forks of this process, not started from scratch."""
     import multiprocessing
 
     context = loader.multiprocessing_context or multiprocessing

@@ -24,7 +24,7 @@ def decide(
 ) -> tuple[int, str]:
     """Return the cores to plan with and the limit that decided.
 
-    The quota is floored: the last fraction of a core would have one thread throttled in every
+    The quota is rounded down: the last fraction of a core would get one thread throttled in every
     period, and all others wait for it at the next barrier. A quota is CPU time, of which one
     running thread takes one core's worth whether or not its core has a sibling, so it needs no
     correction for SMT. On a tie the machine itself is named before the limits that people set.

@@ -1,4 +1,4 @@
-"""What is wrong with a machine, as named caveats: pure functions of the facts.
+"""What is wrong with a machine, as named caveats computed from the facts alone.
 
 A healthy machine has none. Each check looks at one thing and says nothing where it is unknown.
 """
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from hasten.records import Machine, Runtime, Torch
 
-# Some task waits this share of the time, or the hypervisor takes it: timings begin to wander.
+# If tasks wait for this share of the time, or the hypervisor takes it, timings begin to drift.
 _BUSY_RATIO, _STEAL_RATIO = 0.10, 0.02
-# A few throttled periods are start-up; one in a hundred is a habit.
+# A few throttled periods are due to start-up; one in a hundred is a pattern.
 _THROTTLED_RATIO = 0.01
 _LEFT_RATIO = 0.10
-# Empty or -1, these hide all accelerators from a job that is not to use any.
+# If empty or -1, these hide all accelerators from a job that is not to use any.
 _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _DOCKER_SHM_BYTES, _SMALL_SHM_BYTES = 64 * 2**20, 2**30
 
@@ -39,7 +39,7 @@ def find(
         machine: the facts.
         env: the environment that the script will start with.
         torch_asked: False where `machine.torch` is None because nobody asked.
-        ends_as_one: whether the kernel ends all of the job where its memory is used up.
+        ends_as_one: whether the kernel kills the whole job when its memory runs out.
     """
     found = [check(machine, env) for check in _CHECKS]
     if ends_as_one:
@@ -94,7 +94,7 @@ def busy_cpus(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
     if waiting is not None and waiting >= _BUSY_RATIO:
         problem = f"Some task waited for a CPU in {percent(waiting)} of the last 10 s."
     elif waiting is None and load is not None and load >= 1:
-        # Kernels without pressure information: the load average is coarser, so only above 1.
+        # Without pressure information only the coarser load average is left, so only above 1.
         problem = f"The load average is {load:.2g} per CPU."
     else:
         return None
@@ -157,9 +157,9 @@ def interop_above_budget(machine: Machine, env: Mapping[str, str]) -> Caveat | N
 
 
 def odd_thread_setting(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
-    """OMP_NUM_THREADS that is no number, or that differs where torch could not be asked.
+    """OMP_NUM_THREADS is not a number, or differs from the budget where torch was not asked.
 
-    Where torch told its threads, a difference is already said by what it leads to.
+    Where torch reported its threads, other caveats already name what a difference causes.
     """
     setting = env.get("OMP_NUM_THREADS", "").strip()
     if not setting:
@@ -183,9 +183,9 @@ def odd_thread_setting(machine: Machine, env: Mapping[str, str]) -> Caveat | Non
 
 
 def bound_threads(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
-    """Importing torch then narrows the main thread's mask, and every child inherits it.
+    """With a binding, importing torch narrows the main thread's mask, and children inherit it.
 
-    https://github.com/pytorch/pytorch/issues/99625. OMP_PROC_BIND=false switches the others off.
+    https://github.com/pytorch/pytorch/issues/99625. OMP_PROC_BIND=false disables the others.
     """
     binding = env.get("OMP_PROC_BIND", "").strip()
     if binding.lower() == "false":
@@ -203,7 +203,7 @@ def bound_threads(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
 
 
 def duplicate_openmp(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
-    """Two runtimes keep two thread pools that know nothing of one another.
+    """Two runtimes keep two thread pools that know nothing about each other.
 
     https://github.com/pytorch/pytorch/issues/98836
     """
@@ -239,7 +239,7 @@ def small_shm(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
 
 
 def torch_without_accelerator(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
-    """A torch that was built for CPUs alone, where drivers of accelerators are at work."""
+    """Torch cannot use an accelerator whose driver is present, often since it is a CPU build."""
     torch = machine.torch
     if torch is None or torch.accelerator or not machine.device_files:
         return None
@@ -272,7 +272,7 @@ def little_memory(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
 
 
 def _budget(machine: Machine) -> int | None:
-    """Return the budget, None where the one core is only the least there can be."""
+    """Return the budget, None where its single core is only the fallback minimum."""
     return None if machine.budget.limited_by == "unknown" else machine.budget.core_count
 
 

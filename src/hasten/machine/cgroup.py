@@ -1,6 +1,6 @@
 """Control groups, v1 and v2: the quota, the memory limit and the throttling of this process.
 
-A limit may stand on any ancestor (a pod, a slice, a Slurm step), so every level from the
+A limit may be set on any ancestor (a pod, a slice, a Slurm step), so every level from the
 process' own group up to the top of what is mounted here is read, and the strictest counts.
 https://docs.kernel.org/admin-guide/cgroup-v2.html, https://docs.kernel.org/scheduler/sched-bwc.html
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hasten.machine.kernel_files import fields, number, text, whole
 
-# Version 1 says "no limit" by the largest multiple of the page size; no machine has an exbibyte.
+# Version 1 spells "no limit" as the largest multiple of the page size; nobody has an exbibyte.
 _UNLIMITED_BYTES = 2**60
 
 
@@ -75,9 +75,9 @@ def memory_left_bytes(root: Path) -> int | None:
 
 
 def ends_as_one(root: Path) -> bool:
-    """Return whether the kernel ends a whole group of ours where its memory is used up.
+    """Return whether the kernel kills a whole group of ours when its memory runs out.
 
-    It ends the largest group that says so at or below the one whose limit is reached:
+    It kills the largest group with this setting at or below the one whose limit is reached:
     https://docs.kernel.org/admin-guide/cgroup-v2.html, memory.oom.group.
     """
     groups = levels(root, "memory")

@@ -1,4 +1,4 @@
-"""The processors: sockets, physical cores and instruction sets, as the kernel tells them."""
+"""The processors: sockets, physical cores and instruction sets, as the kernel reports them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OF_INTEREST = (
 
 
 def online_ids(root: Path) -> frozenset[int]:
-    """Return the ids of the logical CPUs that are online; none where nobody says."""
+    """Return the ids of the logical CPUs that are online; empty where that is unknown."""
     listed = id_list(text(root / _DEVICES / "online"))
     if listed:
         return listed

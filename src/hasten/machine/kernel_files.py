@@ -51,7 +51,7 @@ def fields(path: Path) -> dict[str, int]:
 
 
 def id_list(listing: str | None) -> frozenset[int]:
-    """Return the ids in a list of the kernel's kind; none where it cannot be read.
+    """Return the ids in a list in the kernel's format; empty where it cannot be parsed.
 
     See https://docs.kernel.org/admin-guide/kernel-parameters.html (cpu lists).
 

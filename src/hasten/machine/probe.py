@@ -1,4 +1,4 @@
-"""Ask the user's Python what its torch says of itself, in a process of its own."""
+"""Ask the user's Python what its torch reports about itself, in a separate process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from hasten.records import Torch
 
-# The start of the one line that is ours: torch and its plug-ins may print as they are imported.
+# The start of our one line of output: torch and its plug-ins may print during import.
 MARK = "hasten-torch-facts "
 
 
@@ -18,7 +18,7 @@ def probe_torch(python: str, timeout_s: float = 60.0) -> Torch | None:
     """Return what torch says in a fresh process of `python`, None where it cannot be asked.
 
     The parent never imports torch: it may be another Python's, and it takes seconds. The child
-    inherits the environment, for OMP_NUM_THREADS and its like decide the answer.
+    inherits the environment, since OMP_NUM_THREADS and the like decide the answer.
     """
     program = Path(__file__).with_name("torch_facts.py").read_text(encoding="utf-8")
     try:

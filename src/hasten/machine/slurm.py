@@ -1,11 +1,11 @@
-"""What Slurm says that it gave this task.
+"""What Slurm says it has allocated to this task.
 
-Slurm counts CPUs, and what a CPU is stands in slurm.conf, which a job cannot read with
+Slurm counts CPUs, and what a CPU is depends on slurm.conf, which a job cannot read with
 confidence: a core on some clusters, a hardware thread on most with SMT. A Slurm CPU is never
 more than one physical core, so the count is an *upper bound* on cores and is used as that.
 Where Slurm binds its tasks (task/affinity, task/cgroup), four hardware threads appear in the
 affinity mask as two cores, and the mask makes the budget exact. Where it does not bind, as many
-runnable threads as Slurm has counted CPUs are what was paid for, and nothing finer is known.
+runnable threads as Slurm counts CPUs are what was allocated, and nothing finer is known.
 `SLURM_THREADS_PER_CORE` is a request and not the unit of the count, so it is left alone.
 https://slurm.schedmd.com/srun.html (output environment variables), https://slurm.schedmd.com/mc_support.html
 """

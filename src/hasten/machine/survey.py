@@ -51,7 +51,7 @@ def read(
         affinity: ids of the logical CPUs that the job may run on; the real mask by default.
         shm: total and free bytes of /dev/shm; the real ones by default.
         probe: asks torch for its facts, usually `probe_torch` of the script's Python. Without
-            it torch is left alone: `torch` is None and no caveat speaks of it.
+            it torch is left alone: `torch` is None and no caveat mentions it.
     """
     real = root == _REAL
     if real:
@@ -87,7 +87,7 @@ def _mask() -> frozenset[int] | None:
 
 
 def _device_files(root: Path) -> Iterator[Path]:
-    """Yield what the drivers of NVIDIA's and AMD's accelerators put into /dev, one for each."""
+    """Yield what NVIDIA's and AMD's drivers put into /dev: a file per GPU, or AMD's single one."""
     yield from (root / "dev").glob("nvidia[0-9]*")
     yield from (root / "dev/kfd",) if (root / "dev/kfd").exists() else ()
 
@@ -189,5 +189,5 @@ def read_memory_elsewhere() -> Memory:
 
 
 def _psutil() -> Any:
-    # By name: psutil ships no types, and Linux, where most jobs run, never needs it here.
+    # Imported by name: psutil ships no types, and Linux, where most jobs run, never needs it.
     return import_module("psutil")

@@ -22,7 +22,7 @@ _KINDS = (
     ("blas", "openblas", re.compile(r"lib\w*openblas")),
     ("blas", "blis", re.compile(r"libblis")),
 )
-# One library answers to one of these; numpy's OpenBLAS carries a prefix and a suffix.
+# A library exports one of these; numpy's OpenBLAS adds a prefix and a suffix.
 _THREAD_CALLS = {
     "libgomp": ("omp_get_max_threads",),
     "libiomp5": ("omp_get_max_threads",),
@@ -71,7 +71,7 @@ def runtimes(files: "list[str]", *, has_mkl: bool) -> "list[dict[str, object]]":
                 found.append({"kind": kind, "name": name, "path": path, "thread_count": count})
     inside = [path for path in files if os.path.basename(path).startswith("libtorch_cpu.")]
     if has_mkl and inside and not any(one["name"] == "mkl" for one in found):
-        # The x86 wheels link MKL into torch itself: in use, and in no file of its own.
+        # The x86 wheels link MKL into torch itself: it is in use but has no separate file.
         found.append({"kind": "blas", "name": "mkl", "path": inside[0], "thread_count": None})
     return found
 
@@ -107,7 +107,7 @@ def main(mark: str) -> None:
     torch: Any = importlib.import_module("torch")
     thread_count = torch.get_num_threads()
     interop_thread_count = torch.get_num_interop_threads()
-    # Most scripts use numpy, and it brings a BLAS of its own; a broken one is not our matter.
+    # Most scripts use numpy, which brings its own BLAS; a broken one is not our concern.
     with contextlib.suppress(Exception):
         importlib.import_module("numpy")
     facts = {

@@ -1,8 +1,8 @@
 """The nouns: every value that passes from one stage to the next.
 
-Read this folder first. All records are frozen, keyword-only and free of behaviour beyond
-their own invariants. Durations are seconds (`_s`) or nanoseconds (`_ns`), sizes are bytes
-(`_bytes`), ratios above 1 mean better. Unknown is None.
+Read this folder first. All records are frozen, keyword-only (except `Plan`) and without behaviour
+beyond their invariants. Durations are seconds (`_s`) or nanoseconds (`_ns`), sizes are bytes
+(`_bytes`), speed-ups above 1 mean better. Unknown is None.
 """
 
 from hasten.records.enums import (

@@ -1,4 +1,4 @@
-"""Build records again from what JSON keeps of them."""
+"""Rebuild records from their JSON form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = {**vars(records), "Mapping": collections.abc.Mapping}
 
 
 def revive(kind: Any, value: Any) -> Any:
-    """Build a record again from what JSON keeps of it.
+    """Rebuild a record from its JSON form.
 
     msgspec would do this, were it not that the records name one another only for the type
     checker, so that their annotations cannot be resolved without the names given here.

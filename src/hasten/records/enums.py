@@ -1,4 +1,4 @@
-"""Words that stand in many records."""
+"""Words that many records use."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Scope(StrEnum):
     """How far a running script can change a lever, which decides how two plans are compared.
 
     STEP: there and back at any step boundary; compared inside one process, step by step.
-    PROCESS: changed in a running process, compared between two parked processes.
+    PROCESS: changed in a running process, compared between two processes that take turns.
     LAUNCH: needs a fresh process.
     """
 
@@ -76,7 +76,7 @@ class Scope(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What the evidence says of a candidate."""
+    """What the evidence says about a candidate."""
 
     WIN = "win"
     DROP = "drop"
@@ -85,7 +85,7 @@ class Verdict(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What came of a lever in a search."""
+    """What became of a lever in a search."""
 
     KEPT = "kept"
     DROPPED = "dropped"
@@ -97,7 +97,7 @@ class Outcome(StrEnum):
 class Reason(StrEnum):
     """Why a lever that was faster is not in the plan, or why one was not tried.
 
-    FAILED_GATE, UNPROVED: the maths differ, or nothing could be proved of them.
+    FAILED_GATE, UNPROVED: the maths differs, or nothing could be proved about it.
     NOT_SEEN_AGAIN, NOT_RACED_AGAIN, STALLS: fresh launches were no faster, failed, or stalled.
     LAUNCHES_DIFFER: they were faster, but by no more than launches of the script may differ by.
     STARTS_LATE, FIRST_PASS: its start or its first pass costs more than the training gains.

@@ -34,7 +34,7 @@ class HotLine:
         share_ratio: share of the samples of the loop's thread that stood on it, or below it in
             code that is not the user's.
         phase: the phase that most of these samples fell into, empty outside of all.
-        calls: what it was inside of most often, such as `PIL.Image.Image.resize`; empty where it
+        calls: the call that it was in most often, such as `PIL.Image.Image.resize`; empty where it
             was the line itself.
     """
 
@@ -51,11 +51,11 @@ class Finding:
     Attributes:
         name: its id, such as `few-workers`; never renamed.
         share: share of the step that it costs (0.2 is 20%) with its 95% interval; None where it
-            costs something that no share can tell, such as memory or trust.
+            costs something that no share can express, such as memory or trust.
         message: what was measured, in one sentence with its figures.
         remedy: what to do, in one imperative sentence.
         phase: the phase that it is about, where its cure depends on that.
-        lever: the lever that does it without an edit, None where only the user can.
+        lever: the lever that applies the remedy without an edit, None where only the user can.
         places: the lines in question, most important first.
     """
 

@@ -16,7 +16,7 @@ class Caveat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """The processors of this machine, as the kernel tells them.
+    """The processors of this machine, as the kernel reports them.
 
     Attributes:
         model: the name that the kernel gives, or None.
@@ -94,7 +94,7 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torch:
-    """What torch says of itself in a fresh process of the user's Python.
+    """What torch reports about itself in a fresh process of the user's Python.
 
     Attributes:
         version: such as 2.13.0+cpu.

@@ -81,7 +81,7 @@ class Noise:
         sd_ratio: robust standard deviation of a pair's log ratio.
         pair_s: seconds that one pair takes.
         resolution_ratio: the smallest relative gain that the budget can show (0.03 is 3%).
-        bias: the A/A speed-up; its interval holds 1 where nothing favours one turn.
+        bias: the A/A speed-up; its interval contains 1 where nothing favours one turn.
     """
 
     sd_ratio: float
@@ -99,7 +99,7 @@ class Comparison:
         means_ratio: ratio of plain mean times, beside the robust `speedup`: a median hides
             periodic stalls.
         phase_s: mean seconds per step of the candidate in each phase, None where not seen.
-        baseline_phase_s: the same of the baseline.
+        baseline_phase_s: the same for the baseline.
         later_s: seconds by which a start under the candidate is later than one under the
             baseline, compiling included; None where not measured.
     """
@@ -122,9 +122,9 @@ class Comparison:
 
     @property
     def excludes_gain(self) -> bool:
-        """Whether it was dropped, and no large gain lies in the interval either.
+        """Whether it was dropped and its interval rules out a large gain, too.
 
-        A short race among noise is dropped, too: time is better spent on another.
+        A short race in noise is dropped even without that: time is better spent on another.
         """
         interval = self.speedup
         if self.verdict is not Verdict.DROP or interval is None:
@@ -154,7 +154,7 @@ class Profile:
         peak_flops: float32 multiply-add operations per second that this machine reached in a
             matrix product.
         own_cost: time of a step with our hooks over time without, None where not measured.
-        ceiling: speed-up with batches that were there already, None where not measured.
+        ceiling: speed-up with batches that already existed, None where not measured.
     """
 
     step_s: float

@@ -1,6 +1,6 @@
-"""What a child tells of its script: what it is made of, and what it has set.
+"""What a child reports about its script: what it is made of, and what it has set.
 
-Unknown is None. Where nobody tells unknown from none, it is what is empty: 0, False or "".
+Unknown is None. Where unknown is not told apart from none, it is the empty value: 0, False or "".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class LoaderTraits:
         worker_count: its worker processes; 0 where the loop makes the batches.
         is_map_style: the dataset is asked for items by index; else it is a stream.
         is_persistent: the workers stay from pass to pass.
-        has_own_order: the order of the items comes from a class of the script's own.
+        has_own_order: the order of the items comes from one of the script's own classes.
         dataset: the name of the dataset's class, below `Subset` and `ConcatDataset`.
         batch_bytes: bytes of the tensors in a batch.
         pass_batch_count: batches of a pass over the data; 0 where that is unknown.
@@ -26,8 +26,8 @@ class LoaderTraits:
         draws: the items draw random numbers; None where workers make them, or nobody has seen it.
         opens_images: Pillow has opened a JPEG file; None where workers would do that.
         is_pure: making an item has no effects outside of the batch; None where nobody proved it.
-        is_unchanged: and what it reads stays as it is.
-        unproven: why one of both is not proven.
+        is_unchanged: what making an item reads stays as it is, too.
+        unproven: why one of these two is not proven.
         is_batchable: the code of its items can be run for a whole batch at once.
     """
 
@@ -95,7 +95,7 @@ class ProductSpeed:
     conv_ratio: float | None = None
 
     def best_ratio(self, model: ModelTraits) -> float | None:
-        """Return the speed of what a model does that gains most; None where it was not timed."""
+        """Return the ratio of the model's product that gains most; None where none was timed."""
         told = (self.matmul_ratio, self.conv_ratio if model.has_conv2d else None)
         return max((ratio for ratio in told if ratio is not None), default=None)
 
@@ -141,7 +141,7 @@ class CompilerTraits:
     """Whether torch.compile can work in this process.
 
     Attributes:
-        is_used: it has made a graph already.
+        is_used: it has already compiled a graph.
         cxx: the C++ compiler that is found.
         has_triton: Triton is installed.
         refused: why nothing can be compiled; empty where it can.
@@ -159,7 +159,7 @@ class CollectorTraits:
 
     Attributes:
         is_enabled: it runs by itself.
-        threshold_count: new objects after which it does.
+        threshold_count: new objects after which it runs.
         frozen_count: objects that it leaves out.
         step_s: seconds of its collections in a step, from the second step on.
     """
@@ -187,20 +187,20 @@ class CheckpointTraits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """All that a child tells of its script.
+    """All that a child reports about its script.
 
     Attributes:
         torch: its version.
         rank_count: processes that train together.
         local_rank_count: processes of the training that a closer look saw on this machine.
-        cycle_count: steps after which times repeat: batches that workers have on their way at once.
+        cycle_count: steps after which times repeat: batches that workers have in flight at once.
         thread_count: threads that share an operation on the CPU.
         interop_thread_count: asynchronous tasks that may run at once.
-        interop_started_count: threads of these that run; None where the kernel tells no names.
+        interop_started_count: how many of their threads run; None where the kernel gives no names.
         openmp_variables: environment variables that say something to OpenMP.
         preloaded: the `LD_PRELOAD` of the process.
         huge_pages: how the kernel gives them: `always`, `madvise` or `never`.
-        denormal_ratio: share of such numbers in weights, gradients and states on the CPU.
+        denormal_ratio: share of denormal numbers in weights, gradients and states on the CPU.
         anomaly_ratio: share of the backward passes with anomaly detection; None without any.
         profiler_ratio: share of the backward passes under a profiler; None without any.
         idle_clip_ratio: share of the calls of `clip_grad_norm_` that leave the gradients as they
@@ -242,11 +242,11 @@ class Traits:
 
     @property
     def worker_count(self) -> int:
-        """Worker processes of the loader; 0 where none feeds the loop, too."""
+        """Worker processes of the loader; 0 also where no loader feeds the loop."""
         return self.loader.worker_count if self.loader else 0
 
     def with_workers(self, count: int) -> Traits:
-        """Return the same with so many worker processes, where there is a loader."""
+        """Return the same traits with `count` worker processes, where there is a loader."""
         loader = self.loader and replace(self.loader, worker_count=count)
         return replace(self, loader=loader)
 

@@ -1,4 +1,4 @@
-"""What is said in the end: gates, rows and the whole tuning."""
+"""What is reported in the end: gates, rows and the whole tuning."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Proof:
     Attributes:
         baseline_losses: mean loss of each recorded step of the script as it is.
         candidate_losses: the same under the plan; as many steps, empty where none was recorded.
-        taught_count: the first steps, each of which began with the weights of the script as it
+        taught_count: how many first steps began with the weights of the script as it
             is; after these the candidate trains on its own.
     """
 
@@ -119,7 +119,7 @@ class Tuning:
         diagnosis: what makes the untouched script slow, None where nobody looked.
         races: every race of the search, in order.
         interrupted: the user ended it before its answer was confirmed.
-        out_of_time: its budget did.
+        out_of_time: its budget ended before its answer was confirmed.
         confirmed: the fresh launches behind `speedup`.
         traits: what the child saw of the script, as levers read it.
         assumed: what the user granted by `--assume`, by name.

@@ -1,4 +1,4 @@
-"""The last tuning of each plan, kept in the user's cache, so that it can be shown again."""
+"""The last tuning for each plan file, kept in the user's cache so it can be shown again."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SCHEMA = 2
 
 
 def folder() -> Path:
-    """Return where tunings are kept: under `$XDG_CACHE_HOME`, or `~/.cache`.
+    """Return the folder of kept tunings: under `$XDG_CACHE_HOME`, or else `~/.cache`.
 
     Raises:
-        UsageError: there is no home either, as in a container under a user without a name.
+        UsageError: there is no home folder either, as for a nameless user in a container.
     """
     home = os.environ.get("XDG_CACHE_HOME", "")
-    # The specification says that a relative path there is to be ignored.
+    # The specification says that a relative path must be ignored.
     if Path(home).is_absolute():
         return Path(home, "hasten", "tunings")
     try:
@@ -35,7 +35,7 @@ def folder() -> Path:
 
 
 def remember(tuning: Tuning, plan_path: Path) -> Path:
-    """Keep a tuning under the path of its plan file, and return where.
+    """Keep a tuning, keyed by the path of its plan file; return the file it is kept in.
 
     Raises:
         UsageError: the cache cannot be written, or there is no place for one.
@@ -48,17 +48,17 @@ def remember(tuning: Tuning, plan_path: Path) -> Path:
         "plan_path": str(plan_path.absolute()),
         "tuning": msgspec.to_builtins(tuning, enc_hook=dict),
     }
-    # json and not msgspec: it writes infinities so that they can be read back.
+    # json rather than msgspec, because infinities survive a round trip.
     write_atomically(place, json.dumps(content))
     return place
 
 
 def recall(path: Path | None, default: Path) -> tuple[Tuning, Path]:
-    """Return a kept tuning, and where its plan stands.
+    """Return a kept tuning and the path of its plan file.
 
     Args:
-        path: a plan file, or a kept tuning itself; None for `default`, and where that was
-            never tuned, for the newest of all.
+        path: a plan file, or a kept tuning itself; None means `default`, or, if that was
+            never tuned, the newest tuning of all.
         default: the plan file of the working folder.
 
     Raises:
@@ -72,7 +72,7 @@ def recall(path: Path | None, default: Path) -> tuple[Tuning, Path]:
         return _read(place)
     try:
         kept = sorted(folder().glob("*.json"), key=lambda p: p.stat().st_mtime)
-    except OSError:  # a folder on the way may not be entered
+    except OSError:  # no permission to enter a parent folder
         kept = []
     if not kept:
         raise UsageError("Nothing was tuned yet.", remedy="Run `hasten tune` first.")

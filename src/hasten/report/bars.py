@@ -41,7 +41,7 @@ class Gauge:
     colour: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """Draw the bar; to an eighth of a cell where the encoding has the glyphs."""
+        """Draw the bar, to an eighth of a cell where the encoding has the glyphs."""
         share = min(max(self.share_ratio, 0.0), 1.0)
         if options.ascii_only:
             yield Text("#" * round(share * self.width), self.colour)
@@ -56,9 +56,9 @@ class Gauge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """The phases of one step in a row; as wide as the line when the step takes `full_s`.
+    """The phases of one step side by side, as wide as the line if the step takes `full_s`.
 
-    Two stacks with the same `full_s` show by their length how much shorter a step has become.
+    The lengths of two stacks with the same `full_s` show how much shorter a step has become.
     """
 
     phase_s: Mapping[Phase, float]
@@ -85,7 +85,7 @@ class Stack:
 
 
 def _label(phase: Phase, share_ratio: float, width: int) -> str:
-    """Return the longest label that leaves `width` cells intact; nothing where none fits."""
+    """Return the longest label that fits into `width` cells; empty if none fits."""
     for label in (f" {phase} {percent(share_ratio)} ", f" {phase} "):
         if len(label) <= width:
             return label
@@ -93,7 +93,7 @@ def _label(phase: Phase, share_ratio: float, width: int) -> str:
 
 
 def _share_out(cell_count: int, weights: list[float]) -> list[int]:
-    """Share out cells in proportion to weights, so that they add up (largest remainder)."""
+    """Divide cells in proportion to weights so that they add up (largest remainder method)."""
     total = sum(weights)
     if not total:
         return [0 for _ in weights]
@@ -107,17 +107,17 @@ def _share_out(cell_count: int, weights: list[float]) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whisker:
-    """A speed-up with its interval on a log axis, on which 1 stands in the middle.
+    """A speed-up with its interval on a log axis that is centred on 1.
 
-    The axis is as wide as the estimate needs, in fixed steps, so that it seldom jumps while the
-    interval shrinks; an interval that is wider runs into the edge.
+    The range of the axis grows with the estimate in fixed steps, so it seldom jumps while the
+    interval shrinks; a wider interval is cut off at the edge.
     """
 
     speedup: Interval
     width: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """Draw the axis between its two ends, which are told."""
+        """Draw the axis between its two labelled ends."""
         mid_ratio = self.speedup.mid_ratio
         reach = max(mid_ratio, 1 / mid_ratio)
         end = next((e for e in AXIS_ENDS if e >= reach), AXIS_ENDS[-1])
@@ -141,6 +141,6 @@ class Whisker:
 
 
 def _cell(ratio: float, end: float, room: int) -> int:
-    """Return the cell in which a ratio stands, the outermost where it is beyond the axis."""
+    """Return the cell of a ratio, or the outermost cell if the ratio is off the axis."""
     place = round((log(ratio) / log(end) + 1) / 2 * (room - 1))
     return min(max(place, 0), room - 1)

@@ -1,4 +1,4 @@
-"""Several who look on, such as the terminal and the stream of events; or nobody."""
+"""Several watchers as one, such as the terminal and the event stream; or none at all."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 
 class CombinedWatcher:
-    """Passes on what a watcher hears, in the order given: a stream before the screen."""
+    """Forwards each call to several watchers in the order given: a stream before the screen."""
 
     def __init__(self, *watchers: Events | View) -> None:
         self._watchers = watchers
 
     def stage(self, name: str, detail: str = "") -> None:
-        """Begin a part of the work."""
+        """Begin a stage of the work."""
         for one in self._watchers:
             one.stage(name, detail)
 
     def profiled(self, profile: Profile) -> None:
-        """Take the profile of the script as it is."""
+        """Take the profile of the unmodified script."""
         for one in self._watchers:
             one.profiled(profile)
 
     def found(self, diagnosis: Diagnosis) -> None:
-        """Take what makes it slow."""
+        """Take the findings on what makes the script slow."""
         for one in self._watchers:
             one.found(diagnosis)
 

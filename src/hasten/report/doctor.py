@@ -1,4 +1,4 @@
-"""What `hasten doctor` says of a machine: text for people, a document for programs."""
+"""What `hasten doctor` says about a machine: text for people, a document for programs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _UNKNOWN = "unknown"
 
 
 def document(machine: Machine) -> dict[str, object]:
-    """Return the machine as plain values for JSON; what is unknown is null."""
+    """Return the machine as plain values for JSON; unknown values are null."""
     return {"schema": 1, "machine": msgspec.to_builtins(machine)}
 
 
 def render(machine: Machine) -> RenderableType:
     """Return the machine as text of at most 80 columns, without boxes or symbols."""
-    # Text, not str: a path or a CPU's name may hold what rich takes for markup.
+    # Text, not str: a path or CPU name may contain something that rich takes for markup.
     text = Text()
     text.append(_headline(machine.budget), style="bold")
     text.append("\n\n")
@@ -63,7 +63,7 @@ def _headline(budget: Budget) -> str:
 
 
 def rows(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Yield what is known of a machine as a name and a value."""
+    """Yield what is known about a machine, as pairs of a name and a value."""
     yield "limits", _limits(machine.budget)
     yield "cpu", _cpu(machine)
     yield "memory", _memory(machine)
@@ -128,7 +128,7 @@ def _torch(machine: Machine) -> str:
 
 def _runtime(runtime: Runtime) -> str:
     threads = "" if runtime.thread_count is None else f", {_count(runtime.thread_count, 'thread')}"
-    # Two names from the end of the path tell whose copy it is; a caveat shows the whole path.
+    # The last two parts of the path tell whose copy it is; a caveat shows the whole path.
     place = "/".join(PurePath(runtime.path).parts[-2:])
     return f"{runtime.name} ({runtime.kind}{threads}) in {place}"
 
@@ -145,7 +145,7 @@ def _pressure(machine: Machine) -> str:
 
 
 def _wrapped(value: str, *, indent: int) -> str:
-    # Not rich's own wrapping, which pads every line of an indented block to the full width.
+    # rich's own wrapping would pad every line of an indented block to the full width.
     margin = " " * indent
     return textwrap.fill(
         value, _WIDTH, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
@@ -157,7 +157,7 @@ def _listed(*parts: str) -> str:
 
 
 def _known(value: float | None, words: str, unit: Callable[[float], str] | None = None) -> str:
-    """Return `words` with the value in them; nothing where the value is unknown."""
+    """Return `words` with the value filled in; empty if the value is unknown."""
     if value is None:
         return ""
     return words.format(unit(value) if unit else value)

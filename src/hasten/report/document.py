@@ -1,6 +1,6 @@
-"""The JSON document: one shape for every command, frozen under `schema`.
+"""The JSON document: the same structure for every command, versioned by `schema`.
 
-Unknown is null. A key is never renamed or removed without a new schema number.
+Unknown values are null. No key is renamed or removed without a new schema number.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ def _passes(passes: Passes | None) -> dict[str, Any] | None:
 
 
 def utf8(text: str) -> str:
-    """Spell out bytes that are no UTF-8, which a file name or an argument may hold."""
+    """Escape bytes that are not UTF-8, which a file name or an argument may contain."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def encoded(content: object) -> bytes:
-    """Return JSON; what is no UTF-8 is spelt out, for JSON has no other bytes."""
+    """Return JSON; bytes that are not UTF-8 are escaped, since JSON cannot hold them."""
     import msgspec
 
     return msgspec.json.encode(_spelt(msgspec.to_builtins(content)))
@@ -120,7 +120,7 @@ def write_document(path: Path, document: Mapping[str, Any]) -> None:
     """
     import msgspec
 
-    # msgspec writes infinities and not-a-number as null, which JSON can say and json cannot.
+    # msgspec writes infinities and NaN as null, which is valid JSON; json would not.
     payload = msgspec.json.format(encoded(document), indent=2)
     write_atomically(path, payload.decode() + "\n")
 
@@ -136,7 +136,7 @@ def _plain(record: object) -> Any:
 
 
 def findings(diagnosis: Diagnosis | None) -> list[dict[str, Any]]:
-    """Return findings as the document writes them, costliest first."""
+    """Return findings in the form of the document, costliest first."""
     return [
         {
             "id": finding.name,
@@ -151,7 +151,7 @@ def findings(diagnosis: Diagnosis | None) -> list[dict[str, Any]]:
 
 
 def baseline(profile: Profile) -> dict[str, Any]:
-    """Return a profile as the document writes it."""
+    """Return a profile in the form of the document."""
     return {
         "step_s": profile.step_s,
         "samples_per_s": profile.samples_per_s,
@@ -160,7 +160,7 @@ def baseline(profile: Profile) -> dict[str, Any]:
 
 
 def interval(ratio: Interval | None) -> dict[str, float] | None:
-    """Return a speed-up with its interval as the document writes it."""
+    """Return a speed-up or share with its interval, in the form of the document."""
     if ratio is None:
         return None
     return {"low": ratio.low_ratio, "mid": ratio.mid_ratio, "high": ratio.high_ratio}

@@ -1,7 +1,7 @@
-"""The stream of `--log-jsonl`: one JSON object a line, flushed, for programs that look on.
+"""The stream of `--log-jsonl`: one JSON object per line, flushed, for programs that watch.
 
 docs/events.md lists the events and their keys. A key is never renamed or removed without a new
-schema number. A reader that goes away ends the stream and nothing else.
+schema number. If the reader goes away, the stream ends and nothing else does.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _INTERRUPTED = 130
 
 
 class Events:
-    """Writes what a watcher hears; writes nothing where there is no stream.
+    """A watcher that writes each event to a stream, or nothing if there is no stream.
 
     Attributes:
-        lost: why the stream ended early, empty where it did not or where its reader left.
+        lost: why the stream ended early; empty if it did not, or if its reader left.
     """
 
     def __init__(
@@ -78,33 +78,33 @@ class Events:
         self._close()
 
     def start(self, command: str, workload: Workload, *, version: str) -> None:
-        """Open the stream with what is run."""
+        """Begin the stream with the command and the workload."""
         argv = {"entry": workload.entry.value, "argv": list(workload.argv), "cwd": workload.cwd}
         self._tell("start", SCHEMA, version, command, argv)
 
     def stage(self, name: str, detail: str = "") -> None:
-        """Tell that a part of the work begins."""
+        """Report that a stage of the work begins."""
         self._stage = name
         self._tell("stage", name, detail)
 
     def profiled(self, profile: Profile) -> None:
-        """Tell where the steps of the script go."""
+        """Report where the time of a step goes."""
         self._tell("profile", *document.baseline(profile).values())
 
     def found(self, diagnosis: Diagnosis) -> None:
-        """Tell each finding."""
+        """Report each finding."""
         for finding in document.findings(diagnosis):
             self._tell("finding", *finding.values())
 
     def race_begins(self, baseline: Plan, candidate: Plan) -> None:
-        """Tell that a race begins; the plans are without what was set by hand."""
+        """Report that a race begins; the plans omit levers that were set by hand."""
         self._race_index += 1
         self._pair_count = 0
         plans = (dict(plan.settings) for plan in (baseline, candidate))
         self._tell("race_begins", self._race_index, self._stage, *plans)
 
     def race_grows(self, pairs: Sequence[Pair], speedup: Interval) -> None:
-        """Tell of new pairs, and of what all of them show."""
+        """Report new pairs, and what all pairs so far show."""
         for pair in pairs:
             self._pair_count += 1
             self._tell(
@@ -115,26 +115,26 @@ class Events:
         self._tell("evidence", self._race_index, self._pair_count, shown)
 
     def race_ends(self, seen: Comparison) -> None:
-        """Tell what came of a race."""
+        """Report the result of a race."""
         self._tell(
             "race_ends", self._race_index, seen.verdict.value, len(seen.pairs),
             document.interval(seen.speedup), seen.wall_s, seen.failure,
         )  # fmt: skip
 
     def leads(self, plan: Plan) -> None:
-        """Tell the best plan so far."""
+        """Report the best plan so far."""
         self._tell("incumbent", dict(plan.settings))
 
     def known(self, text: str) -> None:
-        """Tell a fact."""
+        """Report a fact."""
         self._tell("note", text)
 
     def note(self, text: str) -> None:
-        """Tell a sentence."""
+        """Report a message."""
         self._tell("note", text)
 
     def result(self, found: Mapping[str, Any], files: Sequence[Path] = ()) -> None:
-        """Tell the result, as `--json` writes it, and the files that were written."""
+        """Report the result, as `--json` writes it, and the files that were written."""
         self._tell("result", found, [str(path) for path in files])
 
     def _tell(self, event: str, *values: Any) -> None:
@@ -156,12 +156,12 @@ class Events:
         if stream is not None:
             try:
                 stream.close()
-            except OSError:  # what could not be written before cannot be written now
+            except OSError:  # whatever could not be written before cannot be written now
                 return
 
 
 def open_stream(path: Path | None) -> IO[bytes] | None:
-    """Open the place of the events: a file that is emptied, a pipe, or stdout for `-`.
+    """Open the event stream: a file (truncated), a pipe, or stdout for `-`.
 
     Raises:
         UsageError: it cannot be written.
@@ -171,7 +171,7 @@ def open_stream(path: Path | None) -> IO[bytes] | None:
     try:
         if str(path) != STDOUT:
             return path.open("wb")
-        # A copy: where its reader leaves, Python's own stdout stays whole and says nothing.
+        # A duplicate: if its reader leaves, Python's own stdout stays intact and silent.
         return os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

@@ -1,4 +1,4 @@
-"""The [evidence] of a plan file: what was shown of the plan, and how far that goes."""
+"""The [evidence] table of a plan file: what was shown about the plan, and how firmly."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class State(StrEnum):
     """How far a plan can be relied on, weakest first.
 
-    EMPTY is the answer of a whole search that nothing helps; an empty plan of one that did not
-    come to its end is UNPROVED.
+    EMPTY means that a complete search found nothing that helps; the empty plan of a search that
+    did not finish is UNPROVED.
     """
 
     FAILED = "failed"
@@ -30,7 +30,7 @@ class State(StrEnum):
 
     @property
     def strength_index(self) -> int:
-        """Place in the order FAILED < UNPROVED < PROVED < EMPTY < CONFIRMED."""
+        """The position in the order FAILED < UNPROVED < PROVED < EMPTY < CONFIRMED."""
         return list(State).index(self)
 
 
@@ -60,7 +60,7 @@ def state_of(tuning: Tuning) -> State:
 
 
 def evidence_table(tuning: Tuning) -> Table:
-    """Return the table of a tuning."""
+    """Return the [evidence] table of a tuning."""
     import tomlkit
 
     table = tomlkit.table()
@@ -83,7 +83,7 @@ def evidence_table(tuning: Tuning) -> Table:
 
 
 def read_state(table: Mapping[str, Any]) -> State | None:
-    """Return the state that a table tells, None where it tells none, as one written by hand."""
+    """Return the state given in a table; None if there is none, as in a hand-written plan."""
     gates = table.get("gates")
     verdicts = {str(gate).partition(":")[0] for gate in gates} if isinstance(gates, list) else set()
     if "failed" in verdicts:
@@ -93,7 +93,7 @@ def read_state(table: Mapping[str, Any]) -> State | None:
 
 
 def doubt(state: State | None, plan: Plan) -> str:
-    """Return what is to be said before a plan is used; empty where nothing is."""
+    """Return the warning to show before a plan is used; empty if there is none."""
     if plan.settings:
         return _DOUBTS.get(state, "") if state else ""
     if state is not State.UNPROVED:

@@ -1,4 +1,4 @@
-"""Write the files that the user asked for, whole or not at all."""
+"""Writing the files that the user asked for: completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ REMEDY = "Name another place for it, or make this one writable."
 
 
 def check_writable(path: Path) -> None:
-    """Say now, not after minutes of search, that a file cannot be written later.
+    """Fail now, rather than after minutes of search, if a file cannot be written.
 
     Raises:
         UsageError: the path is a folder, or the nearest folder that exists is not writable.
     """
     try:
         _check_place(path)
-    except OSError as error:  # a folder on the way may not be entered
+    except OSError as error:  # no permission to enter a parent folder
         raise _refusal(path, error) from error
 
 
@@ -30,16 +30,16 @@ def _check_place(path: Path) -> None:
         folder = folder.parent
     if not folder.is_dir():
         raise UsageError(f"Cannot write {path}: {folder} is not a folder.", remedy=REMEDY)
-    # A file such as /dev/stdout is written in place: its folder does not matter.
+    # A special file such as /dev/stdout is written in place, so its folder does not matter.
     place = path if path.exists() and not path.is_file() else folder
     if not os.access(place, os.W_OK):
         raise UsageError(f"Cannot write {path}: no permission in {folder}.", remedy=REMEDY)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old one or the new one, never a half.
+    """Write a text file so that a reader sees the old one or the new one, never half of it.
 
-    Folders on the way are made. A link stays a link: its target is replaced.
+    Missing parent folders are created. A symbolic link stays one: its target is replaced.
 
     Raises:
         UsageError: it cannot be written.
@@ -53,7 +53,7 @@ def write_atomically(path: Path, text: str) -> None:
             target.write_bytes(payload)
             return
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Not tempfile: its files are readable by their owner only, whatever the umask says.
+        # tempfile's files would be readable only by their owner, whatever the umask says.
         draft.write_bytes(payload)
         draft.replace(target)
     except BaseException as error:

@@ -21,7 +21,7 @@ _SHOWN_LINES = 8
 
 
 def told(diagnosis: Diagnosis | None) -> list[RenderableType]:
-    """Tell each finding: its cost and name, what was measured, what to do, where."""
+    """Show each finding: its cost and name, what was measured, what to do, and where."""
     parts: list[RenderableType] = []
     found = diagnosis.findings if diagnosis else ()
     for finding in found:
@@ -36,24 +36,24 @@ def told(diagnosis: Diagnosis | None) -> list[RenderableType]:
 
 
 def cost(finding: Finding) -> str:
-    """Return the share of the step that a finding costs; a dash where none can be told."""
+    """Return the share of the step that a finding costs, or a dash if it is unknown."""
     return "-" if finding.share is None else percent(finding.share.mid_ratio)
 
 
 def remedy(finding: Finding) -> str:
-    """Say what to do, and who does it."""
+    """Say what to do, and whether the user or a lever does it."""
     if finding.lever is None:
         return f"Needs a code change: {finding.remedy}"
     return f"{finding.remedy} The lever {finding.lever} does it without an edit."
 
 
 def place(where: Place) -> str:
-    """Return file, line and source of a place."""
+    """Return the file, line and source of a place."""
     return f"{os.path.relpath(where.path)}:{where.line}  {where.source}".rstrip()
 
 
 def lines(diagnosis: Diagnosis, workload: Workload) -> list[RenderableType]:
-    """List the costliest lines of the user's code, relative to where it runs."""
+    """List the costliest lines of the user's code, with paths relative to where it runs."""
     parts: list[RenderableType] = []
     costliest = sorted(diagnosis.hot_lines, key=lambda hot: -hot.share_ratio)
     for hot in costliest[:_SHOWN_LINES]:
@@ -70,6 +70,6 @@ def lines(diagnosis: Diagnosis, workload: Workload) -> list[RenderableType]:
 
 
 def _circumstances(hot: HotLine) -> list[str]:
-    """Return the phase of a line and what it was inside of, as far as they are known."""
+    """Return the phase of a line and the calls it was in, as far as they are known."""
     inside = f"in {hot.calls}" if hot.calls else ""
     return [word for word in (hot.phase, inside) if word]

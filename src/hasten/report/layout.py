@@ -1,7 +1,7 @@
-"""The few shapes that every page is made of.
+"""The few building blocks of every page.
 
-Everything of the user's (arguments, names, sentences of levers) goes through `Text`, never
-through markup: a script called `[red].py` is printed as it is called.
+Everything that comes from the user (arguments, names, lever messages) is `Text`, never
+markup: a script called `[red].py` is printed under exactly that name.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ WIDTH = 80
 
 
 def heading(title: str) -> RenderableType:
-    """Open a page."""
+    """Return the heading of a page."""
     return Rule(Text(title, "bold"), align="left", style="dim")
 
 
 def section(title: str, *parts: RenderableType) -> list[RenderableType]:
-    """Put a title over some parts; nothing at all where there are none."""
+    """Put a title above some parts; return nothing if there are none."""
     if not parts:
         return []
     return [Text(), Text(title, "bold"), *(indented(part) for part in parts)]
 
 
 def indented(part: RenderableType, cell_count: int = 2) -> Padding:
-    """Move a part to the right."""
+    """Indent a part."""
     return Padding(part, (0, 0, 0, cell_count))
 
 
@@ -44,12 +44,12 @@ def prose(sentence: str, style: str = "") -> Text:
 
 
 def bullets(sentences: Iterable[str]) -> list[RenderableType]:
-    """Return one hanging paragraph per sentence."""
+    """Return one bulleted, hanging paragraph per sentence."""
     return [_columns([("-", sentence)]) for sentence in sentences]
 
 
 def facts(rows: Sequence[tuple[str, str]]) -> list[RenderableType]:
-    """Return names and what they are, in two columns."""
+    """Return names and their values in two columns."""
     return [_columns(rows, "dim")] if rows else []
 
 

@@ -1,4 +1,4 @@
-"""The cards of the levers: what each does, when it helps, and what it costs."""
+"""The levers' cards: what each does, when it helps, and what it costs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCOPES = {
 
 
 def render_levers(levers: Mapping[str, Lever[Any]], name: str | None = None) -> Group:
-    """Draw a line for each lever, or the card of one.
+    """Show one line for each lever, or the card of one lever.
 
     Raises:
         UsageError: there is no lever of that name.
@@ -47,14 +47,14 @@ def render_levers(levers: Mapping[str, Lever[Any]], name: str | None = None) -> 
 
 
 def _line(lever: Lever[Any], width: int) -> Text:
-    """Return the name of a lever, its effect, and what it does, on one line."""
+    """Return a lever's name, its effect, and what it does, on one line."""
     what = paragraphs(lever.card)[0].removeprefix(f"{lever.name}: ")
     line = Text(f"{lever.name:<{width}}  ", "bold", no_wrap=True, overflow="ellipsis")
     return line.append(f"{lever.effect:<12}  ", "not bold dim").append(what, "not bold")
 
 
 def paragraphs(card: str) -> list[str]:
-    r"""Return a card as one line for each of its parts, to be wrapped anew.
+    r"""Return a card with each paragraph joined into one line, ready to be rewrapped.
 
     >>> paragraphs("name: what it does.\n\n    Helps: small\n        models.")
     ['name: what it does.', 'Helps: small models.']

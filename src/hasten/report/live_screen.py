@@ -1,4 +1,4 @@
-"""What the live screen shows: the script, its findings, the race that runs, the best so far."""
+"""What the live screen shows: the script, its findings, the current race, the best so far."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _STOP = "Ctrl-C ends the search and keeps the best so far"
 
 @dataclass(kw_only=True, slots=True)
 class LiveScreen:
-    """What is known at this moment; whoever watches writes it, the screen reads it.
+    """What is known at this moment; the watcher writes it and the screen reads it.
 
     Attributes:
-        stage: the part of the work that is done now.
-        detail: what of it.
-        profile: of the script as it is.
-        diagnosis: what makes it slow.
-        race: the two plans that race, the baseline first.
+        stage: the current stage of the work.
+        detail: what that stage is working on.
+        profile: the profile of the unmodified script.
+        diagnosis: what makes the script slow.
+        race: the two plans being raced, the baseline first.
         pair_count: pairs of this race so far.
         speedup: what they show so far.
         leader: the best plan so far.
-        gains: about how much faster than the script a plan is, where races have told.
+        gains: roughly how much faster than the script each plan is, where races have shown it.
         facts: sentences, the oldest first.
     """
 
@@ -58,14 +58,14 @@ class LiveScreen:
 
     @property
     def evidence(self) -> str:
-        """How far the race has come; empty before its first pairs."""
+        """How far the race has got; empty before its first pairs."""
         if self.speedup is None:
             return ""
         return f"{counted(self.pair_count, 'pair')}, {interval(self.speedup)} so far"
 
     @property
     def leading(self) -> str:
-        """The best plan, and what it seems to give; empty while there is none."""
+        """The best plan and its approximate gain; empty while there is none."""
         if self.leader is None or not self.leader.settings:
             return ""
         gain = self.gains.get(self.leader)
@@ -114,9 +114,9 @@ def _race(screen: LiveScreen) -> list[tuple[str, RenderableType]]:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A sentence on one line: the screen must not grow.
+    """A sentence cut to one line, because the screen must not grow.
 
-    What stands after its last colon, such as what came of a race, stays whole where it is short.
+    What follows its last colon, such as the result of a race, is kept if it is short.
     """
 
     sentence: str
@@ -144,7 +144,7 @@ def _time(elapsed_s: float, budget_s: float | None) -> RenderableType:
 
 
 def race_name(baseline: Plan, candidate: Plan) -> str:
-    """Name a race by what differs; what both plans have in common stands behind."""
+    """Name a race by what differs; what both plans have in common comes last."""
     names = candidate.differing(baseline)
     if not names:
         return f"{candidate} against itself" if candidate.settings else "the script against itself"

@@ -1,7 +1,7 @@
 """A tuning as Markdown, for an issue or a pull request on GitHub.
 
-What comes from the user's code or machine is escaped: a pipe does not break a table, an `@name`
-calls nobody, and a `#12` links nothing.
+Text from the user's code or machine is escaped: a pipe does not break a table, an `@name`
+mentions nobody, and a `#12` links to nothing.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def render(tuning: Tuning, *, plan_path: Path, snippets: Mapping[str, str]) -> s
 
     Args:
         tuning: what was found.
-        plan_path: where the plan file stands.
-        snippets: what a user would write by hand, by lever.
+        plan_path: the path of the plan file.
+        snippets: for each lever, the code that a user would write by hand.
     """
     parts = [
         ["## " + escaped(text.headline(tuning))],
@@ -50,7 +50,7 @@ def render(tuning: Tuning, *, plan_path: Path, snippets: Mapping[str, str]) -> s
 
 
 def escaped(sentence: str) -> str:
-    r"""Return a sentence as it is, whatever stands in it, on one line.
+    r"""Return a sentence on one line, escaped so that it reads literally.
 
     >>> print(escaped("a|b <c> by @me in #12"))
     a\|b &lt;c&gt; by @<!-- -->me in #<!-- -->12
@@ -62,7 +62,7 @@ def escaped(sentence: str) -> str:
 
 
 def code(source: str) -> str:
-    r"""Return a span of code that may stand in a table.
+    r"""Return a code span that is safe inside a table.
 
     >>> print(code("a | b"), code("`x`"))
     `a \| b` `` `x` ``
@@ -104,7 +104,7 @@ def _folded(title: str, rows: Sequence[str]) -> list[str]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int = 0) -> list[str]:
-    """Return a table; its last `numbers` columns stand to the right. Cells are Markdown."""
+    """Return a table; its last `numbers` columns are right-aligned. Cells are Markdown."""
     body = [f"| {' | '.join(row)} |" for row in rows]
     if not body:
         return []

@@ -1,6 +1,6 @@
-"""The pages of the findings: what one notices, why it is slow, what to do, when that does not help.
+"""The pages of the findings: the symptoms, the cause, what to do, and when that does not help.
 
-They are the files of `docs/findings`; a wheel carries a copy of that folder inside the package.
+They are the files in `docs/findings`; a wheel has a copy of that folder inside the package.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _IN_CHECKOUT = Path(__file__).parents[3] / "docs" / "findings"
 
 
 class Titled(Protocol):
-    """What the list needs of a symptom."""
+    """What the list needs from a symptom."""
 
     @property
     def title(self) -> str:
-        """What users say, in a few words."""
+        """How users describe the symptom, in a few words."""
 
 
 def folder() -> Path:
@@ -38,7 +38,7 @@ def folder() -> Path:
 
 
 def title(name: str) -> str:
-    """Return the heading of the page of a finding; its name where the page is missing."""
+    """Return the heading of a finding's page, or the finding's name if the page is missing."""
     try:
         with (folder() / f"{name}.md").open(encoding="utf-8") as page:
             return page.readline().removeprefix("#").strip()
@@ -47,7 +47,7 @@ def title(name: str) -> str:
 
 
 def command(name: str) -> str:
-    """Return the command that shows the page of a finding.
+    """Return the command that shows a finding's page.
 
     >>> command("gc-pauses")
     'hasten findings gc-pauses'
@@ -62,7 +62,7 @@ def render_titles(symptoms: Mapping[str, Titled]) -> Group:
 
 
 def render_page(symptoms: Mapping[str, Titled], name: str) -> RenderableType:
-    """Draw the page of one finding.
+    """Show the page of one finding.
 
     Raises:
         UsageError: there is no finding of that name, or its page was not installed.

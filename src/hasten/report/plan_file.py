@@ -1,15 +1,15 @@
-"""The plan file: what `tune` leaves, what `run` applies, what a user reads and edits.
+"""The plan file: written by `tune`, applied by `run`, read and edited by the user.
 
-A plan is refused where its settings would be wrong and not merely less good: on another
-number of cores (thread and worker counts were fitted to them), under another torch release
-(the proof of the maths was made with this one's kernels), or with another script (the proof
-was made with that one). Everything else, such as other arguments or another processor, is a
-warning. A plan without levers changes nothing and is never refused.
+A plan is refused where its settings could be wrong, not merely less effective: on a different
+number of cores (which thread and worker counts were tuned to), under another torch release
+(the maths was proved with the kernels of the original one), or with another script (the proof
+covers the original one). Any other difference, such as in arguments or the processor, is only a
+warning. A plan without levers changes nothing, so it is never refused.
 """
 
 from __future__ import annotations
 
-import reprlib  # what stands in a file may be long
+import reprlib  # values in a file may be long
 import shlex
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -41,14 +41,14 @@ REDO = "Run `hasten tune` again to write a new one."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedPlan:
-    """A plan as it stands in a file.
+    """A plan as read from a file.
 
     Attributes:
-        machine: the fingerprint: cpu, cores, torch, python; a missing key is unknown.
+        machine: the fingerprint: cpu, cores, torch, python; a missing key means unknown.
         command: the script (module, notebook, program) and its arguments.
-        envelope: how the script begins without levers; None where the run is not watched.
-        state: how far the plan can be relied on; None where the file does not say.
-        assumed: what the user granted when it was tuned, by name.
+        envelope: how the script begins without levers; None if the run is not to be watched.
+        state: how far the plan can be relied on; None if the file does not say.
+        assumed: names of the assumptions that the user granted when it was tuned.
     """
 
     plan: Plan
@@ -63,10 +63,10 @@ class SavedPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One way in which a plan was not shown to hold here and now.
+    """One way in which a plan was not shown to be valid here and now.
 
     Attributes:
-        refuses: True where the plan may be wrong here, not merely less good.
+        refuses: True if the plan may be wrong here, not merely less effective.
     """
 
     message: str
@@ -74,13 +74,13 @@ class Difference:
 
 
 def write_plan(path: Path, tuning: Tuning, *, snippets: Mapping[str, str], today: date) -> None:
-    """Write the plan of a tuning with comments that say why.
+    """Write the plan of a tuning, with comments that explain it.
 
     Args:
-        path: where; folders on the way are made.
-        tuning: what was found. An empty plan is written too: that nothing helps is an answer.
-        snippets: what a user would write by hand, by lever.
-        today: the date to put into the file.
+        path: where to write; missing parent folders are created.
+        tuning: what was found. An empty plan is written too: "nothing helps" is a valid answer.
+        snippets: for each lever, the code that a user would write by hand.
+        today: the date to put in the file.
 
     Raises:
         UsageError: it cannot be written.
@@ -104,10 +104,10 @@ def write_plan(path: Path, tuning: Tuning, *, snippets: Mapping[str, str], today
 
 
 def guard_plan(path: Path) -> None:
-    """Refuse to write over a file that is no plan of ours.
+    """Refuse to overwrite a file that is not a plan of ours.
 
     Raises:
-        UsageError: there is another file, or a plan that somebody wrote.
+        UsageError: the file is something else, or a plan written by hand.
     """
     try:
         content = toml_file.load(path)
@@ -128,10 +128,10 @@ def guard_plan(path: Path) -> None:
 
 
 def place_for(path: Path, tuning: Tuning) -> Path:
-    """Return where the plan of a tuning goes.
+    """Return where to write the plan of a tuning.
 
-    One that did not come to its end goes beside a plan that is better proved, and beside a file
-    that does not say how far it is, such as one written by hand.
+    The plan of an unfinished tuning goes beside a plan that is better proved, or beside a file
+    that does not give its state, such as one written by hand.
     """
     if not tuning.unfinished or not path.is_file():
         return path
@@ -148,8 +148,8 @@ def read_plan(path: Path) -> SavedPlan:
     """Read a plan file.
 
     Raises:
-        PlanError: it is missing, broken, from another schema, names an unknown lever, or gives one
-            a setting that it does not take.
+        PlanError: it is missing or broken, has another schema, names an unknown lever, or gives a
+            lever a setting that it does not accept.
     """
     content = _load(path)
     if content.get("schema") != SCHEMA:
@@ -174,13 +174,13 @@ def read_plan(path: Path) -> SavedPlan:
 
 
 def doubts(saved: SavedPlan) -> tuple[Difference, ...]:
-    """Say what was not shown of a plan, wherever it is used."""
+    """Return the doubts about a plan that apply wherever it is used."""
     message = doubt(saved.state, saved.plan)
     return (Difference(message=message, refuses=saved.state is State.FAILED),) if message else ()
 
 
 def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple[Difference, ...]:
-    """Say in which ways here and now are not what the plan was tuned for.
+    """Return how this machine and workload differ from what the plan was tuned for.
 
     What is unknown on either side is not held against the plan.
     """
@@ -202,9 +202,9 @@ def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple
 
 
 def fitting_envelope(saved: SavedPlan, machine: Machine, workload: Workload) -> LossEnvelope | None:
-    """Return the part of the band that holds here and now.
+    """Return the part of the envelope that applies here and now.
 
-    Losses are compared under the same arguments alone, times on the same processor alone.
+    Losses are compared only with the same arguments, times only on the same processor.
     """
     envelope = saved.envelope
     if envelope is None:
@@ -231,7 +231,7 @@ def _decides(key: str, then: object, here: Mapping[str, Any]) -> bool:
 
 
 def _release(version: str) -> tuple[str, ...]:
-    """Return major and minor: kernels change between these, not between patches."""
+    """Return major and minor version: kernels do not change between patch releases."""
     return tuple(version.partition("+")[0].split(".")[:2])
 
 
@@ -251,10 +251,10 @@ def _command_differences(saved: SavedPlan, workload: Workload) -> list[Differenc
 
 
 def _trained(workload: Workload) -> str:
-    """Return what is trained, as it stands on a command line without its arguments.
+    """Return what is trained, as on a command line but without its arguments.
 
-    By name and not by path: the same script is the same from another folder. The word behind a
-    program says what is trained where it names no file and no module: `make train`.
+    By name, not path: a script is the same when started from another folder. The word after a
+    program says what is trained if no file or module is named: `make train`.
     """
     first, *rest = workload.argv
     named = _files_and_modules(rest) or rest[:1] if workload.entry is Entry.COMMAND else []
@@ -262,13 +262,13 @@ def _trained(workload: Workload) -> str:
 
 
 def _files_and_modules(arguments: Sequence[str]) -> list[str]:
-    """Return the names of what a program such as bash, python or srun is given to run."""
+    """Return the names of the scripts and modules that bash, python, srun and so on are to run."""
     found: list[str] = []
     has_file = False
-    # Split once more: the argument of `bash -c` is a line of its own.
+    # Split again: the argument of `bash -c` is itself a command line.
     for before, word in pairwise(["", *" ".join(arguments).split()]):
         is_file = word.endswith((".py", ".sh", ".ipynb"))
-        if is_file or (before == "-m" and not has_file):  # behind a file, -m is an option of its
+        if is_file or (before == "-m" and not has_file):  # after a file, -m is an option for it
             found.append(Path(word).name)
         has_file = has_file or is_file
     return found
@@ -334,7 +334,7 @@ def _entry(path: Path, command: Mapping[str, Any]) -> Entry | None:
 
 
 def _say(place: TOMLDocument | Table, comment: str) -> None:
-    """Add a comment; TOML has no escapes there, so control characters become spaces."""
+    """Add a comment; TOML comments have no escapes, so control characters become spaces."""
     import tomlkit
 
     place.add(tomlkit.comment(_printable(comment)))
@@ -345,7 +345,7 @@ def _printable(text: str) -> str:
 
 
 def _spelt(workload: Workload) -> Workload:
-    """Return a workload with its words as a plan file keeps them."""
+    """Return a workload with its arguments spelt as in a plan file."""
     return replace(workload, argv=tuple(map(utf8, workload.argv)))
 
 
@@ -373,7 +373,7 @@ def _plan_table(tuning: Tuning, snippets: Mapping[str, str]) -> Table:
 
     table = tomlkit.table()
     if not tuning.plan.settings:
-        from hasten.report.text import headline  # brings rich, which `run` does without
+        from hasten.report.text import headline  # imports rich, which `run` does without
 
         _say(table, f"Empty. {headline(tuning)}")
         return table
@@ -396,7 +396,7 @@ _DIGITS = 4
 
 
 def guard_table(envelope: LossEnvelope) -> Table:
-    """Return the table of a band; figures are rounded to four digits."""
+    """Return the table of an envelope; figures are rounded to four digits."""
     import tomlkit
 
     table = tomlkit.table()
@@ -419,10 +419,10 @@ def guard_table(envelope: LossEnvelope) -> Table:
 
 
 def read_envelope(path: Path, table: Mapping[str, Any]) -> LossEnvelope | None:
-    """Return the band of a table, None where there is none.
+    """Return the envelope in a table; None if there is none.
 
     Raises:
-        PlanError: a figure is missing or no figure.
+        PlanError: a figure is missing or is not a number.
     """
     if not table:
         return None
@@ -465,7 +465,7 @@ def _rounded(values: tuple[float, ...]) -> list[float]:
 
 
 def fingerprint(machine: Machine) -> dict[str, Any]:
-    """Return what a plan depends on, as far as it is known."""
+    """Return the facts that a plan depends on, as far as they are known."""
     known = {
         "cpu": machine.cpu.model,
         "cores": machine.budget.core_count,
@@ -476,19 +476,19 @@ def fingerprint(machine: Machine) -> dict[str, Any]:
 
 
 def alike(key: str, then: object, now: object) -> bool:
-    """Return whether two values of a key mean the same."""
+    """Return whether two values of a key mean the same thing."""
     if key != "torch":
         return then == now
-    # The wheels of PyPI call themselves 2.13.0+cu130 inside and 2.13.0 outside.
+    # PyPI wheels report 2.13.0+cu130 in torch, but only 2.13.0 in their metadata.
     saved, here = str(then).partition("+"), str(now).partition("+")
     return saved[0] == here[0] and (saved[2] == here[2] or not (saved[2] and here[2]))
 
 
 def machine_table(tuning: Tuning) -> Table:
-    """Return the table of a tuning.
+    """Return the [machine] table of a tuning.
 
-    Its torch is that of the process that trained. Where a program has started another one than
-    that of the Python in front, which a run looks at, there is nothing to compare it with.
+    Its torch is that of the process that trained. If a program started a different torch than
+    the one that `run` can see, there is nothing to compare it with.
     """
     import tomlkit
 
@@ -499,7 +499,7 @@ def machine_table(tuning: Tuning) -> Table:
     ]
     known, torch = fingerprint(tuning.machine), tuning.traits.torch
     if tuning.workload.entry is Entry.COMMAND:
-        known.pop("python", None)  # that of hasten
+        known.pop("python", None)  # this is hasten's own
         if torch and not alike("torch", known.get("torch", torch), torch):
             comments.append(f"It trained with torch {torch}; a run is not asked which it has.")
             del known["torch"]

@@ -1,7 +1,7 @@
 """What `tune` shows while it works. Progress goes to stderr, the report to stdout.
 
-The watcher must not disturb what it watches: a live screen is redrawn once a second and at
-the start of a stage, never at a pair, so that drawing takes no time from the race.
+The watcher must not disturb what it watches: a live screen is redrawn once a second and when
+something new is known, but never for a pair, so that drawing takes no time from the race.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Style(StrEnum):
 
 
 def choose(console: Console, *, quiet: bool, plain: bool) -> Style:
-    """Return the style for a console: a live screen needs a terminal that can redraw."""
+    """Choose the style for a console: a live screen needs a terminal that can redraw."""
     if quiet:
         return Style.QUIET
     live = console.is_terminal and not console.is_dumb_terminal and not plain
@@ -46,7 +46,7 @@ def choose(console: Console, *, quiet: bool, plain: bool) -> Style:
 
 
 class View:
-    """What is being tried, what is known, and how much time is left."""
+    """A watcher that shows what is being tried, what is known, and how much time is left."""
 
     def __init__(
         self,
@@ -92,19 +92,19 @@ class View:
             self._live = None
 
     def stage(self, name: str, detail: str = "") -> None:
-        """Begin a part of the work."""
+        """Begin a stage of the work."""
         screen = self._screen
         screen.stage, screen.detail = name, detail
         screen.race, screen.speedup = None, None
         self._line(f"{name}: {detail}" if detail else name)
 
     def profiled(self, profile: Profile) -> None:
-        """Show where the steps of the script go, as it is."""
+        """Show where the time goes in a step of the unmodified script."""
         self._screen.profile = profile
         self._redraw()
 
     def found(self, diagnosis: Diagnosis) -> None:
-        """Show what makes it slow."""
+        """Show what makes the script slow."""
         self._screen.diagnosis = diagnosis
         for finding in diagnosis.findings:
             self._line(f"{findings.cost(finding)} {finding.name}: {finding.message}")
@@ -117,7 +117,7 @@ class View:
         self._redraw()
 
     def race_grows(self, pairs: Sequence[Pair], speedup: Interval) -> None:
-        """Show how far the race has come, at the next time when the screen is drawn."""
+        """Show how far the race has got, the next time the screen is drawn."""
         screen = self._screen
         screen.pair_count += len(pairs)
         screen.speedup = speedup
@@ -128,7 +128,7 @@ class View:
             self._line(f"{name}: {screen.evidence}")
 
     def race_ends(self, seen: Comparison) -> None:
-        """Keep what the race says of a plan; what came of it is told as a fact."""
+        """Remember what the race says about a plan; a failure is shown as a fact."""
         gains = self._screen.gains
         if seen.speedup is not None and seen.candidate != seen.baseline:
             gains[seen.candidate] = gains.get(seen.baseline, 1.0) * seen.speedup.mid_ratio

@@ -1,4 +1,4 @@
-"""What a step is made of: tables and sentences about one profile, or two."""
+"""What a step consists of: tables and sentences about one profile or two."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GAUGE_WIDTH = 36
 DOMINANT_RATIO = 0.4
-LEAST_CEILING_RATIO = 1.005  # what is told as more than 1.00x
+LEAST_CEILING_RATIO = 1.005  # what is displayed as more than 1.00x
 PLACES = {
     Phase.DATA: "waiting for its data",
     Phase.TRANSFER: "copying to the accelerator",
@@ -38,7 +38,7 @@ def speed(profile: Profile) -> str:
 
 
 def bottleneck(profile: Profile) -> str:
-    """Name the phase that takes most of a step, in one sentence."""
+    """Name the phase that takes up most of a step, in one sentence."""
     phase = max((p for p in Phase if p.in_step), key=profile.share_ratio)
     share = profile.share_ratio(phase)
     if share < DOMINANT_RATIO:
@@ -47,7 +47,7 @@ def bottleneck(profile: Profile) -> str:
 
 
 def loader_ceiling(profile: Profile) -> str:
-    """Say what the best loader could give: measured where it was, else by the ledger."""
+    """Say what a perfect loader could gain: as measured, or else estimated from the ledger."""
     share = profile.share_ratio(Phase.DATA)
     if not share:
         return ""
@@ -62,7 +62,7 @@ def loader_ceiling(profile: Profile) -> str:
 
 
 def device_pace(profile: Profile) -> str:
-    """Say who waits for whom, the accelerator or the host; empty without an accelerator."""
+    """Say whether the accelerator or the host waits; empty without an accelerator."""
     ratio = profile.caught_up_ratio
     if ratio is None:
         return ""
@@ -72,7 +72,7 @@ def device_pace(profile: Profile) -> str:
 
 
 def lines_title(profile: Profile) -> str:
-    """Return what stands above the lines of the user's code."""
+    """Return the title above the lines of the user's code."""
     host = (
         "" if profile.caught_up_ratio is None else ": the host, its waits for the device included"
     )
@@ -80,18 +80,18 @@ def lines_title(profile: Profile) -> str:
 
 
 def verdicts(profile: Profile) -> list[str]:
-    """Say in a few sentences what holds the training up."""
+    """Say in a few sentences what holds up the training."""
     said = bottleneck(profile), device_pace(profile), loader_ceiling(profile)
     return [sentence for sentence in said if sentence]
 
 
 def stack(profile: Profile) -> Stack:
-    """Draw one step over the whole line."""
+    """Draw one step across the whole line."""
     return Stack(phase_s=profile.phase_s, full_s=profile.mean_step_s)
 
 
 def stacks(before: Profile, after: Profile) -> Table:
-    """Draw the step before and after on one scale: the shorter bar is the faster step."""
+    """Draw the step before and after on the same scale: the shorter bar is the faster step."""
     grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
@@ -115,7 +115,7 @@ def phases(profile: Profile) -> Table:
 
 
 def phases_before_and_after(before: Profile, after: Profile) -> Table:
-    """List the phases of a step as they were and as they are."""
+    """List the phases of a step before and after."""
     table = _table("phase", "before", "share", "after", "share")
     for phase in _occurring(before, after):
         cells = []
@@ -131,7 +131,7 @@ def phases_before_and_after(before: Profile, after: Profile) -> Table:
 
 
 def outside(profile: Profile) -> str:
-    """Say what passes between the steps; empty where nothing does."""
+    """Say what takes time between the steps; empty if nothing does."""
     found = [(p, s) for p, s in profile.phase_s.items() if not Phase(p).in_step and s > 0]
     if not found:
         return ""
@@ -140,7 +140,7 @@ def outside(profile: Profile) -> str:
 
 
 def usage(profile: Profile, machine: Machine) -> list[tuple[str, str]]:
-    """List what the process used; what is unknown is left out."""
+    """List what the process used, leaving out what is unknown."""
     spread = f"middle half {duration(profile.step_low_s)} to {duration(profile.step_high_s)}"
     rows: list[tuple[str, str | None]] = [
         (

@@ -1,4 +1,4 @@
-"""The report that fits a terminal of 25 lines: the answer last, then what to type next."""
+"""The report that fits on a 25-line terminal: the answer last, then what to type next."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _OUTCOMES = (Outcome.KEPT, Outcome.REJECTED, Outcome.DROPPED, Outcome.FAILED)
 
 
 def render_summary(tuning: Tuning, *, plan_path: Path) -> Group:
-    """Draw what a user wants to know first; everything else is in the full report.
+    """Show what a user wants to know first; everything else is in the full report.
 
     Args:
         tuning: what was found.
-        plan_path: where the plan file stands.
+        plan_path: the path of the plan file.
     """
     slow = _slow(tuning)
     facts = [_cut(f"{name:<8} {value}") for name, value in _facts(tuning)]
@@ -88,7 +88,7 @@ def _tried(levers: Sequence[LeverReport], most_count: int) -> list[RenderableTyp
 
 
 def _facts(tuning: Tuning) -> list[tuple[str, str]]:
-    """Return the step before and after, what happens to the numbers, and what the search took."""
+    """Return the step before and after, the effect on the numbers, and the cost of the search."""
     before_s, after = tuning.baseline.mean_step_s, tuning.tuned
     then = "" if after is None else f" before, {duration(after.mean_step_s)} after"
     rows = [("step", f"{duration(before_s)}{then}")]
@@ -108,7 +108,7 @@ def _facts(tuning: Tuning) -> list[tuple[str, str]]:
 
 
 def _beneath(tuning: Tuning) -> list[str]:
-    """Say what stands beneath the headline, in at most three lines."""
+    """Return the few sentences below the headline."""
     if not tuning.plan.settings:
         said = f"{text.reasons(tuning.levers)} The full report has the reason for each."
         return [*text.circumstances(tuning), said]

@@ -29,7 +29,7 @@ STYLES = {
     Outcome.DROPPED: "dim",
 }
 PASSED = {True: "passed", False: "failed", None: "open"}
-# Why something that was faster is not in the plan.
+# Why something faster is not in the plan.
 _LOST = {
     Reason.UNPROVED: "what was faster could not be proved",
     Reason.FAILED_GATE: "what was faster did not pass a numerics gate",
@@ -43,7 +43,7 @@ _LOST = {
 
 
 def render_profile(found: Profiling) -> Group:
-    """Draw where the time of a step goes and why, and what the process used meanwhile."""
+    """Show where the time of a step goes and why, and what the process used."""
     profile = found.profile
     outside = steps.outside(profile)
     return Group(
@@ -61,12 +61,12 @@ def render_profile(found: Profiling) -> Group:
 
 
 def render_tuning(tuning: Tuning, *, plan_path: Path, snippets: Mapping[str, str]) -> Group:
-    """Draw all that a tuning found out: the answer first, the commands to use it last.
+    """Show everything that a tuning found: the answer first, the commands to use it last.
 
     Args:
         tuning: what was found.
-        plan_path: where the plan file stands.
-        snippets: what a user would write by hand, by lever.
+        plan_path: the path of the plan file.
+        snippets: for each lever, the code that a user would write by hand.
     """
     tried = [row for row in tuning.levers if row.outcome is not Outcome.SKIPPED]
     skipped = [row for row in tuning.levers if row.outcome is Outcome.SKIPPED]
@@ -87,7 +87,7 @@ def render_tuning(tuning: Tuning, *, plan_path: Path, snippets: Mapping[str, str
 
 
 def headline(tuning: Tuning) -> str:
-    """Give the answer in one sentence; never more than was proven."""
+    """Give the answer in one sentence, claiming no more than was proved."""
     if not tuning.plan.settings:
         return _nothing("Nothing", "Nothing here", tuning.levers)
     if not tuning.proof.holds:
@@ -109,7 +109,7 @@ def headline(tuning: Tuning) -> str:
 
 
 def _nothing(so_far: str, at_all: str, rows: Sequence[LeverReport]) -> str:
-    """Say that nothing was found, and what became of that which was faster for a while."""
+    """Say that nothing was found, and what became of anything that looked faster."""
     gone = [row for row in rows if row.outcome in (Outcome.DROPPED, Outcome.REJECTED)]
     lost = [_LOST[row.reason] for row in gone if row.reason in _LOST]
     proved = f"{so_far} was proved to make this script faster"
@@ -121,13 +121,13 @@ def _nothing(so_far: str, at_all: str, rows: Sequence[LeverReport]) -> str:
 
 
 def _is_only_applied(tuning: Tuning) -> bool:
-    """Return whether the plan is what the user set: what a search finds it confirms, too."""
+    """Return whether the plan is only what the user set; what a search finds is confirmed too."""
     found_nothing = tuning.speedup is None and not tuning.unfinished
     return bool(tuning.plan.settings) and found_nothing and tuning.proof.holds
 
 
 def beneath(tuning: Tuning) -> list[str]:
-    """Say what stands beneath the headline: the plan, its figure, its effect."""
+    """Return the sentences below the headline: the plan, its figure, its effect."""
     said = circumstances(tuning)
     if not tuning.plan.settings:
         return [*said, f"{reasons(tuning.levers)} The reason for each is below."]
@@ -143,7 +143,7 @@ def beneath(tuning: Tuning) -> list[str]:
 
 
 def circumstances(tuning: Tuning) -> list[str]:
-    """Say what cut a search short and who else was there; nothing for a quiet search to its end."""
+    """Say what cut the search short or disturbed it; empty for a complete, quiet search."""
     said = []
     if tuning.interrupted:
         said.append("You interrupted the search; this is what was known by then.")
@@ -155,7 +155,7 @@ def circumstances(tuning: Tuning) -> list[str]:
 
 
 def _outside(passes: Passes, baseline: Profile) -> str:
-    """Say what part of the training is no step, and so no faster; empty for none."""
+    """Say what part of the training is outside steps, and so no faster; empty if none."""
     if not passes.outside_s:
         return ""
     share = passes.outside_s / (passes.outside_s + baseline.mean_step_s)
@@ -163,7 +163,7 @@ def _outside(passes: Passes, baseline: Profile) -> str:
 
 
 def _of_whole(passes: Passes, baseline: Profile) -> str:
-    """Say what the whole training gains, where the figure is of later steps."""
+    """Say what the whole training gains, if the figure covers only part of it."""
     outside = _outside(passes, baseline)
     if not passes.longer_s:
         return f"That covers steps alone. {outside}: {_measured(passes.whole, None)} in all."
@@ -235,7 +235,7 @@ def _maths(tuning: Tuning) -> list[RenderableType]:
 
 
 def trust(tuning: Tuning) -> list[str]:
-    """Say how much was measured, and what could not be seen."""
+    """Say how much was measured, and what was too small to detect."""
     cost = tuning.cost
     said = [f"The search took {duration(cost.wall_s)} and {cost.launch_count} launches."]
     if tuning.noise is not None:

@@ -1,4 +1,4 @@
-"""A TOML file as data: whatever stands in it, it is read soon or refused in one sentence."""
+"""A TOML file as data: whatever it contains, it is read quickly or refused in one sentence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_BYTES = 1 << 18  # a command may have many arguments
 _PATIENCE_S = 3.0
 _DEEPEST_COUNT = 8
 _LARGEST = 2**63  # what TOML promises
-# The time of tomllib grows with the square of the parts of a key: `a.a.a.a = 1`.
+# tomllib takes quadratic time in the number of parts of a dotted key: `a.a.a.a = 1`.
 _LONG_KEY = re.compile(
     r"""(?<![\w-])(?:(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}"""
 )
@@ -27,12 +27,12 @@ _REMEDY = "Name another --plan, or run `hasten tune` again to write a new one."
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a file that has the size and the shape of a plan.
+    """Read a file that has the size and structure of a plan.
 
     Raises:
         OSError: it cannot be read.
         ValueError: it is not TOML.
-        PlanError: it is, and no plan looks like that.
+        PlanError: it is TOML, but no plan looks like that.
     """
     data = _beginning(path)
     if len(data) > _MOST_BYTES:
@@ -50,7 +50,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def _beginning(path: Path) -> bytes:
-    """Return as much of a file as matters; nobody waits for a pipe without a writer."""
+    """Return as much of a file as matters, without hanging on a pipe that has no writer."""
     data = b""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     try:
@@ -76,7 +76,7 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def _depth_count(content: dict[str, Any]) -> int:
-    """Return how many levels there are, as far as that matters."""
+    """Return the nesting depth, counted only as far as it matters."""
     level: list[Any] = [content]
     count = 0
     while level and count <= _DEEPEST_COUNT:

@@ -1,4 +1,4 @@
-"""The words that every report shares."""
+"""The wording that all reports share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SAYS_NOTHING_RATIO = 1000.0
 
 
 def interval(ratio: Interval) -> str:
-    """Return a speed-up with its 95% interval, unless so few pairs were run that it says nothing.
+    """Return a speed-up with its 95% interval, unless too few pairs make it meaningless.
 
     >>> from hasten.records import Interval
     >>> interval(Interval(low_ratio=1.1, mid_ratio=1.2, high_ratio=1.3))
@@ -56,26 +56,26 @@ def granted(assumed: Iterable[str]) -> list[str]:
 
 
 def words(workload: Workload) -> tuple[str, ...]:
-    """Return how the user writes this workload after hasten's own options."""
+    """Return this workload as the user writes it after hasten's own options."""
     lead = {Entry.MODULE: ("-m",), Entry.COMMAND: ("--",)}.get(workload.entry, ())
     return (*lead, *workload.argv)
 
 
 def command_line(verb: str, workload: Workload, *, plan_path: Path | None = None) -> str:
-    """Return the line to type, quoted for a shell; `--plan` only where it is not the default."""
+    """Return the command to type, quoted for a shell, with `--plan` unless it is the default."""
     path = named_plan(workload, plan_path)
     option = ("--plan", path) if path else ()
     return shlex.join(("hasten", verb, *option, *words(workload)))
 
 
 def report_line(workload: Workload, plan_path: Path) -> str:
-    """Return the line that shows the report again."""
+    """Return the command that shows the report again."""
     plan = named_plan(workload, plan_path)
     return shlex.join(("hasten", "report", plan) if plan else ("hasten", "report"))
 
 
 def named_plan(workload: Workload, plan_path: Path | None) -> str:
-    """Return a plan file as seen from where the script starts; empty for the default one."""
+    """Return a plan's path, relative to the working folder if inside; empty for the default."""
     if plan_path is None or plan_path.absolute() == Path(workload.cwd, PLAN_NAME):
         return ""
     path, cwd = plan_path.absolute(), Path(workload.cwd)
@@ -83,7 +83,7 @@ def named_plan(workload: Workload, plan_path: Path | None) -> str:
 
 
 def continued(command: str, *, width: int) -> str:
-    r"""Return a shell command with its line breaks escaped, so that it can be copied.
+    r"""Return a shell command wrapped with escaped line breaks, so that it can be copied.
 
     >>> print(continued("hasten run train.py --epochs 3", width=24))
     hasten run train.py \

@@ -40,7 +40,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What a race costs at least: seconds until it can have decided, and fresh launches."""
+    """The least that a race costs: seconds until it can be decided, and fresh launches."""
 
     wall_s: float = 0.0
     launch_count: int = 0
@@ -60,7 +60,7 @@ class BudgetLimits:
 
     Attributes:
         price: what a race costs.
-        left_s: seconds that the search has left for a race, what comes after it taken off.
+        left_s: seconds that the search has left for a race, less those for what comes after it.
         launches_left: fresh processes that it may still start.
         weighed_s: seconds of training that an expected gain is weighed against.
         ended: somebody ended the search.
@@ -77,7 +77,7 @@ def refuse(asked: Proposal, limits: BudgetLimits) -> Refusal | None:
     """Return why a race is not run, None where it may be.
 
     Races that look for a speed-up have to save more of the training than they cost; those that
-    find a culprit or take levers out again are for something else.
+    find a culprit or remove levers serve another purpose and do not have to.
     """
     if limits.ended:
         return Refusal(

@@ -1,4 +1,4 @@
-"""What the search may turn, and which candidates are not worth a turn."""
+"""What the search may try, and which candidates are not worth a trial."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 SCOPES = tuple(Scope)  # cheapest first
 _ALIKE_RATIO = 0.005
 
-# What stands for a record where there is none: a lever that its own file calls promising helps on
-# one script in two, another one on one in five, by a third of what it could at best. A record
-# outweighs this from three scripts on.
+# The assumption where there is no record: a lever that its own file calls promising helps on one
+# script in two, any other on one in five, by about a third of its bound. A record of three scripts
+# or more outweighs this.
 _WEAK_COUNT = 2
 _WEAK_CHANCE = {True: 0.5, False: 0.2}
 _WEAK_SHARE = 0.3
 _FORECAST_CHANCE = 0.7
-# What a finding has measured is there to be taken away; a lever takes all of it at best.
+# What a finding has measured can be won back; at best, a lever wins all of it.
 _NAMED_CHANCE, _NAMED_AT_MOST = 0.5, 0.98
-_FASTER_AT_MOST = 8.0  # by how much other levers may shorten a step
+_FASTER_AT_MOST = 8.0  # how many times faster other levers may make a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,11 @@ class Candidate:
         gain_ratio: how many times faster it may make its phases at best.
         scope: how far a running script can change it.
         effect: the most that it does to the arithmetic.
-        bundled: its first setting belongs into the first bundle; False where it is as likely to
+        bundled: its first setting belongs in the first bundle; False where it is as likely to
             hurt as to help, and has to be tried alone.
         steadies: it makes launches alike, and stays in a plan that it does not slow down.
         redundant_with: why a setting does nothing beside the others of a plan, empty where it does.
-        forecasts: the speed-up that is expected of settings alone, where something says.
+        forecasts: the speed-up predicted for a setting alone, where there is a prediction.
         named_ratio: the largest share of a step that a finding says it can take away; 0 for none.
         prior: what it did to other scripts, None where nobody has kept a record.
         share_ratio: share of its phases in a step of the untouched script, see `bounds`.
@@ -82,7 +82,7 @@ class Candidate:
 
     @property
     def chance_ratio(self) -> float:
-        """How often it helps where it is tried, by its record and by what it says of itself."""
+        """How often it helps when tried, by its record and its own claim."""
         weak = _WEAK_COUNT * _WEAK_CHANCE[self.bundled]
         if self.prior is None:
             return weak / _WEAK_COUNT
@@ -123,11 +123,11 @@ def bounds(
     least_ratio: float,
     begun: Collection[str] = frozenset(),
 ) -> tuple[tuple[Candidate, ...], tuple[LeverReport, ...]]:
-    """Return what can reach the least gain, most promising first, and the rows of the others.
+    """Return the candidates that can reach the least gain, best first, and rows for the others.
 
-    Candidates of about the same promise are ordered by how cheaply they are switched. What is
-    little now is more of a step that others have made faster: where there are any, the candidates
-    that may come to matter are kept, too, and wait for the ledger of such a step.
+    Candidates of about the same promise are ordered by how cheaply they are switched. A small
+    share now is a larger one once other levers have made the step faster. So where any candidate
+    is left, those that may come to matter are kept, too, until such a step has been seen.
 
     Args:
         candidates: every candidate that is permitted here.

@@ -25,11 +25,11 @@ _ROUGHLY_RATIO = 1.1  # of an estimate that was made before the profile
 
 
 def probe_count(step_s: float, *, cycle_count: int = 1) -> int:
-    """Return the steps that tell the pace of a script after a glance; none where they are slow.
+    """Return how many more steps to time after a glance to know the pace; none for slow ones.
 
     Args:
-        step_s: seconds of a step, of the two of the glance.
-        cycle_count: steps after which the times repeat; two of a burst tell nothing.
+        step_s: seconds of a step, by the two steps of the glance.
+        cycle_count: steps after which the times repeat; two steps of a burst say nothing.
 
     >>> probe_count(0.01), probe_count(2.0), probe_count(2.0, cycle_count=4)
     (8, 0, 8)
@@ -39,7 +39,7 @@ def probe_count(step_s: float, *, cycle_count: int = 1) -> int:
 
 
 def watch_count(step_s: float, *, cycle_count: int = 1, pass_count: int = 0) -> int:
-    """Return the steps of a profile: six seconds of them, of quick ones at least two passes.
+    """Return the steps of a profile: six seconds of them, at most 400 or two passes.
 
     >>> watch_count(0.01), watch_count(0.3), watch_count(2.0)
     (400, 20, 8)
@@ -55,7 +55,7 @@ def _count(seconds: float, step_s: float) -> int:
 
 
 def too_short(budget_s: float, needed_s: float) -> UsageError:
-    """Return the error of a budget that holds no answer.
+    """Return the error for a budget that is too short for an answer.
 
     >>> too_short(10.0, 231.0).remedy
     'Give it --budget 240s or longer.'
@@ -69,17 +69,17 @@ def too_short(budget_s: float, needed_s: float) -> UsageError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """The least that each part of a tuning takes, with one plan as the one that is proved.
+    """The least time that each part of a tuning takes if one given plan is proved.
 
     Attributes:
         step_s: seconds of a step.
         launch_s: seconds from a launch until the child is warm.
-        launches_s: the same of two children, which start at once where memory holds two.
+        launches_s: the same for two children, which start together where memory holds both.
         pair_s: seconds of a pair in two children.
         records_start_s: seconds from the launch of two recorded runs to their first steps.
         recorded_count: steps that each of them records.
-        wave_count: how many times two of them go on at once in a proof.
-        busy_ratio: how much longer two of them take than one, 1 to 2.
+        wave_count: how many times a proof runs two recorded runs side by side.
+        busy_ratio: how much longer two recorded runs take than one, 1 to 2.
         cycle_count: steps after which the times repeat: loader workers x prefetch.
         pass_count: steps of a pass over the data, 0 where that is unknown.
     """
@@ -117,7 +117,7 @@ class Costs:
 
     @property
     def confirm_pairs_s(self) -> float:
-        """Seconds of the fewest pairs of a confirmation: two that tell their length, then ten."""
+        """Seconds of the fewest pairs of a confirmation: two to learn their length, then ten."""
         pairs_s = (CONFIRM_TRIAL_COUNT + CONFIRM_LEAST_COUNT) * self.pair_s
         return CONFIRM_ROUNDS * max(CONFIRM_LEAST_S, pairs_s)
 
@@ -134,15 +134,15 @@ class Costs:
 
     @property
     def answer_s(self) -> float:
-        """Seconds of what comes after the search at least: proof and confirmation.
+        """The least seconds of what comes after the search: proof and confirmation.
 
-        The last look at the script under its plan has what is left of the budget.
+        The last look at the script under its plan gets whatever is left of the budget.
         """
         return _SPARE_RATIO * (self.proof_s + self.confirm_s)
 
 
 def refuse_too_short(budget_s: float, spent_s: float, costs: Costs) -> None:
-    """Stop where a budget ends before anything can be tried.
+    """Raise where a budget ends before anything can be tried.
 
     Args:
         budget_s: of the user.
@@ -150,7 +150,7 @@ def refuse_too_short(budget_s: float, spent_s: float, costs: Costs) -> None:
         costs: as far as they are known.
 
     Raises:
-        UsageError: it does.
+        UsageError: the budget is too short.
     """
     if spent_s + costs.launch_s + NOISE_LEAST_S < budget_s:
         return

@@ -1,4 +1,4 @@
-"""What may be expected of each candidate around the plan that was taken last."""
+"""What each candidate may be expected to give on top of the incumbent."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _LOSS_RATIO = 0.98
-# What a first answer leaves of the expectation for a second try around another plan: after
-# nothing at all, after a loss, and after a bundle that disappointed.
+# The share of the expectation that is left for another try around another plan: after a first
+# try without a gain, after a loss, and after a bundle that disappointed.
 _AGAIN_RATIO, _LOST_RATIO, _DISAPPOINTED_RATIO = 0.3, 0.1, 0.5
 _MOVE_RATIO = 0.3
 _SCOPE_COSTS = (1.0, 1.25, 2.5)  # of a race, in the order of the switches
@@ -37,7 +37,7 @@ class GainEstimator:
     _toggled: dict[tuple[str, Setting], tuple[float, Plan]] = field(default_factory=dict)
 
     def look(self, seen: Comparison, plan: Plan) -> None:
-        """Read the ledger of the plan that was taken, one of the two of a race."""
+        """Take the phase times of the incumbent, one of the two plans of a race."""
         found = seen.phase_s if plan == seen.candidate else seen.baseline_phase_s
         if found:
             self.step_s = {Phase(p): s for p, s in found.items() if Phase(p).in_step}
@@ -54,14 +54,14 @@ class GainEstimator:
         return own_s / whole_s if whole_s else candidate.share_ratio
 
     def named_ratio(self, candidate: Candidate) -> float:
-        """Return the share that findings name, as far as the candidate's phases have it still."""
+        """Return the share that findings name, at most what the candidate's phases still take."""
         return min(candidate.named_ratio, self.share_ratio(candidate))
 
     def is_bounded(self, candidate: Candidate) -> bool:
         """Return whether neither the untouched step nor the present one leaves it enough.
 
-        One of them is not enough to say so: what workers no longer compute speeds up the phases
-        of others, where they share the cores.
+        One alone is not enough: where workers and the loop share the cores, work that the workers
+        no longer do speeds up other phases.
         """
         limit_log = max(candidate.limit_log(), candidate.limit_log(self.share_ratio(candidate)))
         return limit_log < log1p(self.least_ratio)
@@ -85,21 +85,21 @@ class GainEstimator:
         return expected * (_AGAIN_RATIO if tried else 1.0)
 
     def move_log(self, candidate: Candidate) -> float:
-        """Return the same for another setting of a candidate that is in."""
+        """Return the expected log speed-up of moving a candidate that is in to another setting."""
         return _MOVE_RATIO * candidate.expected_log(
             candidate.settings[0], self.share_ratio(candidate)
         )
 
     def worth(self, candidate: Candidate, expected_log: float) -> float:
-        """Return what is expected of a trial for what its scope costs."""
+        """Return the expected gain of a trial over the cost of its scope."""
         return expected_log / _SCOPE_COSTS[SCOPES.index(candidate.scope)]
 
     def seen_ratio(self, candidate: Candidate, setting: Setting) -> float:
-        """Return the last speed-up of a setting when toggled, 0 where it was not."""
+        """Return the last speed-up of a toggled setting, 0 where it was never toggled."""
         return self._toggled.get((candidate.lever, setting), (0.0, None))[0]
 
     def best_seen(self, candidate: Candidate) -> Setting:
-        """Return the setting that showed most when toggled."""
+        """Return the setting that showed the largest speed-up when toggled."""
         return max(candidate.settings, key=lambda setting: self.seen_ratio(candidate, setting))
 
     def is_slower(self, candidate: Candidate, setting: Setting) -> bool:
@@ -124,7 +124,7 @@ def best_guess(candidates: Sequence[Candidate]) -> Plan:
 def number_pairs(
     candidates: Sequence[Candidate], estimator: GainEstimator, plan: Plan
 ) -> Iterator[tuple[Candidate, Candidate, tuple[Setting, Setting]]]:
-    """Yield two numeric candidates with settings near a plan's, which may share the cores."""
+    """Yield pairs of numeric candidates with settings near a plan's: they may share the cores."""
     now = dict(plan.settings)
     numeric = [k for k in candidates if is_numeric(k) and len(k.settings) > 1]
     numeric = [k for k in numeric if k.lever in now or not estimator.is_bounded(k)]
@@ -140,7 +140,7 @@ def is_numeric(candidate: Candidate) -> bool:
 
 
 def neighbours(candidate: Candidate, now: Setting | None) -> Sequence[Setting]:
-    """Return the settings next to the present one; the first guesses where it is out."""
+    """Return the settings next to the current one; the first two guesses where there is none."""
     if now is None:
         return candidate.settings[:2]
     ladder = sorted(candidate.settings)

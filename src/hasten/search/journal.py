@@ -1,7 +1,7 @@
-"""Every comparison on disk as soon as it is known, so that a search survives a crash.
+"""Write every comparison to disk as soon as it is known, so that a search survives a crash.
 
-One JSON document per line, appended and fsynced. An append is not atomic: a line that a crash
-tore is dropped at the next start, and nothing before it is lost.
+One JSON document per line, appended and fsynced. An append is not atomic: a line torn by a
+crash is dropped at the next start, and nothing before it is lost.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class SearchStarted(msgspec.Struct, frozen=True, kw_only=True):
     """What a search began with.
 
     Attributes:
-        settings: of each lever, those that it tries.
-        named: of each lever that findings name, the share of a step that it can take away.
+        settings: for each lever, the settings that it tries.
+        named: for each lever that findings name, the share of a step that it can take away.
     """
 
     settings: Settings = {}
@@ -45,10 +45,10 @@ class Journal:
     Attributes:
         path: the file.
         history: every comparison in it, oldest first.
-        begun: what the search began with. That comes from measurements, which differ from start
-            to start; a search goes on with what it began with.
-        resumed_count: how many of them an earlier run left.
-        lost: why nothing is written any more, as on a full disk; empty where all is kept.
+        begun: what the search began with. It comes from measurements, which differ from start
+            to start; a resumed search keeps what it began with.
+        resumed_count: how many of the comparisons an earlier run left.
+        lost: why nothing more is written, such as a full disk; empty while all is kept.
     """
 
     path: Path
@@ -92,12 +92,12 @@ class Journal:
             self.begun = begun
 
     def append(self, comparison: Comparison) -> None:
-        """Add a comparison; when this returns, it is on the disk, unless that is `lost`."""
+        """Add a comparison; when this returns, it is on disk, unless the journal is `lost`."""
         self._write(msgspec.json.encode(comparison))
         self.history = (*self.history, comparison)
 
     def _write(self, line: bytes) -> None:
-        """Add a line. The first that fails is the last: it may be torn, which ends a reading."""
+        """Add a line; none follows one that failed: it may be torn, and reading ends there."""
         if self.lost:
             return
         try:

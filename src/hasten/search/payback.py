@@ -1,4 +1,4 @@
-"""When a plan whose start takes longer has paid for it."""
+"""When a plan with a slower start has paid for itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Payback:
     """A later start against faster steps.
 
     Attributes:
-        later_s: seconds by which the training is behind under the plan, until its steps tell.
+        later_s: seconds by which the plan puts the training behind before its steps catch up.
         first_pass_s: of these, what the first pass over the data takes longer than later ones.
         step_s: seconds of a step of the script as it is.
         speedup_ratio: of its steps under the plan; above 1.
@@ -37,7 +37,7 @@ class Payback:
 
     @property
     def step_count(self) -> int:
-        """Steps after which both have trained as far in the same time.
+        """Steps after which the script and the plan have trained equally far.
 
         >>> Payback(later_s=30.0, step_s=0.1, speedup_ratio=2.0).step_count
         600
@@ -46,11 +46,11 @@ class Payback:
 
     @property
     def wall_s(self) -> float:
-        """Seconds of training under the plan until then, its start not counted."""
+        """Seconds of training under the plan until it has paid back, its start not counted."""
         return self.step_count * self.step_s / self.speedup_ratio
 
     def is_repaid(self, training_s: float) -> bool:
-        """Return whether a training as long as this gets it back.
+        """Return whether a training of this length pays back the late start.
 
         Args:
             training_s: seconds that the training takes as it is.
@@ -80,7 +80,7 @@ class Payback:
 
 
 def blamed(plan: Plan, history: tuple[Comparison, ...], *, later_s: float) -> frozenset[str]:
-    """Return the levers of a plan that make its start late, as their races saw it; all if none.
+    """Return the levers of a plan whose races saw a late start; all of them if none did.
 
     Args:
         plan: what starts late.
@@ -103,7 +103,7 @@ def payback_of(
     """Return when a plan has paid for its start; None where it starts about as early.
 
     Args:
-        later_s: seconds by which the training is behind under the plan, until its steps tell; None
+        later_s: seconds by which the plan puts the training behind before its steps catch up; None
             where that is unknown.
         first_pass_s: of these, what the first pass over the data takes longer than later ones.
         step_s: seconds of a step before.
@@ -163,7 +163,7 @@ def passes_of(
 
 
 def unpaid(passes: Passes | None) -> str:
-    """Say that all passes do not make up for the first; empty where they do."""
+    """Say that the later passes do not make up for the first; empty where they do."""
     if passes is None or passes.whole.is_gain:
         return ""
     longer, count = duration(passes.longer_s), passes.pass_count
@@ -172,7 +172,7 @@ def unpaid(passes: Passes | None) -> str:
 
 
 def of_all(payback: Payback | None, passes: Passes | None) -> Payback | None:
-    """Return a payback by the gain of the whole training, which has the first pass in it."""
+    """Return a payback by the gain of the whole training, which includes the first pass."""
     if payback is None or passes is None or not passes.whole.is_gain:
         return payback
     counted_s = payback.first_pass_s if passes.longer_s else 0.0
@@ -211,7 +211,7 @@ def savings(
         speedup_ratio: of the whole training.
         training_s: its seconds as it is; None where nobody said.
         spent_s: seconds of the search.
-        passes: the gain of the whole training, where it is another than that of its steps.
+        passes: the gain of the whole training, where it differs from that of its steps.
     """
     said = [payback.message] if payback is not None else []
     if training_s is None:

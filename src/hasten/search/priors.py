@@ -20,7 +20,7 @@ _FILE = "priors.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """What a lever did to the scripts on which somebody kept a record of it.
+    """What a lever did to the scripts for which there is a record of it.
 
     Attributes:
         script_count: scripts on which it was tried.
@@ -35,7 +35,7 @@ class Prior:
     log_spread: float = 0.0
 
     def gain_log(self, share_ratio: float) -> float:
-        """Return the log of the speed-up of a step, of which its phases take a share.
+        """Return the log speed-up of a step in which its phases take a given share.
 
         >>> prior = Prior(script_count=1, helped_count=1, log_gain=log(2))
         >>> f"{exp(prior.gain_log(0.5)):.3f}"
@@ -45,7 +45,7 @@ class Prior:
 
     @property
     def weight_count(self) -> float:
-        """Scripts that the gain stands on; less where they disagree.
+        """The number of scripts behind the gain; less where they disagree.
 
         >>> Prior(script_count=4, helped_count=4, log_gain=0.2, log_spread=0.2).weight_count
         2.0

@@ -21,8 +21,8 @@ class Kind(StrEnum):
     """Why a plan is tried.
 
     BUNDLE: several candidates at their best guess. BISECT: which of them breaks the bundle.
-    TOGGLE: one more. REFINE: another setting of one that is in. PAIR: two at once, which may want
-    the same cores. PRUNE: are some still worth it.
+    TOGGLE: one more. REFINE: another setting of one that is in. PAIR: two at once, which may
+    compete for the same cores. PRUNE: whether some are still worth it.
     """
 
     BUNDLE = "bundle"
@@ -56,12 +56,12 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceCriteria:
-    """What is won and lost by pulling a lever.
+    """When a lever is worth taking.
 
     Attributes:
         least_ratio: the gain that is worth a lever (0.02 is 2%).
-        training_s: how long the training will run; what starts later than it saves is not
-            taken. Infinite where nobody said.
+        training_s: how long the training will run; a plan whose late start costs more than it
+            saves is not taken. Infinite where nobody said.
     """
 
     least_ratio: float = LEAST_RATIO
@@ -76,7 +76,7 @@ class AcceptanceCriteria:
         return self.training_s * (1.0 - 1.0 / ratio) if ratio != 1.0 else 0.0
 
     def too_late(self, ratio: float, later_s: float) -> str:
-        """Say why a speed-up that comes `later_s` behind is not taken.
+        """Say why a speed-up whose start comes `later_s` later is not taken.
 
         >>> AcceptanceCriteria(training_s=60.0).too_late(1.5, 30.0)
         'starts 30 s later and saves 20 s in 1m 00s of training'
@@ -115,10 +115,10 @@ def is_better(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
 
 
 def is_taken_whole(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
-    """Return whether a bundle comes in: it won, or showed much in noise that hid the proof.
+    """Return whether a bundle is taken: it won, or showed a large gain that noise left unproven.
 
-    A race among so much noise is dropped where it shows less than it could have proved, which
-    may be much; whether that is a gain is for the confirmation to say.
+    In that much noise a race is dropped where it shows less than it could have proved, which
+    may be a lot; the confirmation decides whether it is a gain.
     """
     if starts_too_late(comparison, criteria):
         return False
@@ -151,7 +151,7 @@ def has_won(comparison: Comparison | None) -> bool:
 
 
 def shown_ratio(grounds: Iterable[Comparison | None]) -> float:
-    """Return the speed-up that races have proved, each counted once; a guess proves nothing."""
+    """Return the product of the speed-ups that races have proved, each race counted once."""
     won = {id(seen): seen.speedup for seen in grounds if seen is not None and has_won(seen)}
     return prod(speedup.mid_ratio for speedup in won.values() if speedup is not None)
 
@@ -159,7 +159,7 @@ def shown_ratio(grounds: Iterable[Comparison | None]) -> float:
 def last_about(plan: Plan, history: Iterable[Comparison]) -> Comparison | None:
     """Return the last race whose candidate is a plan, or the largest part of it.
 
-    What makes launches alike may have come to it without a race of the whole.
+    Levers that make launches alike may have joined the plan without a race of the whole.
     """
     settings = set(plan.settings)
     parts = [seen for seen in history if set(seen.candidate.settings) <= settings]

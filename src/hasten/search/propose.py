@@ -33,10 +33,10 @@ def propose(
     the candidates is part of the search: keep it from the first proposal to the last.
 
     Args:
-        candidates: what may be turned, most promising first, see `bounds`.
+        candidates: what may be tried, most promising first, see `bounds`.
         history: every comparison so far, failures included.
         criteria: when a lever is taken.
-        limits: what may be spent. A race that does not meet them is passed over; a dearer one
+        limits: what may be spent. A race beyond them is passed over: one that is too expensive
             does not end the search for cheaper ones.
     """
     return _replay(candidates, history, criteria, limits)[1]

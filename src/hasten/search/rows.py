@@ -32,7 +32,7 @@ def rows(
     """Return one row per candidate: kept, dropped, failed, or skipped where nobody tried it.
 
     Args:
-        candidates: what could be turned.
+        candidates: what could be tried.
         history: every comparison.
         criteria: when a lever is taken.
         limits: those that the search ended under; they say why a lever was not tried. None where
@@ -78,7 +78,7 @@ def _row(candidate: Candidate, strategy: SearchStrategy) -> LeverReport:
 
 
 def _left(candidate: Candidate, strategy: SearchStrategy) -> LeverReport | None:
-    """Return the row of a lever that another one took the place of; None where none did."""
+    """Return the row of a lever that another one replaced; None where none did."""
     if candidate.lever in strategy.redundant:
         seen, why = strategy.redundant[candidate.lever]
         return _report(candidate, None, Outcome.DROPPED, f"{why}: {_came(seen)} came in")
@@ -166,14 +166,14 @@ def figure(seen: Comparison) -> str:
 
 
 def inverse_figure(seen: Comparison) -> str:
-    """Return a comparison seen from its candidate, as `0.99x after 40 pairs`."""
+    """Return the speed-up of the baseline over the candidate, as `0.99x after 40 pairs`."""
     if seen.speedup is None:
         return "no pairs"
     return f"{times(1.0 / seen.speedup.mid_ratio)} after {counted(len(seen.pairs), 'pair')}"
 
 
 def _figure_of(seen: Comparison) -> str:
-    """Return a comparison that decided about a lever, with how many others it was about."""
+    """Return the figure of a deciding comparison, with how many other levers it included."""
     count = len(seen.baseline.differing(seen.candidate)) - 1
     if count < 1:
         return figure(seen)

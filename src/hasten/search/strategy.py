@@ -4,13 +4,13 @@ The search is a generator over its own history. `propose` replays it from the st
 hands out the first race that nobody has run yet; so it depends on nothing but the candidates and
 the comparisons, and a journal of comparisons is all the state there is.
 
-What findings name comes first (`race_named`). Then a bundle, then one candidate at a time:
+The levers that findings name come first (`race_named`), then a bundle, then one at a time:
 performance levers interact through the bottleneck, so what a lever does alone at the baseline says
 little (a compute lever shows nothing while the data loader is late), while most interactions are
-synergistic. So levers that do nothing alone are tried once more together, and numbers, which may
-share the cores, in pairs; levers of one state also in each other's place (`instead`). A bundle that
-shows no gain is tried in halves: one lever that hurts hides what the others give. What comes next
-is what may be expected to give most, by the ledger of the plan that was taken last. Each round
+synergistic. So levers that do nothing alone are tried once more together, and numeric ones, which
+may share the cores, in pairs; rivals for one phase also replace each other (`instead`). A bundle
+that hurts is tried in halves: one bad lever hides what the others give. What comes next
+is whatever may be expected to give most, by the phase times of the incumbent. Each round
 takes the next guess of the candidates that are still out; the second is for what the first one
 uncovered. Sources: Frey, Engelhardt and Greitzer 2003, https://doi.org/10.1007/s00163-002-0026-9
 (adaptive one-factor-at-a-time); Zeller and Hildebrandt 2002, https://doi.org/10.1109/32.988498
@@ -70,11 +70,11 @@ class SearchStrategy:
         broken: for each quarantined candidate the comparison that failed.
         pruned: candidates that have been raced against their absence.
         refused: races that were passed over, in order.
-        doubted: for each candidate of a plan that did not win again that second race.
-        moved: for each candidate that went over to another setting the last race about that.
-        bounded: candidates that a ledger or the incumbent left too little to do, with the reason.
-        replaced: for each candidate that another took the place of that race.
-        redundant: for each candidate that does nothing beside what a race brought in that race,
+        doubted: the second race, for each candidate of a plan that did not win it.
+        moved: for each candidate that changed its setting, the last race that changed it.
+        bounded: candidates with too little left to do beside the incumbent, with the reason.
+        replaced: for each candidate that another one replaced, the race in which it did.
+        redundant: for each candidate made redundant by what a race brought in, that race
             and why.
         steadied: candidates that stay because they may make launches alike.
     """
@@ -96,13 +96,13 @@ class SearchStrategy:
     steadied: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        # In noise that hides a small gain it takes a larger one to come in, and none to stay.
+        # Where noise hides small gains, it takes a larger one to come in, but only 2% to stay.
         least_ratio = min(self.criteria.least_ratio, LEAST_RATIO)
         self._to_stay = replace(self.criteria, least_ratio=least_ratio)
         self.estimator = GainEstimator(least_ratio=least_ratio)
 
     def races(self) -> Steps:
-        """Run the whole search, in rounds until a round changes nothing."""
+        """Run the whole search, in at most three rounds, until one changes nothing."""
         yield from race_named(self)
         yield from self._bundle()
         yield from self._prune(cheap=True)
@@ -142,7 +142,7 @@ class SearchStrategy:
         )
 
     def take(self, seen: Comparison) -> None:
-        """Make the candidate of a race the incumbent; what it may do better without is open."""
+        """Make the candidate of a race the incumbent, and reopen the rivals of what came in."""
         came = seen.baseline.differing(seen.candidate)
         self.pruned -= {
             k.lever
@@ -157,7 +157,7 @@ class SearchStrategy:
                 self._leave_redundant(candidate, seen)
 
     def _leave_redundant(self, candidate: Candidate, seen: Comparison) -> None:
-        """Leave out what does nothing any more beside what a race brought in."""
+        """Drop a candidate that is redundant beside what a race brought in."""
         without = self.plan.without(candidate.lever)
         setting = dict(self.plan.settings)[candidate.lever]
         if why := candidate.redundant_with(setting, without):
@@ -248,7 +248,7 @@ class SearchStrategy:
         self.broken[suspects[0].lever] = failed
 
     def _join(self) -> Steps:
-        """Try all that do nothing alone together: two may each hide the other's gain."""
+        """Try all candidates that do nothing alone together: each may hide another's gain."""
         plan, expected_log = self.plan, 0.0
         for candidate in self.usable():
             setting = self.estimator.best_seen(candidate)
@@ -270,9 +270,9 @@ class SearchStrategy:
     # ---- one candidate at a time
 
     def _toggle(self, guess_index: int) -> Steps:
-        """Try each candidate that is out, again while others come in: the bottleneck moves.
+        """Try each candidate that is out, repeatedly while others come in: the bottleneck moves.
 
-        A later round tries a later guess first, then the first one around what is in by now.
+        A later round tries a later guess first, then the first one on top of what is in by now.
         """
         for pass_index in range(_MOST_PASSES):
             before, done = self.plan, set[str]()
@@ -287,7 +287,7 @@ class SearchStrategy:
     def _next(
         self, guess_index: int, done: set[str], *, again: bool
     ) -> tuple[Candidate, Setting, float] | None:
-        """Return the candidate that is out and promises most, its setting and what it promises."""
+        """Return the most promising candidate that is out, its setting and its expected gain."""
         found: tuple[Candidate, Setting, float] | None = None
         most = -inf
         for candidate in self.usable():
@@ -304,7 +304,7 @@ class SearchStrategy:
         return found
 
     def _is_open(self, candidate: Candidate, setting: Setting, *, again: bool) -> bool:
-        """Return whether a toggle is due; once more `again` for what is known of another plan."""
+        """Return whether a toggle is due; `again` repeats one raced around another plan."""
         if self.is_in(candidate):
             return False
         if again and self.estimator.is_elsewhere(candidate, setting, self.plan):
@@ -315,7 +315,7 @@ class SearchStrategy:
         )
 
     def attempt(self, candidate: Candidate, setting: Setting, expected_log: float) -> Steps:
-        """Race one candidate more."""
+        """Race the incumbent against itself plus one candidate."""
         plan = self.plan.with_lever(candidate.lever, setting)
         seen = yield from self.race(
             Kind.TOGGLE, self.plan, plan, lever=candidate.lever, expected_log=expected_log
@@ -377,9 +377,9 @@ class SearchStrategy:
     # ---- two numbers at once
 
     def _pair(self) -> Steps:
-        """Move two numbers at once: threads and workers want the same cores.
+        """Move two numbers at once: threads and workers compete for the same cores.
 
-        One step of each alone may lose what both together gain.
+        Moving either one alone may lose where moving both gains.
         """
         near = number_pairs(self.usable(), self.estimator, self.plan)
         for one, other, settings in islice(near, _MOST_PAIRS):
@@ -398,7 +398,7 @@ class SearchStrategy:
     # ---- fewest levers win
 
     def _prune(self, *, cheap: bool = False) -> Steps:
-        """Race absence against presence; where `cheap`, of what needs no launch."""
+        """Race the incumbent without some of its levers; if `cheap`, those that need no launch."""
         found = [k for k in self.candidates if self.is_in(k) and not self._is_settled(k.lever)]
         levers = [k.lever for k in reversed(found) if not (cheap and k.scope is Scope.LAUNCH)]
         if len(levers) >= _GROUP_COUNT:
@@ -408,7 +408,7 @@ class SearchStrategy:
                 yield from self._leave_out([lever])
 
     def _steady(self) -> None:
-        """Let what may make launches alike stay beside others, where no race showed it to cost."""
+        """Keep levers that may make launches alike beside others, unless a race showed a loss."""
         for candidate in self.usable():
             seen = self.deciding.get(candidate.lever)
             if (
@@ -428,7 +428,7 @@ class SearchStrategy:
         without = self.plan.only(frozenset(name for name, _ in self.plan.settings) - set(levers))
         lever = levers[0] if len(levers) == 1 else None
         seen = yield from self.race(Kind.PRUNE, without, self.plan, lever=lever)
-        # A failure here is that of the plan which never ran before: the one without.
+        # A failure here is that of the smaller plan: only that one has never run before.
         if seen is None or seen.verdict is Verdict.FAIL:
             return
         needed = is_better(seen, self._to_stay)
@@ -451,7 +451,7 @@ class SearchStrategy:
 
 
 def race_named(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
-    """Race what findings name: together where the phases differ, then what is not in yet."""
+    """Race the levers that findings name: together where phases differ, then those not in yet."""
     together = _apart(_named(strategy.usable()))
     if len(together) > 1:
         seen = yield from strategy.race_bundle(together)
@@ -474,8 +474,8 @@ def race_named(strategy: SearchStrategy) -> Generator[Proposal, Comparison | Non
 def _named(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     """Return the candidates that findings name, largest share first.
 
-    Of those of one share the one that promises most comes first, then the one that is switched
-    most cheaply.
+    Among equal shares the most promising one comes first, then the one that is cheapest to
+    switch.
     """
 
     def order(candidate: Candidate) -> tuple[float, float, int]:
@@ -486,7 +486,7 @@ def _named(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
 
 
 def _apart(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return those, in order, whose phases none before has: two cures of one ill conflict."""
+    """Return, in order, those whose phases no earlier one covers: two cures of one ill conflict."""
     found: list[Candidate] = []
     for candidate in candidates:
         if not any(candidate.phases <= other.phases for other in found):
@@ -500,9 +500,9 @@ _DOUBTED_RATIO = 1.06
 
 
 def doubt(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
-    """Race a gain that is small or guessed once more: of many races some win by chance.
+    """Race a small or guessed gain again: of many races, some win by chance.
 
-    A plan that does not win again is left with the candidates that have won alone, then with none.
+    A plan that does not win again is reduced to the candidates that have won, then to none.
     """
     while strategy.plan.settings:
         grounds = {
@@ -525,7 +525,7 @@ _CHANCE_RATIO = 0.2
 
 
 def rivals(candidate: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the other candidates that act on the one phase that a candidate acts on."""
+    """Return the other candidates that act on the same single phase as a candidate."""
     if len(candidate.phases) != 1:
         return []
     return [
@@ -536,7 +536,7 @@ def rivals(candidate: Candidate, candidates: Sequence[Candidate]) -> list[Candid
 def instead(
     strategy: SearchStrategy, candidate: Candidate, setting: Setting
 ) -> Generator[Proposal, Comparison | None, None]:
-    """Race a candidate that gave nothing beside the rivals that are in once in their place."""
+    """Race a candidate that gave nothing beside its rivals once more, in their place."""
     levers = {
         other.lever for other in rivals(candidate, strategy.candidates) if strategy.is_in(other)
     }

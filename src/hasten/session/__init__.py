@@ -72,7 +72,7 @@ def tune(workload: Workload, options: Options, view: Watcher) -> Tuning:
 
 
 def _of_what_trained(machine: Machine) -> Machine:
-    """Leave out that torch is missing: a program trains with a Python that nobody could ask."""
+    """Drop the caveat that torch is missing: a program may train with a Python we cannot ask."""
     kept = tuple(caveat for caveat in machine.caveats if caveat.name != "torch_missing")
     return replace(machine, caveats=kept)
 
@@ -83,7 +83,7 @@ def run(
     envelope: LossEnvelope | None = None,
     assumed: frozenset[str] = frozenset(),
 ) -> NoReturn:
-    """Become the script, under `plan`. With an empty plan this is plain python.
+    """Replace this process with the script under `plan`; an empty plan is plain python.
 
     Args:
         workload: the user's command.
@@ -98,7 +98,7 @@ def run(
 
     guarded = {} if envelope is None else {"envelope": asdict(envelope)}
     env = dict(os.environ)
-    # Another Python finds what runs a notebook by its environment.
+    # Another Python finds the notebook runner through its environment.
     elsewhere = workload.entry is Entry.NOTEBOOK and workload.python != sys.executable
     if plan.settings or elsewhere:
         env = environment(plan, mode=Mode.RUN, assumed=assumed, **guarded)

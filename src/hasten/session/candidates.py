@@ -1,4 +1,4 @@
-"""Which levers may be turned here, and why the others may not."""
+"""Which levers may be tried here, and why the others may not."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def find_candidates(
                 effect=lever.effect,
                 bundled=lever.promising(context),
                 steadies=lever.steadies,
-                redundant_with=_redundant(lever, context.traits),
+                redundant_with=_redundant(lever, provided(options.applied, context.traits)),
                 forecasts=_forecasts(lever, context, settings),
                 named_ratio=named.get(name, 0.0),
                 prior=priors.get(name),
@@ -97,7 +97,7 @@ def _redundant(lever: Lever[Any], traits: Traits) -> Callable[[Setting, Plan], s
 
 
 def advice(context: ScriptContext) -> list[str]:
-    """Return what the levers have to say of a script, whatever comes of them."""
+    """Return what the levers have to say about a script, whether or not they are used."""
     said = (lever.advice(context) for lever in discover().values())
     return [sentence for sentence in said if sentence]
 

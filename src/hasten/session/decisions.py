@@ -1,4 +1,4 @@
-"""What a tuning has decided so far about each lever, and what the user should hear of it."""
+"""What a tuning has decided so far about each lever, and what the user should know about it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Decisions:
 
     Attributes:
         left_out: rows of levers that are not tried.
-        rows: one for each lever that was decided about.
+        rows: one for each lever with a decision.
         notes: sentences.
     """
 
@@ -36,16 +36,16 @@ class Decisions:
     notes: list[str] = field(default_factory=list)
 
     def searched(self, rows: Sequence[LeverReport]) -> None:
-        """Take what a search says of the levers that it tried."""
+        """Take the rows of a search for the levers that it tried."""
         self.rows = [*self.left_out, *rows]
 
     def stopped(self, rows: Sequence[LeverReport]) -> None:
-        """Take what a search that was cut short says of levers that are not decided."""
+        """Take the rows of a search that was cut short, for levers without a decision."""
         decided = {row.lever for row in self.rows}
         self.rows += [row for row in rows if row.lever not in decided]
 
     def lose(self, levers: frozenset[str], outcome: Outcome, lost: Lost) -> None:
-        """Leave levers out that a search had kept."""
+        """Drop levers that a search had kept."""
         self.rows = [
             replace(row, outcome=outcome, why=lost.why, reason=lost.reason)
             if row.lever in levers

@@ -34,14 +34,14 @@ def examine(
 ) -> Diagnosis:
     """Look closely at the script for some steps, and say what makes them slow.
 
-    A script that does not bear to be looked at keeps the findings that need no look.
+    A script that fails during the look gets an empty diagnosis.
 
     Args:
         runner: where it runs.
         plan: what the user set.
         seen: its profile.
         machine: this machine.
-        seconds: how long to look, about; at least eight steps.
+        seconds: about how long to look; at least eight steps.
         assumed: what the user granted, by name.
     """
     count = max(_LEAST_COUNT, runner.pace.cycle_count, int(seconds / max(1e-6, seen.step_s)))
@@ -50,7 +50,7 @@ def examine(
         ranks_count = found.get("processors.local_ranks_count") or 1
         traits = replace(runner.facts(plan).traits, local_rank_count=ranks_count)
     except HastenError:
-        runner.children.clear()  # one that died, or is an answer behind
+        runner.children.clear()  # one has died, or is an answer behind
         return Diagnosis()
     context = ScriptContext(machine=machine, baseline=seen, traits=traits, assumed=assumed)
     found |= probe_levers(runner, plan, context, seconds=_PROBES_RATIO * seconds)
@@ -76,7 +76,7 @@ def examine(
 
 
 def _fault_s(found: Mapping[str, Any]) -> float | None:
-    """Return what a page fault adds to a step, between that of one thread and its share."""
+    """Return what a page fault adds to a step: the mean of its cost and its share per thread."""
     one_s, threads_count = found.get("faults.fault_s"), found.get("faults.threads_count") or 1
     return None if one_s is None else one_s * (1.0 + 1.0 / threads_count) / 2.0
 

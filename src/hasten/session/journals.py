@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from hasten.session.options import Options
 
 _PRODUCT = Path(__file__).parents[1]
-# What is larger is data and no text: its size and its time of change tell it apart.
+# A larger file is data rather than text: its size and modification time identify it.
 _TEXT_BYTES = 2**20
 
 
 def open_journal(
     workload: Workload, options: Options, machine: Machine, *, torch: str
 ) -> search.Journal:
-    """Open the journal of a command in the user's cache; where that cannot be, one in memory.
+    """Open the journal of a command in the user's cache; where that fails, one in memory.
 
     Args:
-        workload: the user's command; races of another text of its files are not taken over.
+        workload: the user's command; races of other versions of its files are not taken over.
         options: what may be raced.
         machine: where.
         torch: the version that the script imports.
@@ -92,9 +92,9 @@ def _hash_of(files: Iterable[Path]) -> str:
 
 
 def _named(workload: Workload) -> Iterator[Path]:
-    """Yield the files among the words of a command; a shell's line and `--config=FILE` have some.
+    """Yield the files that a command names, also inside a shell line or `--config=FILE`.
 
-    Modules are looked for by their names: an import would run their packages.
+    Modules are looked up by path: importing them would run their packages.
     """
     split = re.split(r"[\s=]+", " ".join(workload.argv))
     for word in {*workload.argv, *split}:

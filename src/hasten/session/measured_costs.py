@@ -1,4 +1,4 @@
-"""What the parts of a tuning take, as a runner has measured it so far."""
+"""How long the parts of a tuning take, as a runner has measured so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BUSY_RATIO = 1.5
 
 
 def first_costs(runner: TrialRunner, spent_s: float) -> Costs:
-    """Return the costs by the first start alone, as far as it has come.
+    """Return the costs estimated from the first start alone, even an unfinished one.
 
     Args:
         runner: where it runs.
@@ -46,7 +46,7 @@ def costs_of(
     Args:
         runner: where it runs.
         seen: its profile.
-        machine: this machine; its cores decide how much two runs are in each other's way.
+        machine: this machine; its cores decide how much two runs slow each other down.
         baseline: what the user set.
         candidate: the plan that is to be proved, with what the user set.
         proved: the levers of it that the search found; None where it has not begun.

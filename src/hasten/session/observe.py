@@ -58,7 +58,7 @@ def summarise(steps: list[Step], *, unit: str, used: dict[str, float]) -> Profil
     Args:
         steps: at least two.
         unit: what a sample is: `samples`, `tokens` or `steps`.
-        used: faults and CPU seconds of these steps together, and what else `TurnsRun` tells.
+        used: faults and CPU seconds of these steps together, and the rest of `TurnsRun.usage`.
     """
     walls = sorted(step.wall_s for step in steps)
     low_s, middle_s, high_s = quantiles(walls, n=4, method="inclusive")
@@ -96,9 +96,9 @@ def where(seen: Profile) -> str:
 def retimed(
     seen: Profile, statistics: PlanStatistics, plan: Plan, costs_s: Sequence[float]
 ) -> Profile:
-    """Return a profile with times that were measured in turns with those of another plan.
+    """Return a profile with step times that were measured in turns with another plan.
 
-    Two profiles of different moments do not compare: the machine may have changed in between.
+    Two profiles taken at different times cannot be compared: the machine may have changed.
 
     Args:
         seen: what was watched alone.
@@ -123,7 +123,7 @@ def retimed(
 def measure_own_cost(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
     """Add what our own seams cost: steps with them against steps without, in pairs."""
     count = min(_OVERHEAD_MOST_COUNT, int(_OVERHEAD_S / (4 * max(1e-6, seen.step_s))))
-    if count < _OVERHEAD_LEAST_COUNT:  # some microseconds in steps as long as these
+    if count < _OVERHEAD_LEAST_COUNT:  # microseconds do not matter in such long steps
         return seen
     pairs = overhead(runner, plan, count)
     if len(pairs) < _OVERHEAD_LEAST_COUNT:  # a short script: no interval, no claim
@@ -133,9 +133,9 @@ def measure_own_cost(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
 
 
 def measure_ceiling(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
-    """Add what a loader would give that costs nothing, where the loop waits for its own.
+    """Add the speed-up of a loader that costs nothing, where the loop waits for its own.
 
-    A script that does not bear to get a batch twice keeps its profile without it.
+    A script that fails when it gets a batch twice keeps its profile without it.
     """
     if seen.share_ratio(Phase.DATA) < LEAST_RATIO:
         return seen
@@ -154,9 +154,9 @@ def measure_ceiling(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
 
 
 def measure_peaks(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
-    """Add the operations of a step and what this machine reaches at best, where they are known.
+    """Add the operations of a step and the peak rate of this machine, where they are known.
 
-    The counter dispatches every operation through Python; a script that does not bear that
+    The counter dispatches every operation through Python; a script that fails under it
     keeps its profile without it.
     """
     try:

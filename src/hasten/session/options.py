@@ -1,4 +1,4 @@
-"""What the user asked for, and who looks on."""
+"""What the user asked for, and who watches."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Options:
 
     Attributes:
         budget_s: seconds that the whole tuning may take.
-        first_s: seconds in which a first answer should be there, where the script permits that.
+        first_s: seconds within which a first answer should be ready, if the script permits.
         numerics: the strongest effect on the numbers that the user permits.
         only: levers to try, all where it is empty.
         skip: levers not to try.
-        applied: levers set by hand, below everything that is tried.
+        applied: levers set by hand; everything is tried on top of them.
         patience_s: how long to wait for the first training step.
         training_s: how long the training will run, where the user said so.
         step_count: steps to profile, None to let the time decide.
@@ -46,7 +46,7 @@ class Options:
 
     @property
     def aim_s(self) -> float:
-        """Seconds that are shared out at first."""
+        """Seconds that are planned for at first."""
         return min(self.budget_s, self.first_s)
 
     def with_applied(self, plan: Plan) -> Plan:
@@ -57,13 +57,13 @@ class Options:
 
 
 class Watcher(Protocol):
-    """Whoever looks on: the terminal, a log, or nobody."""
+    """Whoever watches: the terminal, a log, or nobody."""
 
     def stage(self, name: str, detail: str = "") -> None:
         """Begin a part of the work."""
 
     def profiled(self, profile: Profile) -> None:
-        """Take where the steps of the script go, as it is."""
+        """Take the profile of the script as it is."""
 
     def found(self, diagnosis: Diagnosis) -> None:
         """Take what makes it slow."""

@@ -1,4 +1,4 @@
-"""Steps under a lever's probe beside steps as they are, for findings that need them."""
+"""Time steps under a lever's probe against steps as they are, for findings that need it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def probe_levers(
         runner: where the script runs.
         plan: what the user set.
         context: the machine, the profile and the traits of the script.
-        seconds: how long the pairs may take together, about.
+        seconds: about how long all pairs together may take.
 
     Returns:
         The setting of each probe and how many times faster it is, for `Case.found`, such as
@@ -57,7 +57,7 @@ def probe_levers(
         try:
             pairs, _ = runner.within((plan, plan.with_lever(name, setting)), pair_count, turns)
         except HastenError:
-            runner.children.clear()  # one that died, or is an answer behind
+            runner.children.clear()  # one has died, or is an answer behind
             return found
         if len(pairs) >= _LEAST_COUNT:
             faster = compare.settle(pairs).speedup

@@ -1,4 +1,4 @@
-"""Trials do not start where the kernel cannot keep them from the user's files, unless permitted."""
+"""Start no trials where the kernel cannot protect the user's files, unless permitted."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def protect(workload: Workload, options: Options, view: Watcher) -> tuple[str, .
     """Make sure that trials cannot change the user's files, or that the user permits it.
 
     Returns:
-        What the report says of it.
+        Notes for the report.
 
     Raises:
-        IsolationFailed: they could, and the user has not.
+        IsolationFailed: they could change files, and the user has not permitted it.
     """
     from hasten.trials.process import Isolation, best_isolation
 
@@ -40,10 +40,10 @@ def protect(workload: Workload, options: Options, view: Watcher) -> tuple[str, .
 
 
 def refuse_ranks(count: int) -> None:
-    """Stop where a command trains in several processes.
+    """Raise where a command trains in several processes.
 
     Raises:
-        UsageError: it does.
+        UsageError: there are several.
     """
     if count > 1:
         raise UsageError(

@@ -42,7 +42,7 @@ _CONFIRM_SHARE, _CONFIRM_LEAST_S, _CONFIRM_MOST_S = 0.2, 8.0, 60.0
 _CONFIRM_WANTED_S = 30.0
 _CONFIRM_MOST_ROUNDS, _LATE_RATIO = 6, 1.2
 _REDRAWN_GROWTH = 1.1  # an interval of many pairs takes milliseconds
-_CALM_SHARE = 0.2  # of a step that page faults cannot explain, whatever was counted
+_CALM_SHARE = 0.2  # the share of a step that is never blamed on page faults
 _RACE_LEAST_COUNT, _RACE_USUAL_COUNT, _RACE_USUAL_S = 8, 16, 8.0
 _CONFIRM_MOST_COUNT = 24
 _NEIGHBOURS_LEAST_COUNT = 8
@@ -62,7 +62,7 @@ class Races:
 
     Attributes:
         noise: of the A/A run, after `measure_noise`.
-        least_ratio: the gain that is worth a lever here: 2%, or what can be resolved.
+        least_ratio: the gain that is worth a lever here: 2%, or what can be resolved, up to 5%.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class Races:
         return min(max(_CONFIRM_LEAST_S, share_s), _CONFIRM_MOST_S)
 
     def measure_noise(self, *, quickly: bool = False) -> Noise:
-        """Say what can be told apart here at all, by the script against itself.
+        """Measure what can be told apart here at all, by racing the script against itself.
 
         Args:
-            quickly: the budget has no time for a second child; steps of the profile that followed
-                one another must do. Where too few were watched, as of a loop whose blocks are whole
-                passes, three pairs of launches are run.
+            quickly: the budget has no time for a second child; neighbouring steps of the profile
+                must do. Where too few were watched, as for a loop whose blocks are whole passes,
+                three pairs are run in two launches.
         """
         noise = self._neighbours_noise() if quickly else None
         if noise is None:
@@ -133,8 +133,8 @@ class Races:
         """Race two launches of the script.
 
         Args:
-            least_count: pairs.
-            most_s: seconds of pairs beyond these.
+            least_count: the fewest pairs.
+            most_s: the most seconds of pairs, unless the fewest take longer.
         """
         own = self._options.applied
         measure = partial(self._runner.pairs, own, own)
@@ -245,9 +245,9 @@ class Races:
     def _noise_between(self, own: Plan, other: Plan) -> Noise:
         """Return the noise of pairs as two plans are raced.
 
-        The A/A run lets two children take the same steps in turns. Under two plans they have other
-        steps, and inside one child every turn has its own; how steps differ was seen as the script
-        was watched.
+        In the A/A run, two children take the same steps in turns. Under two plans steps differ,
+        and inside one child every turn has different steps; how much steps differ was seen when the
+        script was watched.
         """
         assert self.noise is not None  # noqa: S101  # measured before the search
         noise = replace(self.noise, pair_s=max(1e-3, self._runner.pace.pair_s(own, other)))
@@ -257,7 +257,7 @@ class Races:
         return replace(noise, sd_ratio=max(noise.sd_ratio, compare.spread(pairs)))
 
     def _note_costs(self, *plans: Plan) -> None:
-        with suppress(OutOfTime, *TRIAL_FAILURES):  # a script may end just now; the race is over
+        with suppress(OutOfTime, *TRIAL_FAILURES):  # the script may end here; the race is over
             for plan in plans:
                 self._runner.note_costs(plan)
 
@@ -265,14 +265,14 @@ class Races:
         """Race a plan against the script on fresh launches; this figure is published.
 
         Launches differ by more than the pairs within one, so there are as many rounds of launches
-        as the time holds, two at least, and few pairs in each. Only the clock decides how many.
+        as the time allows, at least two, with few pairs in each. Only the clock decides how many.
 
         Args:
             plan: what the search chose.
-            until_s: when it should be over, by the clock; at least six pairs are run each time.
+            until_s: when it should be over, by the clock; each round runs at least six pairs.
 
         Raises:
-            TooFewPairs: fewer pairs than the noise asks for have shown nothing.
+            TooFewPairs: it is undecided after fewer pairs than the noise calls for.
         """
         self._runner.statistics.forget_steps()
         rounds: list[compare.Confirmation] = []
@@ -308,7 +308,7 @@ class Races:
         return seen
 
     def _states(self, plan: Plan) -> Sequence[float]:
-        """Return by what log ratio page faults made the steps of each launch of a plan longer."""
+        """Return, for each launch of a plan, the log ratio by which faults lengthened steps."""
         phase_s = self._runner.statistics.phase_s(plan) or {}
         counts = self._runner.statistics.faults(plan)
         step_s = sum(seconds for phase, seconds in phase_s.items() if phase.in_step)
@@ -321,7 +321,7 @@ class Races:
     def _confirm_once(
         self, plan: Plan, seconds: float, *, wanted_s: float, least_count: int, plan_first: bool
     ) -> compare.Confirmation:
-        """Race both on fresh launches; who is launched first changes from round to round."""
+        """Race both plans on fresh launches; which is launched first alternates between rounds."""
         assert self.noise is not None  # noqa: S101
         self._runner.children.clear()
         own, other = self._options.applied, self._options.with_applied(plan)
@@ -354,7 +354,7 @@ class Races:
         return seen
 
     def _least_confirming_count(self, plan: Plan) -> int:
-        """Return the pairs that half of the gain seen in the search needs in the noise seen there.
+        """Return the pairs needed to show half the gain of the search in the noise of the search.
 
         A plan with loader workers is many times noisier than the script against itself.
         """
@@ -367,7 +367,7 @@ class Races:
         return max(CONFIRM_LEAST_COUNT, count)
 
     def _shower(self, bets: Sequence[float]) -> Callable[[Sequence[Pair]], None]:
-        """Tell the watcher of pairs, with an interval that bears to be looked at all the time."""
+        """Tell the watcher about pairs, with an interval that is valid at every look."""
         logs: list[float] = []
         shown: tuple[int, Interval] | None = None
 
@@ -397,15 +397,15 @@ def _round_count(window_s: float, *, launches_s: float, pairs_s: float) -> int:
 def rule_of(kind: Kind, noise: Noise, *, budget_s: float) -> compare.Rule:
     """Return when a race ends.
 
-    A lever that is to come in is dropped where it gains less than can be shown in this noise.
-    One that is in came in for a reason: it is dropped where it gains less than is worth a lever.
+    A new lever is dropped where it gains less than can be shown in this noise. A lever that is
+    already in came in for a reason: it is dropped where it gains less than is worth a lever.
     """
     rule = compare.rule_for(noise, budget_s=budget_s, least_ratio=LEAST_RATIO)
     return replace(rule, least_ratio=LEAST_RATIO) if kind is Kind.PRUNE else rule
 
 
 def patient(rule: compare.Rule, *, launched_s: float, pair_s: float) -> compare.Rule:
-    """Return a rule that does not drop lightly what took seconds to start.
+    """Return a rule that is slower to drop a candidate that took long to start.
 
     Args:
         rule: of the race.
@@ -417,7 +417,7 @@ def patient(rule: compare.Rule, *, launched_s: float, pair_s: float) -> compare.
 
 
 def confirmed_race(plan: Plan, seen: compare.Confirmation) -> Comparison:
-    """Return the race of a plan against the script that a confirmation is."""
+    """Return a confirmation as the race of a plan against the script."""
     return Comparison(
         baseline=Plan(),
         candidate=plan,

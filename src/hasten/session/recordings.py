@@ -119,7 +119,7 @@ def open_prover(
     patience_s: float, parameter_count: int, code: CompiledCode, at_once_count: int = 2,
     assumed: frozenset[str] = frozenset(), deadline: Deadline = NEVER,
 ) -> Iterator[Prover]:  # fmt: skip
-    """Open a prover of plans for a script; what its runs leave is gone afterwards.
+    """Open a prover of plans for a script; afterwards, remove what its runs left.
 
     Args:
         workload: the user's command.

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from hasten.session.options import Options, Watcher
     from hasten.session.races import Races
 
-# Of races: a child for a plan that none stands under. One that is started again because the script
-# ended, or because memory holds only one, costs time alone.
+# In races: a child for a plan that no living one runs. One that is started again because the script
+# ended, or because memory holds only one, costs only time.
 MOST_LAUNCHES_COUNT = 25
 _LEAST_RACE_S = 2.0
 _RACES_PER_CANDIDATE = 3
@@ -32,9 +32,9 @@ class SearchDriver:
     """The search of one tuning, from its journal.
 
     Attributes:
-        end_s: when an answer should be there, in seconds after the start.
-        short: the budget cannot hold proof and confirmation; that has been said.
-        hurried: the budget holds them only where the script is hardly raced against itself first.
+        end_s: when an answer is due, in seconds after the start.
+        short: the budget has no room for proof and confirmation; the user has been told.
+        hurried: it has room for them only if the script is barely raced against itself first.
     """
 
     def __init__(
@@ -132,10 +132,10 @@ class SearchDriver:
         return saved_s > self._races.price(asked).wall_s + answer_s
 
     def check_the_budget(self) -> None:
-        """Say at the beginning what a budget cannot hold, and what could.
+        """Tell the user at the start what a budget has no room for, and which budget has.
 
         Raises:
-            UsageError: it holds no race either.
+            UsageError: there is no room for a race either.
         """
         proposal = self._propose()
         first_s, candidate = 0.0, self.best
@@ -198,7 +198,7 @@ class SearchDriver:
     def _propose_late(self) -> search.Proposal | None:
         """Return a race for which there is time only where nothing has been found so far.
 
-        That is what comes after the time of a first answer, then what leaves none for a proof.
+        First one after the time of a first answer, then one that leaves no time for a proof.
         """
         if self.short or self.best.settings or not self._passed_over(search.RefusalReason.TIME):
             return None
@@ -219,9 +219,9 @@ class SearchDriver:
         return proposal
 
     def _left_s(self, asked: search.Proposal, best: Plan) -> float:
-        """Return the seconds that the search has left, by the best plan that it has found."""
+        """Return the seconds that the search has left, given the best plan so far."""
         left_s = self.end_s - self._spent_s()
-        if self.short:  # the proof may not fit in any case; that has been said
+        if self.short:  # the proof may not fit anyway; the user has been told
             return 0.0 if asked.named_ratio <= self._gained_share(best) else left_s
         return left_s - self._after_s(asked.candidate, best)
 

@@ -1,4 +1,4 @@
-"""What a search has found is proved, and confirmed on fresh launches, before it is published."""
+"""Prove what a search found, and confirm it on fresh launches, before it is published."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Answer:
         plan: what the search found, as far as it was proved and confirmed.
         proof: of the plan, with what the user set by hand.
         baseline: the profile of the script as it is, with times of the confirmation.
-        tuned: that under the plan; None where it was not looked at.
+        tuned: the profile under the plan; None where there is none.
         confirmed: the races on fresh launches; None where there were none.
-        passes: the gain of the whole training, where it is another than that of its steps.
+        passes: the gain of the whole training, where it differs from that of its steps.
     """
 
     plan: Plan
@@ -74,7 +74,7 @@ class Settlement:
         costs: what the proof and the confirmation of a plan take.
 
     Attributes:
-        surviving: the plan that is not lost so far; None before there is one.
+        surviving: what is left of the plan so far; None before there is one.
         proved: its proof; None before there is one.
         envelope: what a real run is held against.
         launch_count: runs for proofs.
@@ -105,7 +105,7 @@ class Settlement:
 
         Args:
             plan: what the search found.
-            end_s: when an answer should be there, by the clock of the deadline.
+            end_s: when an answer is due, by the clock of the deadline.
             spent_s: seconds of the budget so far.
 
         Raises:
@@ -136,7 +136,7 @@ class Settlement:
         return self._answer(*self._prove(Plan()))
 
     def unproved(self, plan: Plan) -> Proof:
-        """Return the proof of a plan that nobody has judged: what its levers say themselves."""
+        """Return the proof of a plan that was not judged: the effect that its levers declare."""
         return Proof(effect=declared_effect(self._options.with_applied(plan)))
 
     def _answer(self, plan: Plan, proof: Proof) -> Answer:
@@ -165,7 +165,7 @@ class Settlement:
     # ---- the proof
 
     def _prove(self, plan: Plan) -> tuple[Plan, Proof]:
-        """Return what the gates let through of a plan, and its proof."""
+        """Return the part of a plan that passes the gates, and its proof."""
         if not self._options.with_applied(plan).settings:
             return plan, Proof(effect=Effect.EXACT)
         from hasten.trials.process import best_isolation
@@ -205,7 +205,7 @@ class Settlement:
         return proof
 
     def _blame(self, plan: Plan, judge: Judge) -> None:
-        """Say of each lever that had to go why, also where the user ends it in between."""
+        """Record why each lever had to go, even where the user ends the proof early."""
         self.surviving = judge.plan
         if judge.fails_alone:
             lost = Lost(None, f"{self._options.applied} fails alone")
@@ -217,7 +217,7 @@ class Settlement:
             self._view.known(f"rejected {lever}: {why}")
 
     def _give_up(self, plan: Plan, failure: Unprovable) -> Plan:
-        """Leave every lever out where it is the script itself that cannot be recorded."""
+        """Drop every lever where the script itself cannot be recorded."""
         lost = Lost(Reason.UNPROVED, "faster, but not proved")
         self._decisions.lose(plan.differing(Plan()), Outcome.DROPPED, lost)
         faster = f"{plan} is faster, but nothing" if plan.settings else "Nothing"
@@ -231,7 +231,7 @@ class Settlement:
     # ---- the confirmation
 
     def _confirm(self, plan: Plan, end_s: float) -> compare.Confirmation | Lost:
-        """Race the plan on fresh launches, and see its gain once more or lose it."""
+        """Race the plan on fresh launches; return what they show, or why the plan is lost."""
         self._view.stage("confirmation", f"fresh launches: the script against {plan}")
         notes = self._decisions.notes
         try:
@@ -263,7 +263,7 @@ class Settlement:
         return seen
 
     def _unpaid(self, payback: Payback | None, passes: Passes | None) -> Lost | None:
-        """Return why what is faster is not worth its start or its first pass; None if it is."""
+        """Return why a faster plan is not worth its start or its first pass; None if it is."""
         if why := unpaid(passes):
             return Lost(Reason.FIRST_PASS, why)
         if why := too_late(payback, self._options.training_s):
@@ -271,7 +271,7 @@ class Settlement:
         return None
 
     def _rest(self, plan: Plan, lost: Lost) -> Plan:
-        """Return what of a plan may hold where the whole does not."""
+        """Return the part of a plan that may hold where the whole does not."""
         if lost.reason is Reason.STARTS_LATE:
             own, other = self._options.applied, self._options.with_applied(plan)
             later_s = self._runner.starts.later_s(own, other) or 0.0
@@ -280,7 +280,7 @@ class Settlement:
         if lost.reason is Reason.FIRST_PASS:
             return plan.only(plan.differing(filling(plan)))
         rest = self._decisions.won_alone(plan)
-        if rest.settings:  # what makes launches alike goes on beside them
+        if rest.settings:  # levers that make launches alike stay with them
             steady = {lever.name for lever, _ in lookup(plan) if lever.steadies}
             rest = plan.only(frozenset(steady | dict(rest.settings).keys()))
             rest = rest if rest != plan else Plan()
@@ -313,7 +313,7 @@ class Settlement:
 def _raced(
     races: Races, plan: Plan, end_s: float, costs: Costs, deadline: Deadline
 ) -> compare.Confirmation:
-    """Confirm until an answer is due; what was too short for that may take all the budget.
+    """Confirm until an answer is due; if that was too short, again with all of the budget.
 
     Raises:
         TooFewPairs: there was too little time to see whether the gain is really there.

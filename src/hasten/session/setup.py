@@ -1,4 +1,4 @@
-"""What a session stands on: the facts of this machine, and a runner of trials."""
+"""What a session is built on: the facts of this machine, and a runner of trials."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def doctor(python: str, *, patience_s: float = 60.0) -> Machine:
 def glance(python: str = sys.executable) -> Machine:
     """Return the facts that a plan is checked against, without starting torch.
 
-    The version is that of the installed distribution in this Python; of another one, with which a
+    The version is that of the distribution installed in this Python; for another one, with which a
     program trains, it is unknown.
 
     Args:
@@ -63,8 +63,8 @@ def open_runner(
         workload: the user's command.
         options: of the session.
         facts: of this machine.
-        code: what its trials share of what they compile; None lets each compile for itself.
-        deadline: when its children are waited for no more.
+        code: the compiled code that its trials share; None lets each compile for itself.
+        deadline: when to stop waiting for its children.
     """
     from hasten.trials.isolation.scratch import sweep
     from hasten.trials.process import best_isolation

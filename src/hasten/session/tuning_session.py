@@ -61,8 +61,8 @@ class TuningSession:
 
         Raises:
             ScriptFailed: the script itself does not train.
-            UsageError: the budget holds no answer.
-            KeyboardInterrupt: before there was anything to keep.
+            UsageError: the budget is too short for an answer.
+            KeyboardInterrupt: the user stopped it before there was anything to keep.
         """
         self._view.stage("machine", "reading what this job may use")
         machine = setup.doctor(self._workload.python, patience_s=self._deadline.left_s)

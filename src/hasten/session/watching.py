@@ -35,7 +35,7 @@ class Watched:
         context: what levers are asked about.
         candidates: what may be tried.
         left_out: a row for each lever that may not.
-        journal: the races so far, of an earlier start of the same search.
+        journal: the races so far, from an earlier start of the same search.
     """
 
     machine: Machine
@@ -48,7 +48,7 @@ class Watched:
 
     @property
     def notes(self) -> list[str]:
-        """What levers have to say of it, and whether none can help."""
+        """What levers have to say about the script, and whether none can help."""
         nothing = "No lever can reach 2% here: see why each was left out."
         return [*advice(self.context), *(() if self.candidates else (nothing,))]
 
@@ -68,7 +68,7 @@ def watch(
         spent_s: seconds of the budget so far.
 
     Raises:
-        UsageError: the budget holds no answer, or the script trains in several processes.
+        UsageError: the budget is too short, or the script trains in several processes.
         OutOfTime: the budget has ended.
     """
     applied = options.applied

@@ -24,7 +24,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find the module as usual, and hang on to its loader.
+        """Find the module as usual, and wrap its loader.
 
         Libraries look for a module without importing it (`importlib.util.find_spec("torch")`),
         so this finder stays until the module really runs.
@@ -47,7 +47,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
 
 class _Following(importlib.abc.Loader):
-    """A loader that hands over to the real one and follows it."""
+    """A loader that delegates to the real one and calls `then` after it."""
 
     def __init__(self, loader: Any, then: Callable[[], None]) -> None:
         self._loader = loader
@@ -62,7 +62,7 @@ class _Following(importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module as the real loader does, then follow."""
+        """Run the module as the real loader does, then call `then`."""
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader

@@ -20,9 +20,9 @@ _T = TypeVar("_T")
 TOGETHER_RATIO = 1.3
 """How much longer two launches at once take than one: they read the disk together."""
 _PRESSURE = "/proc/pressure/cpu"
-_LEAST_BLOCK_S, _LONE_BLOCK_S = 0.02, 3.0  # what is worth a signal to stop, or a launch
-# A process that was stopped is slower for so long: its caches, its threads. In a step of more than
-# `_LONG_S` that does not show.
+_LEAST_BLOCK_S, _LONE_BLOCK_S = 0.02, 3.0  # long enough to be worth a signal, or a launch
+# A process that was stopped is slower for this long: its caches, its threads. In a step longer than
+# `_LONG_S` it does not show.
 _COLD_S, _LONG_S = 0.005, 0.1
 
 
@@ -60,9 +60,9 @@ def shape_of(
     single_process: bool,
     left_count: int,
 ) -> BlockShape:
-    """Return how pairs are run: inside one child where all that differs switches there.
+    """Return how pairs are run: inside one child if all levers that differ can switch there.
 
-    That is step by step, or in blocks of whole cycles where the loop waits for loader workers.
+    There they alternate step by step, or in blocks of whole cycles if the loop waits for workers.
     Where one life of the script is too short for such a pair, two children share it.
 
     Args:
@@ -70,13 +70,13 @@ def shape_of(
         candidate: the other.
         apart: in two children in any case.
         cycle_count: steps after which the times of the script as it is repeat.
-        ahead_count: batches that its workers have on their way: a lever that changes how they are
+        ahead_count: batches that its workers have in flight: a lever that changes how they are
             made shows only after these.
         period_count: steps after which the times of its loop repeat.
         pass_count: steps of a pass over the data where it is short, else 0.
         step_s: seconds of a step; 0 where nobody has seen one.
-        single_process: two children take turns at living, so a turn must be worth a launch.
-        left_count: steps that a warm child has before it.
+        single_process: only one child lives at a time, so a turn must be worth a launch.
+        left_count: steps that a warm child has left.
     """
     differing = baseline.differing(candidate)
     levers = [lever for lever, _ in both(baseline, candidate) if lever.name in differing]
@@ -107,7 +107,7 @@ def shape_of(
 
 
 def _whole(count: int, period_count: int) -> int:
-    """Return the least number of steps of whole periods.
+    """Return a number of steps rounded up to whole periods.
 
     >>> _whole(1, 1), _whole(1, 16), _whole(17, 16)
     (1, 16, 32)
@@ -118,10 +118,10 @@ def _whole(count: int, period_count: int) -> int:
 def _ahead_count(cycle_count: int, *plans: Plan) -> int:
     """Return the batches that workers may have fetched before a turn, at another pace.
 
-    In a relay they are fetched for nothing: between the last step of a turn and the signal that
-    stops the workers, and after the one that lets them go, while nobody counts. Inside one child
-    nobody is stopped, and the queue was filled at the pace of the other plan. The number is the
-    same: a loader has asked for workers x prefetch batches ahead at any time, so after as many
+    In a relay they cost nothing: they are fetched between the last step of a turn and the signal
+    that stops the workers, or after the one that resumes them, while nobody counts. In one child
+    nothing is stopped, and the queue was filled at the pace of the other plan. The number is the
+    same: a loader always has workers x prefetch batches on order, so after that many
     steps each batch was asked for within this turn.
     """
     longest = _longest_cycle(cycle_count, *plans)
@@ -178,12 +178,12 @@ def can_take(own: Plan, plan: Plan) -> bool:
 
 
 def settle_count(own: Plan, plan: Plan, ahead_count: int = 1) -> int:
-    """Return the steps that settle what going over to `plan` disturbs.
+    """Return the steps that it takes to settle after a switch to `plan`.
 
     Args:
         own: the plan before.
         plan: the plan after.
-        ahead_count: batches that the script's own workers have on their way; a loader that is
+        ahead_count: batches that the script's own workers have in flight; a loader that is
             taken over uses them up first.
     """
     counts = [
@@ -218,7 +218,7 @@ def filling(plan: Plan) -> Plan:
 
 
 def patience_s(*plans: Plan) -> float:
-    """Return how much longer than steps take the first ones may take under one of these plans."""
+    """Return how much longer than usual the first steps under any of these plans may take."""
     applied = [lever for plan in plans for lever, _ in lookup(plan)]
     return max((lever.patience_s for lever in applied), default=0.0)
 
@@ -245,7 +245,7 @@ def pairs_of(costs: Sequence[float], coins: Sequence[bool], pressure: float | No
 
 
 def reordered(turns: Sequence[_T], coins: Sequence[bool]) -> list[_T]:
-    """Return the turns of a pair once for each coin; False turns them round.
+    """Return the turns of a pair once for each coin; False reverses them.
 
     >>> reordered(["own", "other"], [True, False])
     ['own', 'other', 'other', 'own']

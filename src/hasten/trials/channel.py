@@ -77,13 +77,13 @@ class Channel:
             message, pid = protocol.decode(line)
         except ValueError as error:
             raise ChildLost(f"The child cannot be understood: {error}.", remedy=_REMEDY) from None
-        if pid is not None:  # as the child knows itself; it may have a name space of its own
+        if pid is not None:  # the child's own view; it may be in another namespace
             self.pid = self.peer_pid or pid
         return message
 
     @property
     def has_message(self) -> bool:
-        """A message has come that nobody has received."""
+        """Whether a message has arrived that was not received yet."""
         return b"\n" in self._rest
 
     def _more(self) -> bytes:
@@ -129,17 +129,17 @@ class Listener:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that have introduced themselves and live."""
+        """The processes that have introduced themselves and are still connected."""
         ends = [key.data for key in self._selector.get_map().values()]
         return [end.pid for end in ends if isinstance(end, Channel) and end.pid is not None]
 
     def adopt(
         self, kind: type[_M], *, until: float, alive: Callable[[], bool]
     ) -> tuple[Channel, _M] | None:
-        """Wait for the first process that says something, and return its conversation.
+        """Wait for the first process that sends a message of `kind`; return its conversation.
 
-        Every process that imports torch introduces itself; only one of them trains. Who is ready
-        to is let go.
+        Every process that imports torch introduces itself; only one of them trains. One that is
+        ready to train is told to go on.
 
         Args:
             kind: the message to wait for, such as `protocol.FirstStep`.
@@ -160,7 +160,7 @@ class Listener:
                 return None
 
     def _read(self, channel: Channel, kind: type[_M]) -> _M | None:
-        """Read all that a process has said: what came at once is not announced again."""
+        """Read all that a process has sent: messages that came together are announced only once."""
         while True:
             try:
                 message = channel.receive(5.0)
@@ -179,7 +179,7 @@ class Listener:
                 return None
 
     def _let_go(self, channel: Channel) -> None:
-        with suppress(ChildLost):  # what ends it is seen at the next reading
+        with suppress(ChildLost):  # its end is seen at the next read
             channel.send(protocol.Go())
 
     def close(self) -> None:

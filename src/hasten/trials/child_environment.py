@@ -32,7 +32,7 @@ SILENCED = {
 
 
 def place(env: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return what tells the machine of a real run from one that its script sends a job to."""
+    """Return what tells the machine of a real run apart from one that its script sends jobs to."""
     return {"cores": os.cpu_count(), "SLURM_JOB_ID": env.get("SLURM_JOB_ID")}
 
 

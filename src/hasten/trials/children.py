@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hasten.trials.trial_process import TrialProcess
 
 Seats: TypeAlias = "Mapping[int, tuple[Plan, ...]]"
-"""For each slot the plans that its child alternates between; it stands under the first."""
+"""For each slot, the plans that its child alternates between, beginning with the first."""
 
 
 class Children:
@@ -40,15 +40,15 @@ class Children:
             self._vacate(slot)
 
     def trial(self, *plans: Plan, slot: int = 0, fresh: bool = False) -> TrialProcess:
-        """Return a living, warm child that stands under the first of `plans`.
+        """Return a living, warm child that runs under the first of `plans`.
 
-        A child can take any plan that has the same levers of the kind LAUNCH; another one is
-        ended and started anew.
+        A child can take any plan with the same levers of scope LAUNCH; otherwise it is ended and
+        a new one is started.
 
         Args:
             plans: one plan, or two that will alternate.
             slot: which of the two children.
-            fresh: start it anew in any case.
+            fresh: start a new one in any case.
         """
         trial = self._slots[slot]
         if trial is not None and (fresh or not can_take(trial.plan, plans[0])):
@@ -66,7 +66,7 @@ class Children:
         return trial
 
     def with_life(self, plans: tuple[Plan, ...], slot: int, count: int) -> TrialProcess:
-        """Return a child that still has `count` steps to live, as far as is known."""
+        """Return a child that has at least `count` steps left, as far as is known."""
         trial = self._slots[slot]
         spent = trial is not None and self._pace.is_spent(trial.step_count, count)
         return self.trial(*plans, slot=slot, fresh=spent)
@@ -127,7 +127,7 @@ class Children:
     # ---- come and go
 
     def _start(self, seats: Seats) -> Mapping[int, TrialProcess]:
-        """Start a child in each slot, all at once: to import takes each of them one core.
+        """Start a child in each slot, all at once: importing takes each of them one core.
 
         They compute one after the other: each trains only once it is waited for.
         """

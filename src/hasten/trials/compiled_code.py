@@ -1,7 +1,7 @@
-"""Compiled code that trials hand on: each begins with what those before it have compiled.
+"""Compiled code that trials pass on: each begins with what earlier ones have compiled.
 
-A trial's writes are kept away from everybody, so it would compile anew what the last one did. The
-files of torch's cache are named by what they hold; they can be put together and moved.
+A trial's writes are isolated, so each one would compile again what the last one did. The
+files of torch's cache are named by their content, so they can be merged and moved.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME = "compiled"
 
 
 class CompiledCode:
-    """The compiled code of one tuning, in a folder that goes with it."""
+    """The compiled code of one tuning, in a folder that is removed with it."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
@@ -44,13 +44,13 @@ class CompiledCode:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def lend(self, scratch: Path, *plans: Plan) -> dict[str, str]:
-        """Lay what there is into a trial's folder; return the environment that tells it.
+        """Put the code so far into a trial's folder; return the environment that points to it.
 
-        A folder that the user has chosen for torch is left to be it: trials read it.
+        A folder that the user has chosen for torch stays in use: trials read it.
 
         Args:
             scratch: of the trial.
-            plans: what it goes over to; nothing is copied for those that do not compile.
+            plans: those it switches to; nothing is copied if none of them compiles.
         """
         if TORCHS_CACHE in os.environ:
             return {}
@@ -65,8 +65,8 @@ class CompiledCode:
         """Keep what a trial has compiled.
 
         Args:
-            scratch: of a trial that stands still, or is between two steps: what it is just
-                writing would be taken half.
+            scratch: of a trial that is stopped, or between two steps: a file that is being
+                written would be copied in part.
         """
         place = scratch / _NAME
         with self._lock, suppress(OSError, UsageError):
@@ -77,7 +77,7 @@ class CompiledCode:
 
 
 class LentCode:
-    """What one trial has of the compiled code: lent to it, and handed on when it stands still.
+    """The compiled code of one trial: lent to it, and passed on when it is stopped.
 
     Attributes:
         patience_s: how much longer than other steps its first ones may take.
@@ -90,7 +90,7 @@ class LentCode:
         self._compiles = False
 
     def lend(self, *plans: Plan) -> dict[str, str]:
-        """Lay down what there is for a trial's plans; return the environment that tells it."""
+        """Lend the code so far for a trial's plans; return the environment that points to it."""
         self.patience_s = patience_s(*plans)
         return {} if self._code is None else self._code.lend(self._scratch, *plans)
 
@@ -106,12 +106,12 @@ class LentCode:
         self._compiles = False
 
     def spoil(self) -> None:
-        """Hand nothing on of a trial that may be writing just now."""
+        """Pass nothing on from a trial that may be writing at this moment."""
         self._compiles = False
 
 
 def _add(own: Path, other: Path) -> None:
-    """Lay down the files that are not there yet; a full disk only costs time."""
+    """Add the files that are missing; a full disk only costs time."""
     with suppress(OSError):
         for folder, _, names in os.walk(own):
             to = other / Path(folder).relative_to(own)
@@ -122,7 +122,7 @@ def _add(own: Path, other: Path) -> None:
 
 
 def _lay(own: Path, other: Path) -> None:
-    """Link a file, or copy it; nobody writes into a file that is there, some are large."""
+    """Link a file, or copy it: existing files are never modified, and some are large."""
     with suppress(OSError):
         other.hardlink_to(own)
         return

@@ -33,7 +33,7 @@ class Deadline:
         return max(0.0, self.end_s - self._clock())
 
     def cut(self, timeout_s: float) -> float:
-        """Return how long may be waited, at most until the deadline.
+        """Return how long to wait, at most until the deadline.
 
         Raises:
             OutOfTime: it has passed.

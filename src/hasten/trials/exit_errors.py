@@ -1,4 +1,4 @@
-"""What to tell of a script that did not end as it should."""
+"""What to say about a script that did not end as it should."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def never_trained(
     process: Process, *, reached: bool, imported_torch: bool, place: str, patience_s: float,
     folder: Path,
 ) -> HastenError:  # fmt: skip
-    """Return why a trial has not come to its first training step.
+    """Return why a trial has not reached its first training step.
 
     Args:
         process: of the trial.
-        reached: hasten came in at all.
-        imported_torch: some process of the trial did.
+        reached: whether hasten was loaded at all.
+        imported_torch: whether some process of the trial did.
         place: where it is if it still runs, as a sentence.
-        patience_s: how long was waited.
+        patience_s: how long the wait was.
         folder: where what trials write lies.
     """
     error = bad_exit(process, when="before its first training step", folder=folder)
@@ -79,7 +79,7 @@ def never_trained(
 
 
 def bad_exit(process: Process, *, when: str, folder: Path) -> HastenError | None:
-    """Return the error that the end of a trial is; None for one that is none, or that runs.
+    """Return the error for how a trial ended; None if it ended well or still runs.
 
     Raises:
         IsolationFailed: it was started outside of the isolation, or its guard was ended.
@@ -93,7 +93,7 @@ def bad_exit(process: Process, *, when: str, folder: Path) -> HastenError | None
 
 
 def too_short(life_count: int, needed_count: int) -> TooFewSteps:
-    """Return the error of a script whose life has no room for a measurement."""
+    """Return the error for a script that ends too soon for a measurement."""
     return TooFewSteps(
         f"The script ended after {counted(life_count, 'training step')}, and a measurement "
         f"needs at least {needed_count}.",
@@ -105,7 +105,7 @@ def too_short(life_count: int, needed_count: int) -> TooFewSteps:
 def error_of(
     ended: Exit, *, when: str, tail: str, refused: Sequence[str], folder: Path
 ) -> HastenError | None:
-    """Return the error that a script's end is; None for one that is none.
+    """Return the error for how a script ended; None if it ended well.
 
     Args:
         ended: how it ended.

@@ -1,7 +1,7 @@
 """The keeper of one trial: it isolates itself, starts the user's command, and stays.
 
-Where the kernel permits, it is the first process of a process name space, and its end is the end of
-all that is in there. It ends when the command ends, or when the guard, which started it, does.
+Where the kernel permits, it is the first process of a pid namespace, so that its end is the end of
+everything in it. It ends when the command ends, or when the guard that started it does.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def keep(spec: dict[str, Any], apart: bool, pipes: tuple[int, int, int]) -> None
 
 
 def _stay(pid: int, alive: int, wake: int) -> int | None:
-    """Wait for the command's end, and return its status, or for that of the guard."""
+    """Wait until the command ends and return its status; None if the guard ends first."""
     while True:
         ended = process_tree.reap()
         if pid in ended:
@@ -94,7 +94,7 @@ def _become(
 
 
 def _isolate(spec: dict[str, Any], apart: bool) -> list[str]:
-    """Give the keeper, and all that it starts, name spaces of their own."""
+    """Give the keeper and all that it starts their own namespaces."""
     if spec["isolation"] == "overlay":
         notes: list[str] = _import("overlay").isolate(
             spec["scratch"], spec["layers"], spec["cwd"], apart=apart
@@ -109,7 +109,7 @@ def _isolate(spec: dict[str, Any], apart: bool) -> list[str]:
 
 
 def _confine(spec: dict[str, Any], apart: bool) -> list[str]:
-    """Refuse the command what no name space keeps it from."""
+    """Deny the command what no namespace keeps it from."""
     if spec["isolation"] != "none":
         _import("namespaces").lower_rights()
     if spec["isolation"] != "redirect":
@@ -124,12 +124,12 @@ def _import(name: str) -> Any:
 
 
 def _open_proc() -> int:
-    """Open the /proc that the guard knows, before a name space of its own hides it."""
+    """Open the guard's /proc before a new namespace hides it."""
     return os.open("/proc" if os.path.isdir("/proc/self") else "/", os.O_RDONLY)
 
 
 def _pid_in(proc: int) -> int:
-    """Return the number of this process in the name space of a /proc."""
+    """Return the pid of this process in the namespace of a /proc."""
     try:
         return int(os.readlink("self", dir_fd=proc))
     except OSError:
@@ -163,7 +163,7 @@ def _end(status_end: int, told: dict[str, Any], code: int) -> None:
 
 
 def silence(*streams: int) -> None:
-    """Let descriptors lead nowhere."""
+    """Redirect descriptors to the null device."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in streams:
         os.dup2(null, stream)

@@ -50,7 +50,7 @@ def code_cells(path: Path) -> list[str]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError, KeyError, TypeError, AttributeError: it is no notebook.
+        ValueError, KeyError, TypeError, AttributeError: it is not a notebook.
     """
     content = json.loads(path.read_text("utf-8"))
     return [
@@ -88,7 +88,7 @@ def _shell(argv: Sequence[str]) -> Any:
 
 
 def _show_traceback(show: Any, *args: Any, **kwargs: Any) -> None:
-    """Show what a cell raised, but not a wish to exit; our own frames are left out."""
+    """Show what a cell raised, except a SystemExit, without our own frames."""
     error = sys.exception()
     if isinstance(error, SystemExit):
         return
@@ -98,7 +98,7 @@ def _show_traceback(show: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _write_traceback(kind: Any, error: Any, lines: Sequence[str]) -> None:
-    """Write it where a script's traceback goes: IPython would print it among the output."""
+    """Write a traceback where a script's goes: IPython would print it among the output."""
     sys.stdout.flush()
     sys.stderr.write("\n".join(lines) + "\n")
 

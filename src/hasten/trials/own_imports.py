@@ -10,7 +10,7 @@ import builtins
 import os
 import sys
 
-# By the names that they have before `importlib` is imported, which brings `warnings`.
+# By the names that they have before `importlib` is imported, which imports `warnings`.
 from _frozen_importlib import BuiltinImporter, FrozenImporter
 from _frozen_importlib_external import PathFinder, SourceFileLoader
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 AHEAD_KEY = "HASTEN_AHEAD"
-"""Names the folder of the script to the processes that multiprocessing starts anew."""
+"""Tells the processes that multiprocessing spawns where the script's folder is."""
 
 NEEDED = (
     "__future__", "_frozen_importlib", "_frozen_importlib_external", "argparse", "array", "ast",
@@ -36,7 +36,7 @@ NEEDED = (
     "struct", "subprocess", "sys", "sysconfig", "tempfile", "textwrap", "threading", "time",
     "traceback", "types", "typing", "uuid", "warnings", "weakref", "zlib",
 )  # fmt: skip
-"""Every module of Python's own that our code in the user's process imports, at the latest later."""
+"""Every standard-library module that our code in the user's process ever imports."""
 
 
 def keep_apart(root: str) -> None:
@@ -87,7 +87,7 @@ def _import_if_there(name: str) -> None:
 
 
 def _ahead() -> "list[str]":
-    """Return the folders in which Python is going to look before it looks among its own."""
+    """Return the folders that Python searches before its standard library."""
     own = os.path.dirname(os.__file__)
     before = sys.path[: sys.path.index(own)] if own in sys.path else []
     found = [_script_folder(), *before]
@@ -97,7 +97,7 @@ def _ahead() -> "list[str]":
 
 
 def _script_folder() -> str:
-    """Return what Python is going to put first on `sys.path`; empty where it is nothing."""
+    """Return what Python will put first on `sys.path`; empty if nothing."""
     if sys.flags.safe_path:
         return ""
     first = sys.argv[0] if sys.argv else ""
@@ -109,7 +109,7 @@ def _script_folder() -> str:
 
 
 def _shadowed(ahead: "list[str]") -> "frozenset[str]":
-    """Return the names of Python's own modules of which there are others in these folders."""
+    """Return the names of standard-library modules that modules in these folders shadow."""
     found = set()
     for folder in ahead:
         try:
@@ -118,7 +118,7 @@ def _shadowed(ahead: "list[str]") -> "frozenset[str]":
             continue
         for name in names & sys.stdlib_module_names:
             spec = PathFinder.find_spec(name, [folder])
-            # Not a mere folder, as of data, nor what Python has inside itself and takes first.
+            # Not a mere folder, as of data, nor a built-in module, which Python takes first.
             if spec is not None and spec.has_location and not _is_built_in(name):
                 found.add(name)
     return frozenset(found)
@@ -148,7 +148,7 @@ class _Finder:
 
 
 class _Loader(SourceFileLoader):
-    """Run one of our modules with an `import` of its own."""
+    """Run one of our modules with our own `import`."""
 
     def __init__(
         self, name: str, path: str, builtins: "dict[str, Any]", own: "dict[str, ModuleType]"
@@ -172,7 +172,7 @@ class _Loader(SourceFileLoader):
 
 
 def _importing(own: "dict[str, ModuleType]") -> "Any":
-    """Return the `__import__` of our modules: what is in `own` is not looked for."""
+    """Return the `__import__` of our modules, which takes what is in `own` from there."""
 
     def importing(
         name: str, globals: "Any" = None, locals: "Any" = None,  # noqa: A002

@@ -1,4 +1,4 @@
-"""What a runner has seen: what plans cost once, where their steps go, how the script's repeat."""
+"""What a runner has seen: what plans cost once, where steps go, after how many they repeat."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class StartCosts:
         self._starts.append((plan, wall_s))
 
     def paid_once(self, plan: Plan, child: object, facts: TraitsRead) -> None:
-        """Note what a child says of its compiling and of its first pass over the data.
+        """Note what a child reports about its compiling and its first pass over the data.
 
-        Of the compiling, what is new since last time is for `plan`.
+        Compiling that is new since the last report is charged to `plan`.
 
         Trials hand on what they have compiled, so the longest time is that of a first run.
         """
         total_s = facts.compile_s
         _, before_s = self._children.get(id(child), (child, 0.0))
-        self._children[id(child)] = (child, total_s)  # held: its id is not given away
+        self._children[id(child)] = (child, total_s)  # held, so that its id is not reused
         if (part := filling(plan)).settings:
             self._first_pass_s[part] = facts.first_pass_s
         key = _compiled_by(plan)
@@ -67,9 +67,9 @@ class StartCosts:
     def later_s(self, baseline: Plan, candidate: Plan) -> float | None:
         """Return how much later the first step comes under `candidate`, compiling included.
 
-        Launches under both plans tell, and what the children say of their compiling; None
-        where neither does. The launch that had to read the disk does not count. What only the
-        first pass over the data takes longer comes later, and is in it too.
+        It comes from launches under both plans and from what children report about compiling;
+        None without either. The launch that had to read the disk does not count. The extra
+        time of the first pass over the data comes later, but is included.
         """
         own, other = self._own(baseline), self._own(candidate)
         held_s = self._once(candidate)[1] - self._once(baseline)[1]
@@ -82,7 +82,7 @@ class StartCosts:
         return max(found) + self.first_pass_s(baseline, candidate)
 
     def first_pass_s(self, baseline: Plan, candidate: Plan) -> float:
-        """Return what the first pass takes longer than later ones where `candidate` adds that."""
+        """Return the extra seconds of a first pass over later ones that `candidate` adds."""
         if filling(baseline) == filling(candidate):
             return 0.0
         return self._once(candidate)[0] - self._once(baseline)[0]
@@ -95,7 +95,7 @@ class StartCosts:
 
 
 def _compiled_by(plan: Plan) -> Plan:
-    """Return what tells compiled code apart: the levers that compile, else the whole plan."""
+    """Return what identifies compiled code: the levers that compile, else the whole plan."""
     part = compiling(plan)
     return part if part.settings else plan
 
@@ -108,7 +108,7 @@ class _FaultCounts(NamedTuple):
 
 
 class PlanStatistics:
-    """Where the steps under each plan go, what passes outside of them, and pages faulted in."""
+    """Where the time of steps under each plan goes, time outside of steps, and page faults."""
 
     def __init__(self) -> None:
         self._faults: dict[Plan, dict[int, _FaultCounts]] = {}
@@ -132,10 +132,10 @@ class PlanStatistics:
         """Note how many pages a child has faulted in by now, after a turn under `plan`.
 
         Args:
-            plan: what it stands under.
+            plan: the one that it runs under.
             child: which one.
             faults_count: since it was launched.
-            step_count: steps of the turn. What went by before them, such as another plan, is left
+            step_count: steps of the turn. What happened before them, as under another plan, is left
                 out.
         """
         _, steps_before, faults_before = self._last_faults.get(id(child), (child, -1, 0.0))
@@ -148,13 +148,13 @@ class PlanStatistics:
             )
 
     def faults(self, plan: Plan) -> list[float]:
-        """Return the pages that each launch of a plan faulted in at a step."""
+        """Return the page faults per step of each launch of a plan."""
         counts = self._faults.get(plan, {}).values()
         enough = [each for each in counts if each.step_count >= _LEAST_FAULT_STEPS]
         return [each.faults_count / each.step_count for each in enough]
 
     def saw(self, steps: Sequence[Step]) -> None:
-        """Note what passes outside of steps, such as evaluation."""
+        """Note the time outside of steps, such as that of evaluation."""
         self._seen_count += len(steps)
         self._outside_s += 1e-9 * sum(
             spent_ns
@@ -179,17 +179,17 @@ class PlanStatistics:
         return self._counts.get(plan, 0)
 
     def forget_steps(self) -> None:
-        """Begin to count anew: what ran before ran on a machine that may have changed since."""
+        """Start counting afresh: the machine may have changed since the earlier steps ran."""
         self._phases.clear()
         self._counts.clear()
 
 
 class ScriptRhythm:
-    """After how many steps the times of the script as it is repeat.
+    """After how many steps the step times of the unmodified script repeat.
 
     Attributes:
-        period_count: steps after which the times of its loop were seen to repeat, without what it
-            waits for its loader, but for pauses between short passes.
+        period_count: steps after which the times of its loop were seen to repeat, leaving out its
+            waits for the loader, except pauses between short passes.
         pass_count: steps of a pass over the data; 0 where that is unknown.
         short_pass_count: the same where a pass is so short that a pause at its beginning, which
             workers may bring, would matter; else 0.
@@ -208,16 +208,16 @@ class ScriptRhythm:
         self.pass_count = traits.pass_step_count
 
     def watched(self, plan: Plan, steps: Sequence[Step]) -> None:
-        """Note steps in a row: does the script wait for its loader? Of the first plan alone.
+        """Note consecutive steps of the first plan, and whether the script waits for its loader.
 
-        Later ones are those that are found; what is raced is compared with the script as it is.
+        Later plans were found by the search; races compare with the script as it is.
         """
         if self._watched_under not in (None, plan):
             return
         self._watched_under = plan
         self._kept_up_count = 0 if _waits(steps) else len(steps)
         self._watched = steps
-        # How often the loop waits for loader workers is known without: see `cycle_count`.
+        # How often the loop waits for loader workers is known anyway: see `cycle_count`.
         self.period_count = period(
             [step.wall_s - step.phase_ns.get(Phase.DATA, 0) * 1e-9 for step in steps]
         )
@@ -227,9 +227,9 @@ class ScriptRhythm:
             self.period_count = self.pass_count
 
     def neighbours(self, block_count: int) -> list[Pair]:
-        """Return pairs of blocks of the script as it is that followed on one another.
+        """Return pairs of neighbouring blocks of the script as it is.
 
-        Each stands there in both orders, as the coin of a race may fall.
+        Each pair is listed in both orders, as the coin of a race may fall.
         """
         begins = range(0, len(self._watched) - block_count + 1, block_count)
         costs = [cost_s(self._watched[at : at + block_count]) for at in begins]
@@ -245,8 +245,8 @@ class ScriptRhythm:
         """Return the steps after which the times of plans repeat.
 
         Args:
-            ahead_count: batches that loader workers have on their way. After as many steps times
-                repeat where the loop waits for them; where they keep up, each step is like others.
+            ahead_count: batches that loader workers have in flight. Where the loop waits for them,
+                times repeat after that many steps; where they keep up, every step is like the rest.
             plans: what is raced.
         """
         keeps_up = self._kept_up_count >= ahead_count and not self._late & set(plans)
@@ -256,7 +256,7 @@ class ScriptRhythm:
 def _waits(steps: Sequence[Step]) -> bool:
     """Return whether a loop waits for its loader, all the time or in bursts.
 
-    Most batches of workers that keep up are ready; what some take longer than these is waiting.
+    If workers keep up, most batches are ready; what others take longer than these is waiting.
     """
     data_s = [step.phase_ns.get(Phase.DATA, 0) * 1e-9 for step in steps]
     whole_s, usual_s = sum(step.wall_s for step in steps), median(data_s)
@@ -265,10 +265,10 @@ def _waits(steps: Sequence[Step]) -> bool:
 
 
 def pauses(steps: Sequence[Step], pass_count: int) -> bool:
-    """Return whether each of the short passes over the data has a pause, as workers start anew.
+    """Return whether each of the short passes has a pause, as when workers are restarted.
 
-    Blocks that hold one in twenty of them would show the others: a median hides the pause, and
-    what a lever takes away of it.
+    If one block in twenty held a pause, a median would show only the others: it hides the pause,
+    and what a lever takes away from it.
 
     Args:
         steps: in a row.
@@ -287,8 +287,8 @@ def period(walls_s: Sequence[float]) -> int:
     """Return the steps after which times repeat, 1 where they do not.
 
     A loop that collects new data before every sixteenth update has one long step in sixteen:
-    blocks of whole periods compare alike, others do not. It is the lag of the autocorrelation,
-    which must be seen four times; what lasts (a drift) correlates at every lag and is no period.
+    blocks of whole periods are comparable, others are not. The period is the autocorrelation lag,
+    which must be seen four times; a lasting drift correlates at every lag and is not a period.
 
     >>> period([9.0, 1.0, 1.0, 1.0] * 8), period([1.0, 1.1] * 2)
     (4, 1)

@@ -20,7 +20,7 @@ def overhead(runner: TrialRunner, plan: Plan, count: int) -> list[Pair]:
 
 
 def ceiling(runner: TrialRunner, plan: Plan, count: int) -> tuple[list[Pair], float]:
-    """Run pairs of blocks with new batches and with old ones; tell DATA's share in these."""
+    """Run pairs of blocks with new and with kept batches; return DATA's share in the latter."""
     cycle = runner.pace.cycle_count
     turns = (Turn(0, cycle, cycle, True), Turn(1, REPLAY_SETTLE_COUNT + 2 * cycle, cycle, True))
     pairs, steps = runner.within((plan, plan), count, turns, replayed_index=1)
@@ -29,7 +29,7 @@ def ceiling(runner: TrialRunner, plan: Plan, count: int) -> tuple[list[Pair], fl
 
 
 def examine(runner: TrialRunner, plan: Plan, count: int) -> tuple[list[Step], dict[str, Any]]:
-    """Look closely at some steps, as many as the script has room for; they are not timed ones."""
+    """Look closely at some steps, as many as the script has room for; they are not timed."""
 
     def look() -> tuple[list[Step], dict[str, Any]]:
         room = runner.pace.room(count)

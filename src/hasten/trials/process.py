@@ -68,7 +68,7 @@ class Exit:
         code: its exit code; None where a signal ended it, or nobody knows.
         signal: the signal that ended it.
         failure: why the command could not even be started, else empty.
-        lost: its guard was ended from outside, and it was ended for that.
+        lost: its guard was ended from outside, and it was ended because of that.
     """
 
     code: int | None
@@ -184,9 +184,9 @@ class Process:
             wipe(str(folder))
 
     def wait(self, timeout_s: float | None) -> Exit | None:
-        """Wait for the command's end and for that of all it left running.
+        """Wait until the command and all that it left running have ended.
 
-        What it printed is complete then; its files go with `kill`, which is due in any case.
+        Its output is complete then; its files are removed by `kill`, which is due in any case.
 
         Args:
             timeout_s: how long at most; None waits for ever.
@@ -201,7 +201,7 @@ class Process:
         return self.exit
 
     def follow(self, pid: int | None) -> None:
-        """Make sure that a process is one of this trial's; another one is ended.
+        """Make sure that a process belongs to this trial; kill one that does not.
 
         Where nothing is isolated there is nothing to be outside of.
 
@@ -242,7 +242,7 @@ class Process:
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """The paths that could not be written because that cannot be redirected, oldest first."""
+        """The paths whose writes were refused because they cannot be redirected, oldest first."""
         refused = _refusals(self._folders[0]) or self._refused
         if refused or self.exit is None or self._isolation not in _REDIRECTED:
             return refused
@@ -291,11 +291,11 @@ class Process:
 def best_isolation(cwd: str = "") -> Isolation:
     """Return the strictest isolation that really works here, by trying it once.
 
-    `Isolation.PYTHON` stands for none by the kernel: who starts trials then has to ask the user.
+    `Isolation.PYTHON` means none by the kernel: the caller then has to ask the user.
 
     Args:
-        cwd: where trials will start: not every disk can carry an overlay. By default where this
-            process stands.
+        cwd: where trials will start: not every disk supports an overlay. By default where this
+            process is.
 
     Raises:
         UsageError: nowhere can a trial's folder be made.
@@ -315,7 +315,7 @@ def best_isolation(cwd: str = "") -> Isolation:
 
 
 def _try(isolation: Isolation, folder: Path, cwd: str) -> str:
-    """Return what a trial says that tries to change a file; empty where it has changed it."""
+    """Return the output of a trial that tries to change a file; empty if it succeeded."""
     if isolation is Isolation.OVERLAY and lacks("overlay"):
         return ""
     scratch, victim = folder / "scratch", folder / "victim"
@@ -394,7 +394,7 @@ class GuardTalk:
             self._to.flush()
 
     def hear(self, timeout_s: float | None) -> dict[str, Any] | None:
-        """Return what it says next: None in time-out, nothing where the guard is gone."""
+        """Return what it says next: None on time-out, an empty dict where the guard is gone."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while b"\n" not in self._text:
             left = None if until is None else max(0.0, until - time.monotonic())
@@ -414,7 +414,7 @@ class GuardTalk:
             self._to.close()
 
     def close(self) -> None:
-        """Neither speak nor listen any more."""
+        """Close both directions."""
         self.hang_up()
         self._from.close()
 

@@ -17,7 +17,7 @@ OUTSIDE = (
     "hasten: this process was started outside of the trial, so its writes cannot be kept away "
     "from your files. It ends before its first line."
 )
-"""What such a process says; the parent looks for it."""
+"""What a process outside of the trial prints; the parent looks for it."""
 _LOOKS_COUNT, _BETWEEN_LOOKS_S = 5, 0.01
 
 
@@ -27,7 +27,7 @@ def seal(keeper_pid: int) -> str:
 
 
 def is_outside(sealed: str) -> bool:
-    """Whether this process is none of the trial that its environment tells of."""
+    """Whether this process is outside of the trial that its environment names."""
     keeper, _, world = sealed.partition(" ")
     if parent_of("self") is None:  # no /proc: nobody can tell
         return False
@@ -37,7 +37,7 @@ def is_outside(sealed: str) -> bool:
 def descends(pid: str, ancestor_pid: int) -> bool:
     """Whether a process is a descendant of another.
 
-    Where one of those between has just ended, or hides, the look begins anew a few times.
+    If a process in between has just ended, or is hidden, the search is repeated a few times.
     """
     for _ in range(_LOOKS_COUNT):
         at: int | None = parent_of(pid)
@@ -68,7 +68,7 @@ def guard_lost() -> IsolationFailed:
 
 
 def outside() -> IsolationFailed:
-    """Return the error of a trial that another program has led out of its isolation."""
+    """Return the error of a trial that another program has taken out of its isolation."""
     return IsolationFailed(
         "Another program (srun, or another service) starts the training outside of the trial, so "
         "its writes cannot be kept away from your files.",

@@ -2,7 +2,7 @@
 
 Started as a Python of its own (`process.py`), it reads one line of JSON from its standard input and
 starts a keeper, which isolates itself and starts the user's command. Where the kernel permits, the
-keeper is the first process of a process name space: its end is the end of all that is in there,
+keeper is the first process of a pid namespace: its end is the end of everything in it,
 fork storms included. Elsewhere both are subreapers (a double fork hides nothing), and end every
 descendant by hand.
 
@@ -33,7 +33,7 @@ from hasten.trials.isolation.namespaces import lacks
 from hasten.trials.isolation.removal import wipe
 from hasten.trials.keeper import ENDING, keep, silence, wake_on_signals
 
-_APART = ("overlay", "redirect")  # with a process name space of its own where there can be one
+_APART = ("overlay", "redirect")  # in a new pid namespace where that is possible
 
 
 class _Trial(NamedTuple):
@@ -41,7 +41,7 @@ class _Trial(NamedTuple):
 
     Attributes:
         keeper: the process that it ends with.
-        apart: it has a process name space of its own.
+        apart: whether it has its own pid namespace.
         ended: the pipe in which the keeper tells how the command ended.
         life: the pipe whose closing tells the keeper that the guard is gone.
     """
@@ -108,7 +108,7 @@ def _status(descriptor: int) -> dict[str, Any]:
 
 
 def _watch(keeper: int, commands: int, wake: int) -> tuple[int | None, bool]:
-    """Wait for the keeper's end or for the wish to end it."""
+    """Wait until the keeper ends, or until asked to end it."""
     while True:
         ended = process_tree.reap()
         if keeper in ended or not process_tree.descendants(os.getpid()):

@@ -13,9 +13,9 @@ import time
 _PDEATHSIG, _SUBREAPER = 1, 36
 PATIENCE_S = 20.0
 """How long a trial may take to end."""
-# They clean up what killed processes leave in shared memory, once these are gone, and end.
+# These clean up what killed processes left in shared memory once those are gone, then end.
 _CLEANERS = (b"torch_shm_manager", b"multiprocessing.resource_tracker")
-_CLEANING_S = 3.0  # torch's waits for two seconds whether somebody comes back
+_CLEANING_S = 3.0  # torch's waits two seconds for somebody to come back
 
 
 def descendants(root: int) -> list[int]:
@@ -124,7 +124,7 @@ def parent_of(pid: str) -> int | None:
 
 
 def pid_within(pid: int) -> int:
-    """Return the number by which a process knows itself, in whatever name space it is."""
+    """Return the pid by which a process knows itself, whatever namespace it is in."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as lines:
             return int(next(x.split()[-1] for x in lines if x.startswith("NSpid:")))

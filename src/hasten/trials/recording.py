@@ -46,7 +46,7 @@ class Running:
 
     @contextmanager
     def holding(self, process: Process) -> Iterator[None]:
-        """Count a process among them."""
+        """Count a process among the runs under way."""
         with self._lock:
             self._processes.add(process)
             if self._over:
@@ -74,8 +74,8 @@ def recorded(
         patience_s: how long the whole run may take.
         code: what other trials have compiled.
         assumed: what the user granted, by name.
-        running: what this run is part of while it goes on.
-        deadline: when nobody waits for it any more.
+        running: the group of runs that this one joins while it goes on.
+        deadline: when to stop waiting for it.
 
     Raises:
         ScriptFailed: the run ended, or took too long, before it had anything to say.

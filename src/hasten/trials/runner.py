@@ -29,7 +29,7 @@ class TrialRunner:
     """Run blocks of steps of two plans next to one another.
 
     Plans that differ only in levers that switch at a step boundary alternate inside one child.
-    Others stand in two children that take turns; the one that waits is stopped, with its loader
+    Others run in two children that take turns; the one that waits is stopped, with its loader
     workers. A script that comes to its end is started again.
 
     Attributes:
@@ -44,8 +44,8 @@ class TrialRunner:
         isolation: how the children's writes are kept away from the user's files.
         patience_s: how long to wait for a first step.
         available_bytes: free memory before the first child, None if unknown; two children that
-            do not fit take turns at living.
-        make_trial: makes a child; tests give one of arithmetic.
+            do not fit live one at a time.
+        make_trial: makes a child; tests pass one that computes its answers.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TrialRunner:
     # ---- what children say
 
     def facts(self, plan: Plan) -> TraitsRead:
-        """Return what a child under `plan` says of itself."""
+        """Return what a child under `plan` says about itself."""
         found = self.children.trial(plan).ask(ReadTraits(), TraitsRead, self._patience_s)
         self.pace.cycle_count = found.traits.cycle_count
         self.rhythm.know_passes(found.traits)
@@ -135,7 +135,7 @@ class TrialRunner:
             baseline: one plan.
             candidate: the other.
             coins: the order of each pair.
-            apart: in two children, also where one could alternate.
+            apart: use two children even where one could alternate.
 
         Raises:
             TooFewSteps: the script ends before a single pair is done.
@@ -217,7 +217,7 @@ class TrialRunner:
         return self.repeat(run)
 
     def repeat(self, run: Callable[[], _T]) -> _T:
-        """Run, and once more from fresh children when the script came to its end meanwhile."""
+        """Run, and run again with fresh children if the script came to its end meanwhile."""
         try:
             return run()
         except TooFewSteps as ended:
@@ -238,7 +238,7 @@ def _watched(
             turns = [Turn(0, 0, half, True)]
             (steps,), after = trial.turns(turns, timeout_s=pace.timeout_s(half))
         except TooFewSteps as ended:
-            if not watched:
+            if len(watched) < 2:
                 raise
             pace.life_count = ended.step_count
             break

@@ -29,9 +29,9 @@ class ScriptPace:
 
     Attributes:
         step_s: seconds of a step; 0 where nobody has seen one.
-        cycle_count: batches that its loader workers have on their way, at least one.
+        cycle_count: batches that its loader workers have in flight, at least one.
         life_count: steps after which it ends; None where it has not.
-        single_process: memory holds only one child, so that two take turns at living.
+        single_process: memory holds only one child, so that two live one at a time.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class ScriptPace:
         self._available_bytes = available_bytes
 
     def started(self, plan: Plan, *, start_s: float, first_step_s: float) -> None:
-        """Take a launch, and the first step of a child where no steps in a row were seen."""
+        """Note a launch, and the first step of a child if no consecutive steps were seen."""
         self._starts.started(plan, start_s)
         self.step_s = self.step_s or first_step_s
 
     def watched(self, steps: Sequence[Step]) -> None:
-        """Take steps in a row."""
+        """Note consecutive steps."""
         self.step_s = sum(step.wall_s for step in steps) / len(steps)
 
     def check_memory(self, resident_bytes: float, spare_device_bytes: float | None = None) -> None:
@@ -78,7 +78,7 @@ class ScriptPace:
         return self._starts.start_s + self.warm_count(plan) * self.step_s
 
     def shape(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> BlockShape:
-        """Return how the pairs of two plans are run; `apart` is in two children in any case."""
+        """Return how the pairs of two plans are run; `apart` forces two children."""
         return shape_of(
             baseline, candidate, apart=apart,
             cycle_count=self._rhythm.cycle_count(self.cycle_count, baseline, candidate),
@@ -113,7 +113,7 @@ class ScriptPace:
         return min(count, room)
 
     def is_spent(self, step_count: int, count: int) -> bool:
-        """Return whether a child has no `count` steps left after `step_count`, as far as known."""
+        """Return whether a child is known to have at most `count` steps left after `step_count`."""
         return (
             self.life_count is not None
             and step_count + count >= self.life_count

@@ -1,4 +1,4 @@
-"""Where in the user's code a trial stands that does not answer.
+"""Where in the user's code a trial that does not answer is stuck.
 
 faulthandler writes the stacks from a signal handler in C, so they come even where Python itself is
 stuck inside a call. The signal is a real-time one that nothing else uses, and only trials listen:
@@ -59,13 +59,13 @@ def where(folder: Path, pid: int) -> str:
 
 
 def said_of(folder: Path, pids: list[int]) -> str:
-    """Say where the first of these processes is that knows it; empty where none does."""
+    """Say where the first of these processes that answers is; empty where none does."""
     places = (where(folder, pid) for pid in pids)
     return next((f" It was at {place}." for place in places if place), "")
 
 
 def place_in(stacks: str) -> str:
-    """Return the innermost line of the user's code in the main thread, which is told last."""
+    """Return the innermost line of the user's code in the main thread, which is printed last."""
     for line in stacks.rstrip().split("\n\n")[-1].splitlines():
         frame = _FRAME.match(line)
         if frame and not _LIBRARY.search(frame[1]) and not frame[1].startswith(_OWN):

@@ -16,7 +16,7 @@ _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def trim_uncaught() -> None:
-    """Leave our frames out of what is shown of an uncaught exception, here and to come."""
+    """Leave our frames out of the traceback of any uncaught exception from now on."""
     shown = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -28,11 +28,11 @@ def trim_uncaught() -> None:
 
 
 def trim_printed() -> None:
-    """Leave our frames out of what the script prints or logs itself, and of its threads."""
+    """Leave our frames out of tracebacks that the script or its threads print or log."""
     import threading
     import traceback
 
-    # Those that all of the module goes through: print_exc, format_exc, logging.exception.
+    # Everything in the module goes through these: print_exc, format_exc, logging.exception.
     for name in ("walk_tb", "_walk_tb_with_full_positions"):
         if walk := getattr(traceback, name, None):
             setattr(traceback, name, partial(_without_ours, walk))

@@ -38,7 +38,7 @@ _MARK = "reached"
 
 
 class TrialProcess:
-    """A child that trains under a plan and obeys the baton.
+    """A child that trains under a plan and obeys commands at step boundaries.
 
     Attributes:
         start_s: seconds from its start to the end of its first step, after `begin`.
@@ -48,8 +48,8 @@ class TrialProcess:
         plan: levers applied from the start.
         isolation: how its writes are kept away from the user's files.
         patience_s: how long to wait for the first training step.
-        deadline: when nobody waits for it any more.
-        code: what other trials have compiled; None leaves it to compile all by itself.
+        deadline: when to stop waiting for it.
+        code: what other trials have compiled; None lets it compile everything itself.
         assumed: what the user granted, by name.
     """
 
@@ -92,7 +92,7 @@ class TrialProcess:
 
         Raises:
             NeverTrains: it ended, or did not train in time.
-            ScriptFailed: it crashed before.
+            ScriptFailed: it crashed before that.
             IsolationFailed: it wrote where its writes cannot be redirected, or was started outside
                 of the isolation.
             OutOfTime: the deadline has passed.
@@ -115,7 +115,7 @@ class TrialProcess:
 
         Args:
             command: what the child is to do.
-            answer: what it says when it has.
+            answer: the kind of message with which it answers.
             timeout_s: how long that may take.
 
         Raises:
@@ -150,7 +150,7 @@ class TrialProcess:
         return found
 
     def switch(self, plans: Sequence[Plan], *, replayed_index: int | None = None) -> None:
-        """Tell the child which plans its turns are about, and go over to the first.
+        """Tell the child which plans its turns refer to, and switch to the first.
 
         Args:
             plans: one or several.

@@ -69,7 +69,7 @@ def outline(batch: Any) -> list[tuple[str, float, float]]:
 
 
 def thinned(tensor: Any) -> Any:
-    """Return the values of a tensor in one row of float32, of large ones every n-th."""
+    """Return the values of a tensor as one flat row of float32; of large ones, every n-th."""
     import torch
 
     dense = tensor.detach().to_dense() if tensor.layout != torch.strided else tensor
@@ -78,9 +78,9 @@ def thinned(tensor: Any) -> Any:
 
 
 def perturb(parameters: Iterable[Any], *, scale: float, seed: int) -> None:
-    """Multiply each weight by 1 + scale or 1 - scale, by coin; the script's generator rests.
+    """Multiply each weight by 1 + scale or 1 - scale at random, without the script's generator.
 
-    A type that has no number so near to 1 takes its nearest.
+    A type without a number that close to 1 uses its nearest one.
     """
     import torch
 

@@ -48,9 +48,9 @@ def quartile(table: Table) -> Table:
 
 
 def floor_of(tables: Sequence[Table], least: float = LEAST_DISTANCE) -> Table:
-    """Return the median over the steps of each run, the largest of all runs.
+    """Return the largest of the runs' medians over their steps.
 
-    A run that ran away to infinity permits nothing.
+    A run that diverged to infinity permits nothing.
     """
     finite = [np.where(np.isfinite(table), table, 0.0) for table in tables]
     medians = [np.median(table, axis=0) for table in finite]
@@ -76,11 +76,11 @@ def gradient_ratios(
     lost_distance: float = np.inf,
     varies: bool = False,
 ) -> Table:
-    """Return for each tensor how many times further it is than the floor takes it.
+    """Return, for each tensor, how many times further off it is than the floor takes it.
 
     Some gradients are nothing but rounding: that of a bias before a batch norm is zero. Where the
     floor takes one further than `lost_distance`, it only has to stay a small share of the whole.
-    Of a script that `varies` the floor may do that to others, too: there either will do.
+    In a script that `varies`, the floor may do so to other gradients; there either test will do.
     """
     own, sizes = baseline.gradients, baseline.sizes
     table = distances(candidate.gradients, own, sizes)
@@ -107,7 +107,7 @@ def _shares(candidate: RecordedRun, baseline: RecordedRun) -> Table:
 def move_ratios(
     baseline: RecordedRun, candidate: RecordedRun, floors: Sequence[RecordedRun], least: float
 ) -> Table:
-    """Return the same for movements: the cleanest step, and the quartile beyond the gradients.
+    """Return these ratios for movements: the cleanest step, and the quartile beyond gradients.
 
     An optimizer remembers, so movements may differ as far as any gradient did.
     """
@@ -127,7 +127,7 @@ def move_ratios(
 def loss_ratio(
     baseline: RecordedRun, candidate: RecordedRun, floors: Sequence[RecordedRun], least: float
 ) -> float:
-    """Return the same for the losses of the taught steps."""
+    """Return this ratio for the losses of the taught steps."""
     count = baseline.forced_losses_count
     own = np.asarray(baseline.losses[:count], dtype=np.float64)
     if not count:
@@ -149,9 +149,9 @@ def loss_ratio(
 def average_ratios(
     baseline: RecordedRun, candidate: RecordedRun, floors: Sequence[RecordedRun], least: float
 ) -> Table:
-    """Return the same for what follows the training; none where nothing does.
+    """Return these ratios for averages that follow the training; none where there are none.
 
-    Nobody names these tensors, so each is compared with the nearest of its shape.
+    These tensors have no names, so each is compared with the nearest of its shape.
     """
     own = _nearest(baseline.averages, candidate.averages)
     shaken = [_nearest(baseline.averages, floor.averages)[None] for floor in floors]
@@ -189,12 +189,12 @@ def stretches(baseline: RecordedRun, candidate: RecordedRun) -> Table:
 
 
 def alike(first: RecordedRun, *others: RecordedRun) -> tuple[RecordedRun, ...]:
-    """Return runs as far as all of them take the same way, `first` in front.
+    """Return runs cut to the steps in which all follow the same course, `first` in front.
 
-    A line search takes another number of losses where one bit differs: what comes after that is
-    no longer the same computation. Such an optimizer remembers more than weights, which nobody
-    teaches, so that the runs part long before it shows in a number. Nor is it the same after the
-    batches of `first`, where a run was fed with them and there were no more.
+    A line search may compute a different number of losses if one bit differs: what follows is
+    no longer the same computation. Such an optimizer also keeps state that is not taught, so the
+    runs part long before a count shows it. Nor is it the same computation once a run that is fed
+    the batches of `first` has used them up.
     """
     count = min(run.step_count for run in (first, *others))
     for run in others:
@@ -206,7 +206,7 @@ def alike(first: RecordedRun, *others: RecordedRun) -> tuple[RecordedRun, ...]:
 
 
 def _parted(first: RecordedRun, other: RecordedRun) -> int:
-    """Return the steps before the first one with another number of losses."""
+    """Return the steps before the first one with a different number of losses."""
     pairs = enumerate(zip(first.losses_at, other.losses_at, strict=False))
     return next((step for step, (own, its) in pairs if own != its), first.step_count)
 

@@ -1,7 +1,7 @@
 """The gates for other random draws of the same law: in the samples, and inside the model.
 
-Where only the samples are drawn anew, the candidate trains on the batches of the script as it is,
-and every other gate applies; here its own batches are looked at. Where the model draws (dropout),
+Where only the samples are redrawn, the candidate trains on the batches of the script as it is,
+and every other gate applies; here its own batches are checked. Where the model draws (dropout),
 no two runs agree, and the measure is what the script does to itself under other seeds, from the
 same weights and on the same batches.
 """
@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from hasten.verify.recorded_run import RecordedRun
 
 _LEAST_BATCHES_COUNT, _MANY_BATCHES_COUNT = 8, 16
-# Limits that chance passes about once in ten thousand proofs.
+# Limits that chance exceeds about once in ten thousand proofs.
 _MANY_LIMIT, _FEW_LIMIT = 6.0, 12.0
-_SHIFT_LIMIT = 4.5
+# Beyond the first limit the odds of chance decide; beyond the far one chance explains nothing.
+_SHIFT_LIMIT, _FAR_SHIFT_LIMIT = 4.5, 30.0
+_FAR_SPREAD_LIMIT = 1000.0
 _SPREAD_LOW, _SPREAD_HIGH = 0.3, 3.5
 _CHANCE_RATIO = 1e-3
 _PICKS_COUNT = 4000
+_ROUNDING_RATIO = 2.0**-18  # a relative difference below this is rounding
 _LEAST_STEPS_COUNT = 8
 
 
@@ -56,7 +59,7 @@ def _shifted(
     left: Sequence[tuple[tuple[str, float, float], ...]],
     right: Sequence[tuple[tuple[str, float, float], ...]],
 ) -> str:
-    """Return which tensor of a batch has another mean or spread; the same samples are paired."""
+    """Return which tensor of a batch has a different mean or spread; batches are paired."""
     limit = _MANY_LIMIT if len(left) >= _MANY_BATCHES_COUNT else _FEW_LIMIT
     for index in range(min(len(own) for own in left)):
         for place, word in ((1, "mean"), (2, "spread")):
@@ -102,6 +105,9 @@ def within_draws(
         return Gate(name=name, passed=False, message=message)
     if not np.isfinite(candidate.losses).all() and np.isfinite(baseline.losses).all():
         return Gate(name=name, passed=False, message="a loss is not a number")
+    own_lengths = np.stack([_lengths(run) for run in (baseline, *others)])
+    if (np.isfinite(own_lengths).all(axis=0) & ~np.isfinite(_lengths(candidate))).any():
+        return Gate(name=name, passed=False, message="a gradient is not a number")
     runs = (candidate, baseline, *others)
     seen = []
     for word, levels, values in (
@@ -109,13 +115,15 @@ def within_draws(
         ("gradients", [_lengths(run) for run in runs], [list(run.gradients) for run in runs]),
     ):
         shift, resolution, chance_ratio = _shift(np.stack(levels))
-        if shift > _SHIFT_LIMIT and chance_ratio < _CHANCE_RATIO:
+        if shift > (_SHIFT_LIMIT if chance_ratio < _CHANCE_RATIO else _FAR_SHIFT_LIMIT):
             message = f"the {word} lie {shift:.1f} standard errors from those under other seeds"
             return Gate(
                 name=name, passed=False, message=message, distance_ratio=shift / _SHIFT_LIMIT
             )
-        spread, chance_ratio = _spread(values)
-        if not _SPREAD_LOW <= spread <= _SPREAD_HIGH and chance_ratio < _CHANCE_RATIO:
+        spread, pooled, chance_ratio = _spread(values)
+        by_chance = _SPREAD_LOW <= spread <= _SPREAD_HIGH or chance_ratio >= _CHANCE_RATIO
+        if not by_chance or pooled > _FAR_SPREAD_LIMIT:
+            spread = spread if not by_chance else pooled
             message = f"the {word} spread {spread:.2g} times as far as under other seeds"
             return Gate(name=name, passed=False, message=message)
         seen.append(f"{word} {shift:.1f} standard errors (of {resolution:.2g} of their size)")
@@ -136,7 +144,7 @@ def _lengths(evidence: RecordedRun) -> NDArray[np.float64]:
 
 
 def _shift(runs: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return how far the mean of the first run lies from that of the others, and how finely.
+    """Return how far the mean of the first run lies from that of the others, and how precisely.
 
     Args:
         runs: one value for each step, shape (runs, steps).
@@ -144,39 +152,52 @@ def _shift(runs: NDArray[np.float64]) -> tuple[float, float, float]:
     Returns:
         The shift in standard errors, the error over the size of the values, and `_odds`.
     """
+    runs = runs[:, np.isfinite(runs).all(axis=0)]
     candidate, own = runs[0], runs[1:]
     runs_count, steps_count = own.shape
+    if not steps_count:
+        return 0.0, 0.0, 1.0
     middle = np.mean(own, axis=0)
     # The middle of the runs is itself uncertain.
     expected = float(np.mean(np.var(own, axis=0, ddof=1))) * (1 + 1 / runs_count)
     apart = candidate - middle
     size = max(float(np.mean(np.abs(middle))), 1e-12)
     if expected == 0.0:  # these numbers do not depend on the draws
-        return (0.0 if not apart.any() else float("inf")), 0.0, 0.0
+        rounds = np.all(np.abs(apart) <= _ROUNDING_RATIO * np.abs(middle))
+        return (0.0 if rounds else float("inf")), 0.0, 0.0
     error = (expected / steps_count) ** 0.5
     places = runs - np.mean(runs, axis=0)
     lengths = np.linalg.norm(places, axis=0)
-    known = np.isfinite(lengths) & (lengths > 0.0)
-    chance_ratio = _odds((places[:, known] / lengths[known]).T)
+    varying = lengths > _ROUNDING_RATIO * np.abs(middle)
+    chance_ratio = _odds((places[:, varying] / lengths[varying]).T)
     return abs(float(np.mean(apart))) / error, error / size, chance_ratio
 
 
-def _spread(runs: Sequence[Sequence[NDArray[Any]]]) -> tuple[float, float]:
-    """Return the variance of the first run over that of the others, and `_odds`.
+def _spread(runs: Sequence[Sequence[NDArray[Any]]]) -> tuple[float, float, float]:
+    """Return the variance of the first run over that of the others.
 
     Args:
         runs: for each run one array of values for each step.
+
+    Returns:
+        The ratio of variances in the typical step, that of all steps together, and `_odds` of the
+        first.
     """
     steps = [_distances(values) for values in zip(*runs, strict=False)]
-    varying = [step for step in steps if np.isfinite(step).all() and step.any()]
+    varying = [step for step in steps if step is not None]
     if len(varying) < _LEAST_STEPS_COUNT:
-        return 1.0, 0.0
-    shares = np.stack([step / step.sum() for step in varying])
-    return _variance_ratio(float(np.mean(shares[:, 0])), shares.shape[1]), _odds(shares)
+        return 1.0, 1.0, 0.0
+    distances = np.stack(varying)
+    shares = distances / distances.sum(axis=1, keepdims=True)
+    count = shares.shape[1]
+    share, whole = np.mean(shares[:, 0]), distances[:, 0].sum() / distances.sum()
+    return (
+        _variance_ratio(float(share), count), _variance_ratio(float(whole), count), _odds(shares)
+    )  # fmt: skip
 
 
 def _odds(parts: NDArray[np.float64]) -> float:
-    """Return how often chance takes the mean of the first run as far from that of all.
+    """Return how often chance takes the mean of the first run as far from the mean of all.
 
     Where all runs draw from one distribution, any of them could have had the part of the first in
     a step, whatever the distribution is and however much steps differ. So its mean is held against
@@ -184,8 +205,8 @@ def _odds(parts: NDArray[np.float64]) -> float:
     Parametric, and Bootstrap Tests of Hypotheses).
 
     Args:
-        parts: what each run has of the differences in a step, shape (steps, runs); too few steps
-            tell nothing of chance.
+        parts: each run's share of the differences in a step, shape (steps, runs); too few steps
+            say nothing about chance.
     """
     steps_count, runs_count = parts.shape
     if steps_count < _LEAST_STEPS_COUNT:
@@ -196,14 +217,21 @@ def _odds(parts: NDArray[np.float64]) -> float:
     return float(np.mean(others <= own if own < middle else others >= own))
 
 
-def _distances(values: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
-    """Return the squared distance of each run from the middle of all."""
-    middle = np.mean(values, axis=0, dtype=np.float64)
-    return np.asarray([np.sum(np.square(run - middle)) for run in values])
+def _distances(values: Sequence[NDArray[Any]]) -> NDArray[np.float64] | None:
+    """Return the squared distance of each run from the middle of all; None for rounding."""
+    if not all(np.isfinite(run).all() for run in values):
+        return None
+    middle = values[0].astype(np.float64)
+    for run in values[1:]:
+        middle += run
+    middle /= len(values)
+    lengths = np.asarray([np.linalg.norm(run - middle) for run in values])
+    is_told = lengths.max() > _ROUNDING_RATIO * float(np.linalg.norm(middle))
+    return np.square(lengths) if is_told else None
 
 
 def _variance_ratio(share: float, count: int) -> float:
-    """Return for which ratio of variances one of `count` runs is expected to have that share.
+    """Return the ratio of variances at which one of `count` runs is expected to have that share.
 
     >>> [round(_variance_ratio(share, 4), 2) for share in (1 / 12, 1 / 4, 0.443, 3 / 4)]
     [0.0, 1.0, 3.51, inf]

@@ -1,12 +1,12 @@
 """The gates: is it still the same training?
 
-A plan that claims the same bits must show them. A plan that only rounds otherwise must stay
+A plan that claims the same bits must show them. A plan that only rounds differently must stay
 within ten times what one changed bit in the initial weights does to the same script
 ("perturbation floor", as in TTrace, arXiv 2506.09280): round-off stays below three times that
 floor, a wrong learning rate lies thousands of times above it.
 
 Each step is compared from the same weights, tensor by tensor, and the lower quartile over the
-steps counts. For rounding is not always small: where an activation lies within a rounding of
+steps counts. Rounding is not always small: where an activation lies within a rounding of
 zero, ReLU passes it in one run and not in the other, and the gradient of that step differs by a
 thousandth. That happens in some steps; a fault is there in all of them. An optimizer remembers
 such a gradient, so later movements of the weights may differ as far as the gradients did, but at
@@ -82,9 +82,9 @@ def same_structure(
     Args:
         baseline: the untouched script.
         candidate: the script under the plan.
-        redraws: random draws inside the samples change, as the plan says; then the order of
-            the samples is compared in place of their content, which tells it otherwise.
-        again: a second launch of the untouched script; what differs there is not the plan's work.
+        redraws: random draws inside the samples change, as the plan declares; then the order of
+            the samples is compared directly; otherwise their content implies it.
+        again: a second launch of the untouched script; what differs there is not the plan's doing.
         shaken: the untouched script with one bit changed; nor are counts that differ there.
     """
     name = STRUCTURE
@@ -118,7 +118,7 @@ def shown_by_all(
     redraws: bool = False,
     again: RecordedRun | None = None,
 ) -> list[Gate]:
-    """Return the gates that are asked of every plan.
+    """Return the gates that judge every plan.
 
     Args:
         baseline: the untouched script.
@@ -136,7 +136,7 @@ def only_counts_differ(baseline: RecordedRun, candidate: RecordedRun, *, redraws
 
 
 def _differing(baseline: RecordedRun, candidate: RecordedRun, *, redraws: bool) -> list[str]:
-    """Return what is of another kind or order in two runs."""
+    """Return what differs in kind or order between two runs."""
     left, right = baseline, candidate
     fetched_count = min(len(left.batches), len(right.batches))
     same_kinds = _kinds(left) == _kinds(right)
@@ -160,7 +160,7 @@ def _differing(baseline: RecordedRun, candidate: RecordedRun, *, redraws: bool) 
 
 
 def _kinds(evidence: RecordedRun) -> list[str]:
-    """Return the calls and settings that there were, in the order of their first time."""
+    """Return the distinct calls and settings, in the order of their first occurrence."""
     return list(dict.fromkeys(evidence.structure))
 
 
@@ -174,7 +174,7 @@ def _equal_orders(baseline: RecordedRun, candidate: RecordedRun) -> bool:
 
 
 def _orders_seen(baseline: RecordedRun, candidate: RecordedRun) -> bool:
-    """Return whether there is something in each order of samples that was compared."""
+    """Return whether none of the compared orders of samples is empty."""
     left, _ = _common(baseline.orders, candidate.orders)
     return bool(left) and all(left)
 
@@ -184,8 +184,8 @@ def _common(
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
     """Cut two sets of index streams to the part that both have asked for so far.
 
-    Workers ask ahead, so one stream is longer; how far is a matter of speed. A candidate that
-    lacks a whole stream has shown nothing, so that the two sets stay different.
+    Workers fetch ahead, so one stream is longer; by how much depends on speed. A candidate that
+    lacks a whole stream has shown nothing, so the two sets stay different.
     """
     if len(right) < len(left):
         return list(left), list(right)
@@ -194,7 +194,7 @@ def _common(
 
 
 def same_bits(baseline: RecordedRun, candidate: RecordedRun) -> Gate:
-    """Equal hashes of all weights after the last step: the plan changed nothing at all."""
+    """Equal batches, losses and weights, to the last bit: the plan changed nothing at all."""
     if candidate.equals(baseline):
         message = f"the weights after {baseline.step_count} steps are bit-identical"
         return Gate(name="equal bits", passed=True, message=message)
@@ -275,10 +275,10 @@ def part_ratios(
 
 
 def resolved(gate: Gate, baseline: RecordedRun, floors: Sequence[RecordedRun]) -> Gate:
-    """Say how finely a script could be judged that does not repeat itself; leave open what not.
+    """Say how finely a script that varies can be judged; what cannot be is left undecided.
 
-    Its runs with one bit changed differ by what any two of its launches differ by, too, so that
-    their distance is the floor of both. Where that is wide, to lie within it shows nothing.
+    Its runs with one bit changed also differ by whatever any two of its launches differ by, so
+    their distance is the floor for both. Where the floor is wide, lying within it shows nothing.
 
     Args:
         gate: what was found.
@@ -297,7 +297,7 @@ def resolved(gate: Gate, baseline: RecordedRun, floors: Sequence[RecordedRun]) -
 
 
 def by_spread(baseline: RecordedRun, candidate: RecordedRun, floors: Sequence[RecordedRun]) -> Gate:
-    """Judge by the losses alone where runs take different ways from their first step on.
+    """Judge by the losses alone where runs diverge from their first step on.
 
     Args:
         baseline: the untouched script.
@@ -364,7 +364,7 @@ def gross_step(
     floors: Sequence[RecordedRun],
     parts: Sequence[str] = ("gradients", "moves"),
 ) -> str:
-    """Return what is wrong with a single step that differs by far: one that was skipped, say."""
+    """Return what is wrong with a single step that is far off, such as a skipped one."""
     whole, words = (sum(baseline.sizes),), {"gradients": "gradients", "moves": "weights"}
     for part in parts:
         own = getattr(baseline, part)
@@ -384,7 +384,7 @@ def gross_step(
 def _gross_tail(
     baseline: RecordedRun, candidate: RecordedRun, floors: Sequence[RecordedRun]
 ) -> str:
-    """Return what is wrong with the steps after the taught ones: some were skipped, say."""
+    """Return what is wrong with the steps after the taught ones, such as skipped ones."""
     if not baseline.tail.size or not candidate.tail.size:
         return ""
     apart = distance(candidate.tail, baseline.tail)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Judge:
     """Judges a plan, and what is left of it where it fails.
 
-    A plan that fails loses the lever that may change the most, and is judged again. Where one
+    A plan that fails loses the lever that may change the most, and is judged again. Once it
     holds, the lever that went last was to blame, and those that went before it may have been
     innocent: they are judged once more, together and then one by one, while there is time.
 
@@ -26,7 +26,7 @@ class Judge:
 
     Attributes:
         plan: what is left, at any time.
-        rejected: for each lever that had to go, why.
+        rejected: why each lever had to go, by its name.
         fails_alone: what the user set fails by itself: no other lever is to blame.
     """
 

@@ -57,7 +57,7 @@ def envelope_of(
 
 
 def _steps(run: Mapping[str, Any], *, by_hand: bool) -> list[tuple[int, float]]:
-    """Return the losses with their steps; by hand each of them is a step."""
+    """Return the losses with their steps; if `by_hand`, each loss is a step."""
     if by_hand:
         return [(index, value) for index, (_, value, _) in enumerate(run["losses"])]
     return [(step, value) for step, value, is_grad in run["losses"] if not is_grad]

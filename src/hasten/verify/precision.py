@@ -1,9 +1,9 @@
-"""The gate for fewer bits: does it differ no more than such bits must?
+"""The gate for fewer bits: does the plan differ no more than fewer bits must?
 
-A floor of such bits is wide: under one of bfloat16 a dropped weight decay cannot be seen. So the
+A floor of fewer bits is wide: under that of bfloat16 a dropped weight decay is invisible. So the
 levers that do not ask for fewer bits are proved without those that do, the optimizer is given the
-gradients of the script as it is and must then move the weights as it did but for rounding, and
-the gradients may not be longer or shorter on average, which faults are and rounding is not.
+gradients of the script as it is and must then move the weights as it does but for rounding, and
+the gradients may not be longer or shorter on average: faults make them so, rounding does not.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def within_precision(
         candidate: the script under the plan.
         floors: the untouched script with weights times (1 +- epsilon_ratio), at least one.
         epsilon_ratio: distance of neighbouring numbers over their size: 2^-8 in bfloat16.
-        varies: the script does not repeat itself; then it is not for rounding alone that the
+        varies: the script does not repeat itself; then rounding is not the only reason that the
             floor takes a gradient far.
     """
     name = "G4 precision"
@@ -80,7 +80,7 @@ def _askew(
     floors: Sequence[RecordedRun],
     epsilon_ratio: float,
 ) -> str:
-    """Return how the gradients point elsewhere or have another length on average."""
+    """Return how the gradients differ in direction or length on average; empty if not."""
     cosine = float(np.median(cosines(baseline, candidate)))
     shaken = [float(np.median(cosines(baseline, floor))) for floor in floors]
     least = min(LEAST_COSINE, 1 - _COSINE_FACTOR * (1 - min(shaken)))

@@ -1,4 +1,4 @@
-"""Which recorded runs a proof needs, and those that there are."""
+"""Which recorded runs a proof needs, and which ones exist already."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunRecorder(Protocol):
         teacher: the folder where the first run of the script leaves its weights, batches and
             gradients for the others.
         teaching_run: the run that left them; None before.
-        health: of each run of the script that could teach, its losses and gradients.
+        health: for each run of the script that could teach, its losses, moves and updates.
         launch_count: runs so far.
     """
 
@@ -53,12 +53,12 @@ class RunRecorder(Protocol):
 
 
 def declared_effect(plan: Plan) -> Effect:
-    """Return the most that the levers of a plan say they do."""
+    """Return the strongest effect that the levers of a plan declare."""
     return Effect.worst(*effects(plan))
 
 
 def effects(plan: Plan) -> frozenset[Effect]:
-    """Return what the levers of a plan say they do, each."""
+    """Return the effects that the levers of a plan declare."""
     return frozenset(lever.effect for lever, _ in lookup(plan))
 
 
@@ -68,11 +68,11 @@ def recorded_count(step_s: float) -> int:
 
 
 def wave_count(effects: Collection[Effect]) -> int:
-    """Return how many times two runs go on at once in a proof that needs no second attempt.
+    """Return how many times a proof without a second attempt runs two runs side by side.
 
-    What claims equal bits runs beside the script, once. Else the script runs twice, then the plan
-    beside the script with one bit changed. What redraws needs two more under other seeds. What
-    also redraws or narrows is recorded once more without that.
+    A plan that claims equal bits runs once, beside the script. Else the script runs twice, then
+    the plan beside the script with one bit changed. A plan that redraws needs two more runs under
+    other seeds. A mixed plan is recorded once more without its redrawing or narrowing levers.
 
     Args:
         effects: those of the levers in the plan.
@@ -109,8 +109,8 @@ class ProofRuns:
     """The recorded runs of one script: each is recorded once.
 
     Attributes:
-        baseline: two runs of the script as it is, first that which teaches the others; None while
-            nobody needed both.
+        baseline: two runs of the script as it is, the one that teaches the others first; None
+            until both are needed.
         repeats: whether these two are the same.
     """
 
@@ -142,7 +142,7 @@ class ProofRuns:
         return self._first, candidate
 
     def needed(self, plan: Plan) -> tuple[RecordedRun, RecordedRun, RecordedRun]:
-        """Return two runs of the script and one under a plan; its first floor runs beside that."""
+        """Return two runs of the script and one under a plan, recorded beside its first floor."""
         asked = effects(plan)
         feeds = bool(asked & {Effect.DISTRIBUTION, Effect.PRECISION})
         first, second = self._untouched(keeps=feeds)
@@ -154,10 +154,10 @@ class ProofRuns:
         return first, second, self._record_all(wanted)[0]
 
     def _untouched(self, *, keeps: bool) -> tuple[RecordedRun, RecordedRun]:
-        """Return two runs of the script as it is, first that which teaches the others.
+        """Return two runs of the script as it is, the one that teaches the others first.
 
-        One that does not repeat itself gives its batches and gradients to all others: then they
-        differ by what is left, and the optimizer by nothing.
+        A script that does not repeat itself gives its batches and gradients to all other runs: they
+        then differ only by what is left, and the optimizer by nothing.
         """
         if self.baseline is None or (keeps and not self._keeps):
             self._keeps = keeps
@@ -178,7 +178,7 @@ class ProofRuns:
         return self.baseline
 
     def floors(self, ratio: float, count: int) -> list[RecordedRun]:
-        """Return runs with weights perturbed; more of a script that differs by itself, too."""
+        """Return runs with perturbed weights; more of them for a script that varies."""
         take = replace(self._take, perturb_ratio=ratio)
         seeds = range(1, (FLOORS_COUNT if self.varies else count) + 1)
         return self._record_all([(Plan(), replace(take, perturb_seed=seed)) for seed in seeds])
@@ -194,7 +194,7 @@ class ProofRuns:
         return self._record_all([(plan, replace(self._take, **details))])[0]
 
     def _record_all(self, asked: Sequence[tuple[Plan, RecordingSpec]]) -> list[RecordedRun]:
-        """Record runs; what was recorded before is not again."""
+        """Return runs, recording only those that were not recorded before."""
         missing = [pair for pair in dict.fromkeys(asked) if pair not in self._known]
         self._known.update(zip(missing, self._recorder.record(missing), strict=True))
         return [self._known[pair] for pair in asked]

@@ -60,7 +60,7 @@ class Prover:
         """Return what the gates say of `plan`.
 
         Raises:
-            Unprovable: the script fails without the plan, too, where its steps are recorded.
+            Unprovable: the script fails even without the plan when its steps are recorded.
             OutOfTime: the deadline has passed.
         """
         declared = declared_effect(plan)
@@ -129,7 +129,7 @@ class Prover:
     def _structure(
         self, first: RecordedRun, second: RecordedRun, candidate: RecordedRun, *, redraws: bool
     ) -> Gate:
-        """G1 where counts may depend on values: do they differ where one bit does, too?"""
+        """G1 where counts may depend on values: do they also differ with one bit changed?"""
         for count in (1, FLOORS_COUNT):
             counts = gates.only_counts_differ(first, candidate, redraws=redraws)
             shaken = self._runs.floors(ONE_BIT, count) if counts else []
@@ -156,12 +156,12 @@ class Prover:
         return [gates.resolved(gate, own, shaken), precision.same_update(own, other, shaken)]
 
     def _update(self, first: RecordedRun, candidate: RecordedRun) -> list[Gate]:
-        """G3 for the optimizer alone, as far as the runs go the same way."""
+        """G3 for the optimizer alone, as far as the runs follow the same course."""
         own, other, *shaken = alike(first, candidate, *self._runs.floors(ONE_BIT, 1))
         return [precision.same_update(own, other, shaken)] if own.step_count else []
 
     def _redraw(self, plan: Plan, first: RecordedRun, candidate: RecordedRun) -> list[Gate]:
-        """Compare on the batches of the script as it is; where the model draws, with its seeds."""
+        """Compare on the script's batches; where the model draws, with its runs of other seeds."""
         if not candidate.fed_step_count and candidate.batches != first.batches:
             message = "batches cannot be kept here: training on the new ones was not compared"
             shown = [Gate(name="G3 draws", passed=None, message=message)]
@@ -179,7 +179,7 @@ class Prover:
         return shown
 
     def _precision(self, plan: Plan, first: RecordedRun, candidate: RecordedRun) -> list[Gate]:
-        """Prove the other levers without the narrow ones, and these by a floor of their own."""
+        """Prove the other levers without the narrowing ones, and the latter by a wider floor."""
         rest, epsilon = _without(plan, Effect.PRECISION), epsilon_ratio(plan)
         shown: list[Gate] = []
         if rest.settings:

@@ -1,7 +1,7 @@
 """Record the first steps of a training: what went in, what came out, to the last bit.
 
 Runs in the child. Tensors go to files in the session's scratch folder, everything else into one
-message; what is changed of the script is in `teaching.py`.
+message; what is changed in the script is in `teaching.py`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PLAIN = (int, float, bool, type(None))
 class Recorder:
     """An observer of the watch that keeps the evidence of the first steps.
 
-    The first `forced` steps are taught: the run of the script as it is leaves its weights before
+    The first `forced_count` steps are taught: the run of the plain script leaves its weights before
     each of them, and every other run starts the step from those weights. So each step compares
     the same computation, and a difference in one does not grow through the next. Where the order
     asks for it, batches and gradients are taught in the same way.
@@ -84,12 +84,12 @@ class Recorder:
     # ---- what the watch reports
 
     def loading(self) -> None:
-        """Let the batch that the loop asks for be a kept one."""
+        """Give the loop a kept batch in place of the one that it asks for."""
         if self._feeder is not None:
             self._feeder.arm()
 
     def loaded(self, iterator: Any, batch: Any) -> None:
-        """Keep the content of a batch, of the one that was really made."""
+        """Keep the content of a batch: of the one that the loader really made."""
         made = batch if self._feeder is None else self._feeder.own
         self._found["batches"].append(content_hash(made))
         self._found["outlines"].append(outline(made))
@@ -189,9 +189,9 @@ class Recorder:
 def _follow_indices(orders: dict[int, list[str]]) -> Callable[[], None]:
     """Keep the order of the samples of each dataset in `orders`, whoever fetches them.
 
-    The first pass only: a dataset that draws in the main process moves the generator from which
-    the next pass is shuffled, so that other workers mean another shuffle. Of an iterable dataset
-    nobody knows an order. The result ends it.
+    Only in the first pass: a dataset that draws in the main process advances the generator that
+    shuffles the next pass, so a different number of workers means a different shuffle. The order
+    of an iterable dataset is unknown. Calling the result ends it.
     """
     from torch.utils.data import IterableDataset, dataloader
 
@@ -218,7 +218,7 @@ def _pass_count(iterator: Any) -> float:
     """Return the batches of one pass; infinite for a sampler without length."""
     try:
         return len(iterator._index_sampler)
-    except Exception:  # a sampler of the script's own may raise anything there
+    except Exception:  # the script's own sampler may raise anything there
         return float("inf")
 
 
@@ -261,7 +261,7 @@ class MoveRecorder:
 
     @property
     def begun(self) -> bool:
-        """The gradients of the step that goes on have been kept."""
+        """Whether the gradients of the current step have been kept."""
         return bool(self._before)
 
     def begin(self, step: int) -> None:
@@ -294,7 +294,7 @@ class MoveRecorder:
         return [p.detach() - b for p, b in zip(parameters, before, strict=False)]
 
     def _write(self, name: str, tensors: list[Any]) -> list[int]:
-        """Write tensors as one run of float32, large ones thinned out; return their lengths."""
+        """Write tensors as one file of float32, large ones thinned out; return their lengths."""
         sizes = []
         with open(self._folder / name, "wb") as file:
             for tensor in tensors:
@@ -317,12 +317,12 @@ class AveragedState:
         self._old = [(weakref.ref(t), _checksum(t)) for t in self._living()]
 
     def note_new(self) -> None:
-        """Note before the last step what has come since."""
+        """Note, before the last taught step, which tensors have appeared since."""
         old = {id(ref()) for ref, _ in self._old}
         self._new = [weakref.ref(t) for t in self._living() if id(t) not in old]
 
     def moved(self) -> list[Any]:
-        """Return the statistics of norms, and what has changed or outlived the last step."""
+        """Return the statistics of norms, and what changed or outlived the last taught step."""
         old = [(ref(), checksum) for ref, checksum in self._old]
         found = [t for t in _buffers_of(self._live) if t.is_floating_point() and t.numel()]
         found += [t for t, checksum in old if t is not None and _checksum(t) != checksum]
@@ -330,9 +330,9 @@ class AveragedState:
         return list({id(t): t for t in found}.values())[:_MOST_COUNT]
 
     def _living(self) -> list[Any]:
-        """Return every dense tensor of a parameter's shape that has no history of its own.
+        """Return every dense tensor of a parameter's shape that autograd did not produce.
 
-        Nothing is asked of objects that are no tensors: some of a script's do much when asked.
+        Objects that are not tensors are left alone: reading attributes may have side effects.
         """
         import torch
 
@@ -341,7 +341,7 @@ class AveragedState:
         known |= {id(p.grad) for p in parameters if p.grad is not None}
         shapes = {(p.shape, p.dtype) for p in parameters if p.numel() > 1}
         kinds = (torch.Tensor, torch.nn.Parameter)
-        gc.collect()  # what only waits for it would be found in one run and not in another
+        gc.collect()  # garbage would be found in one run and not in another
         tensors = [t for t in gc.get_objects() if type(t) in kinds and id(t) not in known]
         tensors = [t for t in tensors if t.layout == torch.strided and not t.is_meta]
         dense = [t for t in tensors if t.grad_fn is None]
@@ -357,7 +357,7 @@ def _buffers_of(live: Any) -> list[Any]:
 
 
 def _states_of(live: Any) -> list[Any]:
-    """Return the tensors that the optimizers keep; they are their own matter."""
+    """Return the state tensors of the optimizers, which do not count as averages."""
     states = [state for own in list(live.optimizers.known) for state in own.state.values()]
     return [v for state in states if isinstance(state, dict) for v in state.values()]
 

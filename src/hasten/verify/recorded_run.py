@@ -20,12 +20,12 @@ NOTHING: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """The first steps of one training, as far as the gates ask.
+    """What the gates need to know of the first steps of one training.
 
     Attributes:
         step_count: steps that were recorded.
         batches: a hash of the content of each batch that the loader made, in order.
-        outlines: of each batch the type, shape, mean and spread of each tensor in it.
+        outlines: for each batch, the type, shape, mean and spread of each of its tensors.
         orders: for each dataset, a hash of the indices of each batch, in order.
         structure: optimizer settings before each step, and what trained in each call.
         samples: samples of each step.
@@ -33,7 +33,7 @@ class RecordedRun:
         losses_at: how many losses there were at the end of each step.
         weights: a hash of all weights and buffers after the last step.
         sizes: how many values of each parameter tensor are kept.
-        gradients: for each taught step the gradients that the optimizer saw, all in one run.
+        gradients: for each taught step the gradients that the optimizer saw, in one array.
         moves: for each taught step how it moved the weights.
         tail: how the steps after the taught ones moved the weights.
         averages: what follows the weights or the activations without gradients (running
@@ -78,7 +78,7 @@ class RecordedRun:
 
     def equals(self, other: RecordedRun) -> bool:
         """Return whether this run saw the batches of `other` and ended with the same bits."""
-        # Who was fed has the generators of the script as it is, whatever it drew itself.
+        # A run that was fed has the generators of the script as it is, whatever it drew itself.
         fed = self.fed_step_count is not None
         return (
             self.step_count == other.step_count
@@ -92,11 +92,11 @@ class RecordedRun:
         )
 
     def draws_like(self, other: RecordedRun) -> bool:
-        """Return whether torch's generator stood as in `other` wherever it was looked at."""
+        """Return whether torch's generator had the states of `other` wherever it was read."""
         return self.fetch_draws == other.fetch_draws and self.model_draws == other.model_draws
 
     def until(self, step_count: int) -> RecordedRun:
-        """Return what the first steps left; nothing is known of what came after them."""
+        """Return the evidence of the first steps, without that of later ones."""
         if step_count >= self.step_count:
             return self
         kept = self.losses_at[step_count - 1] if step_count else 0
@@ -114,7 +114,7 @@ class RecordedRun:
 
 
 def _same(left: ArrayLike, right: ArrayLike) -> bool:
-    """Return whether all numbers are equal; what is no number equals what is none."""
+    """Return whether all numbers are equal; NaN equals NaN."""
     return np.array_equal(left, right, equal_nan=True)
 
 
@@ -122,7 +122,7 @@ def _holds(
     candidate: tuple[tuple[str, NDArray[np.float32]], ...],
     baseline: tuple[tuple[str, NDArray[np.float32]], ...],
 ) -> bool:
-    """Return whether each average of the baseline is there, to the bit, in whatever order."""
+    """Return whether the candidate has each average of the baseline, to the bit, in any order."""
     found = {(shape, values.tobytes()) for shape, values in candidate}
     return all((shape, values.tobytes()) in found for shape, values in baseline)
 

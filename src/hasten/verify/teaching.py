@@ -1,4 +1,4 @@
-"""What a recorded run changes of the script: it takes over what the run that teaches has left.
+"""What a recorded run changes in the script: it takes over what the teaching run has left.
 
 These are weights and gradients, batches and generators; both sides are here, the one that leaves
 them behind and the one that takes them over. On request the last bits of the weights are changed.
@@ -23,7 +23,7 @@ _MOST_BYTES = 1 << 28
 
 
 def parameters_of(live: Any) -> list[Any]:
-    """Return what trains of the objects of a script (`instrument.LiveTraining`)."""
+    """Return the parameters of a script's live objects (`instrument.LiveTraining`)."""
     found: dict[int, Any] = {}
     for module in list(live.roots.known):
         found.update((id(p), p) for p in module.parameters())
@@ -46,7 +46,7 @@ class Teaching:
     """Weights and gradients of the taught steps, left behind or taken over.
 
     Attributes:
-        gradients_taught: the optimizer got the gradients of the run that teaches.
+        gradients_taught: the optimizer got the gradients of the teaching run.
     """
 
     def __init__(self, take: RecordingSpec, folder: Path, live: Any) -> None:
@@ -58,7 +58,7 @@ class Teaching:
         self._perturbed = False
 
     def begin(self, module: Any) -> None:
-        """Change the last bits of the weights before the first call, where the order asks it."""
+        """Change the last bits of the weights before the first call, if the order asks for it."""
         if not self._perturbed and not transformed():
             self._perturbed = True
             self._perturb(module.parameters(), 0)
@@ -91,7 +91,7 @@ class Teaching:
     def gradients(self, step: int) -> None:
         """Leave the gradients or take them over, so that the optimizer alone is compared.
 
-        With several optimizers in a step those of the later ones are not there yet.
+        With several optimizers in a step, the gradients of the later ones do not exist yet.
         """
         if not self._take.keeps and not self._take.feeds:
             return
@@ -132,7 +132,7 @@ def generators() -> dict[str, Any]:
 
 
 def set_generators(states: dict[str, Any]) -> None:
-    """Put the generators where `generators` found them."""
+    """Restore the generators to the states that `generators` returned."""
     import torch
 
     torch.set_rng_state(states["torch"][0])
@@ -157,7 +157,7 @@ class BatchRecorder:
             return
         try:
             content = pickle.dumps((batch, generators()))
-        except Exception:  # whatever a class of the script's raises: it is not kept, no more
+        except Exception:  # the script's classes may raise anything: keep no more
             self._left_bytes = 0
             return
         self._left_bytes -= len(content)
@@ -171,13 +171,13 @@ class BatchReplayer:
 
     Args:
         folder: where they are.
-        advancers: what is asked for the next batch of an iterator, the first one only; it
-            comes before the levers'.
+        advancers: functions that are asked for the next batch, only the first of them; this
+            class puts its own before the levers'.
         reseed: draw other numbers after each batch, by this seed, than the script as it is.
 
     Attributes:
         own: the batch that was really made.
-        lacks: there was none left for a batch of the loop.
+        lacks: the kept batches have run out.
         count: batches so far.
     """
 
@@ -193,7 +193,7 @@ class BatchReplayer:
         advancers.insert(0, self._advance)
 
     def arm(self) -> None:
-        """Feed the next batch that is asked for; those that it is made of stay as they are."""
+        """Feed the next batch that is asked for; batches that it is made from stay as they are."""
         self._armed = True
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ class BatchReplayer:
         return batch
 
     def settle(self) -> None:
-        """Put the generators where they stood when the batch was made, or aside by `reseed`."""
+        """Restore the generators to where they were when the batch was made, or reseed them."""
         if self.lacks or not self._states:
             return
         set_generators(self._states)
@@ -228,7 +228,7 @@ class BatchReplayer:
 
 
 def reseed(seed: int, index: int) -> None:
-    """Seed torch's generator with a number that belongs to `seed` and `index`."""
+    """Seed torch's generator with a number derived from `seed` and `index`."""
     import torch
 
     torch.manual_seed(seed * 1_000_003 + index)

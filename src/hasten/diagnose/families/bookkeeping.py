@@ -1,4 +1,4 @@
-"""Time between the passes: loops over parameters, reports, debug modes."""
+"""Time spent between the passes: loops over parameters, reporting, debug modes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SELDOM_RATIO, _WHOLE_COUNT = 0.5, 10
 
 
 def _per_parameter_loops(case: Case) -> Finding | None:
-    """Find updates that go over many small tensors one by one."""
+    """Find updates that process many small tensors one by one."""
     told = case.found.get("operations.loops", ())
     loops = [loop for loop in told if loop["tensors_count"] >= _LEAST_TENSORS_COUNT]
     if sum(loop["count"] for loop in loops) < _LEAST_LOOP_COUNT:
@@ -59,25 +59,25 @@ def _per_parameter_loops(case: Case) -> Finding | None:
 
 
 def _optimizer_s(case: Case) -> Sequence[float]:
-    """Return what the optimizer takes beyond its operations on large tensors."""
+    """Return the optimizer's time beyond its operations on large tensors."""
     phase_s = quiet_s(case, Phase.OPTIMIZER)
     return [max(0.0, phase_s - large_s) for large_s in operation_s(case, "large_update")]
 
 
 def _by_hand_s(case: Case, loops: Sequence[Any]) -> Sequence[float]:
-    """Return what loops outside an optimizer take, as long as without our timing."""
+    """Return the time of loops outside an optimizer, corrected for our timing overhead."""
     ratio = case.found.get("operations.price_ratio", 1.0)
     return [ratio * sum(each) for each in zip(*(loop["seconds"] for loop in loops), strict=True)]
 
 
 def _forms(case: Case) -> Sequence[str]:
-    """Return the forms that torch has of the optimizer's class; none where that is unknown."""
+    """Return the variants that torch offers of the optimizer's class; empty if unknown."""
     forms: Sequence[str] = case.found.get("operations.optimizer_forms", ())
     return forms
 
 
 def _optimizer_remedy(case: Case) -> str:
-    """Say what the optimizer's own class can be asked for; others would raise a TypeError."""
+    """Name an option that the optimizer's class accepts; others would raise a TypeError."""
     option = next((form for form in ("fused", "foreach") if form in _forms(case)), None)
     if option:
         return f"Pass {option}=True to the optimizer."
@@ -88,7 +88,7 @@ def _optimizer_remedy(case: Case) -> str:
 
 
 def _step_reporting(case: Case) -> Finding | None:
-    """Find prints, progress bars, writers and numbers that are read, by the time inside them."""
+    """Find prints, progress bars, writers and `.item()` reads, by the time spent in them."""
     share = case.share(case.found.get("bookkeeping.reporting_s", ()))
     if not is_worth_telling(share):
         return None
@@ -106,7 +106,7 @@ def _step_reporting(case: Case) -> Finding | None:
 
 
 def _calls(count: float) -> str:
-    """Say how many calls there are.
+    """Say how many calls there are per step.
 
     >>> _calls(12.3), _calls(2.5), _calls(1), _calls(0.1)
     ('12 calls a step', '2.5 calls a step', 'one call a step', 'one call in 10 steps')
@@ -118,7 +118,7 @@ def _calls(count: float) -> str:
 
 
 def _debug_mode(case: Case) -> Finding | None:
-    """Find anomaly detection and profilers that are on, by what they do in each step."""
+    """Find anomaly detection and profilers left on, by what they do in each step."""
     anomaly, profiler = case.traits.anomaly_ratio or 0.0, case.traits.profiler_ratio or 0.0
     on = [f"anomaly detection in {percent(anomaly)} of the backward passes"] if anomaly else []
     if profiler >= _LEFT_ON_RATIO:
@@ -140,7 +140,7 @@ def _debug_mode(case: Case) -> Finding | None:
 
 
 def _debug_share(case: Case) -> Interval | None:
-    """Return the share of tracebacks, of looks for NaN and of records of operations."""
+    """Return the share of a step spent on tracebacks, NaN checks and recording operations."""
     tracebacks_s = case.found.get("bookkeeping.traceback_s") or [0.0]
     recording_s = case.found.get("bookkeeping.recording_s", 0.0)
     counts = case.found.get("operations.count", ())

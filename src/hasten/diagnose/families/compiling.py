@@ -1,4 +1,4 @@
-"""A script that uses torch.compile and gains little by it."""
+"""A script that uses torch.compile and gains little from it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 _LEAST_RECOMPILE_COUNT = 2
 _NO_GAIN_RATIO = 0.1
-"""Share of a step spent around compiled graphs from which compiling is doubtful altogether."""
+"""Share of a step spent around compiled graphs above which compiling itself is doubtful."""
 
 
 def _recompiles(case: Case) -> Finding | None:
-    """Find a compiler that goes on compiling, or that gave up on a function."""
+    """Find a compiler that keeps recompiling, or that gave up on a function."""
     count = case.found.get("compiling.recompile_count", 0)
     gave_up = case.found.get("compiling.gave_up", False)
     share = case.share(case.found.get("compiling.step_s", ()))
@@ -46,18 +46,18 @@ def _recompiles(case: Case) -> Finding | None:
 
 
 def _around_share(case: Case, samples: str) -> Interval | None:
-    """Return the share of a step around compiled graphs, where something is compiled."""
+    """Return the share of a step spent around compiled graphs, if anything is compiled."""
     if "compiling.break_count" not in case.found:
         return None
     share = sampled_share(case.found.get(samples, 0), case.found.get("stacks.sample_count", 0))
     still = case.share(case.found.get("compiling.step_s", ()))
     if share is None or (still is not None and still.mid_ratio >= LEAST_RATIO):
-        return None  # it still compiles: that is another matter
+        return None  # still compiling: that is a different finding
     return share
 
 
 def _graph_breaks(case: Case) -> Finding | None:
-    """Find breaks of compiled graphs, by the time on the way from one to the next."""
+    """Find graph breaks, by the time spent between one compiled graph and the next."""
     share = _around_share(case, "stacks.break_sample_count")
     count = case.found.get("compiling.break_count", 0)
     if not count or not is_worth_telling(share):
@@ -80,7 +80,7 @@ def _graph_breaks(case: Case) -> Finding | None:
 
 
 def _compile_no_gain(case: Case) -> Finding | None:
-    """Find compiled graphs so small that it takes a good part of the step to enter them."""
+    """Find compiled graphs so small that entering them takes a good part of the step."""
     share = _around_share(case, "stacks.compiler_sample_count")
     if case.found.get("compiling.break_count") or share is None:
         return None

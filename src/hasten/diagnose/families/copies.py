@@ -1,4 +1,4 @@
-"""Copies to an accelerator for which the loop's thread stands still."""
+"""Copies to an accelerator that block the loop's thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _seen(case: Case, kind: str) -> tuple[Interval, Mapping[str, Any]] | None:
-    """Return the share of one kind of copies and what is known of them, where they cost."""
+    """Return the share of one kind of copy and what is known about it, if it costs anything."""
     told = case.found.get(f"copies.{kind}")
     share = case.share(told["step_s"]) if told else None
     if not is_worth_telling(share):
@@ -31,7 +31,7 @@ def _places(told: Mapping[str, Any]) -> tuple[Place, ...]:
 
 
 def _pinned_memory_missing(case: Case) -> Finding | None:
-    """Find copies out of memory that the kernel may move."""
+    """Find copies from pageable memory."""
     seen = _seen(case, "pageable")
     if seen is None:
         return None
@@ -47,7 +47,7 @@ def _pinned_memory_missing(case: Case) -> Finding | None:
 
 
 def _blocking_copies(case: Case) -> Finding | None:
-    """Find copies out of pinned memory that the loop waits for."""
+    """Find copies from pinned memory that the loop waits for."""
     seen = _seen(case, "blocking")
     if seen is None:
         return None
@@ -63,7 +63,7 @@ def _blocking_copies(case: Case) -> Finding | None:
 
 
 def _pinned_memory_useless(case: Case) -> Finding | None:
-    """Find memory that is pinned by hand in the loop, or for copies that never come."""
+    """Find memory that is pinned by hand in the loop, or pinned for copies that never happen."""
     if (seen := _seen(case, "pinning")) is not None:
         share, told = seen
         return Finding(

@@ -1,4 +1,4 @@
-"""Accelerators that a script leaves alone."""
+"""Accelerators that a script does not use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COMPUTED = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER)
 
 
 def _accelerator_unused(case: Case) -> Finding | None:
-    """Find models on the CPU beside an accelerator that torch could use."""
+    """Find models on the CPU although torch could use an accelerator."""
     torch = case.machine.torch
     if torch is None or torch.accelerator is None or case.traits.model.device != "cpu":
         return None

@@ -29,7 +29,7 @@ _LEAST_NODES_RATIO = 1.0
 
 
 def _graph_kept_alive(case: Case) -> Finding | None:
-    """Find graphs of past steps that something still refers to."""
+    """Find autograd graphs of past steps that something still references."""
     per_step = _kept_count(case.found.get("growth.node_counts", ()))
     if per_step is None or _is_fed_more(case, range(len(case.steps))):
         return None
@@ -49,13 +49,13 @@ def _graph_kept_alive(case: Case) -> Finding | None:
 
 
 def _kept_count(counts: Sequence[tuple[int, int]]) -> float | None:
-    """Return how many nodes of the graph each step leaves; None unless they rise steadily.
+    """Return how many graph nodes each step leaves alive; None unless the count rises steadily.
 
-    The script holds the graph of its last step at each count. Where layers are dropped at random
-    or sentences differ in length, small and large ones stand in the first third and in the last.
+    At each count the script still holds the graph of its last step. With layers dropped at random
+    or sentences of varying length, both the first and the last third hold small and large graphs.
 
     Args:
-        counts: step and nodes that were alive after it, in order.
+        counts: pairs of a step and the nodes alive after it, in order.
     """
     if len(counts) < _BLOCKS_COUNT:
         return None
@@ -69,11 +69,11 @@ def _kept_count(counts: Sequence[tuple[int, int]]) -> float | None:
 
 
 def _is_fed_more(case: Case, at: Sequence[int]) -> bool:
-    """Return whether inputs grow, in all or for each sample, as those that are sorted by length.
+    """Return whether inputs grow, in total or per sample, as when they are sorted by length.
 
     Args:
         case: what was seen.
-        at: the steps to compare, by their place among all.
+        at: the indices of the steps to compare.
     """
     counts = case.found.get("growth.element_counts", ())
     if len(counts) < len(case.steps) or len(at) < _BLOCKS_COUNT:
@@ -84,10 +84,10 @@ def _is_fed_more(case: Case, at: Sequence[int]) -> bool:
 
 
 def _growing_steps(case: Case) -> Finding | None:
-    """Find steps that take longer and longer at the same work, by Sen's slope.
+    """Find steps that take longer and longer for the same work, by Sen's slope.
 
-    The load of a machine drifts, too: what the loop's thread waited for a CPU is left out, and
-    its time on one must grow as well.
+    Machine load drifts, too, so the time the loop's thread waited for a CPU is left out, and
+    its CPU time must grow as well.
     """
     watched = set(case.found.get("operations.steps", ()))
     quiet = [i for i in range(len(case.steps)) if i not in watched]
@@ -123,7 +123,7 @@ def _growing_steps(case: Case) -> Finding | None:
 
 
 def _block_medians(values: Sequence[float]) -> list[float]:
-    """Return the medians of eight blocks: noise that lasts some steps counts once in them."""
+    """Return the medians of eight blocks, so that noise lasting several steps counts once."""
     ends = [len(values) * i // _BLOCKS_COUNT for i in range(_BLOCKS_COUNT + 1)]
     return [median(values[start:end]) for start, end in pairwise(ends)]
 
@@ -146,9 +146,9 @@ def _rising_ratio(values: Sequence[float]) -> float:
 
 
 def sen_slope(values: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return the slope of values with its 95% interval; None unless it surely rises.
+    """Return the slope of values with its 95% interval; None unless the rise is significant.
 
-    The median of the slopes of all pairs, the interval by the ranks (Sen, Journal of the
+    The median of the slopes of all pairs, with a rank-based interval (Sen, Journal of the
     American Statistical Association 63, 1968), and Kendall's test with p < 0.001.
 
     >>> sen_slope([1.0, 1.0, 1.0]) is None
@@ -168,7 +168,7 @@ def sen_slope(values: Sequence[float]) -> tuple[float, float, float] | None:
 
 
 def _grown_phase(steps: Sequence[Step]) -> str:
-    """Return the name of the phase that grew most."""
+    """Return the name of the phase that grew the most."""
     third = len(steps) // 3
 
     def grown_ns(phase: Phase) -> float:

@@ -1,4 +1,4 @@
-"""What makes an item slow: reading, decoding, looking up, transforming, doing it all again."""
+"""What makes an item slow: reading, decoding, lookups, transforms, or repeating all of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _kind_s(case: Case, *kinds: str) -> float:
 def _work(
     case: Case, name: str, kinds: tuple[str, ...], *, message: str, remedy: str
 ) -> Finding | None:
-    """Return the finding of some kinds of work, where the loop waits for it."""
+    """Return the finding for some kinds of work, if the loop waits for them."""
     share = part_of(case, *kinds)
     if not is_worth_telling(share):
         return None
@@ -45,7 +45,7 @@ def _work(
 
 
 def _per_sample_transforms(case: Case) -> Finding | None:
-    """Find transforms that run on one sample after the other, by the time that they take."""
+    """Find transforms that run on one sample at a time, by the time they take."""
     if (case.found.get("loading.item_count") or 0) < 2:
         return None
     return _work(
@@ -61,7 +61,7 @@ def _per_sample_transforms(case: Case) -> Finding | None:
 
 
 def _slow_decode(case: Case) -> Finding | None:
-    """Find decoding of images and other compressed bytes, by the time that it takes."""
+    """Find decoding of images and other compressed data, by the time it takes."""
     return _work(
         case,
         "slow-decode",
@@ -75,7 +75,7 @@ def _slow_decode(case: Case) -> Finding | None:
 
 
 def _repeated_decode(case: Case) -> Finding | None:
-    """Find samples that are made anew in each pass and come out the same."""
+    """Find samples that are rebuilt in each pass and come out the same."""
     again_count = case.found.get("loading.again_count", 0)
     same_count = case.found.get("loading.same_count", 0)
     if again_count < _LEAST_AGAIN_COUNT:
@@ -102,7 +102,7 @@ def _repeated_decode(case: Case) -> Finding | None:
 
 
 def _random_access_store(case: Case) -> Finding | None:
-    """Find single rows that are read out of a store that is made for columns or chunks."""
+    """Find single rows read from a store designed for columns or chunks."""
     return _work(
         case,
         "random-access-store",
@@ -119,7 +119,7 @@ def _random_access_store(case: Case) -> Finding | None:
 
 
 def _slow_storage(case: Case) -> Finding | None:
-    """Find batches that wait for storage or a network."""
+    """Find batches that wait for storage or the network."""
     return _work(
         case,
         "slow-storage",

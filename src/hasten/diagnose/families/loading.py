@@ -1,4 +1,4 @@
-"""The loop waits for its loader: who makes the batches, how many, and how they are started."""
+"""Waits for the loader: who makes the batches, how many workers, and how they are started."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _GUARD = (
 
 
 def _best_s(case: Case, batch_s: float, wait_s: float) -> float:
-    """Return the least seconds per batch with as many workers as there is room for.
+    """Return the lowest possible seconds per batch with as many workers as there is room for.
 
     By the utilisation law (Denning and Buzen 1978, https://doi.org/10.1145/356733.356735) the
     loop cannot be faster than its own work, nor than the cores that it shares with workers.
@@ -58,12 +58,12 @@ def _best_s(case: Case, batch_s: float, wait_s: float) -> float:
 
 
 def _made_at(case: Case) -> tuple[Place, ...]:
-    """Return the line on which the script makes the loader of its training."""
+    """Return the line on which the script creates its training loader."""
     return places_of(case.found.get("loading.made_at", ()))
 
 
 def _few_workers(case: Case) -> Finding | None:
-    """Find a loop that waits for batches while cores are idle that could make them."""
+    """Find a loop that waits for batches while idle cores could make them."""
     loader, made_s, waits = case.traits.loader, fetch_s(case), waiting(case)
     if loader is None or not loader.is_map_style or made_s is None or waits is None:
         return None
@@ -99,20 +99,20 @@ def _few_workers(case: Case) -> Finding | None:
 
 
 def _starts_anew(case: Case) -> bool:
-    """Return whether this Python starts workers by running the script once more."""
+    """Return whether this Python starts workers by running the script again."""
     told = case.machine.python_version.split(".")[:2]
     return len(told) == 2 and [int(part) for part in told] >= _NO_FORK_PYTHON
 
 
 def _idle_workers(case: Case) -> Finding | None:
-    """Find workers that cost more than they take off the loop."""
+    """Find workers that cost more time than they save the loop."""
     loader, made_s, waits = case.traits.loader, fetch_s(case), waiting(case)
     if loader is None or not loader.worker_count or made_s is None or waits is None:
         return None
     busy, count = busy_ratio(case), loader.worker_count
     if busy is None or busy > _IDLE_RATIO:
         return None
-    # What nearly every step waits: a busy machine delays single steps by far more.
+    # The wait common to nearly all steps: a busy machine delays single steps far more.
     wait_s = quantiles(waits_s(case), n=4)[0] / loader.step_batch_count
     waited_s = waits.mid_ratio * (case.step_s / loader.step_batch_count)
     lost_ratio = (wait_s - made_s) / waited_s if waited_s else 0.0
@@ -137,7 +137,7 @@ def _idle_workers(case: Case) -> Finding | None:
 
 
 def _surplus(case: Case, count: int, busy: float) -> Finding | None:
-    """Find workers beyond those that are needed, by the memory that they hold."""
+    """Find more workers than are needed, by the memory that they hold."""
     needed = max(1, ceil(_ROOM_RATIO * busy * count))
     each_bytes = case.found.get("loading.worker_bytes")
     if each_bytes is None or (count - needed) * each_bytes < _SURPLUS_BYTES:
@@ -162,7 +162,7 @@ def _workers(count: float) -> str:
 
 
 def _per_sample_fetch(case: Case) -> Finding | None:
-    """Find a dataset in memory that is taken apart row by row and collated again."""
+    """Find an in-memory dataset that is read row by row and collated again."""
     item_count, batch_s = case.found.get("loading.item_count"), fetch_s(case)
     plain = case.found.get("loading.collates_plainly")
     kinds = case.found.get("loading.kinds", {})
@@ -194,13 +194,13 @@ def _per_sample_fetch(case: Case) -> Finding | None:
 
 
 def _start_s(case: Case, start: Sequence[float]) -> float:
-    """Return what a start cost beyond the making of the first batch."""
+    """Return what a start cost beyond making the first batch."""
     _, begin_s, first_s, end_s = start
     return begin_s + max(0.0, first_s - (fetch_s(case) or 0.0)) + end_s
 
 
 def _respawn_share(case: Case) -> Interval | None:
-    """Return the share of the time that starts of workers took, from start to start."""
+    """Return the share of the time, from start to start, that starting workers took."""
     starts = case.found.get("loading.starts", ())
     if len(starts) < _LEAST_STARTS_COUNT:
         return None
@@ -210,7 +210,7 @@ def _respawn_share(case: Case) -> Interval | None:
 
 
 def _worker_respawn(case: Case) -> Finding | None:
-    """Find workers that end with each pass and are started again."""
+    """Find workers that end after each pass and are started again for the next."""
     share = _respawn_share(case)
     if not is_worth_telling(share):
         return None
@@ -229,7 +229,7 @@ def _worker_respawn(case: Case) -> Finding | None:
 
 
 def _slow_worker_start(case: Case) -> Finding | None:
-    """Find workers that take long to come up, by the wait for the first batch."""
+    """Find workers that are slow to start, by the wait for the first batch."""
     starts = case.found.get("loading.starts", ())
     count, method = case.found.get("loading.started_count"), case.found.get("loading.start_method")
     seen = [_start_s(case, start) for start in starts if start[2]]

@@ -1,4 +1,4 @@
-"""Python that runs where one operation could: loops over samples, classes and time steps."""
+"""Python loops that a single operation could replace: over samples, classes, time steps."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 _PHASES = {Phase.FORWARD, Phase.LOSS, Phase.OTHER}
 _LEAST_TURN_COUNT = 50
 _TINY_CALL_S = 150e-6
-"""Seconds of a call of torch up to which setting it up is a good part of it."""
+"""Longest torch call, in seconds, in which set-up is still a good part of the time."""
 
 
 def _python_loops(case: Case) -> Finding | None:
-    """Find lines that make many tiny calls in one pass, by the samples that stood on them."""
+    """Find lines that make many tiny calls in one pass, by the samples that hit them."""
     counted = {(one["path"], one["line"]): one for one in case.found.get("loops.lines", ())}
     total_count = case.found.get("stacks.sample_count", 0)
     training_count = case.found.get("stacks.training_sample_count", 0)
@@ -53,7 +53,7 @@ def _python_loops(case: Case) -> Finding | None:
 
 
 def _call_s(case: Case, hot: HotLine, one: dict[str, Any]) -> float:
-    """Return the seconds of one call of torch on a line, with the Python around it."""
+    """Return the seconds of one torch call on a line, including the Python around it."""
     total_count = case.found.get("stacks.sample_count", 0)
     training_count = max(1, case.found.get("stacks.training_sample_count", 0))
     spent_s = hot.share_ratio * total_count / training_count * quiet_step_s(case)

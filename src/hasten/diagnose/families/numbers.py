@@ -1,4 +1,4 @@
-"""Numbers of the wrong kind, in the wrong order, in memory that has to be asked for."""
+"""Wrong dtypes, wrong memory layouts, and memory that must be requested again and again."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 _LEAST_SPEED_RATIO = 1.2
 _NARROW = ("bfloat16", "float16")
-_COUNT_2D, _COUNT_3D = 4, 5  # dimensions of what a convolution takes: images, volumes
+_COUNT_2D, _COUNT_3D = 4, 5  # dimensions of a convolution's input: images, volumes
 
 
 def _denormals(case: Case) -> Finding | None:
-    """Find numbers next to zero, by what operations take on copies with and without them."""
+    """Find denormal numbers, by timing operations on copies with and without them."""
     share = share_of(case, case.found.get("operations.denormal_s", ()))
     if share is None:
         return None
@@ -38,7 +38,7 @@ def _denormals(case: Case) -> Finding | None:
 
 
 def _page_faults(case: Case) -> Finding | None:
-    """Find memory that is given back and asked for again in each step."""
+    """Find memory that is returned to the OS and requested again in each step."""
     counts, fault_s = case.found.get("faults.counts", ()), case.found.get("faults.fault_s")
     if fault_s is None:
         return None
@@ -71,7 +71,7 @@ def _page_faults(case: Case) -> Finding | None:
 
 
 def _slow_layout(case: Case) -> Finding | None:
-    """Find convolutions that are faster with channels last, by a probe of the script's own."""
+    """Find convolutions that are faster with channels last, by probing the script's own."""
     saved_s = case.found.get("operations.layout_s", ())
     share = share_of(case, saved_s)
     if share is None:
@@ -93,7 +93,7 @@ def _slow_layout(case: Case) -> Finding | None:
 
 
 def _last_channels(case: Case) -> str:
-    """Say what to convert: torch refuses a layout for tensors of any other dimensions."""
+    """Say what to convert: torch refuses a layout for tensors of other dimensionality."""
     model = case.traits.model
     if model.has_conv2d and model.has_conv3d:
         return (
@@ -109,7 +109,7 @@ def _last_channels(case: Case) -> str:
 
 
 def _low_precision(case: Case) -> Finding | None:
-    """Find products of few bits on a processor that is slower with them."""
+    """Find low-precision products on a processor that is slower with them."""
     speeds = case.found.get("operations.speed_ratio", {})
     slow = [kind for kind in _NARROW if speeds.get(kind, 1.0) < 1 / _LEAST_SPEED_RATIO]
     if not slow or case.traits.model.device not in (None, "cpu"):
@@ -136,7 +136,7 @@ def _low_precision(case: Case) -> Finding | None:
 
 
 def _tf32_off(case: Case) -> Finding | None:
-    """Find float32 products at full precision on a card that has faster units."""
+    """Find full-precision float32 products on a GPU that has faster units."""
     precision = case.traits.precision
     if case.traits.model.device != "cuda" or precision.matmul != "highest":
         return None
@@ -160,7 +160,7 @@ def _tf32_off(case: Case) -> Finding | None:
 
 
 def _float64(case: Case) -> Finding | None:
-    """Find operations on float64 numbers, by what products of them take beyond float32."""
+    """Find float64 operations, by how much longer their products take than in float32."""
     speed = case.found.get("operations.speed_ratio", {}).get("float64")
     if speed is None or speed >= 1:
         return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _eval_with_grad(case: Case) -> Finding | None:
-    """Find evaluation that records a graph, by the time of these forward passes."""
+    """Find evaluation that records a graph, by the time of its forward passes."""
     share = quiet_share(case, case.found.get("evaluation.unused_s", ()))
     if not is_worth_telling(share):
         return None
@@ -36,7 +36,7 @@ def _eval_with_grad(case: Case) -> Finding | None:
 
 
 def _checkpoint_stall(case: Case) -> Finding | None:
-    """Find checkpoints that the loop waits for, by their time and their period."""
+    """Find checkpoints that the loop waits for, by their duration and period."""
     seen = case.traits.checkpoints
     if seen is None or len(seen.each_s) < 2 or not seen.period_s:
         return None

@@ -1,4 +1,4 @@
-"""What torch's data parallelism costs beside the model: copies, searches, exchanges."""
+"""What torch's data parallelism costs on top of the model: copies, searches, exchanges."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _data_parallel(case: Case) -> Finding | None:
 
 
 def _unused_parameters_search(case: Case) -> Finding | None:
-    """Find searches for parameters without a gradient where each had one."""
+    """Find searches for parameters without a gradient although every parameter has one."""
     unused_count = case.found.get("parallel.unused_count")
     if not case.found.get("parallel.searches") or unused_count is None or unused_count:
         return None
@@ -55,7 +55,7 @@ def _unused_parameters_search(case: Case) -> Finding | None:
 
 
 def _sync_every_microstep(case: Case) -> Finding | None:
-    """Find gradients that are exchanged more than once for each step of the optimizer."""
+    """Find gradients that are exchanged more than once per optimizer step."""
     syncs = case.found.get("parallel.syncs", ())
     if case.found.get("parallel.rank_count", 1) < 2 or not syncs or min(syncs) < 2:
         return None

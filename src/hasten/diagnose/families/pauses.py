@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _gc_pauses(case: Case) -> Finding | None:
-    """Find Python's garbage collections, by the time that they took."""
+    """Find Python's garbage collections, by the time they took."""
     share = case.share_of_all(case.found.get("pauses.collections_s", ()))
     if not is_worth_telling(share):
         return None

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 _USED_RATIO = 0.01
 _SLOW_RATIO, _CAPPED_RATIO = 0.8, 0.95
-# Their governors of this name still go up to the highest rate.
+# With these drivers, even the powersave governor goes up to the highest rate.
 _DRIVERS_THAT_GOVERN = ("intel_pstate", "amd-pstate-epp")
 
 
 def _tried(case: Case) -> tuple[int, Interval, Interval] | None:
-    """Return another thread count, how much faster steps were under it, and their share."""
+    """Return another thread count, how much faster steps were with it, and the share saved."""
     count = case.found.get("threads.setting")
     if count is None:
         return None
@@ -40,15 +40,15 @@ def _tried(case: Case) -> tuple[int, Interval, Interval] | None:
 def _cost_of_threads(
     case: Case, waits: Interval | None, *, steps: str, loop: str
 ) -> tuple[Interval, str] | None:
-    """Return what too many threads cost, and the words for it.
+    """Return what too many threads cost, and a phrase that says so.
 
-    Steps with fewer threads tell where they were tried, else the time in which the loop waits.
+    It comes from steps with fewer threads if these were tried, else from the loop's own waits.
 
     Args:
         case: what was seen.
-        waits: share of the steps in which the loop waits for a CPU that these threads have.
+        waits: share of the steps in which the loop waits for a CPU that these threads occupy.
         steps: what was faster, with its verb.
-        loop: who waits.
+        loop: who waits, in words.
     """
     if (tried := _tried(case)) is not None:
         count, faster, share = tried
@@ -63,7 +63,7 @@ def _ranks_count(case: Case) -> int:
 
 
 def _oversubscribed_threads(case: Case) -> Finding | None:
-    """Find more intra-op threads than cores, by steps with fewer or by the loop's own waits."""
+    """Find more intra-op threads than cores, by trying fewer or by the loop's own waits."""
     threads, budget = case.traits.thread_count, case.machine.budget
     if threads is None or budget.limited_by == "unknown" or threads <= budget.core_count:
         return None
@@ -83,10 +83,10 @@ def _oversubscribed_threads(case: Case) -> Finding | None:
 
 
 def _small_ops_threads(case: Case) -> Finding | None:
-    """Find operations too small to be shared, by steps with one thread.
+    """Find operations too small to split between threads, by trying one thread.
 
-    Where threads of the loop wait for CPUs that others have, one thread may be faster for that
-    reason; the gain has to be more than all such waits together.
+    Where the loop's threads wait for CPUs that others occupy, one thread may be faster for that
+    reason alone, so the gain must exceed all of these waits together.
     """
     threads, budget = case.traits.thread_count, case.machine.budget
     tried = _tried(case)
@@ -108,7 +108,7 @@ def _small_ops_threads(case: Case) -> Finding | None:
 
 
 def _cpu_quota(case: Case) -> Finding | None:
-    """Find steps that a quota of the control group held up."""
+    """Find steps that were throttled by the cgroup's CPU quota."""
     share = quota_share(case)
     if not is_worth_telling(share):
         return None
@@ -139,7 +139,7 @@ def _contended_machine(case: Case) -> Finding | None:
 
 
 def _duplicate_openmp(case: Case) -> Finding | None:
-    """Find two OpenMP runtimes whose threads both run and keep the loop from its CPU."""
+    """Find two OpenMP runtimes that both run threads and keep the loop off its CPU."""
     pools = case.found.get("processors.pools") or ()
     wall_s = case.found.get("processors.wall_s")
     used = [pool for pool in pools if wall_s and pool["run_s"] >= _USED_RATIO * wall_s]
@@ -160,7 +160,7 @@ def _name_pools(pools: list[Mapping[str, Any]]) -> str:
 
 
 def _cpu_frequency(case: Case) -> Finding | None:
-    """Find a clock that is held down; a low one alone is usual on many busy cores."""
+    """Find a clock rate that is held down; a low rate alone is normal with many busy cores."""
     rate, cap = (
         case.found.get(f"processors.{name}") for name in ("frequency_ratio", "frequency_cap_ratio")
     )
@@ -186,7 +186,7 @@ def _cpu_frequency(case: Case) -> Finding | None:
 
 
 def _cores_per_rank(case: Case) -> int:
-    """Return the cores of one rank; what Slurm counts for a task is that already."""
+    """Return the cores of one rank; a count from Slurm is already per task."""
     budget = case.machine.budget
     shared = 1 if budget.slurm_count is not None else _ranks_count(case)
     return max(1, budget.core_count // shared)
@@ -214,7 +214,7 @@ def _ranks_oversubscribed(case: Case) -> Finding | None:
 
 
 def _rank_waits(case: Case) -> Interval | None:
-    """Return the share of the steps in which the loop waits for its own threads or for ranks."""
+    """Return the share of the steps in which the loop waits for its own threads or other ranks."""
     told = [blamed_share(case, rival) for rival in ("team", "others")]
     shares = [share for share in told if share is not None]
     if not shares:
@@ -227,7 +227,7 @@ def _rank_waits(case: Case) -> Interval | None:
 
 
 def _ranks_one_thread(case: Case) -> Finding | None:
-    """Find the one thread that torchrun gives to a rank that has more cores."""
+    """Find ranks that torchrun limits to one thread although they have more cores."""
     tried, cores = _tried(case), _cores_per_rank(case)
     if tried is None or _ranks_count(case) < 2 or case.traits.thread_count != 1 or cores < 2:
         return None

@@ -1,4 +1,4 @@
-"""Batches of the wrong size: too small to pay for a step, or filled up with padding."""
+"""Batches of the wrong size: too small to be worth a step, or full of padding."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 _MODEL = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)
 _LEAST_FIXED_RATIO, _LEAST_SURE_RATIO = 0.5, 0.3
 _LEAST_COUNT, _MOST_REPEATS_COUNT = 10, 100
-# What Python, the module and autograd add to one operation, in operations on a single number.
+# Overhead of Python, modules and autograd per operation, in units of a one-number operation.
 _MOST_PRICES = 25
 _LEAST_PADDING_RATIO = 0.1
 
 
 def _tiny_batch(case: Case) -> Finding | None:
-    """Find steps whose operations take about as long as on a single number."""
+    """Find steps whose operations take about as long as they would on a single number."""
     counts = case.found.get("operations.count", ())
     repeats_count = case.found.get("operations.repeats_count", 0)
     if not counts or min(counts) < _LEAST_COUNT or repeats_count >= _MOST_REPEATS_COUNT:
-        return None  # a loop over samples or time steps would grow with the batch
+        return None  # a loop over samples or time steps grows with the batch
     most_s = _MOST_PRICES * case.found["operations.price_s"]
     model_s, work_s = quiet_s(case, *_MODEL), operation_s(case, "model_work")
     fixed_s = [
@@ -51,7 +51,7 @@ def _tiny_batch(case: Case) -> Finding | None:
 
 
 def _padding_waste(case: Case) -> Finding | None:
-    """Find tokens that are padding, by their share of the forward and backward passes."""
+    """Find padding tokens, by their share of the forward and backward passes."""
     counts = () if case.found.get("shapes.packed") else case.found.get("shapes.padding", ())
     whole = sum(total for total, _, _ in counts)
     if not whole:

@@ -1,4 +1,4 @@
-"""Loader workers that fight for CPUs, for memory, or for the room they share."""
+"""Loader workers that compete for CPUs, for memory, or for shared memory."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hasten.units import counted, percent, size
 if TYPE_CHECKING:
     from hasten.diagnose.case import Case
 
-_POOL_RATIO = 1.6  # the thread that sends batches takes turns with the one that makes them
+_POOL_RATIO = 1.6  # the thread that sends batches alternates with the one that makes them
 _LEAST_COPIED_BYTES = 4 << 20
 _DANGEROUS_RATIO = 0.05
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 def _nested_thread_pools(case: Case) -> Finding | None:
-    """Find workers in which several threads run at once, by what waiting for CPUs costs."""
+    """Find workers that run several threads at once, by the cost of waiting for CPUs."""
     each = case.found.get("workers.each", ())
     if len(each) < 2:
         return None
@@ -47,7 +47,7 @@ def _cpus(case: Case) -> str:
 
 
 def _worker_affinity(case: Case) -> Finding | None:
-    """Find workers that were pinned to fewer CPUs than there are of either."""
+    """Find workers pinned to fewer CPUs than the job has, and fewer than there are workers."""
     each = case.found.get("workers.each", ())
     allowed = {cpu for worker in each for cpu in worker["cpus"]}
     given_count = case.machine.budget.affinity_count
@@ -69,13 +69,13 @@ def _worker_affinity(case: Case) -> Finding | None:
 
 
 def _copy_on_write_growth(case: Case) -> Finding | None:
-    """Find workers that copy the memory of the main process by reading it."""
+    """Find workers that copy the main process's memory just by reading it."""
     copied_bytes = case.found.get("workers.copied_bytes")
     inherited_bytes = case.found.get("workers.inherited_bytes")
     available_bytes = case.machine.memory.available_bytes
     if copied_bytes is None or inherited_bytes is None or not available_bytes or not case.steps:
         return None
-    # Batches lie in memory that is shared or not, as they are under way or not.
+    # Batches move between private and shared memory as they are passed on: leave them out.
     copied_bytes -= _under_way_bytes(case)
     most_bytes = inherited_bytes + max(0, copied_bytes)
     if copied_bytes < _LEAST_COPIED_BYTES or most_bytes < _DANGEROUS_RATIO * available_bytes:
@@ -91,13 +91,13 @@ def _copy_on_write_growth(case: Case) -> Finding | None:
 
 
 def _under_way_bytes(case: Case) -> int:
-    """Return the bytes of the batches that the workers hold ready at most."""
+    """Return the most bytes of batches that the workers hold ready at once."""
     loader = case.traits.loader
     return case.traits.cycle_count * loader.batch_bytes if loader and loader.worker_count else 0
 
 
 def _shm_too_small(case: Case) -> Finding | None:
-    """Find shared memory in which the batches that may be under way do not fit once more."""
+    """Find shared memory with too little free for another set of batches under way."""
     free_bytes, held_bytes = case.found.get("workers.shm_free_bytes"), _under_way_bytes(case)
     if free_bytes is None or not held_bytes or free_bytes >= held_bytes:
         return None

@@ -1,10 +1,10 @@
-"""A closer look at the loop for some steps, which are never the timed ones.
+"""A closer look at the loop for a few steps, which are never timed ones.
 
 Each file here ends with `EXAMINER`, a class that takes the watch. It may have any of the methods
 that the watch calls on its observers (`called`, `loading`, `loaded`, `backward`, `steps`,
 `ended`), `begin` for what starts with the first step, and must have `end`, which stops
 everything and returns what was found, by key: numbers, strings, lists and dicts of them.
-What it costs may be seen in these steps; what it changes may not: no random number is drawn,
+Its cost may show in these steps, but it must not change anything: no random number is drawn,
 nothing of the script is kept alive, and `end` puts everything back.
 """
 
@@ -29,7 +29,7 @@ def discover() -> dict[str, Callable[[Watch], Any]]:
     """Return the examiners by the name of their file."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
     found = {name: importlib.import_module(f"{__name__}.{name}").EXAMINER for name in names}
-    stay_eager()  # these files are imported after the seams were put in
+    stay_eager()  # these files are imported after the seams are in place
     return found
 
 
@@ -74,31 +74,31 @@ class Examination:
                 self._try(name, partial(listener, *details))
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
-        """Tell of a call of a root module."""
+        """Report a call of a root module."""
         self._tell("called", module, args, kwargs)
 
     def loading(self) -> None:
-        """Tell that a batch is about to be fetched."""
+        """Report that a batch is about to be fetched."""
         self._tell("loading")
 
     def loaded(self, iterator: Any, batch: Any) -> None:
-        """Tell of a batch."""
+        """Report a batch."""
         self._tell("loaded", iterator, batch)
 
     def backward(self, tensors: Any) -> None:
-        """Tell of a backward pass that begins."""
+        """Report that a backward pass begins."""
         self._tell("backward", tensors)
 
     def steps(self, optimizer: Any) -> None:
-        """Tell of an optimizer step that begins."""
+        """Report that an optimizer step begins."""
         self._tell("steps", optimizer)
 
     def ended(self) -> None:
-        """Tell of the end of a training step."""
+        """Report the end of a training step."""
         self._tell("ended")
 
     def end(self) -> dict[str, Any]:
-        """Stop looking; return what was found by `file.key`, and who broke under `broken`."""
+        """Stop looking; return the results by `file.key`, and failed examiners under `broken`."""
         self._watch.observers.remove(self)
         found: dict[str, Any] = {}
         for name, part in self._parts.items():

@@ -1,4 +1,4 @@
-"""What each step spends on telling how it goes, and on watching itself for errors."""
+"""What each step spends on reporting progress, and on watching itself for errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Place = tuple[str, int]
 
-# What libraries are known for; looked for among the modules that the script has imported.
+# The reporting calls of known libraries, looked up in the modules that the script has imported.
 _WRITERS = (
     ("logging", "Logger", ("_log",)),
     ("tqdm.std", "tqdm", ("update", "refresh", "set_postfix", "set_description")),
@@ -35,7 +35,7 @@ _WRITERS = (
     ("json", "", ("dump",)),
 )  # fmt: skip
 _NUMBERS = ("item", "tolist", "__float__", "__int__", "__bool__", "__format__", "__repr__")
-# An optimizer reads its own step counts as numbers, and a loader is not reporting.
+# An optimizer reads its own step counts as numbers, and a loader does not report.
 _SILENT = {INDEX[Phase.OPTIMIZER], INDEX[Phase.DATA], INDEX[Phase.CHECKPOINT]}
 _PROBE_COUNT = 500
 _PLACE_COUNT = 3
@@ -55,7 +55,7 @@ class Bookkeeping:
         self._places_ns: dict[Place, int] = {}
 
     def begin(self) -> None:
-        """Stand in the way of what reports."""
+        """Intercept the calls that report."""
         import torch
 
         self._torch = os.path.dirname(torch.__file__) + os.sep  # as a GradScaler's `.item()`
@@ -67,7 +67,7 @@ class Bookkeeping:
             holder = getattr(known, owner, None) if owner else known
             for name in names if holder is not None else ():
                 self._stand_in(holder, name, "reporting")
-        # Torch's compiler knows these methods by their identity.
+        # Torch's compiler recognises these methods by identity.
         for name in () if is_compiled() else _NUMBERS:
             self._stand_in(torch.Tensor, name, "reporting")
         with suppress(ImportError):
@@ -79,7 +79,7 @@ class Bookkeeping:
         original = getattr(owner, name, None)
         if original is None:
             return
-        # A print may wait for whoever reads it; a traceback is all arithmetic.
+        # A print may wait for its reader; a traceback is pure computation.
         clock = time.perf_counter_ns if kind == "reporting" else time.thread_time_ns
         own = name in getattr(owner, "__dict__", {})
 
@@ -94,12 +94,12 @@ class Bookkeeping:
                 self._busy = False
                 self._note(kind, clock() - start)
 
-        with suppress(AttributeError, TypeError):  # a stream of the script's own may refuse
+        with suppress(AttributeError, TypeError):  # the script's own stream may refuse
             setattr(owner, name, stand_in)
             self._undos.append(lambda: _put_back(owner, name, stand_in, original if own else None))
 
     def _is_silent(self, kind: str) -> bool:
-        """Return whether a call is no report: of an optimizer, a loader, torch, or our own."""
+        """Return whether a call is not a report but one by an optimizer, a loader, torch or us."""
         if kind != "reporting":
             return False
         caller = sys._getframe(2).f_code.co_filename
@@ -122,7 +122,7 @@ class Bookkeeping:
             self._now_ns[kind] = 0
 
     def end(self) -> dict[str, Any]:
-        """Step out of the way."""
+        """Stop intercepting."""
         for undo in reversed(self._undos):
             undo()
         costliest = sorted(self._places_ns, key=self._places_ns.__getitem__, reverse=True)
@@ -148,7 +148,7 @@ def _put_back(owner: Any, name: str, stand_in: Any, own: Any) -> None:
 
 
 def _recording_s() -> float | None:
-    """Return what a profiler that is on adds to one operation; None where none is on."""
+    """Return what an active profiler adds to one operation; None where none is active."""
     import torch
     from torch.autograd import profiler
 

@@ -24,7 +24,7 @@ class Compiling:
         self._step_s: list[float] = []
 
     def begin(self) -> None:
-        """Note what has been compiled before."""
+        """Note what has been compiled already."""
         self._before_s = _compile_s()
 
     def ended(self) -> None:
@@ -34,7 +34,7 @@ class Compiling:
         self._before_s = now_s
 
     def end(self) -> dict[str, Any]:
-        """Return what was compiled, how often again and why, and where its graphs break."""
+        """Return what was compiled, recompilations and their reasons, and where graphs break."""
         if not is_compiled():
             return {}
         return {"step_s": self._step_s, **_recompiles(), **_breaks()}
@@ -50,7 +50,7 @@ def _compile_s() -> float:
 
 
 def _recompiles() -> dict[str, Any]:
-    """Return what was compiled again because a guard failed; torch keeps the last 64 notes."""
+    """Return what was recompiled because a guard failed; torch keeps the last 64 notes."""
     read = getattr(_notes(), "get_compilation_metrics", list)
     again = [note for note in read() if getattr(note, "recompile_reason", None)]
     done = [note for note in again if note.co_name and not note.fail_type]
@@ -66,7 +66,7 @@ def _recompiles() -> dict[str, Any]:
 
 
 def _short(reason: Any) -> str:
-    """Return a reason without the id of the graph before and the source and stack behind."""
+    """Return a reason without its leading graph id and its trailing source and stack."""
     return str(reason).partition(": ")[2].partition("\n")[0].partition(" #")[0].strip()
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from hasten.instrument.watch import Watch
 
-_SMALL_BYTES = 1 << 16  # below that a copy says nothing of the rate
+_SMALL_BYTES = 1 << 16  # below that a copy says nothing about the rate
 
 
 class _Copy:
@@ -35,8 +35,8 @@ class _Copy:
     def read(self, step_count: int) -> dict[str, Any] | None:
         """Return seconds per step and the lines, costliest first; None without a copy.
 
-        A copy waits for the kernels before it, and that is no cost of the copy. The fastest one
-        met nobody, so no copy is charged with more than its bytes take at that rate.
+        A copy waits for the kernels before it, which is not the copy's cost. The fastest one
+        did not wait, so no copy is charged more than its bytes take at that rate.
         """
         rates = [size / taken_s for _, taken_s, size in self.seen if size >= _SMALL_BYTES]
         if not rates:
@@ -66,7 +66,7 @@ class Copies:
         self._undos: list[Callable[[], None]] = []
 
     def begin(self) -> None:
-        """Stand at the calls that copy and pin, where a device could take the copies."""
+        """Intercept the calls that copy and pin, if there is a device to copy to."""
         import torch
 
         self._began_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""What forward passes in eval mode take whose gradients nobody asks for."""
+"""What forward passes in eval mode cost whose gradients are never asked for."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class EvaluationPass:
 class Evaluation:
     """Time the calls of root modules in eval mode whose graph no backward pass goes through.
 
-    The end of the graph is told when a gradient comes by, so a model that trains in eval mode,
-    because its statistics are frozen or to make adversarial examples, is not taken for one.
+    A hook at the end of the graph notices gradients, so a model that trains in eval mode,
+    because its statistics are frozen or to make adversarial examples, is not counted.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -46,7 +46,7 @@ class Evaluation:
         self._count = 0
 
     def begin(self) -> None:
-        """Stand around each root call."""
+        """Wrap each root call."""
         self._undo = self._watch.live.on_call(self._around)
 
     def _around(self, module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
@@ -65,7 +65,7 @@ class Evaluation:
         return result
 
     def ended(self) -> None:
-        """Settle the passes before this step's end: what they were for has come by now."""
+        """Settle the passes before this step's end: by now it is known what they were for."""
         unused = [seen for seen in self._passes if not seen.is_used]
         self._unused_s.append(sum(seen.spent_ns for seen in unused) * 1e-9)
         self._count += len(unused)
@@ -75,7 +75,7 @@ class Evaluation:
         self._passes.clear()
 
     def end(self) -> dict[str, Any]:
-        """Step aside."""
+        """Stop wrapping root calls."""
         if self._undo is not None:
             self._undo()
         return {

@@ -26,7 +26,7 @@ def _resident_bytes() -> int:
 
 
 def _is_counted(step: int) -> bool:
-    """Return whether the graph is counted after a step, from 1: a count takes longer than some.
+    """Return whether the graph is counted after a step (from 1): counting can outlast a step.
 
     >>> [step for step in range(1, 201) if _is_counted(step)]
     [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128]
@@ -37,7 +37,7 @@ def _is_counted(step: int) -> bool:
 class Growth:
     """Compare the ends of steps: at each, the script still holds the graph of its last loss.
 
-    That one may be of any size, so it takes several counts to tell what is kept beside it.
+    That graph may have any size, so it takes several counts to see what else is kept.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -54,7 +54,7 @@ class Growth:
         self._before_s = time.thread_time()
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
-        """Note how much a root module is called with."""
+        """Note the size of what a root module is called with."""
         self._called_count += element_count((args, kwargs))
 
     def loaded(self, iterator: Any, batch: Any) -> None:
@@ -62,7 +62,7 @@ class Growth:
         self._loaded_count += element_count(batch)
 
     def ended(self) -> None:
-        """Note the memory after a step, and what it took of this thread's time on a CPU."""
+        """Note the memory after a step, and the CPU time that the step took of this thread."""
         self._cpu_s.append(time.thread_time() - self._before_s)
         self._resident_bytes.append(_resident_bytes())
         self._element_counts.append(self._called_count or self._loaded_count)

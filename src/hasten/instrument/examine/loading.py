@@ -33,24 +33,24 @@ class Loading:
         self._look.begin()
 
     def loaded(self, iterator: Any, batch: Any) -> None:
-        """Note which dataset a batch is of, and who made it."""
+        """Note which dataset a batch comes from, and who made it."""
         self._last = id(iterator._dataset)
         self._workers.loaded(iterator)
         if not self._way:
             self._way = _way_of(iterator)
 
     def backward(self, tensors: Any) -> None:
-        """Credit the batch to training: others are evaluated."""
+        """Credit the batch to training: others are for evaluation."""
         if self._last is not None:
             self._datasets[self._last] += 1
 
     def ended(self) -> None:
-        """Note what starts of workers took in this step."""
+        """Note how long worker starts took in this step."""
         self._starts_s.append(self._starts.spent_s - self._before_s)
         self._before_s = self._starts.spent_s
 
     def end(self) -> dict[str, Any]:
-        """Stop looking; put together what all processes saw of the dataset that is trained on."""
+        """Stop looking; merge what all processes saw of the training dataset."""
         dataset = self._datasets.most_common(1)[0][0] if self._datasets else 0
         told = self._look.end(dataset)
         found: dict[str, Any] = {
@@ -105,7 +105,7 @@ class _Workers:
         self._before_s = 0.0
 
     def loaded(self, iterator: Any) -> None:
-        """Count a batch; begin anew with a new pass."""
+        """Count a batch; start over with each new pass."""
         if id(iterator) != self._iterator_id:
             workers = getattr(iterator, "_workers", ())
             self._pids = [worker.pid for worker in workers if worker.pid]
@@ -118,7 +118,7 @@ class _Workers:
         return sum(turn.run_s for worker in turns for turn in worker)
 
     def read(self) -> dict[str, Any]:
-        """Return CPU seconds of all workers per batch, and bytes that each has for itself."""
+        """Return CPU seconds of all workers per batch, and bytes that are private to each."""
         if not self._pids or self._batch_count < _LEAST_COUNT:
             return {}
         spent_s = self._cpu_s() - self._before_s

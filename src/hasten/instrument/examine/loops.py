@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _COUNTED_STEP = 3
 _LEAST_COUNT = 10
-_RARE_RATIO = 0.1  # of the commonest call of a line: what runs in few of its turns alone
+_RARE_RATIO = 0.1  # of the commonest call of a line: what runs only in a few of its turns
 
 Place = tuple[str, int]
 
@@ -22,9 +22,9 @@ Place = tuple[str, int]
 class Loops:
     """Count calls under a function mode, from the first forward pass of a step to its backward.
 
-    A line that a model's forward runs once for each of its layers is no loop over data: it meets
-    other parameters each time. So only turns with the same parameters count, and for a line
-    that meets none, those of its function.
+    A line that a model's forward runs once per layer is not a loop over data: it meets
+    different parameters each time. So only turns with the same parameters count; for a line
+    that meets none, the parameters of its function count.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -37,7 +37,7 @@ class Loops:
         self._parameters: dict[Place, dict[str, set[tuple[int, ...]]]] = {}
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
-        """Begin to count, unless the script has a mode of its own."""
+        """Begin to count, unless the script has its own mode."""
         import torch
 
         if not module.training:  # an evaluation would add its own
@@ -72,7 +72,7 @@ class Loops:
 
         self._counting = False
         overrides: Any = torch.overrides
-        # A mode that the script has entered meanwhile stands before ours: it goes first. Torch
+        # A mode that the script has entered meanwhile is on top of ours and goes first. Torch
         # takes ours off while it works on a call, which `loss.backward()` is, too.
         if self._mode is not None and overrides._get_current_function_mode() is self._mode:
             self._mode.__exit__(None, None, None)

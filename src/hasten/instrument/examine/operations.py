@@ -1,4 +1,4 @@
-"""What the operations of a few steps take, by what they work on."""
+"""What the operations of a few steps cost, by what they work on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Place = tuple[str, int]
 
 _STEPS = (2, 4, 6, 9, 12)
-"""Steps of the examination that run under the mode, counted from 0; the others go by as usual."""
+"""Steps of the examination that run under the mode, counted from 0; the others run as usual."""
 _SHAPE_COUNT, _PROBES_S = 6, 0.6
 _PLACE_COUNT = 3
 _LEAST_FAULTS_RATIO = 0.1
@@ -35,7 +35,7 @@ class Operations:
         self._mode: OperationMode | None = None
         self._tally: OperationProfile | None = None
         self._rerun: Rerun | None = None
-        # The time of the thread leaves out what it waited for a CPU that somebody else had.
+        # Thread time leaves out waiting for a CPU that somebody else had.
         self._device, self._clock = "cpu", time.thread_time_ns
         self._step = self._before_count = 0
         self._in_model = False
@@ -57,15 +57,15 @@ class Operations:
         self._denormal_ratio = denormal_ratio(optimizers) or 0.0
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
-        """What follows belongs to the model and its loss."""
+        """Note that what follows belongs to the model and its loss."""
         self._mark(in_model=True)
 
     def backward(self, tensors: Any) -> None:
-        """What follows the backward pass belongs to the update."""
+        """Note that what follows the backward pass belongs to the update."""
         self._mark(in_model=False)
 
     def steps(self, optimizer: Any) -> None:
-        """Note in which forms torch has the class; with several, those that all of them have."""
+        """Note in which forms torch has the class; for several classes, their common forms."""
         forms = forms_of(optimizer)
         self._forms = forms if self._forms is None else self._forms & forms
 
@@ -89,14 +89,14 @@ class Operations:
         if mode.begin():
             self._mode, self._tally = mode, tally
             self._before_count = faults_count()
-            # The first of the steps tells whether the results are worth a second look.
+            # The first of these steps shows whether the results are worth a second look.
             worth = self._denormal_ratio > DENORMAL_RATIO and self._step > _STEPS[0]
             self._rerun = Rerun() if worth else None
 
     def _leave(self) -> None:
         if self._mode is not None:
             self._mode.end()
-        if self._tally is not None:  # else something could not be sorted
+        if self._tally is not None:  # otherwise something could not be sorted
             self._tallies[self._step] = self._tally
             self._tally.faults_count = faults_count() - self._before_count
             self._denormal_ratio = max(self._denormal_ratio, self._tally.denormal_ratio)
@@ -127,7 +127,7 @@ class Operations:
         return result
 
     def end(self) -> dict[str, Any]:
-        """Probe what the operations would take otherwise, and return all sums in seconds."""
+        """Probe what the operations would take in other forms, and return all sums in seconds."""
         if self._mode is not None:  # a step that has not run
             self._mode.end()
         if not self._tallies:
@@ -170,7 +170,7 @@ class Operations:
         ]
 
     def _speeds(self, kinds: list[str]) -> dict[str, float]:
-        """Return how many times faster products are than those of float32, where others ran."""
+        """Return how many times faster other products that ran are than those of float32."""
         names = {"float64"} & set(kinds) | {
             kind.partition(".")[2] for kind in kinds if kind.endswith(("bfloat16", "float16"))
         }
@@ -180,9 +180,9 @@ class Operations:
 
 
 def forms_of(optimizer: Any) -> frozenset[str]:
-    """Return which of the options fused and foreach the class takes, where it is torch's own.
+    """Return which of the options fused and foreach the class takes, if it is torch's own.
 
-    A class of the script's own, or of a library, may have the same name and neither of them.
+    A class of the script or of a library may have the same name and neither option.
     """
     import torch
 
@@ -205,7 +205,7 @@ def _places(tallies: list[OperationProfile], kinds: list[str]) -> dict[str, list
     """Return the costliest lines of each kind of work, of denormal numbers and of page faults."""
     found = {kind: _costliest(tally.places_ns.get(kind, {}) for tally in tallies) for kind in kinds}
     found["denormals"] = _costliest(tally.denormal_ns for tally in tallies)
-    # Most may lie outside of all operations, and lines with few of them are not to be blamed.
+    # Most faults may be outside of all operations, and lines with few faults are not to blame.
     least_count = _LEAST_FAULTS_RATIO * sum(tally.faults_count for tally in tallies)
     found["faults"] = _costliest((tally.faulting for tally in tallies), least_count)
     return found

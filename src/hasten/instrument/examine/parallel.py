@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hasten.instrument.watch import Watch
 
 _WATCHED = range(1, 4)
-"""Steps in which each parameter tells that it got a gradient, counted from 0."""
+"""Steps in which each parameter reports that it got a gradient, counted from 0."""
 
 
 class Parallel:
@@ -35,7 +35,7 @@ class Parallel:
         self._syncs: list[int] = []
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
-        """Look at a root module that spreads its batches."""
+        """Look at a root module that splits its batches among devices or processes."""
         from torch.nn.parallel import DataParallel, DistributedDataParallel
 
         if isinstance(module, DataParallel):

@@ -61,7 +61,7 @@ class Clocks:
             for name in ("scaling_cur_freq", "scaling_max_freq", "cpuinfo_max_freq")
         ]
         if not all(word.isdecimal() and int(word) for word in words):
-            self._next_s = float("inf")  # a virtual machine does not tell
+            self._next_s = float("inf")  # a virtual machine does not report it
             return
         self._next_s = now + _SAMPLE_S
         current, cap, top = map(int, words)
@@ -69,7 +69,7 @@ class Clocks:
         self._caps.append(cap / top)
 
     def read(self) -> dict[str, Any]:
-        """Return what was seen; nothing where the machine does not tell."""
+        """Return what was seen; nothing where the machine does not report it."""
         if not self._rates:
             return {}
         found: dict[str, Any] = {
@@ -86,7 +86,7 @@ class Clocks:
 class Processors:
     """Follow the scheduler's clocks from step to step.
 
-    `wait_s` of a thread is the time in which it was ready to run and no CPU took it.
+    `wait_s` of a thread is the time in which it was ready to run but had no CPU.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -99,7 +99,7 @@ class Processors:
         self._clocks = Clocks()
 
     def begin(self) -> None:
-        """Note where all clocks stand."""
+        """Note the state of all clocks."""
         self._task = Path(f"/proc/self/task/{threading.get_native_id()}")
         self._cpus = processes.mask(0)
         self._began_s = time.monotonic()
@@ -125,7 +125,7 @@ class Processors:
         self._clocks.sample()
 
     def end(self) -> dict[str, Any]:
-        """Return the waits, and what everybody took."""
+        """Return the waits, and the CPU time that everybody took."""
         busy_s = processes.busy_s(self._cpus)
         children_run_s = processes.children_run_s() - self._children_run_s
         now = processes.turns()
@@ -173,7 +173,7 @@ class Processors:
 
 
 def local_ranks() -> int | None:
-    """Return how many processes of this job train on this machine, None where nobody says."""
+    """Return how many processes of this job train on this machine, None where that is unknown."""
     told = [os.environ[name] for name in _LOCAL_RANKS if os.environ.get(name, "").isdecimal()]
     return int(told[0]) if told else None
 

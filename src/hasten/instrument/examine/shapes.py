@@ -22,8 +22,8 @@ _NESTED = ("nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged", "na
 class Shapes:
     """Count the tokens of each step that are padding.
 
-    Padding is the run of one value at the end (or the begin) of the rows of a 2-D integer
-    tensor that goes to a model with an embedding, of different length in different rows; or
+    Padding is the run of one value at the end (or start) of the rows of a 2-D integer
+    tensor that goes to a model with an embedding, whose length differs between rows; or
     what an `attention_mask` leaves out. A model that packs its rows computes none of it.
     """
 
@@ -36,7 +36,7 @@ class Shapes:
         self._undos: list[Callable[[], None]] = []
 
     def begin(self) -> None:
-        """Stand in the way of what leaves padding out."""
+        """Intercept the functions that leave padding out."""
         import torch
 
         if is_compiled():  # torch's compiler knows these functions by their identity
@@ -101,7 +101,7 @@ def padding(tokens: Any) -> Any:
 
 
 def _tail(tokens: Any) -> Any:
-    """Return the runs at the end of rows, of the value that most of the longer runs have."""
+    """Return the runs at the ends of rows, for the value that most of the longer runs have."""
     last = tokens[:, -1:]
     run = (tokens == last).flip(1).cumprod(1).flip(1).bool()
     longer = run.sum(1) > 1
@@ -109,14 +109,14 @@ def _tail(tokens: Any) -> Any:
         return run & False
     value = last[longer].mode(0).values
     run &= last == value
-    # A value that also stands among the others is a category, no padding.
+    # A value that also occurs elsewhere in the rows is a category, not padding.
     if int((tokens == value).sum()) > _AMONG_RATIO * int(run.sum()):
         return run & False
     return run
 
 
 def count_padding(is_padding: Any) -> tuple[int, int, int]:
-    """Return tokens, those that are padding, and those in columns of nothing else."""
+    """Return the counts of tokens, of padding, and of padding in columns of nothing else."""
     columns = int(is_padding.all(0).sum()) * is_padding.shape[0]
     return is_padding.numel(), int(is_padding.sum()), columns
 

@@ -1,4 +1,4 @@
-"""Which lines of the user's code the loop stands on."""
+"""Which lines of the user's code the loop spends its time on."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _RESUMED = "torch_dynamo_resume_in_"
 _PHASED = {"root_call", "backward", "loader_next", "loader_iter"}
 
 # A sample: path and line, the phase, and the function of a library that was called there; the
-# path is empty where no line is to be told of.
+# path is empty where no line is to be reported.
 Sample = tuple[str, int, str, str]
 
 
 class Stacks:
-    """Look every some milliseconds at where the loop stands (see `pulse`).
+    """Look every few milliseconds at where the loop is (see `stack_sampler`).
 
-    What a call of a root module, a backward pass, an optimizer's step or the wait for a batch
-    takes is told by the phases; a line of the loop that does no more than that is left out, and
+    The phases tell the time of a call of a root module, a backward pass, an optimizer's step
+    or the wait for a batch; a line of the loop that does no more than that is left out, and
     the line of the user's code inside is named where there is one. Code that runs in worker
     processes is not seen.
     """
@@ -112,7 +112,7 @@ def summarised(samples: Counter[Sample]) -> Iterator[dict[str, Any]]:
     """Yield each line with at least 2% of the samples, costliest first.
 
     Args:
-        samples: how often each was seen; one without a path counts for the whole alone.
+        samples: how often each was seen; one without a path counts only towards the total.
     """
     lines: dict[tuple[str, int], Counter[tuple[str, str]]] = {}
     for (path, line, phase, calls), count in samples.items():
@@ -134,7 +134,7 @@ def summarised(samples: Counter[Sample]) -> Iterator[dict[str, Any]]:
 
 
 def _read(frame: FrameType | None) -> tuple[str, int, str] | None:
-    """Return the innermost line of the user's code and what it called, empty where a phase tells.
+    """Return the innermost line of the user's code and what it called, empty if a phase covers it.
 
     None where the loop is ours: parked, asked for something by the parent, or looking at its graph.
     """
@@ -161,14 +161,14 @@ def _name(frame: FrameType | None) -> str:
 
 
 def _times_operations() -> bool:
-    """Return whether another examiner times each operation: all lines with many look dearer."""
+    """Return whether another examiner times each operation, which inflates lines with many."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
     return type(_get_current_dispatch_mode()).__name__ == "OperationMode"
 
 
 def _in_compiler(frame: FrameType | None) -> bool:
-    """Return whether the loop checks guards, or goes into a compiled graph or out of it."""
+    """Return whether the loop checks guards, or enters or leaves a compiled graph."""
     if frame is None:
         return False
     code = frame.f_code
@@ -176,7 +176,7 @@ def _in_compiler(frame: FrameType | None) -> bool:
 
 
 def _is_resumed(frame: FrameType | None) -> bool:
-    """Return whether the loop is behind a break of a compiled graph."""
+    """Return whether the loop has resumed after a graph break."""
     while frame is not None:
         if frame.f_code.co_name.startswith(_RESUMED):
             return True

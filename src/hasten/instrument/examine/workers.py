@@ -34,8 +34,8 @@ def _look(pid: int) -> _Look:
 class Workers:
     """Look at the workers before the first step and after the last one.
 
-    Which of the script's child processes are workers is told by the iterators that feed the
-    loop. Only those that lived through all the steps are told of.
+    The iterators that feed the loop show which of the script's child processes are
+    workers. Only those that lived through all the steps are reported.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -56,7 +56,7 @@ class Workers:
             self._pids.add(worker.pid)
 
     def ended(self) -> None:
-        """Note how much room is left where workers put their batches, and what one of them does."""
+        """Note how much room is left where workers put their batches, and what one worker does."""
         now = time.monotonic()
         if not self._pids or now < self._next_s:
             return
@@ -107,19 +107,19 @@ def spent(
 
 
 def busy_ratio(counts: Sequence[int]) -> float:
-    """Return how many threads of a worker run or want to, on average of when any does.
+    """Return how many threads of a worker run or want to, averaged over times when any does.
 
-    Threads that take turns are one at a time, however many there are.
+    Threads that take turns count as one, however many there are.
     """
     busy = [count for count in counts if count]
     return fmean(busy) if busy else 1.0
 
 
 def copied(before: processes.Mapped | None, after: processes.Mapped | None) -> int | None:
-    """Return the bytes that went from shared to private: pages that were copied to be written.
+    """Return the bytes that went from shared to private: pages copied on write.
 
-    A worker that grows by itself shares as much as before; one that ends with less shared and as
-    much more of its own wrote to what it had inherited, be it only a count of references.
+    A worker that merely grows shares as much as before; one that ends with less shared and as
+    much more private wrote to what it had inherited, if only a reference count.
     """
     if before is None or after is None:
         return None

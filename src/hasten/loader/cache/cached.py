@@ -28,8 +28,8 @@ class Cache:
     """Offers sources that keep samples, for all loaders of a training and up to one budget.
 
     Args:
-        budget_bytes: the most that all kept samples take.
-        spill_dir: a folder on disk to hold them in, in place of memory.
+        budget_bytes: the most that all kept samples may take.
+        spill_dir: a folder on disk to hold them instead of memory.
     """
 
     def __init__(self, budget_bytes: int, *, spill_dir: str | None = None) -> None:
@@ -56,7 +56,7 @@ class Cache:
             stays = loader.num_workers and loader.persistent_workers
             if memo.is_forbidden or not stays:
                 return why
-            # Without a source these workers would start anew, and so would their random streams.
+            # Without a source these workers would restart, and so would their random streams.
             memo.off = why
         recipe.settle(memo)
         return CachedSource(loader, recipe, memo)
@@ -66,7 +66,7 @@ class Cache:
         return self._store.counts() if self._store else {}
 
     def _memo_of(self, dataset: Any, roots: tuple[Any, ...]) -> Memo:
-        """Return the memo of a dataset; a new one, and new memory, where it was changed."""
+        """Return the memo of a dataset; a new one, with new memory, if the dataset was changed."""
         entry = self._memos.get(id(dataset))
         drop_count = 0
         looks = DatasetSnapshot(*roots, most_s=_LOOK_S, most_bytes=_LOOK_BYTES)
@@ -96,14 +96,14 @@ class Cache:
 
 
 class CachedSource:
-    """Fetches samples from the store where they are there, and collates them as torch does.
+    """Fetches samples from the store if they are in it, and collates them as torch does.
 
-    The loader's own `collate_fn` and all that follows a kept prefix run anew for each batch, on
+    The loader's own `collate_fn` and all that follows a kept prefix run again for each batch, on
     objects of their own.
 
     Attributes:
-        for_workers: the main process fetches what workers of ours would, whose samples have been
-            found to be its own.
+        for_workers: the main process fetches for added workers, whose samples have been
+            found equal to its own.
     """
 
     name = "cache"
@@ -141,22 +141,22 @@ class CachedSource:
         warmed_count = 0
         self._memo.begin_batch(len(indices))
         self._recipe.begin_batch()
-        with contextlib.suppress(Exception):  # the script meets it in its own time
+        with contextlib.suppress(Exception):  # the script will meet it in due course
             for index in indices:
                 if self._memo.is_done:
                     break
                 self._recipe.fetch_kept(self._resolve(index))
                 warmed_count += 1
+        self._memo.end_batch()  # it checks whether one of them has drawn
         if random_states.read() != before:
             random_states.restore(before)
-        self._memo.end_batch()
         return warmed_count
 
     def is_kept(self, indices: Sequence[Any] | None = None) -> bool:
-        """Return whether to fetch for workers is to copy: samples are kept whole.
+        """Return whether fetching for workers is mere copying, because samples are kept whole.
 
         Args:
-            indices: those that matter; None for some all over the dataset.
+            indices: those that matter; None for some spread over the dataset.
         """
         with contextlib.suppress(Exception):  # a dataset of the script's own
             if indices is None:
@@ -168,19 +168,19 @@ class CachedSource:
 
     @property
     def token(self) -> object:
-        """What tells kept samples from those of another dataset or another look of it."""
+        """What sets kept samples apart from those of another dataset, or of another state of it."""
         return self._memo.salt
 
     @property
     def is_off(self) -> bool:
-        """Nothing is kept any more."""
+        """Whether nothing is kept any more."""
         return bool(self._memo.off)
 
     @property
     def kept_ratio(self) -> float:
         """The share of the loader's samples that will be kept, by those made so far.
 
-        Nothing where none is kept any more; all where the dataset has no length.
+        0 if none is kept any more; a dataset without a length is taken to fit.
         """
         if self._memo.off:
             return 0.0
@@ -190,7 +190,7 @@ class CachedSource:
         return share
 
     def _resolve(self, index: Any) -> Any:
-        """Return the index of the innermost dataset, as nested subsets would ask for it."""
+        """Return the index into the innermost dataset, as nested subsets would ask for it."""
         dataset = self._dataset
         while _is_subset(dataset):
             index, dataset = dataset.indices[index], dataset.dataset

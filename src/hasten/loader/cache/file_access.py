@@ -27,10 +27,10 @@ class FileAccessRecord:
     """What this process opened while it was recorded.
 
     Attributes:
-        stamps: of files opened to be read and folders that were listed, from before they were.
-        unsettled: one of them changed so lately that its stamp may not show the next change.
-        why_not: what else the process did that no stamp can tell of; empty where nothing.
-        outer: the record that this one is a part of.
+        stamps: of files opened for reading and folders listed, taken just before that.
+        unsettled: one of them changed so recently that its stamp may not show the next change.
+        why_not: what else the process did that no stamp can show; empty if nothing.
+        outer: the record that encloses this one.
     """
 
     def __init__(self, outer: FileAccessRecord | None = None) -> None:
@@ -40,7 +40,7 @@ class FileAccessRecord:
         self.outer = outer
 
     def saw(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Take an audit event in."""
+        """Take in an audit event."""
         if event in _READS:
             target = arguments[0] if arguments else None
             writes = event == "open" and _writes(arguments)
@@ -64,10 +64,10 @@ _hooked_pids: set[int] = set()
 
 
 def record() -> FileAccessRecord:
-    """Start to record what this process opens; `stop` ends it. A record may begin inside another.
+    """Start recording what this process opens, until `stop`. Records may be nested.
 
-    An audit hook cannot be taken out again: one is put in per process, and does nothing but
-    look at a flag when nobody records. Readers in C that open files themselves are not seen.
+    An audit hook cannot be removed again: one is installed per process, and does nothing but
+    check a flag while nobody records. Readers in C that open files themselves are not seen.
     """
     global _recording
     if not _hooked_pids:  # forked processes keep the hook and this set
@@ -78,7 +78,7 @@ def record() -> FileAccessRecord:
 
 
 def stop() -> None:
-    """End the recording that began last; the one around it has seen all of that, too."""
+    """End the innermost recording; the one around it takes over all that it saw."""
     global _recording
     ended = _recording
     if ended is None:
@@ -91,7 +91,7 @@ def stop() -> None:
 
 
 def read(stamps: Iterable[Stamp]) -> None:
-    """Note in the record in force what was read before, and has its stamp still."""
+    """Note in the current record what was read earlier and still has its stamp."""
     if _recording is not None:
         for seen in stamps:
             _recording.stamps.setdefault(seen[0], seen)
@@ -102,7 +102,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if seen is not None:
         try:
             seen.saw(event, arguments)
-        except Exception as error:  # a hook that raises would stop what it only watches
+        except Exception as error:  # a hook that raises would abort what it only observes
             seen.why_not = repr(error)
 
 
@@ -126,9 +126,9 @@ def stamp(path: str) -> Stamp:
 
 
 def settled(seen: Stamp) -> bool:
-    """Return whether a write from now on would give the file another stamp.
+    """Return whether a write from now on would give the file a different stamp.
 
-    File systems tell the time of a change in ticks. Two writes within one tick look like one.
+    File systems record the time of a change in ticks. Two writes within one tick look like one.
     """
     _, written_ns, changed_ns, *_ = seen
     coarse = changed_ns % 1_000_000_000 == 0

@@ -1,4 +1,4 @@
-"""Samples kept after their first making, as far as it can be seen that they stay the same."""
+"""Samples kept after they are first made, as far as they can be seen to stay the same."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _OFF = b"off"
 
 
 class Memo:
-    """Keep what a function of a key returned, where it is seen to return the same again.
+    """Keep what a function of a key returned, if it is seen to return the same again.
 
-    What may be kept is decided by an `Admission`. What is kept is used while the files it was made
-    from have the same stamps, and is now and then made anew and compared.
+    An `Admission` decides what may be kept. A kept value is used while the files it was made
+    from have the same stamps; now and then it is remade and compared.
 
     Args:
         store: where the bytes lie.
@@ -65,13 +65,13 @@ class Memo:
 
     @property
     def why_not(self) -> str:
-        """Why the code alone forbids it, or why this or another process gave it up."""
+        """Why the code alone forbids keeping, or why this or another process gave up."""
         found = self.store.get(self.salt + _OFF)
         return self.made_of.why_not or self.off or (bytes(found).decode() if found else "")
 
     @property
     def is_forbidden(self) -> bool:
-        """Whether the code alone speaks against it, so that nothing was ever kept."""
+        """Whether the code alone forbids keeping, so that nothing was ever kept."""
         return bool(self.made_of.why_not)
 
     @property
@@ -90,26 +90,26 @@ class Memo:
         return self._admission.kept_share
 
     def begin_batch(self, count: int) -> None:
-        """See whether the roots are as they were, before `count` values are fetched."""
+        """Check that the roots are unchanged before `count` values are fetched."""
         self._admission.batch_count = count
         self._pending = []  # an item of the last batch may have raised
         if self.made_of.has_roots and not self.off and self.made_of.changed():
             self.give_up("the dataset changes while it is read")
-        self._before = None if self.off else self.made_of.states()
+        self._before = None
 
     def end_batch(self) -> None:
-        """Keep what was made since `begin_batch`, if the roots are as they were."""
+        """Keep what was made since `begin_batch`, if the roots are unchanged and nothing drew."""
         pending, self._pending = self._pending, []
         if pending and self.made_of.changed():
             self.give_up("its samples change the dataset")
-        if pending and not self.off and self._admission.lets_through(self._before):
+        if pending and not self.off and self._admission.lets_through(self._before, len(pending)):
             self._put(pending)
 
     def fetch(self, name: bytes, make: Callable[[], Any], path: str | None = None) -> Any:
         """Return the value of `name`, from the store or from `make()`.
 
         Args:
-            name: all that the value depends on, but for the roots and files.
+            name: everything that the value depends on, except the roots and files.
             make: makes the value.
             path: a file that it reads in a way that would not be seen.
         """
@@ -131,7 +131,7 @@ class Memo:
         return not self.off and self.store.has(self.salt + name)
 
     def give_up(self, why: str) -> None:
-        """Keep nothing any more, and let the other processes know at their next pass."""
+        """Stop keeping values, and let the other processes know at their next pass."""
         self.off = why
         self.store.put(self.salt + _OFF, why.encode())
 
@@ -140,12 +140,14 @@ class Memo:
         self._use_count += 1
         if not self.made_of.has_roots or self._use_count % _SPOT_EVERY:
             return value
-        live = make()  # what the script would have got, whatever comes of the comparison
+        live = make()  # what the script would have got, whatever the comparison shows
         if difference(value, live):
             self.give_up("a sample differs from what it was")
         return live
 
     def _make(self, key: bytes, make: Callable[[], Any], path: str | None, *, replace: bool) -> Any:
+        if self._before is None:
+            self._before = self.made_of.states()
         value, parts = self._admission.make(make, path)
         if self._admission.why_over:
             self.give_up(self._admission.why_over)
@@ -165,9 +167,9 @@ class Memo:
 
 
 class RootWatch:
-    """The objects whose code makes the values of a memo: whether they move or change.
+    """The objects whose code makes a memo's values, watched for draws and changes.
 
-    They are held weakly where they can be: a script that makes a dataset for each fold has one
+    They are held weakly where possible, so a script that makes a dataset per fold holds only one
     at a time.
 
     Args:
@@ -175,7 +177,7 @@ class RootWatch:
 
     Attributes:
         has_roots: whether there are any.
-        look_ns: what the last look at them took.
+        look_ns: nanoseconds that the last look at them took.
     """
 
     def __init__(self, roots: tuple[Any, ...]) -> None:
@@ -193,11 +195,11 @@ class RootWatch:
 
     @property
     def why_not(self) -> str:
-        """Why their code alone forbids to keep a value; empty where nothing speaks for it."""
+        """Why their code alone forbids keeping a value; empty if it does not."""
         return self._code.why_not
 
     def changed(self) -> bool:
-        """Return whether they look other than at the first call; another look, other values."""
+        """Return whether they look different from the first call, so that values may differ too."""
         if not self.has_roots:
             return False
         began_ns = time.perf_counter_ns()
@@ -220,13 +222,13 @@ class RootWatch:
 class Admission:
     """Makes values, and decides which of them may be kept.
 
-    A value is kept when its first making drew from no generator, left the objects it is made
-    from as they were, opened files only to read them, and can be packed. The first few values
-    are made twice. Where they differ, share memory with the dataset, or cost no more than their
+    A value is kept if making it drew from no generator, left the objects it is made
+    from unchanged and opened files only to read them, and if it can be packed. The first few values
+    are made twice. If they differ, share memory with the dataset, or cost no more than their
     copy, nothing is kept any more.
 
-    To read the generators takes longer than to make a small value. So they are read before and
-    after a batch, and around what is made twice. Where a batch draws, nothing of it is kept, and
+    Reading the generators takes longer than making a small value. So they are read before and
+    after a batch, and around values made twice. If a batch draws, nothing of it is kept, and
     from then on they are read around each value.
 
     Args:
@@ -267,7 +269,7 @@ class Admission:
             value = make()
         finally:
             if has_roots:
-                file_access.stop()  # which tells a record around it
+                file_access.stop()  # this also informs an enclosing record
             else:
                 file_access.read(opened.stamps.values())
         live_ns = time.perf_counter_ns() - began_ns
@@ -303,15 +305,16 @@ class Admission:
         count = self._try_count + ahead_count
         return count <= _DOUBLE_COUNT or count % _DOUBLE_EVERY == 0
 
-    def lets_through(self, before: Any) -> bool:
-        """Return whether the values of a batch may be kept that began with these states."""
+    def lets_through(self, before: Any, count: int) -> bool:
+        """Return whether `count` values may be kept of a batch that began with states `before`."""
         if self._watches_each or self._made_of.states() == before:
             return True
         self._watches_each = True
+        self._keep_count -= count
         return False
 
     def _make_again(self, value: Any, make: Callable[[], Any], before: Any) -> None:
-        if self._made_of.changed():  # a second making would change it a second time
+        if self._made_of.changed():  # making it again would change it again
             self.why_over = "its samples change the dataset"
             return
         again = make()
@@ -329,7 +332,7 @@ class Admission:
         """Return the parts of a value, or why there are none."""
         try:
             parts = packing.pack(value, tuple(opened.stamps.values()))
-        except Exception as error:  # an object of somebody else's may raise anything
+        except Exception as error:  # a foreign object may raise anything
             return f"a sample holds {error}"
         if self._keep_count < _DOUBLE_COUNT:
             self._compare_copy(value, parts, live_ns)
@@ -339,7 +342,7 @@ class Admission:
         return parts
 
     def _compare_copy(self, value: Any, parts: list[Any], live_ns: int) -> None:
-        """Unpack a value once: is it the same, and is that cheaper than to make it?"""
+        """Unpack a value once, to see whether it is the same and cheaper than making it."""
         joined = bytearray(b"".join(parts))
         began_ns = time.perf_counter_ns()
         copy = packing.unpack(joined)
@@ -360,7 +363,7 @@ class Admission:
 
 def _held(root: Any) -> Callable[[], Any]:
     """Return what gives an object back while somebody else holds it, or always."""
-    if isinstance(root, MethodType):  # a new one each time that somebody asks for it
+    if isinstance(root, MethodType):  # a new one at each access
         return lambda: root
     try:
         return weakref.ref(root)
@@ -376,5 +379,5 @@ def _take(opened: file_access.FileAccessRecord, path: str) -> None:
 
 
 def new_salt() -> bytes:
-    """Return what no other memo begins its keys with."""
+    """Return a key prefix that no other memo uses."""
     return os.urandom(12)

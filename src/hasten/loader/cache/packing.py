@@ -1,4 +1,4 @@
-"""Samples as raw bytes, and back as new objects that cannot be told from the old ones."""
+"""Samples as raw bytes, and back as new objects indistinguishable from the old ones."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Unpackable(Exception):
 
 
 def pack(value: Any, note: Any = None) -> list[Any]:
-    """Return the buffers that `unpack` makes the same value from.
+    """Return the buffers from which `unpack` rebuilds the same value.
 
-    Taken are plain values, tensors, NumPy arrays and scalars, images of Pillow's, and tuples,
-    lists and dicts of them, all of exactly these types. Nothing may occur twice in it: the
-    copies would be two.
+    It takes plain values, tensors, NumPy arrays and scalars, Pillow images, and tuples,
+    lists and dicts of them, all of exactly these types. No object may occur twice in it: that
+    would make two copies.
 
     Args:
         value: a sample.
@@ -54,10 +54,10 @@ def pack(value: Any, note: Any = None) -> list[Any]:
 
 
 class Packed:
-    """A packed value, of which the note is read at once and the rest on demand.
+    """A packed value whose note is read at once and the rest on demand.
 
     Args:
-        view: writable bytes (torch warns of others), aligned to 64 bytes; they are only read.
+        view: writable bytes (torch warns about others), aligned to 64 bytes; they are only read.
     """
 
     def __init__(self, view: Any) -> None:
@@ -77,7 +77,7 @@ def unpack(view: Any) -> Any:
 
 
 def places(value: Any) -> list[int]:
-    """Return where in memory the parts of a sample lie that somebody could write to."""
+    """Return the memory addresses of the parts of a sample that somebody could write to."""
     import torch
 
     kind = type(value)
@@ -181,7 +181,7 @@ def _describe_image(value: Any, buffers: list[Any]) -> tuple[Any, ...]:
 
 
 def _outermost_first(shape: Any, strides: Any) -> tuple[int, ...] | None:
-    """Return the axes by falling stride; None where elements overlap or run backwards."""
+    """Return the axes by decreasing stride; None if elements overlap or run backwards."""
     order = tuple(sorted(range(len(shape)), key=lambda axis: (-strides[axis], axis)))
     inner_to_outer = [axis for axis in reversed(order) if shape[axis] > 1]
     if 0 in shape:

@@ -41,11 +41,11 @@ def chain_of(transform: Any) -> list[Any]:
 def split(chain: list[Any]) -> tuple[list[str], list[str]]:
     """Return the signatures of the leading known transforms, and the kind after each.
 
-    Two transforms of equal signature do the same. Tensors are only scaled and converted here:
-    their resizing sums in an order that depends on the number of threads.
+    Two transforms with equal signatures do the same. Tensors are only scaled and converted here:
+    resizing them would sum in an order that depends on the number of threads.
 
     Args:
-        chain: of transforms whose first gets a plain image of Pillow's.
+        chain: transforms, the first of which gets a plain Pillow image.
     """
     kind, signatures, kinds = _IMAGE, [], []
     if _watched():
@@ -62,7 +62,7 @@ def split(chain: list[Any]) -> tuple[list[str], list[str]]:
 
 
 def image_length(kinds: list[str]) -> int:
-    """Return how many of the leading transforms leave an image an image: bytes, not floats."""
+    """Return how many of the leading transforms still give an image: bytes, not floats."""
     return kinds.index(_TENSOR) if _TENSOR in kinds else len(kinds)
 
 
@@ -84,7 +84,7 @@ def _known_name(transform: Any) -> str:
 
 
 def _signature(transform: Any, leaving: str = "") -> str | None:
-    """Return type and settings of a transform; None where it carries what nobody can compare."""
+    """Return type and settings of a transform; None if something in it cannot be compared."""
     fields = getattr(transform, "__dict__", {})
     if any(fields.get(name) for name in _HOOKS):
         return None

@@ -1,4 +1,4 @@
-"""What the code of a dataset names, and why its samples may then not be kept."""
+"""What a dataset's code names, and why that may forbid keeping its samples."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class PurityAnalysis:
     """The functions that make the samples of an object, as far as they can be followed.
 
     Follows the object's own attributes and methods, the globals and closures that they name and
-    what those hold, a few levels deep, but not into the standard library and torch. What is
-    called by a name that is made at run time is not seen.
+    what those hold, a few levels deep, but not the standard library or torch. What is
+    called by a name built at run time is not seen.
 
     Attributes:
-        why_not: why a sample may depend on more than its index; empty where nothing speaks for
+        why_not: why a sample may depend on more than its index; empty if nothing suggests
             it.
         globals: the namespaces and names of the values that the code reads from outside.
-        classes: of the objects that it meets, whose attributes are read by them too.
+        classes: the classes of the objects met, whose attributes are read through them too.
     """
 
     def __init__(self, *roots: Any) -> None:
@@ -73,7 +73,7 @@ class PurityAnalysis:
             layer = [below for value in layer for below in self._follow(value)]
 
     def outside(self) -> list[Any]:
-        """Return the values that the samples are made with, but for the roots' own attributes."""
+        """Return the values that the samples are made with, except the roots' own attributes."""
         values = [space.get(name) for space, name in self.globals]
         for kind in self.classes:
             fields = vars(kind).items()
@@ -179,7 +179,7 @@ def _root(value: Any) -> str:
 
 
 def is_own_file(path: str) -> bool:
-    """Return whether code from this file is looked into: not the standard library, nor torch's."""
+    """Return whether to look into a file: not one of the standard library or a known one."""
     installed = _INSTALLED.search(path)
     if installed:
         return installed[1] not in _KNOWN_LIBRARIES

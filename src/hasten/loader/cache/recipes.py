@@ -1,4 +1,4 @@
-"""What of a sample is kept: all of it, or the part before its first random transform."""
+"""Which part of a sample is kept: all of it, or what precedes its first random transform."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def recipe_of(dataset: Any) -> WholeSample | Folder:
 
 
 class WholeSample:
-    """Keeps whole samples of a dataset whose code nobody knows.
+    """Keeps whole samples of a dataset whose code is unknown.
 
     Attributes:
         roots: the objects whose code makes what is kept.
@@ -41,11 +41,11 @@ class WholeSample:
         self.roots: tuple[Any, ...] = (dataset,)
 
     def settle(self, memo: Memo) -> None:
-        """Take in where to keep."""
+        """Set the memo that keeps the samples."""
         self._memo = memo
 
     def begin_batch(self, *, for_workers: bool = False) -> None:
-        """Read what the samples of a batch depend on, beside the dataset."""
+        """Read what the samples of a batch depend on besides the dataset."""
         self._around = _around(for_workers=for_workers)
 
     def has(self, index: Any) -> bool:
@@ -66,7 +66,7 @@ class Folder:
     """Keeps the images of torchvision's `DatasetFolder` as they are before the first draw.
 
     Its `__getitem__` is known: it loads the file, then calls `transform` and
-    `target_transform`. Kept is what the file and the leading known transforms give.
+    `target_transform`. It keeps what the file and the leading known transforms give.
 
     Attributes:
         roots: the objects whose code makes what is kept; none where it is torchvision's.
@@ -103,7 +103,7 @@ class Folder:
                 self._most_count = len(signatures)
 
     def begin_batch(self, *, for_workers: bool = False) -> None:
-        """Split the chain of transforms as it is now: a script may change its size in between."""
+        """Split the chain of transforms as it is now: a script may change sizes between batches."""
         chain = prefix.chain_of(self._dataset.transform)
         signatures = prefix.split(chain)[0][: self._most_count] if self._most_count else []
         self._leading, self._rest = chain[: len(signatures)], chain[len(signatures) :]
@@ -150,11 +150,11 @@ class _Load:
 
 
 def _around(*, threads: bool = True, for_workers: bool = False) -> bytes:
-    """Return what samples can depend on beside their dataset: torch's defaults and threads.
+    """Return what samples can depend on besides their dataset: torch's defaults and threads.
 
     Args:
         threads: unknown code may sum in an order that depends on their number.
-        for_workers: those have one.
+        for_workers: workers have one thread.
     """
     import torch
 
@@ -194,5 +194,5 @@ def _first_bytes(dataset: Any, leading: list[Any]) -> float:
     try:
         sample = _Load(dataset.loader, dataset.samples[0][0], leading)()
         return float(sum(memoryview(part).nbytes for part in packing.pack(sample)))
-    except Exception:  # the script will meet it
+    except Exception:  # the script will see the error itself
         return float("inf")

@@ -34,17 +34,17 @@ class Store:
 
     The memory has no name, so nothing is left behind by a process that is killed, and the size
     of /dev/shm does not limit it. Pages are taken when they are written. Readers take no lock:
-    an entry counts when its check word fits. A writer holds a record lock of the kernel, which
-    ends with its process, and gives up after 50 ms: a put may be refused, and never hangs.
+    an entry counts if its check word matches. A writer holds a kernel record lock, which
+    ends with its process, and gives up after 50 ms: a put may be refused but never hangs.
 
     Make it before the workers are forked. A spawned worker gets it by pickle.
 
     Args:
-        budget_bytes: the most that it takes, its table included.
-        spill_dir: a folder on disk to hold it in a nameless file, in place of memory.
+        budget_bytes: the most that it takes, including its table.
+        spill_dir: a folder on disk to hold it in a nameless file instead of memory.
 
     Raises:
-        OSError: the system gives no such memory.
+        OSError: the system provides no such memory.
         ValueError: the budget is under 64 KiB.
     """
 
@@ -85,8 +85,8 @@ class Store:
     def get(self, key: bytes | int) -> memoryview | None:
         """Return the bytes of `key`, None where there are none.
 
-        The view is of the shared memory itself. It is writable only because torch warns of
-        views that are not: read it, and copy.
+        The view is of the shared memory itself. It is writable only because torch warns about
+        views that are not: only read and copy it.
         """
         self._count_locally()
         found = self._find(*_halves(key))
@@ -98,30 +98,33 @@ class Store:
         return self._view[offset : offset + length]
 
     def has(self, key: bytes | int) -> bool:
-        """Return whether there are bytes of `key`; counts as no use."""
+        """Return whether there are bytes for `key`; this does not count as a hit or miss."""
         return self._find(*_halves(key)) is not None
 
     def put(self, key: bytes | int, *buffers: Any, replace: bool = False) -> bool:
-        """Take in the bytes of `buffers`, one after the other; return whether they are in.
+        """Store the bytes of `buffers`, one after the other; return whether they are stored.
 
-        Refused where the budget is spent, the key is there already, or others write for long.
+        It is refused if the budget is spent, the key is there already, or others keep writing.
 
         Args:
             key: what to find them by.
             buffers: objects with the buffer protocol.
-            replace: let a key that is there stand for these bytes from now on. The old ones
+            replace: let an existing key refer to these bytes from now on. The old ones
                 stay in memory, for whoever reads them.
         """
         return self.put_all([(key, buffers, replace)]) == 1
 
     def put_all(self, entries: Sequence[tuple[bytes | int, Sequence[Any], bool]]) -> int:
-        """Take in several entries, each with what `put` is given; return how many are in."""
+        """Store several entries, each with the arguments of `put`; return how many are stored."""
         wanted = [_Entry(*entry) for entry in entries]
 
         def reserve() -> int:
+            seen: set[tuple[int, int]] = set()
             for entry in wanted:
-                entry.offset = self._reserve(entry.halves, entry.length, replace=entry.replace)
-            return 1
+                if entry.replace or entry.halves not in seen:
+                    entry.offset = self._reserve(entry.halves, entry.length, replace=entry.replace)
+                seen.add(entry.halves)
+            return any(entry.offset for entry in wanted)
 
         def publish() -> int:
             return sum(
@@ -130,7 +133,8 @@ class Store:
                 if entry.offset
             )
 
-        self._locked(reserve)
+        if not self._locked(reserve):
+            return 0
         for entry in wanted:
             at = entry.offset
             for part in entry.parts if at else ():
@@ -140,7 +144,7 @@ class Store:
 
     @property
     def room_count(self) -> float:
-        """Entries like those so far that fit in all; infinite while there is none."""
+        """How many entries like those so far fit in total; infinite while there are none."""
         seen = self.counts()
         if not seen["entries"]:
             return float("inf")
@@ -149,7 +153,7 @@ class Store:
         return min(by_bytes, _FULL_RATIO * self._slot_count)
 
     def has_room(self, count_bytes: int) -> bool:
-        """Return whether so many bytes still fit."""
+        """Return whether `count_bytes` more bytes fit."""
         start = _HEADER.unpack_from(self._map, 0)[0]
         return int(start) + count_bytes <= self.budget_bytes
 
@@ -183,7 +187,7 @@ class Store:
             yield _PAGE_BYTES + _SLOT.size * (place % self._slot_count)
 
     def _free_slot(self, low: int) -> int | None:
-        """Return a slot that nobody finished to write: empty, or of a writer that was killed."""
+        """Return a slot that nobody finished writing: empty, or left by a killed writer."""
         for slot in self._probe(low):
             a, b, offset, length, check = _SLOT.unpack_from(self._map, slot)
             if check != _check(a, b, offset, length):
@@ -227,9 +231,9 @@ class Store:
         return True
 
     def _locked(self, act: Callable[[], int]) -> int:
-        """Return what `act` returns while no other process and thread writes; 0 where one does.
+        """Run `act` while no other process or thread writes; return its result, or 0 if one does.
 
-        A record lock belongs to the process and ends with it, also where it is killed.
+        A record lock belongs to the process and ends with it, even if it is killed.
         """
         if self._pid != os.getpid():  # forked: another thread may have held the lock just then
             self._threads, self._pid = threading.Lock(), os.getpid()
@@ -271,7 +275,7 @@ class Store:
 
 
 class _Entry:
-    """Bytes that are to be taken in, and where they will lie; 0 for nowhere."""
+    """Bytes that are to be stored, and where they will lie; 0 for nowhere."""
 
     def __init__(self, key: bytes | int, buffers: Sequence[Any], replace: bool) -> None:
         views = [memoryview(part) for part in buffers]

@@ -1,4 +1,4 @@
-"""An accelerator as the staging of batches needs it: few enough calls to be played by a test."""
+"""An accelerator as the staging of batches needs it: few enough calls for a test to fake."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from typing import Any, Protocol
 
 
 class Device(Protocol):
-    """Copies to one accelerator, on a stream beside that of the script's kernels."""
+    """Copies to one accelerator, on a stream separate from that of the script's kernels."""
 
     def pinned_empty(self, size_bytes: int) -> Any:
         """Return a new page-locked tensor of so many uint8."""
 
     def is_ready(self) -> bool:
-        """Return whether a copy may start now: not while a graph is captured, for one."""
+        """Return whether a copy may start now: not while a graph is captured, for example."""
 
     def copy(self, source: Any) -> Any:
         """Start a copy of a CPU tensor and return its target.
 
-        Until an `event` after it has come, the source must not change nor the target be used.
+        Until a later `event` has completed, the source must not change nor the target be used.
         """
 
     def event(self) -> Any:
-        """Return a mark behind all copies that were started so far."""
+        """Return an event after all copies started so far."""
 
     def has_come(self, event: Any) -> bool:
         """Return whether the copies before `event` are finished."""
 
     def finish(self, event: Any) -> None:
-        """Wait until they are: for these copies, not for the script's kernels."""
+        """Wait until they are finished: only these copies, not the script's kernels."""
 
     def hand_over(self, target: Any) -> None:
         """Tell the allocator that the script's stream uses `target` from now on."""
@@ -80,7 +80,7 @@ class Accelerator:
         event.synchronize()
 
     def hand_over(self, target: Any) -> None:
-        """Keep the memory of `target` until the script's stream has done with it."""
+        """Keep the memory of `target` until the script's stream is done with it."""
         target.record_stream(self._scripts_stream(self._target))
 
 
@@ -95,7 +95,7 @@ def is_built() -> bool:
 
 
 def find_device(target: Any, known: dict[Any, Device]) -> Device | None:
-    """Return the adapter of an accelerator, of the current one where `target` has no index.
+    """Return the adapter of an accelerator, of the current one if `target` has no index.
 
     Args:
         target: a `torch.device`.

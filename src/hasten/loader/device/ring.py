@@ -1,6 +1,6 @@
-"""Buffers that are used again once nobody holds them any more.
+"""Buffers that are reused once nobody holds them any more.
 
-For memory that is dear to get: page-locked, or fresh from the kernel with a page fault per page.
+For memory that is expensive to get: page-locked, or fresh from the kernel with page faults.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _MOST_BYTES = 1 << 29
 
 
 def holder_count(storage: Any) -> int | None:
-    """Return how many hold a storage, the caller included; None where this torch does not tell.
+    """Return how many references a storage has, including the caller's; None if torch cannot tell.
 
-    Counted are torch's references (every tensor and view on it, what autograd saved, DLPack
-    capsules, arrays of numpy, which hold a tensor) and Python's: a storage has one Python object,
-    and who else has that adds nothing to torch's count. A bare address is not a reference, for
-    torch's own allocator neither.
+    It counts torch's references (every tensor and view on it, what autograd saved, DLPack
+    capsules, NumPy arrays, which hold a tensor) and Python's: a storage has one Python object,
+    and whoever else holds that adds nothing to torch's count. A bare address is not a reference,
+    nor is it one to torch's own allocator.
     """
     import torch
 
@@ -32,7 +32,7 @@ def holder_count(storage: Any) -> int | None:
 
 
 def is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
-    """Return whether elements fill their stretch of memory, each place once, in any order.
+    """Return whether elements fill their memory range, each place once, in any order.
 
     >>> is_dense((2, 3), (3, 1)), is_dense((2, 3), (1, 2)), is_dense((2, 3), (0, 1))
     (True, True, False)
@@ -59,7 +59,7 @@ class _Slot:
         self.idle_count = holder_count(self.storage)
 
     def is_intact(self) -> bool:
-        """A script may move a storage (`share_memory_`) or resize it: then it is its own."""
+        """Whether the script has neither moved (`share_memory_`) nor resized the storage."""
         return bool(
             self.storage.data_ptr() == self.address and self.storage.nbytes() == self.size_bytes
         )
@@ -73,13 +73,13 @@ class _Slot:
 class Ring:
     """Lend buffers, and lend them again when they have come back.
 
-    There is no call to give one back: a buffer is back when the last reference to its storage
-    has gone, wherever that was kept, and when no device reads it any more. Buffers have exactly
-    the bytes that were asked for, so a tensor in one saves, resizes and shares as any other.
+    There is no call to return one: a buffer is free when the last reference to its storage
+    is gone, wherever it was kept, and when no device reads it any more. Buffers have exactly
+    the bytes requested, so a tensor in one saves, resizes and shares like any other.
 
-    Not for batches that go to a script in page-locked memory: only torch's own allocator knows of
-    the copies that the script starts from them with `non_blocking=True`. It uses such memory
-    again after those, as this class does after its fences.
+    Not for batches that a script gets in page-locked memory: only torch's own allocator knows of
+    the copies that the script starts from them with `non_blocking=True`. It reuses such memory
+    after those copies, as this class does after its fences.
 
     Args:
         allocate: returns a new one-dimensional tensor of so many uint8.
@@ -110,14 +110,14 @@ class Ring:
         """
         import torch
 
-        if torch.is_inference_mode_enabled():  # a tensor of that mode would be found later
+        if torch.is_inference_mode_enabled():  # an inference tensor would be found later
             return None
         size_bytes = prod(size) * dtype.itemsize
         with self._lock:
             slot = self._find(size_bytes)
             if slot is None:
                 return None
-            # `data` has its own count of writes and is a view of nothing.
+            # `data` has its own version counter and is not a view.
             return slot.bytes_.view(dtype).as_strided(size, stride).data
 
     def fence(self, tensor: Any, busy: Callable[[], bool]) -> None:

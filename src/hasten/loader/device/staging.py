@@ -1,12 +1,12 @@
-"""Copies of batches to an accelerator that wait for no kernel, started ahead where it pays.
+"""Copies of batches to an accelerator that wait for no kernel, started ahead if that pays off.
 
 A plain `tensor.to("cuda")` waits for every kernel that was launched before it, since it copies on
-their stream. Here it is copied on a stream of its own, and what is returned is finished, as
-there: a script may use it on any stream, and do with its CPU tensor what it likes.
+their stream. Here it is copied on a separate stream, and what is returned is finished, as
+with torch: a script may use it on any stream, and do with its CPU tensor what it likes.
 
-A copy that was started before the script asked was made from a snapshot in page-locked memory of
-ours. It is handed out only where the tensor still has the bits of the snapshot, all of them
-compared: no way of writing to a tensor is unseen then, neither numpy's nor `tensor.data`'s.
+A copy started before the script asks is made from a snapshot in our own page-locked
+memory. It is handed out only if the tensor still has the bits of the snapshot, all of them
+compared, so that no write to a tensor goes unseen, not even through NumPy or `tensor.data`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_AHEAD = 2
 
 
 def leaves(batch: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield the plain tensors of a batch with their places, and run no code of the user's."""
+    """Yield the plain tensors of a batch with their places, without running any user code."""
     import torch
 
     if type(batch) is torch.Tensor:
@@ -48,7 +48,7 @@ def leaves(batch: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 
 
 def written_count(tensor: Any) -> int | None:
-    """Return torch's count of the writes to a tensor; None for those of inference mode."""
+    """Return torch's version counter of a tensor; None for inference tensors."""
     return None if tensor.is_inference() else int(tensor._version)
 
 
@@ -67,7 +67,7 @@ def is_plain(tensor: Any) -> bool:
 
 
 def is_watched() -> bool:
-    """Return whether a mode of torch (fake tensors, counters, functional transforms) looks on."""
+    """Return whether a torch mode (fake tensors, counters, functional transforms) is watching."""
     import torch
 
     core: Any = torch._C
@@ -83,7 +83,7 @@ def is_watched() -> bool:
 def target_of(name: str, tensor: Any, args: Any, kwargs: Any) -> tuple[Any, bool] | None:
     """Return where `tensor.to(...)` or `tensor.cuda(...)` goes and whether it is non-blocking.
 
-    None for calls that do more than to move the tensor, or that raise.
+    None for calls that do more than move the tensor, or that raise.
 
     Args:
         name: "to" or "cuda".
@@ -136,8 +136,8 @@ class CopyTarget:
     """Where the script moves the tensors of one place in the batches of one loader.
 
     Attributes:
-        device: that it moved the last one to.
-        missed_count: copies ahead since then.
+        device: the one that it moved the last one to.
+        missed_count: copies started ahead since then.
     """
 
     device: Device
@@ -146,7 +146,7 @@ class CopyTarget:
 
 @dataclass(slots=True)
 class TensorOrigin:
-    """Where a tensor came from: the aims of its loader, its place in the batch, its writes."""
+    """Where a tensor came from: its loader's targets, its place in the batch, its version."""
 
     aims: dict[tuple[Any, ...], CopyTarget]
     place: tuple[Any, ...]
@@ -169,7 +169,7 @@ class Staging:
 
     Args:
         find: returns the adapter of a `torch.device`, None for devices that have none.
-        ahead: start copies when a batch arrives, to where the last ones of its place went.
+        ahead: start copies when a batch arrives, to where the last tensors in its places went.
     """
 
     def __init__(self, find: Callable[[Any], Device | None], *, ahead: bool) -> None:
@@ -180,17 +180,17 @@ class Staging:
         self._training = False
         self._retired = False
         self._rings: dict[int, Ring] = {}
-        # By identity and weakly: a tensor that the script has made of ours is another one.
+        # By identity and weakly: a tensor that the script made from ours is a different one.
         self._aims: Any = WeakIdKeyDictionary()
         self._seats: Any = WeakIdKeyDictionary()
         self._staged: Any = WeakIdKeyDictionary()
 
     def begin(self) -> None:
-        """Training has begun: what is moved from now on is no model and no lasting table."""
+        """Note that training has begun: what is moved from now on is no model or lasting table."""
         self._training = True
 
     def retire(self) -> None:
-        """Answer no call any more, and let go of all copies."""
+        """Answer no more calls, and let go of all copies."""
         self._retired = True
         self._staged.clear()
         self._seats.clear()
@@ -202,7 +202,7 @@ class Staging:
         """Take note of a batch that the script will get; the earlier the better.
 
         Args:
-            loader: it comes from; None where that is not known.
+            loader: the one it comes from; None if that is not known.
             batch: the very object that the script will get.
 
         Returns:
@@ -274,13 +274,13 @@ class Staging:
     def _move(self, name: str, tensor: Any, args: Any, kwargs: Any) -> Any | None:
         import torch
 
-        # Of a subclass not even an attribute is read: that could be code of the script's.
+        # Not even an attribute of a subclass is read: that could run code of the script's.
         epoch = target_of(name, tensor, args, kwargs) if type(tensor) is torch.Tensor else None
         if epoch is None:
             return None
         target, non_blocking = epoch
         if target.type == "cpu":
-            # Read without a wait, its values have to come by the script's next blocking copy.
+            # Read without a wait, its values must have arrived by the script's next blocking copy.
             if non_blocking and not tensor.is_cpu:
                 self.retire()
             return None

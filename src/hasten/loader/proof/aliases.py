@@ -1,4 +1,4 @@
-"""Variables that stand for functions and classes of the script, and are only called."""
+"""Variables that refer to functions and classes of the script, and are only called."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Aliases(NamedTuple):
     """What a script calls by the names of variables.
 
     Attributes:
-        targets: for each variable the names of the functions and classes that it may stand for,
+        targets: for each variable the names of the functions and classes it may refer to,
             as `Net` after `Net = {"small": Small, "large": Large}[size]`.
         sources: the ids of the nodes by which it got them.
     """
@@ -142,7 +142,7 @@ def _loaded(node: ast.AST) -> Iterator[str]:
 
 
 def _other_names(node: ast.AST) -> Iterator[str]:
-    """Yield names that are imported under another name, and texts, by which one may be found."""
+    """Yield names that are imported under another name, and strings that may name something."""
     if isinstance(node, ast.alias) and node.asname:
         yield node.name.rpartition(".")[2]
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):

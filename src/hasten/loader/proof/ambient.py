@@ -1,4 +1,4 @@
-"""What code of the script does to all that runs beside it: to modules, files and networks."""
+"""What the script's code does to its surroundings: to modules, files and networks."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _FILING = words(
 )
 _SAVING = ("save", "imsave", "to_feather", "to_hdf", "to_excel", "to_sql", "write_")
 _OF_TEXTS = words("copy replace remove call run extract")
-"""Of these, what is called of other things than files, too."""
+"""Those of the above that are also methods of things other than files."""
 
 
 _READ_ONLY = ("r", "c", None)
 
 
 def against(node: ast.AST, scope: VariableScope, reads: Reads) -> str:
-    """Return what a node does to that which items read; empty where it does nothing.
+    """Return what a node does to anything that items read; empty if it does nothing.
 
     Args:
-        node: of the script's code that can still run.
+        node: a node of the script's code that can still run.
         scope: the code around it.
         reads: what the items read.
     """
@@ -123,9 +123,9 @@ def _patches(node: ast.Call) -> bool:
 
 
 def _imports(node: ast.Import | ast.ImportFrom, scope: VariableScope) -> str:
-    """Return what an import would run: code that nobody has seen yet.
+    """Return what unseen code an import would run; empty if none.
 
-    An option of a script may import what is not installed; nothing runs then.
+    An optional part of a script may import what is not installed; then nothing runs.
     """
     if isinstance(node, ast.ImportFrom) and node.level:
         ends = f".{node.module or node.names[0].name}"

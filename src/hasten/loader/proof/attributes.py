@@ -1,4 +1,4 @@
-"""What attributes of things in the code of items may be."""
+"""What attributes of values in the code of items may be."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read(body: Frame, node: Any) -> Value:
 
 
 def attribute(body: Frame, owner: Value, name: str, node: ast.AST) -> Value:
-    """Return what `owner.name` may be, where it is not called at once."""
+    """Return what `owner.name` may be, if it is not called at once."""
     if owner.objects is not None:
         return either(*(of_object(body, one, name, node) for one in few(owner.objects)))
     if owner.kind is not None and is_user_class(owner.kind):
@@ -43,7 +43,7 @@ def attribute(body: Frame, owner: Value, name: str, node: ast.AST) -> Value:
         return body.gap(f"it reads {name} of a chain of transforms", node)
     if name.startswith("__") and not (owner.flat and name == "__class__"):
         return body.gap(f"it reads {name}", node)
-    if not owner.flat:  # whose it is was lost on the way: a store under this name may be into it
+    if not owner.flat:  # its owner is unknown: any store to this name may hit it
         body.reads.attributes.add(name)
     body.ask(owner, name, node)
     body.ask(owner, "__getattr__", node)
@@ -52,7 +52,7 @@ def attribute(body: Frame, owner: Value, name: str, node: ast.AST) -> Value:
 
 
 def few(objects: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return one of each kind of those that cannot change, and all others."""
+    """Return one object of each immutable kind, and all the others."""
     if len(objects) < 2:
         return objects
     return tuple({(type(one) if is_atomic(one) else id(one)): one for one in objects}.values())
@@ -113,7 +113,7 @@ def _of_users(body: Frame, one: Any, name: str, node: ast.AST) -> Value:
         return new(flat=True)
     found = attribute_of(one, name)
     body.reads.attributes.add(name)
-    if isinstance(one, type):  # what its class methods set, and those of its own class
+    if isinstance(one, type):  # what its class methods and its metaclass set
         kinds_of = {*one.__mro__, *type.mro(type(one))}
         body.reads.classes |= kinds_of - {object, type}
     if isinstance(found, property):
@@ -133,7 +133,7 @@ def _is_cached(one: Any, name: str) -> bool:
 
 
 def _of_library(body: Frame, one: Any, name: str, node: ast.AST) -> Value:
-    """Return an attribute of an object of a library: its data where it has any, else a figure."""
+    """Return an attribute of a library's object: its data if it has any, else a property of it."""
     if is_atomic(one):
         return new(flat=True)
     if name.startswith("__") and name != "__class__":

@@ -28,9 +28,9 @@ def called(node: ast.Call) -> str:
 
 
 def callee(call: ast.Call) -> str:
-    """Return the last name of what is called, that of a class where the call asks for a class.
+    """Return the last name of what is called; `__class__` if a class obtained by `type()` is.
 
-    Of what is taken from a container it is the name of that.
+    For something taken from a container, it is the container's name.
     """
     inner = call.func
     if isinstance(inner, ast.Subscript):
@@ -41,7 +41,7 @@ def callee(call: ast.Call) -> str:
 
 
 def puts(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
-    """Return into what a call puts its arguments."""
+    """Return the targets that a call puts its arguments into, each with the argument."""
     if not isinstance(node, ast.Call):
         return []
     if called(node) in _PUTTING_INTO_FIRST and len(node.args) > 1:
@@ -81,7 +81,7 @@ def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST, bool]]:
 
 
 def imported(nodes: Iterable[ast.AST]) -> dict[str, str]:
-    """Return the variables that are bound by imports, with the names that these have there."""
+    """Return the variables that imports bind, with the names imported."""
     return {
         (one.asname or one.name.partition(".")[0]): one.name.rpartition(".")[2]
         for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom)) for one in node.names

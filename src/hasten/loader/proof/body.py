@@ -1,4 +1,4 @@
-"""Follow the statements of one function with what its variables may be."""
+"""Follow the statements of one function, tracking what its variables may be."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_ROUNDS = 12
 
 
 class Body:
-    """One call of a function, followed without being made.
+    """One call of a function, followed without being executed.
 
     Args:
         follower: follows the calls in it.
@@ -71,7 +71,7 @@ class Body:
         return unknown()
 
     def enclosing(self) -> Environment:
-        """Return what functions that are defined in this one find in it, whenever they run."""
+        """Return the variables that functions defined in this one may see, whenever they run."""
         found = {**self.enclosed, **self.variables}
         return {
             name: unknown() if self.names.stores_of(name) > 1 else value
@@ -79,11 +79,11 @@ class Body:
         }
 
     def gap(self, what: str, node: ast.AST | None) -> Value:
-        """Note what stands against purity here."""
+        """Note something here that rules out purity."""
         return self.reads.gap(what, self.path, node)
 
     def ask(self, value: Value, name: str, node: ast.AST | None) -> None:
-        """Note that a value of which the class may not be known is asked for something."""
+        """Note that a name is looked up on a value whose class may not be known."""
         self.reads.ask(value, name, self.path, node)
 
     def value(self, node: ast.expr) -> Value:
@@ -112,7 +112,7 @@ class Body:
     def block(self, statements: Sequence[ast.stmt]) -> bool:
         """Follow statements in order; return whether nothing runs after them.
 
-        What stands behind such a statement never runs, and is not followed.
+        Whatever comes after such a statement never runs, and is not followed.
         """
         for statement in statements:
             follow = _STATEMENTS.get(type(statement))
@@ -123,7 +123,7 @@ class Body:
         return False
 
     def branches(self, *blocks: Sequence[ast.stmt]) -> None:
-        """Follow blocks of which one will run."""
+        """Follow alternative blocks, one of which will run."""
         before, ends = dict(self.variables), []
         for block in blocks:
             self.variables = dict(before)
@@ -138,7 +138,7 @@ class Body:
         }
 
     def broken(self, *blocks: Sequence[ast.stmt]) -> None:
-        """Follow blocks that may stop anywhere: what follows finds any value that they store."""
+        """Follow blocks that may stop anywhere: what follows may see any value that they store."""
         before, trail = dict(self.variables), dict[str, list[Value]]()
         self._trails.append(trail)
         for block in blocks:
@@ -149,7 +149,7 @@ class Body:
             self.variables[name] = either(*earlier, *values)
 
     def repeated(self, follow: Callable[[], None]) -> None:
-        """Follow something until its variables are nothing new any more."""
+        """Follow something repeatedly until its variables no longer change."""
         for _ in range(_MOST_ROUNDS):
             before = {name: sign(value) for name, value in self.variables.items()}
             earlier = dict(self.variables)

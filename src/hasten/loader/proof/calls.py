@@ -55,7 +55,7 @@ def call(body: Frame, node: Any) -> Value:
 
 
 def arguments(body: Frame, node: Any) -> list[Value]:
-    """Return the positional arguments of a call; what follows a star may be any of the rest."""
+    """Return the positional arguments of a call; a starred one is merged with all that follow."""
     found: list[Value] = []
     for position, one in enumerate(node.args):
         if isinstance(one, ast.Starred):
@@ -112,7 +112,7 @@ def _of_rest(  # noqa: PLR0917
     body: Frame, first: Value, rest: tuple[type, ...], name: str, args: list[Value],
     named: Mapping[str, Value], node: ast.AST,
 ) -> Value:  # fmt: skip
-    """Follow a method of the parents of a class of which items make an object."""
+    """Follow a parent's method on an object that items make."""
     found = next((vars(kind)[name] for kind in rest if name in vars(kind)), None)
     if found is object.__init__ or found is None:
         return live(None)
@@ -134,7 +134,7 @@ def call_method(  # noqa: PLR0917
         return methods.by_name(body, owner, name, args, named, node)
     objects = attributes.few(owner.objects)
     if len(objects) < len(owner.objects) and methods.is_of_texts(owner.objects, name):
-        return new(flat=True)  # one of several texts: nobody knows which
+        return new(flat=True)  # one of several strings: it is unknown which
     found = [_call_of(body, one, name, args, named, node) for one in objects]
     return either(*found) if found else unknown()
 
@@ -293,7 +293,7 @@ def _inside_grad_mode(function: FunctionType) -> Any:
 
 
 def is_followed(function: FunctionType) -> bool:
-    """Return whether a function's own code is read: it is no library's, or one that is read."""
+    """Return whether a function's own code is read: the user's, or an analysed library's."""
     if is_user_file(function.__code__.co_filename):
         return True
     module = function.__module__ or ""

@@ -1,4 +1,4 @@
-"""What members of things may be, and what holds them."""
+"""What members of containers may be, and what holds them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def subscript(body: Frame, node: Any) -> Value:
 
 
 def _has_slice(key: ast.expr) -> bool:
-    """Return whether a key has a slice: arrays answer with their memory, lists with a new list."""
+    """Return whether a key has a slice: arrays return a view of their memory, lists a new list."""
     parts = key.elts if isinstance(key, ast.Tuple) else [key]
     return any(isinstance(part, ast.Slice) for part in parts)
 
@@ -65,7 +65,7 @@ def _may_be_slice(body: Frame, key: Value) -> bool:
 
 
 def has_positions(value: Value) -> bool:
-    """Return whether unpacking a value is indexing it."""
+    """Return whether unpacking a value is the same as indexing it."""
     if not value.objects:
         return False
     return all(type(one) in (tuple, list) or isinstance(one, tuple) for one in value.objects)
@@ -129,7 +129,7 @@ def _summed(body: Frame, parts: Sequence[Any]) -> Value:
 
 
 def _member_of(body: Frame, one: Any, key: Any, node: ast.AST | None) -> Value | tuple[Any, ...]:
-    """Return the members of a live object that a key may name, or what they may be."""
+    """Return the members of a live object that a key may refer to, or what they may be."""
     kind = type(one)
     if kind.__name__ == "defaultdict":
         return body.gap("a defaultdict grows when it is read", node)

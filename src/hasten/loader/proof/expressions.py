@@ -30,13 +30,13 @@ def value(body: Frame, node: ast.expr) -> Value:
 
 
 def tested(body: Frame, node: ast.expr) -> bool | None:
-    """Follow a test; return its outcome, None where nobody knows."""
+    """Follow a test; return its outcome, None if it is unknown."""
     found = body.value(node)
     return operators.tested(body, found, node)
 
 
 def enter(body: Frame, value: Value, node: ast.AST) -> Value:
-    """Follow the beginning and the end of a `with` block; return what it is entered with."""
+    """Follow the entry and exit of a `with` block; return what `__enter__` gives."""
     if value.fresh and value.kind is not None and is_user_class(value.kind):
         found = body.follower.method(value, "__enter__", [], {}, body, node)
         body.follower.method(value, "__exit__", [new()] * 3, {}, body, node)
@@ -65,7 +65,7 @@ def matched(body: Frame, subject: Value, pattern: ast.pattern) -> None:
 
 
 def imported(body: Frame, node: Any) -> Iterator[tuple[str, Value]]:
-    """Follow an import: nothing runs where the module is loaded."""
+    """Follow an import: nothing runs if the module is already loaded."""
     for alias in node.names:
         bound = alias.asname or alias.name.partition(".")[0]
         if isinstance(node, ast.ImportFrom):

@@ -26,7 +26,7 @@ class Follower:
     """Follows functions that the items call.
 
     Args:
-        reads: takes what is found.
+        reads: records what is found.
 
     Attributes:
         in_worker: what is followed runs once in a worker process.
@@ -44,7 +44,7 @@ class Follower:
         self, owner: Value, name: str, args: list[Value], named: Mapping[str, Value], body: Frame,
         node: ast.AST | None,
     ) -> Value:  # fmt: skip
-        """Follow a method of an object of the script's, by the objects or the class it has."""
+        """Follow a method of an object of the script's, by its live objects or its class."""
         if owner.objects is None:
             function = attribute_of(owner.kind, name) if owner.kind else None
             if not isinstance(function, FunctionType) or name in self.reads.facts.stored:
@@ -105,7 +105,7 @@ class Follower:
 
     def apart(self, one: Any, args: list[Value], named: Mapping[str, Value], body: Frame,
               node: ast.AST | None) -> str:  # fmt: skip
-        """Follow a call as if nothing were known; return what of it differs from time to time."""
+        """Follow a call as if nothing were known; return what about it varies over time."""
         known, self._known = self._known, {}
         drew, self.reads.draws = self.reads.draws, False
         asked, self.reads.files = self.reads.files, set()
@@ -148,7 +148,7 @@ class Follower:
         return self._depth >= _DEEPEST or self._count > _MOST_CALLS
 
     def _key(self, function: Any, args: list[Value], named: Mapping[str, Value]) -> Any:
-        """Return what tells one call from another; None where that cannot be told."""
+        """Return a key that distinguishes one call from another; None if there is none."""
         values = [*args, *named.values()]
         if any(value.made is not None for value in values):
             return None
@@ -201,7 +201,7 @@ def _statements(tree: Any) -> list[ast.stmt]:
 
 
 def _owner(function: Any) -> type | None:
-    """Return the class whose method this is, where it says `super()`."""
+    """Return the class whose method this is, if it uses `super()`."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if name == "__class__":
             found: type = cell.cell_contents

@@ -1,4 +1,4 @@
-"""What the followers of single kinds of code see of the call that they stand in."""
+"""What the followers of particular kinds of code see of the call they are in."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CallFollower(Protocol):
         self, one: Any, args: list[Value], named: Mapping[str, Value], body: Frame,
         node: ast.AST | None,
     ) -> str:  # fmt: skip
-        """Follow a call as if nothing were known; return what of it differs from time to time."""
+        """Follow a call as if nothing were known; return what about it varies over time."""
 
     def live(
         self, body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
@@ -57,7 +57,7 @@ class CallFollower(Protocol):
 
 
 class Frame(Protocol):
-    """One call of a function that is followed without being made: `body.Body`."""
+    """One call of a function that is followed without being executed: `body.Body`."""
 
     follower: CallFollower
     reads: Reads
@@ -74,22 +74,22 @@ class Frame(Protocol):
         """Return what a variable may be."""
 
     def enclosing(self) -> dict[str, Value]:
-        """Return what functions that are defined in this one find in it."""
+        """Return the variables that functions defined in this one may see."""
 
     def gap(self, what: str, node: ast.AST | None) -> Value:
-        """Note what stands against purity here."""
+        """Note something here that rules out purity."""
 
     def ask(self, value: Value, name: str, node: ast.AST | None) -> None:
-        """Follow what an attribute or operator of a value runs."""
+        """Note that a name is looked up on a value whose class may not be known."""
 
     def value(self, node: ast.expr) -> Value:
         """Follow an expression."""
 
     def bind(self, name: str, value: Value, node: ast.AST | None = None) -> None:
-        """Follow the setting of a variable."""
+        """Follow an assignment to a variable."""
 
     def assign(self, target: ast.expr, value: Value) -> None:
-        """Follow the setting of whatever stands left of an assignment."""
+        """Follow an assignment to any kind of target."""
 
     def run(self, statements: Sequence[ast.stmt]) -> Value:
         """Follow statements; return what they may return."""

@@ -114,7 +114,7 @@ def _data_class(body: Frame, kind: Any, made: Value, node: Any) -> None:
 
 
 def _homes(one: Any, module: str | None) -> set[str]:
-    """Return the names of the modules by which a function is known."""
+    """Return the names of the modules that a function is known to belong to."""
     own = getattr(one, "__module__", None)
     bound = getattr(one, "__self__", None)
     if type(one).__name__ == "ufunc":
@@ -166,7 +166,7 @@ def library_call(  # noqa: PLR0917
 
 
 def by_signature(one: Any, args: Sequence[Value]) -> dict[str, Value]:
-    """Return positional arguments by the names that the function has for them."""
+    """Return positional arguments by their parameter names in the function."""
     try:
         names = list(inspect.signature(one).parameters)
     except (TypeError, ValueError):
@@ -188,7 +188,7 @@ def _special(  # noqa: PLR0917
     body: Frame, one: Any, name: str, homes: set[str], args: list[Value],
     named: Mapping[str, Value], node: Any,
 ) -> Value | None:  # fmt: skip
-    """Follow functions whose effects are in what they are given."""
+    """Follow functions whose effects depend on their arguments."""
     known = homes & {"io", "_io", "builtins", "numpy", "zipfile", "gzip", "rasterio"}
     if name in _OPENING and (known or any(home.startswith("h5py") for home in homes)):
         return _open(body, name, args, named, node)
@@ -212,7 +212,7 @@ def _special(  # noqa: PLR0917
 def _generator(
     body: Frame, kind: Any, args: list[Value], named: Mapping[str, Value], node: Any
 ) -> Value:
-    """Follow the making of a random generator: what it is seeded with must be told."""
+    """Follow the making of a random generator: its seed must be given."""
     values = [*args, *named.values()]
     if getattr(kind, "__module__", "").startswith("torch"):
         return new(kind=kind)
@@ -263,7 +263,7 @@ def _is_numpys(homes: set[str]) -> bool:
 def writes_an_argument(
     name: str, homes: set[str], args: Sequence[Value], named: Mapping[str, Value]
 ) -> str:
-    """Return how a function writes into what outlives the batch; empty where it does not."""
+    """Return how a function writes into something that outlives the batch; empty if it does not."""
     for key in ("out", "dst", "output"):
         out = named.get(key)
         if out is not None and not out.fresh:
@@ -344,7 +344,7 @@ def drawn(
 def follow_functions(
     body: Frame, name: str, args: Sequence[Value], named: Mapping[str, Value], node: Any
 ) -> list[Value]:
-    """Follow functions that a library is given to call; return what they may return."""
+    """Follow functions that are passed to a library to call; return what they may return."""
     found: list[Value] = []
     for position, value in enumerate(args):
         called = position == 0 and name in library.FIRST_IS_CALLED

@@ -1,4 +1,4 @@
-"""Who else holds what the items read: the names by which the script can get at it."""
+"""Who else holds what the items read: the names by which the script can reach it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TooLarge(Exception):
 
 
 class ReachableNames(NamedTuple):
-    """By which names code can get at what items read.
+    """The names by which code can reach what items read.
 
     Attributes:
         attributes: of objects, that hold what can be written in place.
@@ -57,17 +57,17 @@ class ReachableNames(NamedTuple):
         near: variables from which it, or an object whose attributes are read, can be reached.
         nested: those attributes and variables whose members can be written in turn.
         collecting: those attributes and variables that are containers of what can be written.
-        loaders: variables that are a `DataLoader` wherever they are anything of the above.
+        loaders: variables that are a `DataLoader` wherever they are any of the above.
         shared: variables that are modules and classes.
-        modules: those of them that are modules.
+        modules: those of the shared variables that are modules.
         leading: attributes by which anything of the above can be reached.
         direct: attributes and variables that are what is read, not only lead to it.
         leaders: names of the classes of objects that lead to what is read.
         iterated: attributes that are a `DataLoader` wherever they lead to what is read.
         options: attributes and variables that hold nothing but a namespace, such as `args`.
-        alive: names of the script's classes of which there are objects, and `path:line` of each of
-            its functions that there is.
-        kinds: names of those of what is read, and of those classes' own.
+        alive: names of the script's classes that have instances, and `path:line` of each of
+            its functions that exist.
+        kinds: names of the classes of what is read, and of their metaclasses.
     """
 
     attributes: frozenset[str]
@@ -90,7 +90,7 @@ class ReachableNames(NamedTuple):
 def frames_of_threads() -> list[FrameType]:
     """Return the frames of the user's code in all threads, the innermost first.
 
-    Those of generators and coroutines that wait to go on are among them.
+    They include the frames of suspended generators and coroutines.
     """
     found: list[FrameType] = []
     for frame in sys._current_frames().values():
@@ -108,7 +108,7 @@ def frames_of_threads() -> list[FrameType]:
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:
-    """Return the variables of a frame, and let it keep no copy of them."""
+    """Return the variables of a frame, without leaving a copy of them in it."""
     found = dict(frame.f_locals)
     if frame.f_code.co_flags & _OPTIMIZED and sys.version_info < (3, 13):
         frame.f_locals.clear()
@@ -155,7 +155,7 @@ class _Graph:
         """Follow everything that was added."""
         while self._waiting:
             one = self._waiting.pop()
-            self._keep.append(one)  # so that no id is given anew
+            self._keep.append(one)  # so that no id is reused
             self.kinds[id(one)] = type(one)
             if is_memory(type(one)):  # type: ignore[arg-type]
                 self.arrays.append(one)
@@ -168,7 +168,7 @@ class _Graph:
 
 
 def _parts(one: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what an object holds, with the names it has for it; no code of its own runs."""
+    """Yield what an object holds, with the names it uses; none of its own code runs."""
     if isinstance(one, FunctionType):
         if is_user_file(one.__code__.co_filename):
             yield from _enclosed(one)
@@ -184,7 +184,7 @@ def _parts(one: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _referred(one: Any) -> Any:
-    """Return what a weak reference or a proxy stands for; None where it is gone."""
+    """Return what a weak reference or a proxy refers to; None if it is gone."""
     if isinstance(one, weakref.ref):
         return one()
     with suppress(ReferenceError):
@@ -220,7 +220,7 @@ def _enclosed(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def names_of(reads: Reads, loader: Any, frames: Iterable[FrameType]) -> ReachableNames:
-    """Return the names by which the user's code can get at what the items read.
+    """Return the names by which the user's code can reach what the items read.
 
     Args:
         reads: what the items read.
@@ -297,7 +297,7 @@ def _by_kind(spaces: Iterable[dict[str, Any]], kind: type) -> tuple[set[str], se
 
 
 def _add_from_heap(graph: _Graph) -> None:
-    """Add what the script's functions enclose and its objects hold, whoever holds these."""
+    """Add what the script's functions enclose and its objects hold, whoever holds them."""
     installed: set[str] = set()
     for one in gc.get_objects():  # some hundred thousands: little is called for most of them
         kind = type(one)
@@ -327,7 +327,7 @@ def _add_function(graph: _Graph, function: FunctionType, installed: set[str]) ->
 def _direct(
     graph: _Graph, written: set[int], containers: set[int]
 ) -> tuple[set[str], set[str], set[str], set[str]]:
-    """Return the names that hold what can be written, with nothing but containers between.
+    """Return the names that hold what can be written, with only containers in between.
 
     A part of an array is a view of it; a member of a plain container is what it is.
     """
@@ -355,8 +355,8 @@ def _direct(
 def _near(graph: _Graph, read: set[int]) -> tuple[set[str], set[str], set[str], set[str]]:
     """Return the variables and the attributes that lead to any of some objects.
 
-    The third are those attributes that are loaders, and nothing else where they lead there;
-    the fourth the names of the classes of the objects between.
+    The third set is the attributes that lead there only as loaders;
+    the fourth is the names of the classes of the objects in between.
     """
     found: set[str] = set()
     leading: set[str] = set()
@@ -403,7 +403,7 @@ def _all_arrays(content: Iterable[Any]) -> Iterator[Any]:
 
 @cache
 def is_memory(kind: Any) -> bool:
-    """Return whether objects of a class are memory of numbers, of their own or of others."""
+    """Return whether objects of a class are memory holding numbers, their own or others'."""
     names = {parent.__name__ for parent in kind.__mro__}
     return bool(names & {"Tensor", "ndarray", "bytearray", "array", "memoryview", "mmap"}) or (
         "_ctypes" in {parent.__module__ for parent in kind.__mro__}

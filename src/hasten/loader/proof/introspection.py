@@ -1,4 +1,4 @@
-"""Answer what the code of items asks of its objects: `getattr`, `isinstance` and their like."""
+"""Resolve introspection in the code of items: `getattr`, `isinstance` and the like."""
 
 from __future__ import annotations
 

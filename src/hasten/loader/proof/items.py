@@ -67,7 +67,7 @@ def _batch(body: Any, loader: Any, node: ast.AST) -> Value:
 
 
 def _is_extended(body: Any) -> bool:
-    """Return whether the script gave torch's collate function kinds of its own to collate."""
+    """Return whether the script registered its own types with torch's collate function."""
     from torch.utils.data._utils import collate
 
     if not any(map(is_user_function, collate.default_collate_fn_map.values())):
@@ -83,7 +83,7 @@ def _item(body: Any, dataset: Any, node: ast.AST, *, batched: bool) -> Value:
     if batched and attribute_of(dataset, "__getitems__") is not None:
         names.append("__getitems__")
     for name in names:
-        raw = attribute_of(type(dataset), name)  # Python looks for it in the class
+        raw = attribute_of(type(dataset), name)  # Python looks it up on the class
         target = attribute_of(dataset, name) if name == "__getitems__" else raw
         if isinstance(target, FunctionType):
             target = MethodType(target, dataset)
@@ -97,7 +97,7 @@ def _item(body: Any, dataset: Any, node: ast.AST, *, batched: bool) -> Value:
 
 
 def _worker(body: Any, loader: Any, node: ast.AST) -> None:
-    """Follow what a worker process runs at its start: it may seed generators, no more."""
+    """Follow what a worker process runs at its start: it may only seed generators."""
     if loader.worker_init_fn is None:
         return
     body.follower.in_worker = True

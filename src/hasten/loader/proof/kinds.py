@@ -33,7 +33,7 @@ def shown(one: Any) -> str:
 
 
 def is_container(one: Any) -> bool:
-    """Return whether an object is a list, a dictionary or their like, of Python's own."""
+    """Return whether an object is one of Python's own lists, dictionaries or the like."""
     return elements(one) is not None and not is_user_class(type(one))
 
 
@@ -45,7 +45,7 @@ def is_known(one: Any) -> bool:
     if is_user_class(kind):
         return False
     root = kind.__module__.partition(".")[0]
-    if root == "PIL":  # one that was not read yet shares its file with other processes
+    if root == "PIL":  # an unread image shares its file with other processes
         shares = getattr(one, "readonly", 0)  # its memory may be that of an array
         return hasattr(one, "getbbox") and getattr(one, "fp", None) is None and not shares
     if kind.__module__ == "types" and kind.__name__ == "SimpleNamespace":
@@ -62,7 +62,7 @@ def is_array(one: Any) -> bool:
 
 
 def is_patched(name: str) -> bool:
-    """Return whether the script put a method of its own into a class of a library."""
+    """Return whether the script patched a method of its own into a library's class."""
     for home, kind in _PATCHABLE:
         owner = getattr(sys.modules.get(home), kind, None)
         for parent in getattr(owner, "__mro__", ()):
@@ -73,7 +73,7 @@ def is_patched(name: str) -> bool:
 
 
 def gives_batches(one: Any) -> bool:
-    """Return whether an object is a loader of torch's own, or goes through one."""
+    """Return whether an object is one of torch's own loaders, or iterates over one."""
     kind = type(one)
     if kind.__module__ == "torch.utils.data.dataloader":
         return True

@@ -1,6 +1,6 @@
-"""What is known of libraries: which of their functions have no effects, by name.
+"""What is known about libraries: which of their functions have no effects, by name.
 
-Whatever is not named here is not known. A function is named by the module that it is found in.
+Whatever is not listed here is unknown. A function is listed under the module it is found in.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPERATORS = (
     "matmul neg or_ pos pow rshift sub truediv xor concat contains countOf getitem indexOf "
     "length_hint itemgetter attrgetter"
 )
-# Module, or its beginning with `.*`: the names that have no effects (`*`: all), and those that do.
+# Module, or a prefix with `.*`: names without effects (`*`: all), and exceptions that have some.
 _PURE: dict[str, tuple[str, str]] = {
     "math": (_ALL, ""),
     "time": ("sleep", ""),
@@ -184,7 +184,7 @@ _ARRAYS = ("numpy", "torch", "cv2", "PIL", "math", "torchvision.transforms",
 _COPYING = {
     "numpy", "torch", "cv2", "torch.functional", "torch.nn.functional", "torch.nn.utils.rnn",
 }  # fmt: skip
-"""Of these, what is named below is no view of any argument."""
+"""In these modules, the results of the functions named below are not views of any argument."""
 _COPIES = words(
     "array fromiter loadtxt genfromtxt fromstring linspace logspace "
     "identity tensor stack cat concatenate vstack hstack dstack copy clone zeros ones "
@@ -205,7 +205,7 @@ _NOT_FLAT = words(
     "groupdict iterrows itertuples groupby get_group apply map Generator five_crop "
     "ten_crop asarray_object merge_from getdata info exif text"
 )
-"""What makes lists and the like, of which anything can become a member."""
+"""What makes lists and the like, which can hold anything."""
 FIRST_IS_CALLED = words(
     "map filter reduce starmap takewhile dropwhile filterfalse partial apply applymap agg "
     "aggregate transform map_ apply_ vectorize frompyfunc apply_along_axis apply_over_axes "
@@ -295,12 +295,12 @@ WRITING_METHODS = words(
     "verify tell write writelines line rectangle ellipse polygon text arc point send writerow "
     "move_to_end subtract extendleft requires_grad_ digest hexdigest loadtxt"
 )
-"""Methods that write into what they are called of, and nothing else."""
+"""Methods that write into what they are called on, and nothing else."""
 
 LISTING_METHODS = words(
     "tolist to_list to_dict split rsplit splitlines findall getcolors groupdict iterdir glob rglob"
 )
-"""Methods of texts, paths and arrays that make lists of such."""
+"""Methods of strings, paths and arrays that make lists of them."""
 
 _IN_PLACE = re.compile(r"[a-z0-9_]+[a-z0-9]_")
 _SHARED = {"set_", "share_memory_", "swap_", "rename_", "set_data_", "detach_", "retain_grad_"}
@@ -314,11 +314,11 @@ ANALYSED = (
     "torchvision.datasets", "torch.utils.data.dataset", "torch.utils.data._utils.collate",
     "torchaudio.datasets",
 )  # fmt: skip
-"""Libraries whose own code is read as the user's is."""
+"""Libraries whose own code is read like the user's."""
 
 
 LOOKING = words("exists isfile isdir islink getsize is_file is_dir samefile lexists")
-"""What asks for files without opening them."""
+"""What queries files without opening them."""
 
 OPENING = LOOKING | words(
     "open load loadtxt genfromtxt fromfile memmap imread read_image read_file read_csv read_json "
@@ -328,7 +328,7 @@ OPENING = LOOKING | words(
 
 
 def is_read(kind: type) -> bool:
-    """Return whether the code of a class's methods is read: the script's, or a data set's."""
+    """Return whether a class's methods are read: the script's, or those of a library's dataset."""
     return is_user_class(kind) or (kind.__module__ or "").startswith(ANALYSED)
 
 
@@ -367,7 +367,7 @@ def is_array_home(module: str) -> bool:
 
 
 def copies(module: str, name: str) -> bool:
-    """Return whether the result of a pure function is no view of its arguments."""
+    """Return whether the result of a pure function is never a view of its arguments."""
     return module in _COPYING and name in _COPIES
 
 
@@ -377,7 +377,7 @@ def is_figure(module: str, name: str) -> bool:
 
 
 def is_flat(name: str) -> bool:
-    """Return whether what makes arrays of arrays makes no list of them."""
+    """Return whether a function that makes arrays from arrays returns no list of them."""
     return name not in _NOT_FLAT
 
 
@@ -387,7 +387,7 @@ def holds(name: str) -> bool:
 
 
 def writes_itself(name: str) -> bool:
-    """Return whether a method writes into what it is called of, and nothing else."""
+    """Return whether a method writes into what it is called on, and nothing else."""
     return name in WRITING_METHODS or (name not in _SHARED and bool(_IN_PLACE.fullmatch(name)))
 
 

@@ -1,4 +1,4 @@
-"""Follow methods of what libraries made, by their names."""
+"""Follow methods of library objects, by their names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OF_ARRAYS = words(
     "reshape transpose permute squeeze unsqueeze ravel swapaxes movedim flatten unflatten view "
     "expand view_as expand_as reshape_as contiguous"
 )
-"""Methods that arrays alone have, whose result is the array's memory or a copy of it."""
+"""Methods that only arrays have, whose result is a view or a copy of the array's memory."""
 _OF_TEXTS = {"lower", "upper", "strip", "lstrip", "rstrip", "startswith", "endswith"}
 _FRESH = {"clone", "tolist", "to_list", "to_dict"}
 
@@ -65,12 +65,12 @@ def by_name(  # noqa: PLR0917
 
 
 def is_of_texts(objects: Sequence[Any], name: str) -> bool:
-    """Return whether this is a method of texts alone, and these are texts."""
+    """Return whether this is a method that only strings have, and these are strings."""
     return name in _OF_TEXTS and bool(objects) and all(type(one) is str for one in objects)
 
 
 def _of_texts(owner: Value, name: str, values: Sequence[Value]) -> Value | None:
-    """Return what a method makes of texts that are known, such as `self.mode.lower()`."""
+    """Return what a method makes of known strings, such as `self.mode.lower()`."""
     texts = owner.objects or ()
     if not is_of_texts(texts, name):
         return None
@@ -83,7 +83,7 @@ def _of_texts(owner: Value, name: str, values: Sequence[Value]) -> Value | None:
 def _of_dictionaries(
     body: Frame, objects: Sequence[Any], name: str, args: Sequence[Value]
 ) -> Value | None:
-    """Return what is got from live dictionaries, where that is known."""
+    """Return what a method gets from live dictionaries, if that is known."""
     if not objects or any(type(one) is not dict for one in objects):
         return None
     if name in _VIEWS:
@@ -109,7 +109,7 @@ def _refused(body: Frame, owner: Value, name: str, args: Sequence[Value]) -> str
 
 
 def _does_more(owner: Value, name: str, args: Sequence[Value]) -> str:
-    """Return what a method does beyond reading, for some that do so now and then."""
+    """Return what a method does beyond reading, for some that only do so at times."""
     if name == "replace" and len(args) < 2:
         return "it calls .replace(), which may rename a file"
     if name == "rename" and args:
@@ -186,7 +186,7 @@ def _result(
 
 
 def is_of_library(body: Frame, owner: Value, name: str) -> bool:
-    """Return whether a method of what was made for the batch is none of the script's own."""
+    """Return whether a method of something made for the batch cannot be the script's own."""
     facts = body.reads.facts
     users = (kind for kind in facts.made if is_user_class(kind))
     return owner.kind is None and not facts.copies and not any(hasattr(one, name) for one in users)

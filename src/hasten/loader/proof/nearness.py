@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hasten.loader.proof import library
 from hasten.loader.proof.bindings import called, callee
@@ -13,10 +13,10 @@ from hasten.loader.proof.word_list import words
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hasten.loader.proof.scopes import VariableScope
+    from hasten.loader.proof.holders import ReachableNames
 
 FAR, HOLDS, NEAR = 0, 1, 2
-"""It cannot lead there; it holds something that can; it may be what is read, or a part of it."""
+"""It cannot lead to what is read; it holds something that can; it may be what is read itself."""
 
 SENT = "yield"
 """Stands for what generators are sent."""
@@ -36,7 +36,7 @@ _OF_TEXTS = words(
     "join splitext basename dirname abspath realpath normpath listdir glob exists isfile isdir "
     "imread"
 )
-"""Functions of modules that make texts, or new pictures, of texts."""
+"""Functions of modules that make strings, or new images, from strings."""
 _COLLECTING = words("list tuple set dict sorted frozenset zip enumerate reversed deque chain iter")
 _OF_CONTAINERS = words(
     "get pop popleft items values keys copy setdefault popitem append apply parameters buffers "
@@ -46,19 +46,19 @@ _OF_CONTAINERS = words(
 
 @dataclass
 class Known:
-    """What is known of all code of the script together.
+    """What is known about all of the script's code together.
 
     Attributes:
         functions: names of its functions and classes.
-        methods: of those in classes.
+        methods: names of the functions in its classes.
         stored: attributes that it sets.
         classes: names of its classes.
-        aliases: variables by which its functions and classes are called, with the names of these.
-        moves_path: it may add places from which modules are imported.
+        aliases: variables by which its functions and classes are called, with the names of those.
+        moves_path: whether it may change where modules are imported from.
         given: functions that return something near, or hold it, by their names.
-        finding: special methods that return something near, whatever they are called of.
+        finding: special methods that return something near, whatever they are called on.
         reached: variables of modules that lead there since the code ran, and how near they are.
-        attributes: the same of attributes.
+        attributes: the same for attributes.
     """
 
     functions: set[str]
@@ -79,7 +79,24 @@ class Known:
         return len(self.finding) + sum(sum(one.values()) for one in levels)
 
 
-def level(scope: VariableScope, node: ast.AST | None) -> int:
+class CodeScope(Protocol):
+    """What has to be known of the code around an expression (`scopes.VariableScope`)."""
+
+    names: ReachableNames
+    known: Known
+    parameters: list[str]
+
+    def level_of(self, name: str) -> int:
+        """Return how near a variable is."""
+
+    def is_loader(self, node: ast.AST) -> bool:
+        """Return whether an expression is a loader, or yields what a loader yields."""
+
+    def is_module(self, node: ast.AST) -> bool:
+        """Return whether an expression is a module, or what it is called for."""
+
+
+def level(scope: CodeScope, node: ast.AST | None) -> int:
     """Return how near an expression is."""
     if isinstance(node, ast.Name):
         return scope.level_of(node.id)
@@ -105,7 +122,7 @@ def _children(node: ast.AST) -> list[ast.AST]:
     return list(ast.iter_child_nodes(node))
 
 
-def _of_attribute(scope: VariableScope, node: ast.Attribute) -> int:
+def _of_attribute(scope: CodeScope, node: ast.Attribute) -> int:
     known, names = scope.known, scope.names
     given = known.given.get(node.attr, FAR)  # a property, say
     put = known.attributes.get(node.attr, FAR)  # since the code ran, into whatever object
@@ -120,14 +137,14 @@ def _of_attribute(scope: VariableScope, node: ast.Attribute) -> int:
     return FAR if node.attr in known.stored else NEAR
 
 
-def _of_call(scope: VariableScope, node: ast.Call) -> int:
+def _of_call(scope: CodeScope, node: ast.Call) -> int:
     if targets := scope.known.aliases.get(callee(node)):
         given = (level(scope, one) for one in (node.func, *node.args, *node.keywords))
         return NEAR * any((*given, *(scope.known.given.get(target, FAR) for target in targets)))
     return _of_named_call(scope, node)
 
 
-def _of_named_call(scope: VariableScope, node: ast.Call) -> int:
+def _of_named_call(scope: CodeScope, node: ast.Call) -> int:
     known, name = scope.known, called(node)
     owner = node.func.value if isinstance(node.func, ast.Attribute) else None
     given = [*node.args, *node.keywords]
@@ -155,8 +172,8 @@ def _of_named_call(scope: VariableScope, node: ast.Call) -> int:
     return min(found, HOLDS) if collects else NEAR * bool(found)
 
 
-def _is_made_of_texts(scope: VariableScope, node: ast.Call, *, is_module: bool) -> bool:
-    """Return whether a call gives a batch of a loader, or what is made of texts alone."""
+def _is_made_of_texts(scope: CodeScope, node: ast.Call, *, is_module: bool) -> bool:
+    """Return whether a call gives a loader's batch, or something made from strings alone."""
     name, owner = called(node), getattr(node.func, "value", None)
     if name == "next" and node.args and scope.is_loader(node.args[0]):
         return True
@@ -165,24 +182,24 @@ def _is_made_of_texts(scope: VariableScope, node: ast.Call, *, is_module: bool) 
     return name in _OF_TEXTS and name not in scope.known.functions
 
 
-def _is_text(scope: VariableScope, node: ast.AST) -> bool:
-    """Return whether an expression is a text, whose methods make nothing but texts of it."""
+def _is_text(scope: CodeScope, node: ast.AST) -> bool:
+    """Return whether an expression is a string, whose methods give nothing but strings."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         return node.func.id in ("str", "repr") and node.func.id not in scope.known.functions
     return isinstance(node, (ast.Constant, ast.JoinedStr))
 
 
-def _is_plain_content(scope: VariableScope, node: ast.AST) -> bool:
-    """Return whether an expression is an array, or a container of nothing that can be written."""
+def _is_plain_content(scope: CodeScope, node: ast.AST) -> bool:
+    """Return whether an expression is an array, or a container that holds nothing writable."""
     name, names = getattr(node, "attr", getattr(node, "id", "")), scope.names
     return name in (names.attributes | names.variables) - names.collecting
 
 
-def _of_value(scope: VariableScope, node: Any) -> int:
+def _of_value(scope: CodeScope, node: Any) -> int:
     return level(scope, node.value)
 
 
-def _sent(scope: VariableScope, node: ast.Yield) -> int:
+def _sent(scope: CodeScope, node: ast.Yield) -> int:
     del node
     return scope.known.reached.get(SENT, FAR)
 
@@ -192,7 +209,7 @@ _FINDING: dict[type, set[str]] = {
     ast.Call: {"__call__", "__iter__", "__next__", "__enter__"},
 }  # fmt: skip
 _FIGURING = (ast.JoinedStr, ast.Compare, ast.Constant, ast.UnaryOp)
-_FOLLOWED: dict[type, Callable[[VariableScope, Any], int]] = {
+_FOLLOWED: dict[type, Callable[[CodeScope, Any], int]] = {
     ast.Attribute: _of_attribute, ast.Call: _of_call,
     ast.Subscript: lambda scope, node: NEAR if level(scope, node.value) else FAR,
     ast.IfExp: lambda scope, node: max(level(scope, node.body), level(scope, node.orelse)),

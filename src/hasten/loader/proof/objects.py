@@ -1,4 +1,4 @@
-"""Attributes of live objects, looked up without running code of theirs."""
+"""Attributes of live objects, looked up without running any of their code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STOCK_DESCRIPTORS = (
 
 
 class Opaque:
-    """An attribute that only code of its own can tell."""
+    """An attribute whose value only running code could tell."""
 
 
 OPAQUE = Opaque()
@@ -36,8 +36,8 @@ OPAQUE = Opaque()
 def attribute_of(owner: Any, name: str) -> Any:
     """Return an attribute as it is stored, a method bound; None where there is none.
 
-    A property is returned as such: what it would return is for its code to say. Where a
-    descriptor or a method of the script's answers, it is `OPAQUE`.
+    A property is returned as such, since only its code knows what it would return. If a
+    descriptor or a method of the script's would answer, it is `OPAQUE`.
     """
     if _answers_itself(owner):
         return OPAQUE

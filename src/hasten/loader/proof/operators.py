@@ -42,7 +42,7 @@ _NEVER_IMPLIED = words(
 
 
 def special_methods(kind: type) -> list[str]:
-    """Return the special methods of the script's own that Python calls without being told."""
+    """Return the special methods of the script's own that Python calls implicitly."""
     found = []
     for parent in kind.__mro__:
         if not is_user_class(parent):
@@ -59,14 +59,14 @@ def special_methods(kind: type) -> list[str]:
 def implied(
     body: Frame, value: Value, node: ast.AST | None, *, but: str = "", deep: bool = True
 ) -> None:
-    """Follow what Python may call of a value without being told: `__str__`, `__eq__`, `__len__`.
+    """Follow what Python may call on a value implicitly: `__str__`, `__eq__`, `__len__`.
 
     Args:
         body: the function.
-        value: of which something is asked.
+        value: the value.
         node: where.
         but: special methods that are not called here.
-        deep: its members are asked too.
+        deep: whether the same may be called on its members.
     """
     if value.flat:
         return
@@ -112,7 +112,7 @@ def _is_users(value: Value) -> bool:
 
 
 _JOINED = (list, tuple, dict, set, frozenset, deque)
-"""Whose sums and unions hold what both sides hold."""
+"""Types whose sums and unions hold what both sides hold."""
 
 
 def _may_be_list(value: Value) -> bool:
@@ -124,7 +124,7 @@ def _may_be_list(value: Value) -> bool:
 
 
 def truth(value: Value) -> bool | None:
-    """Return whether a value counts as true; None where nobody knows."""
+    """Return whether a value is truthy; None if that is unknown."""
     if not value.objects or len(value.objects) > _FEW:
         return None
     found = {_truth_of(one) for one in value.objects}
@@ -139,7 +139,7 @@ def _truth_of(one: Any) -> bool | None:
 
 
 def tested(body: Frame, value: Value, node: ast.AST) -> bool | None:
-    """Follow the test of a value; return its outcome, None where nobody knows."""
+    """Follow the test of a value; return its outcome, None if it is unknown."""
     known = truth(value)
     if known is None:
         implied(
@@ -153,7 +153,7 @@ def tested(body: Frame, value: Value, node: ast.AST) -> bool | None:
 
 
 def _known_comparison(sign: ast.cmpop, operands: list[Value]) -> bool | None:
-    """Return the result of a comparison of two live values; None where nobody knows."""
+    """Return the result of a comparison of two live values; None if it is unknown."""
     left, right = operands
     compare = _COMPARISONS.get(type(sign))
     if compare is None or not left.objects or right.only is ... or len(left.objects) > _FEW:

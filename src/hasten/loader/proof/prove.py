@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def prove(loader: Any) -> LoaderProof:
-    """Return what can be shown of a loader, at the beginning of a pass over it.
+    """Return what can be shown about a loader, at the beginning of a pass over it.
 
     Args:
         loader: a map-style `DataLoader` of the script's.
@@ -57,7 +57,7 @@ def _prove(loader: Any) -> LoaderProof:
 
 
 def _read_sampler(reads: Reads, sampler: Any) -> None:
-    """Note what a sampler reads while a pass runs: only this one of torch's own does."""
+    """Note what a sampler reads during a pass: of torch's own, only this one reads anything."""
     if type(sampler).__name__ == "SubsetRandomSampler":
         reads.look_into(sampler)
         reads.attributes.add("indices")
@@ -65,7 +65,7 @@ def _read_sampler(reads: Reads, sampler: Any) -> None:
 
 
 def _watcher() -> str:
-    """Return what hears of the warnings of items in this process; empty where nothing does."""
+    """Return what observes the items' warnings in this process; empty if nothing does."""
     stock = (vars(warnings).get("_showwarning_orig"), vars(warnings).get("_showwarnmsg_impl"))
     if warnings.showwarning is not stock[0] or not isinstance(stock[1], FunctionType):
         return "warnings.showwarning"

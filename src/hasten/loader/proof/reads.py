@@ -1,4 +1,4 @@
-"""What the code of items reads, and what in it stands against a proof."""
+"""What the code of items reads, and what in it rules out a proof."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _CODE = (FunctionType, MethodType, BuiltinFunctionType, type, ModuleType)
 
 @dataclass
 class Facts:
-    """What must be known from the start, found while the code was followed before.
+    """What must be known from the start, learned when the code was followed earlier.
 
     Attributes:
-        mixes: something that outlives the batch was put into something that does not.
+        mixes: whether something that outlives the batch was put into something that does not.
         stored: names of attributes that the items set on what they make.
-        made: the script's own classes of which items make objects.
-        copies: items copy objects whose classes nobody knows.
+        made: the script's own classes that items instantiate.
+        copies: whether items copy objects of unknown classes.
     """
 
     mixes: bool = False
@@ -46,8 +46,8 @@ class Reads:
     """What was found while the code of items was followed.
 
     Attributes:
-        gaps: effects outside of the batch, and code that could not be followed.
-        draws: something draws from a global random generator.
+        gaps: effects outside the batch, and code that could not be followed.
+        draws: whether something draws from a global random generator.
         attributes: names that are read from live objects.
         variables: namespaces of modules, with the names that are read from them.
         enclosed: names that functions find in the functions around them.
@@ -55,9 +55,9 @@ class Reads:
         objects: live objects whose attributes are read, by their id.
         classes: of these objects.
         codes: functions that belong to the items.
-        facts: what another look at the code has to know from its start.
-        files: names of functions by which files are asked for.
-        asks: what is called by its name of objects that nobody knows, and where.
+        facts: what the next look at the code must know from the start.
+        files: names of functions called that access files.
+        asks: the names that are looked up on unknown objects, and where.
     """
 
     def __init__(self, facts: Facts | None = None) -> None:
@@ -75,7 +75,7 @@ class Reads:
         self.asks: dict[tuple[str, bool], tuple[str, ast.AST | None]] = {}
 
     def gap(self, what: str, path: str = "", node: ast.AST | None = None) -> Value:
-        """Note what stands against purity; return what is known of the result."""
+        """Note what rules out purity; return what is known about the result."""
         where = f"{path}:{getattr(node, 'lineno', '?')}" if path else ""
         found = MissingReason(ProofReason.PURE, what, where)
         if found not in self.gaps and len(self.gaps) < _MOST_GAPS:
@@ -83,9 +83,9 @@ class Reads:
         return Value()
 
     def ask(self, value: Value, name: str, path: str, node: ast.AST | None) -> None:
-        """Note that a value is asked for something by name, where its class is not known.
+        """Note that a name is looked up on a value whose class is not known.
 
-        A star stands for all that a library may ask of it without being told.
+        A star stands for everything that a library may call on it implicitly.
         """
         if value.flat or value.objects is not None or value.made is not None:
             return
@@ -94,32 +94,32 @@ class Reads:
         self.asks.setdefault((name, value.fresh), (path, node))
 
     def asks_files(self, name: str) -> None:
-        """Note a function by which files may be asked for."""
+        """Note a function that may access files."""
         if name in OPENING:
             self.files.add(name)
 
     @property
     def has_modules(self) -> bool:
-        """Whether networks, or parameters of such, are read."""
+        """Whether networks, or their parameters, are read."""
         kinds = {*map(type, self.objects.values()), *map(type, self.content.values())}
         names = {parent.__name__ for kind in kinds for parent in kind.__mro__}
         return bool(names & {"Module", "Parameter"})
 
     @property
     def has_maps(self) -> bool:
-        """Whether arrays are read that lie in a mapped file."""
+        """Whether arrays in a memory-mapped file are read."""
         return any("mmap" in type(one).__name__ or "memmap" in type(one).__name__ or
                    "memmap" in type(getattr(one, "base", None)).__name__
                    for one in self.content.values())  # fmt: skip
 
     def holds(self, value: Value) -> bool:
-        """Return whether what a value holds may outlive the batch."""
+        """Return whether anything that a value holds may outlive the batch."""
         if value.shares or not value.fresh or value.made is not None:
             return True
         return self.facts.mixes and not value.flat
 
     def load(self, *objects: Any) -> Value:
-        """Note that code gets hold of live objects."""
+        """Note that code obtains references to live objects."""
         if len(objects) > _MANY and all_atomic(objects):
             return new(flat=True)
         for one in objects:

@@ -30,18 +30,18 @@ class VariableScope:
     Args:
         unit: the code.
         names: by which names the script can get at what the items read.
-        known: what is known of all code together.
+        known: what is known about all the code together.
 
     Attributes:
         unit: the code.
-        nodes: everything in it.
-        calls: those in it.
-        parameters: of the function, in order.
+        nodes: all its syntax nodes.
+        calls: the calls among them.
+        parameters: the function's parameters, in order.
         first: the first one, where the function is a method.
         near: its own variables that may lead to what the items read, and how near they are.
-        loaders: those that are loaders and nothing else: what they give is a batch.
+        loaders: those that are loaders and nothing else: iterating over them gives batches.
         filled: parameters into which something near is put.
-        finds: it is a method that others than items call.
+        finds: whether it is a method that code other than the items calls.
     """
 
     def __init__(self, unit: Unit, names: ReachableNames, known: Known) -> None:
@@ -111,7 +111,7 @@ class VariableScope:
             grown = before != sum(self.near.values()) + len(self.loaders) + self.known.size
 
     def _given_by(self, source: ast.AST, *, iterates: bool) -> int:
-        """Return how near what an expression gives to a variable is, or its members."""
+        """Return how near a value is that an expression gives to a variable, or its members."""
         is_loader = self.is_loader(source)
         methods = {"__iter__", "__next__"} if iterates else {"__enter__"}
         if self.known.finding & methods and not is_loader:
@@ -202,7 +202,7 @@ class VariableScope:
         return False
 
     def is_module(self, node: ast.AST) -> bool:
-        """Return whether an expression is a module, or what it is called for."""
+        """Return whether an expression is a module, or an attribute reached through one."""
         while isinstance(node, ast.Attribute):
             node = node.value
         return isinstance(node, ast.Name) and node.id in self.names.modules - self._own
@@ -237,7 +237,7 @@ def scopes_of(
     Args:
         code: what can still run.
         names: by which names the script can get at what the items read.
-        is_of_items: tells of code whether items run it.
+        is_of_items: tells whether items run a piece of code.
     """
     classes = {unit.owner for unit in code.units} - {""}
     known = Known(code.functions, code.methods, code.stored, classes, code.aliases)
@@ -264,7 +264,7 @@ def _is_path(node: ast.AST) -> bool:
 
 
 def _by_name(scopes: Iterable[VariableScope], code: ScriptCode) -> dict[str, list[VariableScope]]:
-    """Return the functions by the names that they are called by, those of classes by these."""
+    """Return the functions by the names they are called by; constructors by their class names."""
     by_name: dict[str, list[VariableScope]] = {}
     for scope in scopes:
         unit = scope.unit
@@ -284,7 +284,7 @@ def _by_name(scopes: Iterable[VariableScope], code: ScriptCode) -> dict[str, lis
 
 
 def _hand_over(scope: VariableScope, code: ScriptCode) -> None:
-    """Let what nobody's code passes be near, where anybody may call a function."""
+    """Treat a function's parameters as near if unseen code may call it."""
     unit, names = scope.unit, scope.names
     is_handed = unit.name == "<lambda>" or unit.name in code.handed
     if is_handed or unit.name.startswith("__"):
@@ -293,7 +293,7 @@ def _hand_over(scope: VariableScope, code: ScriptCode) -> None:
         scope.near |= dict.fromkeys(scope.parameters[:1], HOLDS)
     is_special = scope.first in scope.near and not is_handed
     if is_special and unit.owner not in names.kinds:
-        # Python calls it of its own objects. These are not read, and may hold nothing that is.
+        # Python calls it on objects of its class. Those are not read, and may hold nothing that is.
         heirs = heirs_of(unit.owner, code.parents)
         family = heirs.union(*(_ancestors(heir, code.parents) for heir in heirs))
         leads = bool(family & (names.leaders | names.kinds | names.near))
@@ -301,7 +301,7 @@ def _hand_over(scope: VariableScope, code: ScriptCode) -> None:
 
 
 def heirs_of(name: str, parents: Mapping[str, set[str]]) -> set[str]:
-    """Return a class and those that are derived from it."""
+    """Return a class and all classes derived from it."""
     found: set[str] = set()
     fresh = {name}
     while fresh:
@@ -321,7 +321,7 @@ def _ancestors(name: str, parents: Mapping[str, set[str]]) -> set[str]:
 
 
 def _pass_on(scopes: Sequence[VariableScope], by_name: Mapping[str, list[VariableScope]]) -> bool:
-    """Let what is near be passed in calls; return whether anything was."""
+    """Propagate what is near through calls; return whether anything changed."""
     changed = False
     for scope in scopes:
         for node in scope.calls:
@@ -402,7 +402,7 @@ def _is_static(unit: Unit) -> bool:
 
 
 def _defaults(unit: Unit) -> list[tuple[str, ast.AST]]:
-    """Return the parameters of a function that have defaults, with these."""
+    """Return the parameters of a function that have defaults, with their defaults."""
     arguments = getattr(unit.function, "args", None)
     if arguments is None:
         return []

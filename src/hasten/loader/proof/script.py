@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 ANY_NAME = "*"
-"""Stands for a name that is known only when the code runs."""
+"""Stands for a name that is only known when the code runs."""
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _PLAIN_DECORATORS = words(
@@ -32,12 +32,12 @@ _LISTING = {"getmembers", "getmembers_static", "__subclasses__"}
 _BUILDING = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__"}
 _OF_CLASSES = {"__subclasses__", "__mro__", "__bases__", "__base__", "mro", "metaclass",
                "__init_subclass__"}  # fmt: skip
-"""What gets at a class by way of another, or may keep one."""
+"""What reaches a class by way of another, or may keep one."""
 _EMPTY = {"object", "Dataset", "IterableDataset", "Module", "ABC", "Generic"}
 """Base classes of libraries whose constructors store none of their arguments."""
 _NUMBERS = {"int", "float", "bool", "str"}
 _OWN_CLASS = "type()"
-"""Stands for a call of a class by what an object, or code in a class, has of it."""
+"""Stands for a call of a class through an object of it, or through `cls` in its own code."""
 _PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "Unpickler", "weights_only"}
 
 
@@ -48,9 +48,9 @@ class Unit(NamedTuple):
         path: its file.
         nodes: what is left of it.
         function: the function it belongs to; None at the top of a module.
-        name: of the function; empty at the top of a module.
+        name: the function's name; empty at the top of a module.
         owner: the class it is a method of; empty where it is none.
-        frame: where it runs already; None where it does not.
+        frame: the frame in which it is already running; None if it is not.
         inside: the function around it; None where there is none.
     """
 
@@ -68,20 +68,20 @@ class Unreadable(Exception):
 
 
 class ScriptCode(NamedTuple):
-    """What of a script can still run.
+    """The part of a script that can still run.
 
     Attributes:
         units: its parts.
-        handed: names that stand anywhere but in front of the brackets of a call: a function of
+        handed: names that appear anywhere other than as the callee of a call: a function of
             such a name may be called by anybody, with anything.
         functions: names of all functions and classes of the script.
         methods: names of the functions in its classes.
         stored: names of all attributes that it sets, or that its classes have.
-        parents: what its classes are derived from, by their names.
-        overriding: its methods that a library may call by a name of its own, each after the
+        parents: for each class, by name, the names of its base classes.
+        overriding: its methods that a library may call by the library's own name, each after the
             name of its class.
-        aliases: for variables by which functions and classes are called the names of these.
-        plain: classes whose objects get their attributes from code of the script alone.
+        aliases: for variables by which functions and classes are called, the names of those.
+        plain: classes whose objects get their attributes only from code of the script.
     """
 
     units: list[Unit]
@@ -98,17 +98,17 @@ class ScriptCode(NamedTuple):
 def code_of(
     frames: Iterable[FrameType], modules: Iterable[ModuleType], alive: Set[str]
 ) -> ScriptCode:
-    """Return the code that can still run: what is left in each frame, and what that names.
+    """Return the code that can still run: the rest of each frame, and what that rest names.
 
     A function can run where code that can run names it, or where anything names it without
     calling it, for then it may have been handed to somebody who will. A method can run where there
-    are objects of its class, too, or where code names the class; special ones are named by nobody.
+    are also objects of its class, or where code names the class; nothing names special methods.
 
     Args:
         frames: of the script, on all threads.
         modules: of the script.
-        alive: names of the classes of which there are objects, and `path:line` of the functions
-            that there are.
+        alive: names of the classes that have instances, and `path:line` of the functions
+            that exist.
 
     Raises:
         Unreadable: some of it has no source.
@@ -134,7 +134,7 @@ def code_of(
     stored -= _fields(trees.values(), plain)
     waiting = known
     while True:
-        if ANY_NAME in mentioned:  # a name that is put together may be that of any function
+        if ANY_NAME in mentioned:  # a computed name may be that of any function
             handed |= functions
             mentioned |= functions
         if mentioned & _PICKLES:  # of any class that there is
@@ -158,7 +158,7 @@ def _place(unit: Unit) -> str:
 
 
 def _can_run(unit: Unit, mentioned: Set[str], alive: Set[str], makers: Set[str | int]) -> bool:
-    if unit.name == "<lambda>":  # it is there, or what it stands in will make it
+    if unit.name == "<lambda>":  # it exists, or the code around it will make it
         around = id(unit.inside) if unit.inside else unit.path
         return around in makers or _place(unit) in alive
     if unit.name in _BUILDING and (
@@ -191,7 +191,7 @@ def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def _named_by_text(node: ast.Call, functions: set[str]) -> Iterator[str]:
-    """Yield the names of which `getattr` and its like are given the text, or a pickle's."""
+    """Yield the names that `getattr` and the like are given as strings, or a pickle's."""
     name = getattr(node.func, "id", getattr(node.func, "attr", ""))
     if any(one.arg == "weights_only" and not _is_true(one.value) for one in node.keywords):
         yield "weights_only"
@@ -214,7 +214,7 @@ def _is_true(node: ast.AST) -> bool:
 
 
 def _attributes_of(tree: Tree) -> Iterator[str]:
-    """Yield the attributes that a file sets, and those that stand in its classes."""
+    """Yield the attributes that a file sets, and those defined in its classes."""
     for node in tree.nodes:
         if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
             yield node.attr
@@ -226,11 +226,11 @@ def _attributes_of(tree: Tree) -> Iterator[str]:
 
 
 def _handed_over(trees: Iterable[Tree], aliased: Set[int], methods: set[str]) -> set[str]:
-    """Return the names that stand anywhere but in front of the brackets of a call.
+    """Return the names that appear anywhere other than as the callee of a call.
 
-    What is imported under another name is called by that one. What `apply` is given is called at
-    once and not kept; `scopes.py` passes on with what. What `super` is given is looked into. What a
-    class is derived from is called where the class is.
+    Imports under another name are called by that name. What is passed to `apply` is called at
+    once and not kept; `scopes.py` follows its arguments. What `super` is given is looked into. A
+    class's bases are called when the class is.
     """
     found: set[str] = set()
     for tree in trees:
@@ -256,7 +256,7 @@ def _called_at_once(nodes: Sequence[ast.AST]) -> set[int]:
 
 
 def _parents(trees: Iterable[Tree]) -> dict[str, set[str]]:
-    """Return from what each class is derived, by their last names."""
+    """Return what each class is derived from, by last names."""
     found: dict[str, set[str]] = {}
     for tree in trees:
         for node in tree.nodes:
@@ -267,7 +267,7 @@ def _parents(trees: Iterable[Tree]) -> dict[str, set[str]]:
 
 
 def _plain_classes(trees: Iterable[Tree]) -> set[str]:
-    """Return the undecorated classes all of whose bases are such, or store no argument."""
+    """Return the undecorated classes whose bases are all plain too, or store no arguments."""
     kinds = [node for tree in trees for node in tree.nodes if isinstance(node, ast.ClassDef)]
     bases: dict[str, set[str]] = {}
     for node in kinds:
@@ -282,12 +282,12 @@ def _plain_classes(trees: Iterable[Tree]) -> set[str]:
 
 
 def _is_vars(node: ast.AST) -> bool:
-    """Return whether this is the function that hands out the attributes of an object."""
+    """Return whether this is `vars`, which exposes the attributes of an object."""
     return isinstance(node, ast.Name) and node.id == "vars"
 
 
 def _fields(trees: Iterable[Tree], plain: set[str]) -> set[str]:
-    """Return the fields that unseen code sets, as that of a dataclass does; but for numbers."""
+    """Return the fields that unseen code sets, as in a dataclass, except those of numbers."""
     kinds = [node for tree in trees for node in tree.nodes if isinstance(node, ast.ClassDef)]
     return {
         one.target.id
@@ -299,7 +299,7 @@ def _fields(trees: Iterable[Tree], plain: set[str]) -> set[str]:
 
 
 def _keeps_classes(tree: Tree) -> bool:
-    """Return whether a file gets at classes that nobody names, by those that they come from."""
+    """Return whether a file reaches classes that nothing names, through their base classes."""
     return any(
         str(getattr(node, "attr", getattr(node, "arg", getattr(node, "name", "")))) in _OF_CLASSES
         or (getattr(node, "attr", "") == "freeze" and getattr(node.value, "id", "") == "gc")  # type: ignore[attr-defined]
@@ -333,7 +333,7 @@ def _is_super(call: ast.Call) -> bool:
 
 
 def applied(call: ast.Call) -> ast.Name | ast.Attribute | None:
-    """Return the function that a call of a method `apply` is given by its name."""
+    """Return the function whose name is passed to a method `apply`."""
     if isinstance(call.func, ast.Attribute) and call.func.attr == "apply" and call.args:
         given = call.args[0]
         return given if isinstance(given, (ast.Name, ast.Attribute)) else None
@@ -341,7 +341,7 @@ def applied(call: ast.Call) -> ast.Name | ast.Attribute | None:
 
 
 def _functions(tree: Tree) -> Iterator[Unit]:
-    """Yield the functions of a file; what stands inside of one belongs to it."""
+    """Yield the functions of a file; a function includes everything nested in it."""
     waiting: list[tuple[ast.AST, str, Function | None]] = [(tree.module, "", None)]
     while waiting:
         node, owner, function = waiting.pop()
@@ -360,7 +360,7 @@ def _body(function: Function) -> list[ast.AST]:
 
 
 def _rest_of(frame: FrameType) -> Unit:
-    """Return what is left of a frame: whole loops that it is in, and what follows."""
+    """Return what is left to run in a frame: the whole loops it is in, and what follows."""
     code = frame.f_code
     tree = tree_of_file(code.co_filename)
     function = tree.function(code) if tree else None
@@ -373,7 +373,7 @@ def _rest_of(frame: FrameType) -> Unit:
         return Unit(tree.path, rest, function, "<lambda>", "", frame)
     statements = function.body if function is not None else tree.module.body
     following = _following(statements, frame.f_lineno or 0, frame)
-    # A generator that has not begun stands before all of its statements.
+    # A generator that has not started is before all of its statements.
     rest = (list(statements) if function is not None else []) if following is None else following
     name = function.name if function is not None else ""
     return Unit(tree.path, rest, function, name, "", frame)
@@ -389,7 +389,7 @@ def _class_body(tree: Tree, code: CodeType) -> ast.ClassDef | None:
 def _following(statements: Sequence[ast.stmt], line: int, frame: FrameType) -> list[ast.AST] | None:
     """Return the statements from the line of a frame on, None where it is elsewhere.
 
-    A loop around the line begins anew.
+    A loop around the line is included from its start.
     """
     for place, statement in enumerate(statements):
         first = min(getattr(statement, "lineno", 0), *_decorator_lines(statement), 1 << 30)
@@ -411,13 +411,13 @@ def _following(statements: Sequence[ast.stmt], line: int, frame: FrameType) -> l
             and isinstance(statement, (ast.Expr, ast.Assign, ast.Return))
             and (_is_called(statement.value, frame))
         ):
-            return after  # its arguments are made: what is left of it is the call
+            return after  # its arguments are evaluated: only the call is left
         return [*(inner if inner is not None else [statement]), *after]
     return None
 
 
 def _is_called(node: ast.AST | None, frame: FrameType) -> bool:
-    """Return whether a frame is in just this call, so that its arguments are made."""
+    """Return whether a frame is in exactly this call, so that its arguments are evaluated."""
     if not isinstance(node, ast.Call):
         return False
     now = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
@@ -448,7 +448,7 @@ _SPECIAL = {name for kind in _KINDS for name in dir(kind)} | words(
 
 
 def overriding_methods() -> set[tuple[str, str]]:
-    """Return the methods that stand in place of one of a library's, and of what prints."""
+    """Return the methods that override a library's, and those of what prints."""
     found = set()
     for kind in filter(is_user_class, _classes()):
         theirs = [one for one in kind.__mro__ if one is not object and not is_user_class(one)]
@@ -473,7 +473,7 @@ def _classes() -> Iterator[type]:
 
 
 def is_special(name: str) -> bool:
-    """Return whether a method may be called by nobody's name: by Python or by some library."""
+    """Return whether a method may be called without being named: by Python or by some library."""
     if not (name.startswith("__") and name.endswith("__")):
         return False
     torchs = getattr(sys.modules.get("torch"), "Tensor", object)

@@ -34,7 +34,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class Tree:
-    """A source file, its syntax tree, and which function of it is which code."""
+    """A source file, its syntax tree, and which of its functions belongs to which code object."""
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
@@ -47,7 +47,7 @@ class Tree:
                 self._nodes.setdefault((_name(node), _first_line(node)), []).append(node)
 
     def function(self, code: CodeType) -> Function | None:
-        """Return the definition of a code object; None where the file is not what runs."""
+        """Return the definition of a code object; None if the file does not match what runs."""
         nodes = self._nodes.get((code.co_name, code.co_firstlineno), [])
         codes = [one for one in self._codes if _key(one) == _key(code)]
         if len(nodes) != len(codes) or not any(_same(one, code) for one in codes):
@@ -76,7 +76,7 @@ def tree_of_file(path: str) -> Tree | None:
 
 
 def function_of(code: CodeType) -> Function | None:
-    """Return the syntax tree of a function; None where its source is not what runs."""
+    """Return the syntax tree of a function; None if its source does not match what runs."""
     tree = tree_of_file(code.co_filename)
     return None if tree is None else tree.function(code)
 
@@ -100,13 +100,13 @@ def _is_user_path(path: str) -> bool:
 
 
 def is_generated(function: Any) -> bool:
-    """Return whether a function was made of a text, as those of data classes are."""
+    """Return whether a function was generated from a string, as those of dataclasses are."""
     code = getattr(function, "__code__", None)
     return isinstance(code, CodeType) and code.co_filename == "<string>" and not function_of(code)
 
 
 def is_user_function(function: Any) -> bool:
-    """Return whether a Python function's code is the user's, whatever it says of itself."""
+    """Return whether a Python function's code is the user's, whatever its metadata says."""
     code = getattr(function, "__code__", None)
     return isinstance(code, CodeType) and is_user_file(code.co_filename)
 
@@ -143,8 +143,8 @@ def _is_member_of_user(one: Any) -> bool:
 def _is_of_users_code(function: Any) -> bool:
     """Return whether the code of a function stands in the user's files.
 
-    What Cython compiled says where its source was when a library was built: there the module's own
-    file tells.
+    Cython functions name the path of their source at build time: for them the module's own
+    file decides.
     """
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType):
@@ -181,7 +181,7 @@ def _first_line(node: Function) -> int:
 
 
 def _inner(node: Function) -> ast.AST:
-    """Return the part of a definition of which its own code is made."""
+    """Return the part of a definition that its own code is compiled from."""
     return node.body if isinstance(node, ast.Lambda) else node
 
 
@@ -190,9 +190,9 @@ def _begin(node: Any) -> tuple[int, int]:
 
 
 def _holds(node: Any, code: CodeType) -> bool:
-    """Return whether a code object was made of a part of the source; that of a lambda around it is.
+    """Return whether a code object came from a part of the source; an enclosing lambda's does too.
 
-    What stands at no place, as the first instruction, tells nothing.
+    Instructions without a position, such as the first one, tell nothing.
     """
     end = (node.end_lineno, node.end_col_offset)
     places = [place for place in code.co_positions() if None not in place and any(place[2:])]

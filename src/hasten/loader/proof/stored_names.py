@@ -17,12 +17,12 @@ class StoredNames:
     """The names of one function.
 
     Args:
-        arguments: those of its arguments.
+        arguments: the names of its arguments.
 
     Attributes:
         stored: names that are its own variables.
         outside: names that it declares global or nonlocal.
-        has_yield: it is a generator.
+        has_yield: whether it is a generator.
     """
 
     def __init__(self, arguments: set[str]) -> None:
@@ -60,7 +60,7 @@ def stored_by(node: ast.AST) -> list[str]:
 
 
 def _within(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Go through nodes, but not into functions that are defined there."""
+    """Walk through nodes, but not into functions that are defined there."""
     for node in nodes:
         yield node
         if isinstance(node, _INNER):
@@ -72,7 +72,7 @@ def _within(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _walruses(node: ast.AST) -> Iterator[ast.AST]:
-    """Stores in a comprehension that are stores of the function around it."""
+    """Yield the stores in a comprehension that belong to the function around it."""
     for one in ast.walk(node):
         if isinstance(one, ast.NamedExpr):
             yield one.target

@@ -48,7 +48,7 @@ class Writes:
 
     Args:
         reads: what the items read.
-        names: by which names the script can get at it.
+        names: the names by which the script can reach it.
         code: what can still run.
     """
 
@@ -83,7 +83,7 @@ class Writes:
         self._functions = {(unit.path, unit.name) for unit in code.units if not unit.owner}
 
     def find(self) -> list[MissingReason]:
-        """Return what stands against the two reasons that are about the script."""
+        """Return what rules out the two reasons that are about the script."""
         if handed := (_SETTERS | ambient.SETTINGS | ambient.LATE | _RUNS_TEXT) & self._handed:
             what = f"the script hands {min(handed)} over, for anybody to call"
             self.gaps.append(MissingReason(ProofReason.UNWRITTEN, what))
@@ -131,7 +131,7 @@ class Writes:
                 self._gap(ProofReason.UNWRITTEN, what, unit, node)
 
     def _look_for_stores(self, scope: VariableScope) -> None:
-        """Look at a function of the items that the script calls, too, with what items read."""
+        """Look at a function of the items that the script also calls on what items read."""
         unit = scope.unit
         for node in scope.nodes:
             if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
@@ -195,7 +195,7 @@ class Writes:
         """Return whether the object of a store may be one that items read."""
         is_self = isinstance(node.value, ast.Name) and node.value.id == scope.first
         if is_self and self._builds(unit.name) and unit.owner not in self._remade:
-            return False  # of an object that is just being made
+            return False  # its object is still being made
         if is_self and unit.owner:
             return any(kind.__name__ == unit.owner for kind in self._reads.classes)
         return scope.is_near(node.value) or scope.is_shared(node.value)
@@ -250,7 +250,7 @@ class Writes:
             self._gap(ProofReason.OWNED, "the script takes an attribute by name", unit, node)
 
     def _worked_on(self, unit: Unit, node: ast.Call, scope: VariableScope) -> None:
-        """Look at a method that writes into what it is called of."""
+        """Look at a method that writes into what it is called on."""
         name = called(node)
         owner = node.func.value if isinstance(node.func, ast.Attribute) else None
         writes = library.writes_itself(name) and not self._is_own_method(unit, node, scope)
@@ -265,7 +265,7 @@ class Writes:
             self._gap(ProofReason.UNWRITTEN, "the script makes an object anew", unit, node)
 
     def _is_own_method(self, unit: Unit, node: ast.Call, scope: VariableScope) -> bool:
-        """Return whether a method calls another that stands in its own class: that is looked at."""
+        """Return whether a method calls another one of its own class, which is looked at itself."""
         owner = getattr(node.func, "value", None)
         is_self = isinstance(owner, ast.Name) and owner.id == scope.first
         return is_self and (unit.path, unit.owner, called(node)) in self._methods
@@ -298,13 +298,13 @@ class Writes:
     # ---- what is done with what was taken
 
     def _only_read(self, node: ast.expr, scope: VariableScope) -> bool:
-        """Return whether an expression that holds what items read is looked at and no more."""
+        """Return whether an expression that holds what items read is only looked at."""
         name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
         parents = scope.parents
         parent = parents.get(id(node))
         if isinstance(parent, ast.Attribute) and not _is_called(parent, parents):
             if name in self._names.options and isinstance(parent.ctx, ast.Load):
-                return True  # what it is called there is looked for by its own name
+                return True  # the attribute is checked under its own name
             if parent.attr == "index":  # of a table: it cannot be written
                 return _is_looked_at(parent, parents, flat=True, whole=True)
         is_flat = name not in self._names.nested
@@ -312,14 +312,14 @@ class Writes:
 
 
 def _runs_at_once(scope: VariableScope) -> bool:
-    """Return whether a call of a method runs its body: it is no generator, nor decorated."""
+    """Return whether calling a method runs its body: it is neither a generator nor decorated."""
     function = scope.unit.function
     has_yield = any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in scope.nodes)
     return isinstance(function, ast.FunctionDef) and not (has_yield or function.decorator_list)
 
 
 def _called_with_near(scope: VariableScope) -> Iterator[str]:
-    """Yield the names of what is called of, or with, what may lead to what items read."""
+    """Yield the names of what is called on, or with, anything that may lead to what items read."""
     for node in scope.nodes:
         if isinstance(node, ast.Call):
             owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
@@ -341,11 +341,11 @@ def _is_called(node: ast.Attribute, parents: Mapping[int, ast.AST]) -> bool:
 def _is_looked_at(
     node: ast.AST, parents: Mapping[int, ast.AST], *, flat: bool, whole: bool
 ) -> bool:
-    """Return whether what is done with an expression leaves it as it is, and keeps nothing of it.
+    """Return whether the use of an expression leaves it unchanged and keeps nothing of it.
 
     Args:
         node: the expression.
-        parents: of each node.
+        parents: what each node is in, by the node's id.
         flat: nothing in it can be written.
         whole: it is not a container of what can be written.
     """

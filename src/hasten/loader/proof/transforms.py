@@ -67,7 +67,7 @@ def _is_of_torch(call: Any) -> bool:
 def _module(
     body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
 ) -> Value:
-    """Follow a call of a module of the script's: torch calls `forward`, where it has no hooks."""
+    """Follow a call of a module of the script's: torch calls `forward` if it has no hooks."""
     if any(value for name, value in _held(one).items() if name.endswith("_hooks")):
         return body.gap(f"a {type(one).__name__} with hooks is called", node)
     target = attribute_of(one, "forward")
@@ -141,7 +141,7 @@ def make(
 
 
 def _displayed(body: Frame, kind: type, node: Any) -> tuple[Value, ...] | None:
-    """Return the stages of a chain that are written out where it is made: `Compose([a, b])`."""
+    """Return the stages of a chain that are spelled out where it is made: `Compose([a, b])`."""
     if kind.__name__ != "Compose" or not isinstance(node, ast.Call):
         return None
     given = [*node.args, *(one.value for one in node.keywords)]

@@ -44,7 +44,7 @@ def _root(kind: type) -> str:
 
 
 def is_atomic(value: Any) -> bool:
-    """Return whether nothing of a value can change, whoever holds it."""
+    """Return whether no part of a value can change, whoever holds it."""
     kind = type(value)
     if kind in _ATOMIC:
         return True
@@ -69,7 +69,7 @@ def _is_atomic_kind(kind: Any) -> bool:
 
 
 def all_atomic(objects: Iterable[Any]) -> bool:
-    """Return whether nothing of many values can change; quick for millions of them."""
+    """Return whether no part of many values can change; fast for millions of them."""
     level = list(objects)
     while level:
         kinds = set(map(type, level))
@@ -85,7 +85,7 @@ def all_atomic(objects: Iterable[Any]) -> bool:
 
 
 def is_buffer(value: Any) -> bool:
-    """Return whether a value is memory of numbers, in which no object can be."""
+    """Return whether a value is memory holding numbers, which cannot contain objects."""
     kind = type(value)
     if kind in _CONTAINERS or kind in _MAPPINGS:
         return False
@@ -116,13 +116,13 @@ class Value:
     """What an expression may be.
 
     Attributes:
-        objects: the live objects that it is one of; None where there are none or nobody knows.
-        fresh: it was made for this batch, so writing into it is nobody else's business.
-        shares: it holds, or is a view of, what outlives the batch.
-        kind: its class, where it is fresh and that is known.
+        objects: the live objects that it may be; None if there are none or they are unknown.
+        fresh: it was made for this batch, so writing into it affects nothing else.
+        shares: it holds, or is a view of, something that outlives the batch.
+        kind: its class, if it is fresh and its class is known.
         made: a function that was defined in the code itself, with what it encloses.
         stages: what a chain of transforms that was made for the batch calls, in order.
-        flat: no object can be put into it: a number, text, or memory of numbers.
+        flat: no object can be put into it: a number, a string, or memory holding numbers.
     """
 
     objects: tuple[Any, ...] | None = None
@@ -135,33 +135,33 @@ class Value:
 
     @property
     def is_plain(self) -> bool:
-        """It can neither be written nor hold what can."""
+        """Whether it was made for this batch and shares nothing that outlives it."""
         return self.fresh and not self.shares
 
     @property
     def only(self) -> Any:
-        """The one live object that it is; an ellipsis where it may be several or unknown."""
+        """The one live object that it is; an ellipsis if it may be one of several or is unknown."""
         return self.objects[0] if self.objects and len(self.objects) == 1 else ...
 
 
 def new(*, shares: bool = False, kind: type | None = None, flat: bool = False) -> Value:
-    """Return what was made for this batch."""
+    """Return a value that was made for this batch."""
     return Value(None, fresh=True, shares=shares, kind=kind, flat=flat)
 
 
 def unknown() -> Value:
-    """Return what may be anything."""
+    """Return a value that may be anything."""
     return Value()
 
 
 def derived(*parts: Value, flat: bool = False) -> Value:
-    """Return what may be a view of its parts, as of `numpy.asarray`."""
+    """Return a value that may be a view of its parts, as from `numpy.asarray`."""
     shares = any(part.shares or not part.fresh for part in parts)
     return Value(None, fresh=not shares, shares=shares, flat=flat)
 
 
 def live(*objects: Any) -> Value:
-    """Return one of some objects that outlive the batch."""
+    """Return a value that is one of some objects that outlive the batch."""
     if all_atomic(objects):
         if len(objects) > _MOST_ATOMS:
             return new(flat=True)
@@ -170,7 +170,7 @@ def live(*objects: Any) -> Value:
 
 
 def either(*values: Value) -> Value:
-    """Return what is one of several."""
+    """Return a value that is one of several."""
     distinct = list({id(value): value for value in values}.values())
     if len(distinct) == 1:
         return distinct[0]
@@ -183,7 +183,7 @@ def either(*values: Value) -> Value:
     kinds = {value.kind for value in distinct}
     stages = distinct[0].stages
     if any(value.stages is not stages for value in distinct):
-        kinds, stages = set(), None  # a chain of which nobody knows the stages is no chain
+        kinds, stages = set(), None  # a chain with unknown stages is not a chain
     made = [value.made for value in distinct]
     return Value(
         None if objects is None else tuple(objects.values()),
@@ -197,14 +197,14 @@ def either(*values: Value) -> Value:
 
 
 def sign(value: Value) -> Any:
-    """Return what tells a value from another."""
+    """Return a key that distinguishes a value from others."""
     objects = None if value.objects is None else tuple(map(id, value.objects))
     made = tuple(map(id, value.made)) if value.made else ()
     return objects, value.fresh, value.shares, value.kind, made, id(value.stages), value.flat
 
 
 def elements(container: Any) -> tuple[Any, ...] | None:
-    """Return the members of a live container; None where it is none that is known."""
+    """Return the members of a live container; None if it is not a known kind of container."""
     kind = type(container)
     if kind in _MAPPINGS:
         return tuple(container.values())
@@ -220,7 +220,7 @@ def elements(container: Any) -> tuple[Any, ...] | None:
 
 
 def is_numeric(dtype: Value | None) -> bool:
-    """Return whether what says the type of an array's members says a number."""
+    """Return whether a dtype argument names a numeric type."""
     if dtype is None or not dtype.objects:
         return False
     return all(

@@ -1,4 +1,4 @@
-"""What is proven of a loader, and what is missing."""
+"""What is proven about a loader, and what is missing."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class MissingReason:
     """A reason that could not be shown.
 
     Attributes:
-        reason: the one.
-        what: stands against it, a clause.
+        reason: which one.
+        what: what rules it out, as a clause.
         where: `file:line` in the script or a library; empty where there is no line.
     """
 
@@ -40,11 +40,11 @@ class MissingReason:
 
 @dataclass(frozen=True, slots=True)
 class LoaderProof:
-    """What is known of the code and the data behind a loader.
+    """What is known about the code and the data behind a loader.
 
     Attributes:
         gaps: the reasons that are missing; none where the proof is complete.
-        draws: items may draw from the global random generators.
+        draws: whether items may draw from the global random generators.
     """
 
     gaps: tuple[MissingReason, ...] = ()
@@ -52,12 +52,12 @@ class LoaderProof:
 
     @property
     def is_pure(self) -> bool:
-        """Making an item changes nothing outside of it."""
+        """Whether making an item changes nothing outside it."""
         return all(gap.reason is not ProofReason.PURE for gap in self.gaps)
 
     @property
     def is_whole(self) -> bool:
-        """All three reasons are there."""
+        """Whether all three reasons hold."""
         return not self.gaps
 
     @property

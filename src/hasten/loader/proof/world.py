@@ -1,4 +1,4 @@
-"""Answer what is asked by name of objects that nobody knows: by all that they can be."""
+"""Resolve the names looked up on unknown objects, by all that those objects can be."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CODE = (FunctionType, MethodType, ModuleType, type)
 
 
 def reachable(reads: Reads) -> list[Any]:
-    """Return what can be found through what the items read, apart from numbers and texts."""
+    """Return what can be reached through what the items read, apart from numbers and strings."""
     seen: dict[int, Any] = {}
     level = [*reads.content.values(), *reads.objects.values()]
     for _ in range(_MOST_LEVELS):
@@ -65,7 +65,7 @@ def _inside_object(one: Any, names: set[str]) -> Sequence[Any]:
 
 
 def answer(body: Body) -> None:
-    """Follow what was asked of objects that nobody knows, until nothing new is asked."""
+    """Follow the names looked up on unknown objects, until there are no new ones."""
     done: set[tuple[str, bool]] = set()
     while rest := [asked for asked in body.reads.asks if asked not in done]:
         done.update(rest)
@@ -95,7 +95,7 @@ def _of_live(body: Body, found: list[Any], asked: list[tuple[str, bool]]) -> Non
 
 
 def _of_library(body: Body, one: Any, asked: list[tuple[str, bool]]) -> None:
-    """Refuse what a class of a library that is not known answers."""
+    """Refuse lookups that an unknown library class would answer."""
     for name, made in asked:
         if made and not body.reads.facts.copies:
             continue
@@ -122,7 +122,7 @@ def _of_kind(body: Body, kind: type, owner: Value, asked: list[tuple[str, bool]]
 def _asked(  # noqa: PLR0917
     body: Body, kind: type, owner: Value, name: str, path: str, node: ast.AST | None
 ) -> None:
-    """Follow one method or property of a class of the script's, with arguments nobody knows."""
+    """Follow one method or property of a class of the script's, with unknown arguments."""
     found = attribute_of(kind, name.lstrip("="))
     if found is OPAQUE:
         body.reads.gap(f"it may read {name} of a {kind.__name__}", path, node)

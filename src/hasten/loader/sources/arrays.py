@@ -1,8 +1,8 @@
-"""Torchvision's data sets that hold all their images in one array, a batch at a time.
+"""Torchvision datasets that hold all their images in one array, read a batch at a time.
 
-MNIST, CIFAR, SVHN and their kin make an image of Pillow's of one row of an array, and apply a
-transform. Where each transform is known, the rows of a batch are gathered, moved and looked up
-together. The array, the labels and the settings of the transforms are read anew for each batch:
+MNIST, CIFAR, SVHN and the like make a Pillow image from one row of an array, and apply a
+transform. If every transform is known, the rows of a batch are gathered, moved and looked up
+together. The array, the labels and the settings of the transforms are reread for each batch:
 the script may write into them.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ArrayShape:
-    """How a data set of torchvision's keeps its samples.
+    """How a torchvision dataset stores its samples.
 
     Attributes:
         axes: of one image in `data`: rows Y, columns X, colours C.
@@ -133,7 +133,7 @@ def _as_it_was(leaf: Leaf) -> bool:
 def offer(loader: Any) -> Arrays | str:
     """Return a source for a loader of images in arrays, or one sentence why there is none.
 
-    Known are torchvision's MNIST and its kin, CIFAR, SVHN, STL10, USPS and Semeion, also under
+    It knows torchvision's MNIST and its variants, CIFAR, SVHN, STL10, USPS and SEMEION, also under
     `Subset` and `ConcatDataset`, and the transforms in `hasten.loader.sources.transforms`.
     """
     import torch
@@ -157,7 +157,7 @@ def offer(loader: Any) -> Arrays | str:
 
 
 def _channels_last(loader: Any, chain: Chain) -> bool:
-    """Return the memory format of torch's own batches, seen on its first rows.
+    """Return whether torch's own batches are channels-last, judging by a first few rows.
 
     Raises:
         Refused: the batches are not what the chain says.
@@ -236,7 +236,7 @@ def _images(leaf: Any, shape: ArrayShape) -> Any:
 
     numpy: Any = sys.modules["numpy"]
     data = leaf.data
-    # One row of a tensor or of an array: torchvision's code takes it for this or that.
+    # Torchvision's code expects one row of a tensor, or one of an array, depending on the class.
     if type(data) is torch.Tensor and shape.axes == "YX" and data.is_cpu:
         data = data.numpy() if data.dtype is torch.uint8 else data
     if type(data) not in (numpy.ndarray, numpy.memmap) or data.dtype.char != "B":

@@ -1,9 +1,9 @@
 """The code of an item, followed for a whole batch.
 
-The syntax tree of `__getitem__` is walked with the indices of a batch in place of one index. A
-value is one that all items share, as it is, or an `ItemStack` of one for each. What is not known to
-give the same bits for a stack as for one item is refused, and with it whatever has an effect:
-nothing of the script's is called.
+The syntax tree of `__getitem__` is walked with a batch's indices instead of one index. A
+value is either shared by all items, or an `ItemStack` with one for each. Whatever is not known to
+give the same bits for a stack as for one item is refused, and so is anything with an effect:
+none of the script's code is run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def made(dataset: Any, indices: Any) -> Any:
         indices: an array of int64.
 
     Raises:
-        NotBatched: its code does something else.
+        NotBatched: its code does something that is not followed.
     """
     getitem = getattr_static(type(dataset), "__getitem__", None)
     return _run(getitem, [dataset, ItemStack(ItemKind.INT, indices)], {}, 0)
@@ -75,7 +75,7 @@ def _node_of(code: CodeType) -> ast.FunctionDef | ast.Lambda:
 def _bound(
     function: FunctionType, asked: ast.arguments, given: Sequence[Any], named: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the variables of a function as it begins."""
+    """Return the variables of a function when it starts."""
     if asked.vararg or asked.kwarg or asked.kwonlyargs or asked.posonlyargs:
         raise NotBatched("a function takes arguments of any number")
     names = [one.arg for one in asked.args]
@@ -101,7 +101,7 @@ class _Body:
     # ---- statements
 
     def block(self, statements: Sequence[ast.stmt]) -> Any:
-        """Return what they return; `_GOES_ON` where they do not."""
+        """Return what the statements return; `_GOES_ON` if they do not return."""
         for statement in statements:
             if isinstance(statement, ast.Return):
                 return None if statement.value is None else self.value(statement.value)
@@ -260,7 +260,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _own(value: Any) -> dict[str, Any]:
-    """Return the attributes that an object has itself."""
+    """Return an object's own attributes."""
     found = getattr(value, "__dict__", None)
     return found if type(found) is dict else {}
 

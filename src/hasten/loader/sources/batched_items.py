@@ -1,8 +1,8 @@
-"""Batches of a dataset of the script's own that is in memory, made by its own code at once.
+"""Batches of the script's own in-memory dataset, each made in one go by following its code.
 
-Torch asks `__getitem__` for one item after the other and stacks them. Where its code is one of
-those that `batched_code` follows, all items of a batch are made together. The dataset is read
-anew for each batch: what the script writes into it is seen.
+Torch calls `__getitem__` for one item after another and stacks the results. If its code is
+such that `batched_code` can follow it, all items of a batch are made together. The dataset is
+read again for each batch, so what the script writes into it is seen.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BatchedItems:
 
         Raises:
             IndexError: an index lies outside, or there is none.
-            NotBatched: these items need what is not followed.
+            NotBatched: these items need something that is not followed.
         """
         return assemble(self._dataset, indices, _rows)
 
@@ -46,7 +46,7 @@ class BatchedItems:
 def offer(loader: Any) -> BatchedItems | str:
     """Return a source for a loader of such a dataset, or one sentence why there is none.
 
-    Known are classes of the script's own with a `__getitem__` in Python, under any number of
+    It knows the script's own classes with a `__getitem__` in Python, under any number of
     torch's own views of them.
     """
     if why := why_not_collated(loader):
@@ -63,10 +63,10 @@ def offer(loader: Any) -> BatchedItems | str:
 
 
 def _asks_by_int(dataset: Any) -> bool:
-    """Return whether torch's views ask the datasets below them by numbers of Python's alone.
+    """Return whether torch's views index the datasets below them only with Python integers.
 
-    Numbers of NumPy and tensors have other rules. Where all indices are of one kind, the first
-    comparison tells.
+    NumPy integers and tensors follow other rules. If all indices are of one kind, the first
+    comparison shows any difference.
     """
     from torch.utils.data import ConcatDataset, Subset
 
@@ -90,7 +90,7 @@ def _why_not(leaf: Any) -> str:
         _rows(leaf, torch.zeros(2, dtype=torch.int64))
     except NotBatched as why:
         return str(why)
-    except Exception as error:  # what the item itself raises is the script's affair
+    except Exception as error:  # the script will see for itself what the item raises
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -117,7 +117,7 @@ def _collated(found: Any, count: int, seen: set[int]) -> Any:
     value = (
         found.value if found.kind is ItemKind.TENSOR else torch.from_numpy(found.value.copy("C"))
     )
-    value = value.contiguous().view(-1).view(value.shape)  # strides of dimensions of one, too
+    value = value.contiguous().view(-1).view(value.shape)  # also strides of size-1 dimensions
     if value.untyped_storage().data_ptr() in seen:
         value = value.clone()
     seen.add(value.untyped_storage().data_ptr())

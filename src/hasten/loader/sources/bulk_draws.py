@@ -15,7 +15,7 @@ Kinds = tuple["int | None", ...]
 def draw(kinds: Kinds, sample_count: int) -> list[Any]:
     """Draw for `sample_count` samples, as if each had drawn its `kinds` after the one before.
 
-    Values and the state of torch's global generator afterwards are those of the single draws.
+    Values, and the final state of torch's global generator, are those of the single draws.
 
     Returns:
         One tensor for each kind, with one entry per sample.
@@ -77,7 +77,7 @@ def _at_once(kinds: Kinds, sample_count: int, generator: Any) -> list[Any]:
 
 @cache
 def _proved(kinds: Kinds, default_dtype: Any) -> bool:
-    """Return whether this torch draws as we think it does, seen on a generator of our own."""
+    """Return whether this torch draws as assumed, tested on generators of our own."""
     import torch
 
     ours, theirs = (torch.Generator().manual_seed(_PROOF_SEED) for _ in range(2))

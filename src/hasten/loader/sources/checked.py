@@ -1,4 +1,4 @@
-"""A faster source, believed only as long as it equals torch's own."""
+"""A faster source, trusted only as long as it equals torch's own."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def _arrived(source: Any, stock: Any) -> Any:
 class Checked:
     """Fetch with a source, and compare it with torch's own way every now and then.
 
-    Where they differ in anything - bits, strides, types, the generators afterwards - or where
-    the source raises, the loader goes back to torch's own for good. What is delivered then is
-    torch's batch, so nobody has seen the other. After the first few batches only two samples of a
-    batch are compared: a whole batch of torch's takes as long as dozens of ours.
+    If they differ in anything - bits, strides, types, the generators afterwards - or if
+    the source raises, the loader switches back to torch's own for good. The batch delivered then
+    is torch's, so nobody sees the other one. After the first few batches only two samples of a
+    batch are compared, as torch takes as long for a whole batch as the source for dozens.
 
-    What items write into the dataset, or draw from a generator of its own, cannot be taken back.
-    Where torch's own making of a batch is seen to do so, the other one is not tried; after a few
+    What items write into the dataset, or draw from its own generators, cannot be undone.
+    If torch's own making of a batch is seen to do so, the source is not tried; after a few
     such batches the source is given up.
 
     Args:
@@ -65,7 +65,7 @@ class Checked:
         self._source_ns: list[int] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to a worker without the one to tell: that one is in this process."""
+        """Pickle for a worker without the callback, which belongs to this process."""
         return _arrived, (self.source, self.stock)
 
     def fetch(self, indices: Sequence[int], *, fast: bool = False) -> Any:
@@ -73,7 +73,7 @@ class Checked:
 
         Args:
             indices: of one batch.
-            fast: they are a tensor of ours, where torch's sampler gives a list.
+            fast: they are one of our tensors, where torch's sampler gives a list.
         """
         if self.source is None:
             return self._of_stock(indices, fast=fast)
@@ -140,21 +140,21 @@ class Checked:
         return truth
 
     def _looks(self) -> Any:
-        """Return what items could change; those of light sources are made by known code."""
+        """Return what items could change; None for light sources, which run only known code."""
         if self._light:
             return None
         roots = self.stock.roots
         return [fingerprint(root) for root in roots], random_states.Private(*roots).read()
 
     def _put_off(self) -> None:
-        """Compare the next batch, for the first items of a dataset may open its files."""
+        """Compare the next batch instead, since a dataset's first items may open its files."""
         self._change_count += 1
         if self._number > 1 or self._change_count > _PATIENCE_COUNT:
             self._end(f"{self.name} cannot be compared: the dataset changes while it is read")
         self._number = 0
 
     def _weigh(self, stock_ns: int, source_ns: int) -> None:
-        """Give the source up where it is not the faster one, by the first few batches."""
+        """Give the source up if the first few batches show that it is not faster."""
         if not self._light or len(self._stock_ns) >= _TIMED_COUNT:
             return
         self._stock_ns.append(stock_ns)

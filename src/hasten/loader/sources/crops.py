@@ -1,6 +1,6 @@
 """Pads, crops and flips of a whole batch of images at once, and how to read them off transforms.
 
-Images are arrays of NumPy's: batch, height, width, channel, with any strides. A step may write
+Images are NumPy arrays: batch, height, width, channel, with any strides. A step may write
 into the array that it gets.
 """
 
@@ -73,11 +73,11 @@ class Crop:
 
 @dataclass(frozen=True, slots=True)
 class RandomCrop:
-    """A rectangle of each image, at a place that is drawn.
+    """A rectangle of each image, at a random position.
 
     Attributes:
         height, width: of the rectangle.
-        tops, lefts: how many places there are; None: the first, without a draw.
+        tops, lefts: how many positions there are; None: the first one, without a draw.
     """
 
     height: int
@@ -103,11 +103,11 @@ class RandomCrop:
 
 @dataclass(frozen=True, slots=True)
 class RandomFlip:
-    """Each image turned around, or not.
+    """Each image flipped, or not.
 
     Attributes:
         axis: 1: upside down, 2: left to right.
-        p: how likely.
+        p: the probability of a flip.
     """
 
     axis: int
@@ -116,13 +116,13 @@ class RandomFlip:
     draws: Kinds = (None,)
 
     def apply(self, images: Any, drawn: list[Any]) -> Any:
-        """Turn those whose draw is below `p`."""
+        """Flip those whose draw is below `p`."""
         import torch
 
         numpy: Any = sys.modules["numpy"]
         planes = numpy.ascontiguousarray(images.transpose(0, 3, 1, 2))
         turned = (drawn[0] < self.p).nonzero().flatten().numpy()
-        # Torch turns bytes around four times as fast as NumPy.
+        # Torch flips bytes four times as fast as NumPy.
         planes[turned] = torch.from_numpy(planes[turned]).flip(self.axis - 3).numpy()
         return planes.transpose(0, 2, 3, 1)
 
@@ -142,7 +142,7 @@ def apply(steps: tuple[PixelMove, ...], images: Any, drawn: list[Any]) -> Any:
 
 
 def resize(reading: TransformCompiler, transform: Any, generation: int) -> None:
-    """Read a transform that gives images the size that they have."""
+    """Read a resize to the size that the images already have."""
     size = [transform.size] if isinstance(transform.size, int) else list(transform.size or ())
     own = [reading.height, reading.width]
     if transform.max_size is not None or size not in (own, [min(own)]):
@@ -153,7 +153,7 @@ def resize(reading: TransformCompiler, transform: Any, generation: int) -> None:
 def _may_move(reading: TransformCompiler, transform: Any, generation: int) -> None:
     import torch
 
-    # Transforms of the first generation make plain tensors of some of torchvision's own.
+    # First-generation transforms turn some torchvision tensors into plain ones.
     kinds = (torch.Tensor, sys.modules["PIL.Image"].Image)
     if generation == 1 and type(reading.palette) not in kinds:
         raise Refused(f"{type(transform).__name__} gets a {type(reading.palette).__name__}")
@@ -178,7 +178,7 @@ def pad(reading: TransformCompiler, transform: Any, generation: int) -> None:
 
 
 def _four(padding: Any) -> tuple[int, int, int, int]:
-    """Return left, top, right, bottom of a padding as the transforms take it."""
+    """Return the left, top, right and bottom of a padding as transforms specify it."""
     given = [padding] if isinstance(padding, int) else list(padding)
     left, top, right, bottom = (given * (4 // len(given)))[:4]
     return left, top, right, bottom

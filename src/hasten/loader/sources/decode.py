@@ -1,8 +1,8 @@
 """One seam in Pillow's loading of JPEG files: pixels from elsewhere, the object as always.
 
-`PIL.ImageFile.ImageFile.load` reads, decodes and tidies up. Where a decoder can give the pixels
+`PIL.ImageFile.ImageFile.load` reads, decodes and tidies up. If a decoder can give the pixels
 of an untouched JPEG file, only the tidying up is left to do here. Everything else - other
-formats, `draft`, files that are damaged, half read, closed or not plain files - is Pillow's.
+formats, `draft`, files that are damaged, half read, closed or not plain - is left to Pillow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHANNELS = {"RGB": 3, "L": 1}
 _FILES = (io.BytesIO, io.BufferedReader)
 _HOOKS = {"load_read", "load_seek", "load_prepare", "load_end", "tile_prefix"}
 _START_OF_SCAN, _END = 0xDA, b"\xff\xd9"
-# A picture of 3 x 2 pixels, to see what loading leaves behind in this version of Pillow.
+# A 3 x 2 pixel image, to see what loading leaves behind in this version of Pillow.
 _SPECIMEN = base64.b64decode(
     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAA0JCgsKCA0LCgsODg0PEyAVExISEyccHhcgLikxMC4pLSwzOko+MzZG"
     "NywtQFdBRkxOUlNSMj5aYVpQYEpRUk//2wBDAQ4ODhMREyYVFSZPNS01T09PT09PT09PT09PT09PT09PT09PT09P"
@@ -43,7 +43,7 @@ class JpegFile:
 
     Attributes:
         image: the script's own object; a decoder leaves it alone.
-        path: of the file on disk, None where there is none or its name is unknown.
+        path: the file on disk, None if there is none or its name is unknown.
     """
 
     def __init__(self, image: Any, stock: Callable[[Any], Any]) -> None:
@@ -86,7 +86,7 @@ def _path(image: Any) -> str | None:
 
 
 class _Seam:
-    """The one replacement of `ImageFile.load`, there as long as anyone has decoders in it."""
+    """The one replacement of `ImageFile.load`, in place as long as it has any decoders."""
 
     def __init__(self) -> None:
         self.decoders: list[Decoder] = []
@@ -96,7 +96,7 @@ class _Seam:
         self._understood = False
 
     def add(self, decoders: tuple[Decoder, ...]) -> None:
-        """Put `decoders` behind those that are there."""
+        """Append `decoders` to those already there."""
         owner = importlib.import_module("PIL.ImageFile").ImageFile
         self.decoders = [*self.decoders, *decoders]
         if self._ours is None:
@@ -110,9 +110,9 @@ class _Seam:
             self._ours = owner.load = load
 
     def remove(self, decoders: tuple[Decoder, ...]) -> None:
-        """Take `decoders` out again; with the last one Pillow is as it was.
+        """Remove `decoders` again; without any, Pillow is as it was.
 
-        Where someone else replaced `load` over ours, ours stays below and passes through.
+        If someone else has wrapped our `load` since, ours stays underneath and passes through.
         """
         self.decoders = [one for one in self.decoders if one not in decoders]
         owner = importlib.import_module("PIL.ImageFile").ImageFile
@@ -126,7 +126,7 @@ class _Seam:
             return stock(image)
         try:
             made = self._made(image, stock)
-        except Exception:  # whatever it was, Pillow says it better
+        except Exception:  # whatever it was, Pillow reports it better
             made = None
         return stock(image) if made is None else _settle(image, *made)
 
@@ -149,11 +149,11 @@ _SEAM = _Seam()
 
 
 def install(*decoders: Decoder) -> Callable[[], None]:
-    """Let `decoders` give the pixels of JPEG files, each asked in turn; return the undo.
+    """Let `decoders` give the pixels of JPEG files, trying each in turn; return the undo.
 
     A decoder is called with a `JpegFile` and returns a buffer - rows from the top, without
     padding: one byte per pixel for "L", three or (the fourth is 255) four for "RGB" - or None
-    where it has nothing. What it raises means None, too.
+    if it has nothing. An exception counts as None too.
     """
     _SEAM.add(decoders)
     return lambda: _SEAM.remove(decoders)
@@ -183,7 +183,7 @@ def _closes(image: Any) -> bool:
 
 
 def _read_until(file: JpegFile) -> int:
-    """Return where Pillow leaves a file that is not its own: it reads block by block.
+    """Return the position at which Pillow, reading in blocks, leaves a file that it does not own.
 
     Raises:
         ValueError: the file goes on after the image, or may do so.
@@ -196,7 +196,7 @@ def _read_until(file: JpegFile) -> int:
 
 
 def _scan(data: bytes) -> int:
-    """Return where the first scan begins, behind thumbnails with an end of their own."""
+    """Return where the first scan begins, after thumbnails that have their own end marker."""
     place = 2
     while data[place + 1] != _START_OF_SCAN:
         if data[place] != 0xFF or not 0xC0 <= data[place + 1] <= 0xFE:
@@ -209,7 +209,7 @@ def core_of(image: Any, pixels: Any) -> Any:
     """Return Pillow's own memory, filled with `pixels` of the mode and size of `image`.
 
     Raises:
-        ValueError: there are not as many as that.
+        ValueError: there is a different number of pixels.
     """
     pillow, (width, height) = sys.modules["PIL.Image"], image.size
     channel_count = memoryview(pixels).nbytes / (width * height)
@@ -262,7 +262,7 @@ def _left(image: Any) -> dict[str, Any]:
 
 
 class _DecodeTrial:
-    """What the comparison of one kind of files has shown so far."""
+    """What comparing one kind of file has shown so far."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -280,15 +280,15 @@ class _DecodeTrial:
 
 
 class Turbo:
-    """Decode with simplejpeg, where it was the same and faster on the files at hand.
+    """Decode with simplejpeg, if it was identical and faster on the files at hand.
 
-    Files are told apart by what could make two decoders differ: mode, subsampling, progressive
+    Files are classified by what could make two decoders differ: mode, subsampling, progressive
     or not, how the colours are coded. Of each kind the first eight are decoded both ways and
     compared byte by byte, and then every 256th. A difference ends it in this process for good;
     a kind that Pillow decodes as fast is left to it.
 
     Attributes:
-        off: why it has stopped, "" while it works.
+        off: why it has stopped, "" while it is in use.
     """
 
     def __init__(self) -> None:
@@ -298,7 +298,7 @@ class Turbo:
         self._scratch = threading.local()
 
     def __call__(self, file: JpegFile) -> Any:
-        """Return the pixels of `file`, None where Pillow is to decode it."""
+        """Return the pixels of `file`, None if Pillow is to decode it."""
         trial = self._trials.setdefault(_kind(file.image), _DecodeTrial())
         if self.off or trial.slower:
             return None
@@ -323,7 +323,7 @@ class Turbo:
     def _compared(self, file: JpegFile, trial: _DecodeTrial) -> Any:
         """Return the pixels, after both ways were tried on twins of the image.
 
-        What is left must be the same, and ours sooner there. Times are of this thread's work,
+        Both must leave the same image, and ours must be faster. Times are this thread's CPU time,
         so that a busy machine judges like an idle one.
         """
         ours, theirs = file.twin(), file.twin()
@@ -344,7 +344,7 @@ class Turbo:
 
 
 def _raw(image: Any) -> bytes:
-    """Return all bytes of an image, also those that fill pixels up."""
+    """Return all bytes of an image, including those that pad pixels."""
     raw: bytes = image.tobytes("raw", "RGBX" if image.mode == "RGB" else image.mode)
     return raw
 
@@ -358,7 +358,7 @@ def _kind(image: Any) -> Any:
 def install_turbo() -> Callable[[], None]:
     """Install a `Turbo`, or nothing where Pillow or simplejpeg do not import: return the undo.
 
-    A simplejpeg that was built for another NumPy raises something else than ImportError.
+    A simplejpeg built for another NumPy raises something other than ImportError.
     """
     try:
         return install(Turbo())
@@ -367,7 +367,7 @@ def install_turbo() -> Callable[[], None]:
 
 
 class TurboWorkers:
-    """Let a worker decode with simplejpeg that did not inherit it: one started by spawn."""
+    """Let a worker that did not inherit simplejpeg, being spawned, decode with it."""
 
     repeats = False
 

@@ -1,10 +1,10 @@
 """Batches of in-memory tensors by one `index_select` per tensor.
 
 Torch takes a `TensorDataset` apart row by row and puts the rows together again. Both ways copy
-the same numbers into fresh contiguous memory: only the work of Python for each row is saved.
-The tensors are read anew for each batch: what a script writes into them is seen.
+the same numbers into fresh contiguous memory: only Python's work for each row is saved.
+The tensors are read again for each batch, so what a script writes into them is seen.
 
-Measured gains of users: https://github.com/pytorch/pytorch/issues/106704
+Gains measured by users: https://github.com/pytorch/pytorch/issues/106704
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _taken(tensor: Any, positions: Any) -> Any:
 
 
 def why_not_tensor(tensor: Any) -> str:
-    """Say why rows of a tensor cannot be gathered; asked for each batch, so cheap."""
+    """Say why rows of a tensor cannot be gathered; called for each batch, so it is cheap."""
     kinds = _kinds()
     if type(tensor) is not kinds.tensor:
         return f"a {type(tensor).__name__} is no plain tensor"
@@ -100,7 +100,7 @@ class _Unfit(Exception):
 def offer(loader: Any) -> Gather | str:
     """Return a source for a loader of in-memory tensors, or one sentence why there is none.
 
-    Known are `TensorDataset`, `StackDataset` and tensors themselves, under any number of
+    It knows `TensorDataset`, `StackDataset` and tensors themselves, under any number of
     `Subset`s (`random_split`) and `ConcatDataset`s, all of torch's own and untouched.
     """
     if why := why_not_collated(loader):
@@ -166,7 +166,7 @@ def _form_of_tensor(tensor: Any) -> Any:
         raise _Unfit(why)
     if tensor.dim() == 0:
         raise _Unfit("a tensor without dimensions has no rows")
-    try:  # torch has it for some of the younger types, in some dimensions
+    try:  # torch supports it for some newer dtypes, in some dimensions
         tensor[:1].index_select(0, tensor.new_zeros(min(1, len(tensor)), dtype=_kinds().int64))
     except RuntimeError:
         raise _Unfit(f"torch cannot select rows of {tensor.dtype}") from None

@@ -32,7 +32,7 @@ class NotBatched(Exception):
 
 
 class ItemKind(Enum):
-    """What one item of a stack is: a number of Python's, an array of NumPy's, or a tensor."""
+    """What one item of a stack is: a Python number, a NumPy array, or a tensor."""
 
     INT = auto()
     FLOAT = auto()
@@ -53,7 +53,7 @@ class ItemStack(NamedTuple):
 
     @property
     def item_ndim(self) -> int:
-        """The dimensions of one item; an array without any is a number of NumPy's."""
+        """The number of dimensions of one item; an array without any is a NumPy number."""
         return int(self.value.ndim) - 1
 
 
@@ -90,7 +90,7 @@ def is_plain(value: Any) -> bool:
 
 
 def indexed(owner: Any, key: Any) -> Any:
-    """Return `owner[key]`, for each item where one of both differs from item to item."""
+    """Return `owner[key]`, for each item if either of the two differs from item to item."""
     parts = key if type(key) is tuple else (key,)
     if isinstance(owner, ItemStack):
         if owner.kind in (ItemKind.INT, ItemKind.FLOAT) or not all(map(_is_place, parts)):
@@ -134,7 +134,7 @@ def _rows(owner: Any, indices: Any) -> ItemStack:
 
 
 def _stacked(items: list[Any]) -> ItemStack:
-    """Return values of Python's, arrays or tensors as one stack."""
+    """Return Python numbers, arrays or tensors as one stack."""
     import torch
 
     kinds = set(map(type, items))
@@ -176,7 +176,7 @@ def _bound_of(end: Any) -> Any:
 
 
 def computed(kind: type[ast.operator], left: Any, right: Any) -> Any:
-    """Return a sum, a difference, a product or a quotient; of whole numbers a remainder, too."""
+    """Return a sum, difference, product or quotient; for integers, also a remainder."""
     compute = _ARITHMETIC.get(kind) or _WHOLE.get(kind)
     if compute is None:
         raise NotBatched("an operator is not followed")
@@ -198,7 +198,7 @@ def computed(kind: type[ast.operator], left: Any, right: Any) -> Any:
 
 
 def _fits(one: Any, stack: ItemStack) -> bool:
-    """Return whether a value meets each item as it meets the whole stack."""
+    """Return whether a value combines with the whole stack as it does with each item."""
     if isinstance(one, ItemStack):
         return one.item_ndim == stack.item_ndim
     if stack.kind is ItemKind.TENSOR:
@@ -207,9 +207,9 @@ def _fits(one: Any, stack: ItemStack) -> bool:
 
 
 def _fits_scalar(one: Any, stack: ItemStack) -> bool:
-    """Return whether numbers of NumPy's meet a value as an array of them does.
+    """Return whether NumPy numbers combine with a value as an array of them does.
 
-    Alone they are promoted by other rules, but for those of one type and for doubles.
+    As scalars they follow other promotion rules, except for equal types and doubles.
     """
     dtype = stack.value.dtype
     if stack.kind is ItemKind.TENSOR or dtype.name not in ("float32", "float64", "int64"):
@@ -229,7 +229,7 @@ def _is_scalar(value: Any) -> bool:
 def _of_numbers(
     kind: type[ast.operator], compute: Callable[[Any, Any], Any], left: Any, right: Any
 ) -> ItemStack:
-    """Compute with numbers of Python's as 64 bits do, where these are enough."""
+    """Compute with Python numbers in 64 bits, if these are enough."""
     numpy = loaded_numpy()
     values = []
     whole = True

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class OfferedSources:
-    """Chooses a source for one loader, and remembers which was found wanting.
+    """Chooses a source for one loader, and remembers which ones were given up.
 
     Args:
-        items: what is known of the items.
-        notices: hears why a source is not used.
+        items: what is known about the items.
+        notices: is told why a source is not used.
     """
 
     def __init__(self, items: ItemFacts, notices: Notices) -> None:
@@ -36,7 +36,7 @@ class OfferedSources:
         Args:
             loader: the script's loader.
             offers: functions that propose a source, or say why not.
-            light: for the main process; False for workers, where light ones do not pay.
+            light: for the main process; False for workers, where light ones do not pay off.
         """
         if not self._items.permit.is_unchanged and (loader.num_workers or not light):
             return None  # it would show changes at once, or not at all
@@ -54,7 +54,7 @@ class OfferedSources:
         return None
 
     def _trusted(self, key: str, found: Any, loader: Any) -> Checked:
-        given_up, notices = self._given_up, self._notices  # not self, which will hold the result
+        given_up, notices = self._given_up, self._notices  # not `self`, which will hold the result
 
         def give_up(why: str) -> None:
             given_up.add(key)

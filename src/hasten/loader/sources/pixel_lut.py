@@ -1,6 +1,6 @@
-"""All values of a pixel, and what becomes of them along a chain of transforms.
+"""All possible values of a pixel, and what a chain of transforms turns them into.
 
-The readers of value transforms stand here; each takes what has been read so far, the transform,
+The readers of value transforms are here; each takes what has been read so far, the transform,
 and its generation: 1 or 2.
 """
 
@@ -21,7 +21,7 @@ VALUE_COUNT = 256
 
 
 class Refused(Exception):
-    """A chain that is not known to the last detail."""
+    """A chain that is not known in every detail."""
 
 
 class PixelMove(Protocol):
@@ -133,7 +133,7 @@ def compute(planes: Any, arithmetic: Arithmetic) -> Any:
 
 
 def proved(arithmetic: list[tuple[str, Any]], table: Any) -> Arithmetic:
-    """Return the operations if they make the bits of the table for every value, else none."""
+    """Return the operations if they give the table's exact bits for every value, else none."""
     import torch
 
     if table.dtype is not torch.float32 or table.shape[1] != VALUE_COUNT:
@@ -148,7 +148,7 @@ def proved(arithmetic: list[tuple[str, Any]], table: Any) -> Arithmetic:
 
 
 def fill_of(reading: TransformCompiler, transform: Any, generation: int) -> Any:
-    """Return what a transform fills with, where an image is of the palette's kind."""
+    """Return what a transform fills with, if an image is of the palette's kind."""
     if generation == 1:
         return transform.fill
     fills, kind = transform._fill, type(reading.palette)
@@ -156,7 +156,7 @@ def fill_of(reading: TransformCompiler, transform: Any, generation: int) -> Any:
 
 
 def entries(reading: TransformCompiler, fill: Any, generation: int) -> tuple[int, ...]:
-    """Return which entry of the palette stands for a fill, for each channel.
+    """Return which palette entry represents a fill, for each channel.
 
     Torchvision is asked to pad the palette: how it rounds a fill, spreads it over the channels
     or refuses it is its own affair.
@@ -167,7 +167,7 @@ def entries(reading: TransformCompiler, fill: Any, generation: int) -> tuple[int
 
 
 def _find(reading: TransformCompiler, pixel: Any) -> tuple[int, ...]:
-    """Return the entry that is `pixel`, for each channel; a new one where there is none."""
+    """Return the entry that equals `pixel`, for each channel; a new one if there is none."""
     import torch
 
     levels = reading.levels

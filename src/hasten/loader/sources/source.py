@@ -14,14 +14,14 @@ class Source(Protocol):
     """Makes finished batches in the calling process.
 
     A source is a claim: for any indices it returns what the loader's own fetch and collate
-    would return, with the same draws from the same generators. Who uses it compares the first
-    batches with torch's own, bit for bit, and goes back for good where they differ or where
+    would return, with the same draws from the same generators. Its user compares the first
+    batches with torch's own, bit for bit, and switches back for good if they differ or if
     `fetch` raises; so a source may assume what it checked when it was offered, and no more.
 
     Attributes:
         name: one word for reports, such as "gather".
-        pure: it draws no random number and changes nothing: any order, any process will do.
-        light: the main process makes a batch so fast with it that no worker is worth it.
+        pure: it draws no random numbers and changes nothing, so any order or process will do.
+        light: it makes a batch so fast in the main process that no worker is worth it.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Source(Protocol):
 
 
 class Setup(Protocol):
-    """What acts in each worker process; it is pickled where workers are spawned.
+    """Something that acts in each worker process; it is pickled if workers are spawned.
 
     Attributes:
         repeats: it makes some batches twice.
@@ -52,7 +52,7 @@ class Setup(Protocol):
     def first(
         self, fetch: Callable[[Any], Any], indices: Any, dataset: Any = None, collate_fn: Any = None
     ) -> Any:
-        """Return the batch that `fetch(indices)` makes with these two; asked for each batch."""
+        """Return the batch that `fetch(indices)` makes with these two; called for each batch."""
 
 
 class Stock:
@@ -89,6 +89,6 @@ def stock_of(loader: Any) -> Stock:
 
 
 def drawable(source: Source, loader: Any) -> bool:
-    """Return whether the draws of a source can be replayed: what an init function seeds is not."""
+    """Return whether a source's draws can be replayed: those seeded by an init function cannot."""
     own_init = loader.num_workers and loader.worker_init_fn is not None
     return not (source.light and own_init and not source.pure)

@@ -1,4 +1,4 @@
-"""Methods of an item, and functions of Python, NumPy and torch, for a whole batch.
+"""Methods of items, and functions of Python, NumPy and torch, applied to a whole batch.
 
 Changes of type and shape, whose bits do not depend on how many items there are.
 """
@@ -60,9 +60,9 @@ def _to(stack: ItemStack, dtype: Any) -> ItemStack:
 
 
 def _refuse_beyond(value: Any, lowest: float, highest: float) -> None:
-    """Refuse numbers that a type of whole numbers does not hold, and such as are none.
+    """Refuse numbers that an integer type cannot hold, and NaNs.
 
-    What becomes of these depends on the place of an element, or torch raises.
+    What they become depends on an element's position, or torch raises.
     """
     size = value.numel() if hasattr(value, "numel") else value.size
     if size and not lowest <= value.min().item() <= value.max().item() <= highest:
@@ -134,7 +134,7 @@ def _same(stack: ItemStack) -> ItemStack:
 
 
 def _number(stack: ItemStack) -> ItemStack:
-    """Return numbers of Python's for those of arrays or tensors."""
+    """Return Python numbers for those in arrays or tensors."""
     if stack.kind in (ItemKind.INT, ItemKind.FLOAT):
         return stack
     if stack.item_ndim:
@@ -171,7 +171,7 @@ def _tensor(given: Any, dtype: Any = None) -> ItemStack:
     if not isinstance(stack, ItemStack) or stack.kind is ItemKind.TENSOR:
         raise NotBatched("a tensor is made of something else than an array or numbers")
     if stack.value.dtype.kind in "iu" and (type(given) is list or not stack.item_ndim):
-        _refuse_beyond(stack.value, -_EXACT, _EXACT)  # torch goes by way of doubles
+        _refuse_beyond(stack.value, -_EXACT, _EXACT)  # torch converts via doubles
     found = ItemStack(
         ItemKind.TENSOR, torch.from_numpy(loaded_numpy().ascontiguousarray(stack.value))
     )
@@ -188,7 +188,7 @@ def _listed(members: list[Any]) -> ItemStack:
 
 
 def _first(given: Any) -> Any:
-    """Return what the first item is, as the script has it."""
+    """Return the first item, as the script sees it."""
     if type(given) is list:
         return [_first(one) for one in given]
     first = given.value[0]
@@ -196,7 +196,7 @@ def _first(given: Any) -> Any:
 
 
 def _legacy(name: str, kinds: str) -> Callable[[Any], ItemStack]:
-    """Return what `torch.FloatTensor` and its kin make of arrays; a number is a size to them."""
+    """Return a converter like `torch.FloatTensor` for arrays; it would read a number as a size."""
 
     def convert(given: Any) -> ItemStack:
         stack = _arrays(_listed(given) if type(given) is list else given)
@@ -262,7 +262,7 @@ BUILTINS: dict[str, Any] = {"int": int, "float": float, "len": len}
 
 
 def known_functions() -> dict[int, Callable[..., Any]]:
-    """Return what stands for functions, by their ids; NumPy may be imported later than torch."""
+    """Return batched versions of functions, by their ids; NumPy may be imported after torch."""
     return _known_with(sys.modules.get("numpy"))
 
 
@@ -278,7 +278,7 @@ def _known_with(numpy: Any) -> dict[int, Callable[..., Any]]:
     if numpy is not None:
         arrays = (numpy.array, numpy.asarray, numpy.ascontiguousarray)
         found |= dict.fromkeys(arrays, _array)
-    # Of the script's own are those that it has put in the place of torch's.
+    # The script may have replaced some of torch's functions with its own.
     return {
         id(function): answer for function, answer in found.items() if not is_user_function(function)
     }

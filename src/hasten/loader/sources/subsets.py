@@ -1,7 +1,7 @@
-"""Torch's views of datasets: which rows of which dataset does a batch consist of?
+"""Torch's views of datasets: finding which rows of which dataset make up a batch.
 
-`Subset` (so `random_split`, too) and `ConcatDataset` only translate indices. Sources that know
-how to read many rows of some dataset at once read them through such views like this:
+`Subset` (hence `random_split`) and `ConcatDataset` only translate indices. Sources that know
+how to read many rows of a dataset at once read them through such views as follows:
 
 1. When the source is offered: `leaves(dataset)` returns the datasets below the views, or says
    why the views cannot be seen through.
@@ -35,7 +35,7 @@ class Part(NamedTuple):
     Attributes:
         leaf: the dataset below the views.
         positions: which of its rows: 1-D, int64, on the CPU; negative ones count from the end.
-        places: which rows of the batch they are; None where they are all, in this order.
+        places: which rows of the batch they are; None if they are all of them, in this order.
     """
 
     leaf: Any
@@ -59,7 +59,7 @@ def _kinds() -> _ViewKinds:
 
 
 def untouched(dataset: Any) -> bool:
-    """Return whether the methods of a dataset of torch's are still torch's own.
+    """Return whether the methods of a torch dataset are still torch's own.
 
     False as well for every class that is not defined in `torch.utils.data.dataset`, such as a
     script's subclass.
@@ -126,7 +126,7 @@ def positions_of(indices: Any) -> Any:
         indices: a list of integers of Python, NumPy or torch; or one array or tensor of int64.
 
     Raises:
-        TypeError: they are of another kind. `True` is no index: `tensor[True]` is not a row.
+        TypeError: they are of another kind. `True` is not an index: `tensor[True]` is not a row.
         IndexError: there are none. Torch cannot collate an empty batch either.
     """
     import torch
@@ -162,7 +162,7 @@ def _is_integer(kind: type) -> bool:
 
 
 def within(positions: Any, row_count: int) -> Any:
-    """Return `positions` with those counted from the end made plain.
+    """Return `positions` with negative ones made non-negative.
 
     Raises:
         IndexError: one lies outside of `row_count` rows.
@@ -225,7 +225,7 @@ def locate(dataset: Any, indices: Any) -> list[Part]:
 
 def _split(concat: Any, positions: Any) -> list[Part]:
     ends = concat.cumulative_sizes
-    ascending, order = positions.sort()  # then the rows of one member stand side by side
+    ascending, order = positions.sort()  # so that rows of one member are adjacent
     row_indices = ascending.tolist()
     if row_indices[0] < 0 or row_indices[-1] >= ends[-1]:
         return _split(concat, within(positions, ends[-1]))

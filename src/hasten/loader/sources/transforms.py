@@ -1,16 +1,16 @@
 """Chains of torchvision's transforms, applied to whole batches of 8-bit images.
 
-A known transform does one of two things. It moves pixels: pads, crops, flips. Or it changes
-values, each by itself: what becomes of a pixel depends on its value and its channel only. So a
+A known transform does one of two things. It moves pixels: pads, crops, flips. Or it maps
+each value separately: what a pixel becomes depends only on its value and its channel. So a
 chain is read by running the script's own value transforms once, on a *palette*: an image of one
 row that holds all 256 values in each channel. A batch then consists of entries of the palette,
-which are moved as bytes and looked up at the end. Whatever arithmetic the transforms do, the
-bits are theirs: `x * (1 / 255)` for `x / 255`, say, would differ for 126 of 256 values. Where a
+which are moved as bytes and looked up at the end. Whatever arithmetic the transforms do, their
+bits are kept: `x * (1 / 255)` for `x / 255`, say, would differ for 126 of 256 values. If a
 few operations on the whole batch are known to give the bits of the palette for every value,
 they take the place of the look-up.
 
-The fill of a padding enters the palette where the padding stands in the chain, as an entry
-which has that value there.
+The fill value of a padding enters the palette at its place in the chain, as an entry
+that has this value at that point.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Chain:
 
     Attributes:
         steps: what moves pixels.
-        table: what each entry of the palette becomes: channel, entry.
-        arithmetic: operations that make the table's bits of the 256 values, faster than looking
+        table: what each palette entry becomes; its axes are channel and entry.
+        arithmetic: operations that give the table's bits for the 256 values, faster than looking
             them up; none where they would not.
         height: of the images that come out.
         width: likewise.
@@ -115,7 +115,7 @@ def _fresh(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def read(transform: Any, height: int, width: int, channel_count: int) -> Chain:
-    """Return what a transform does to 8-bit images of a size, with Pillow "L" or "RGB".
+    """Return what a transform does to 8-bit images of a given size, in Pillow mode "L" or "RGB".
 
     Raises:
         Refused: some part of the transform is unknown, was changed, or does not fit.
@@ -137,7 +137,7 @@ def read(transform: Any, height: int, width: int, channel_count: int) -> Chain:
 
 
 def parts(transform: Any) -> tuple[Any, ...]:
-    """Return the transforms of a chain in order, chains in chains taken apart.
+    """Return the transforms of a chain in order, with nested chains flattened.
 
     Raises:
         Refused: one of them is unknown or was changed.
@@ -150,7 +150,7 @@ def parts(transform: Any) -> tuple[Any, ...]:
 
 
 def _members(transform: Any) -> tuple[Any, ...] | None:
-    """Return what a chain consists of, None where it is no chain."""
+    """Return what a chain consists of, None if it is not a chain."""
     import torch
 
     if type(transform) is torch.nn.Sequential:
@@ -166,7 +166,7 @@ def _members(transform: Any) -> tuple[Any, ...] | None:
 
 
 class Settings:
-    """What a chain's transforms and the chains themselves are set to, to see whether it stays.
+    """The settings of a chain and of its transforms, kept to see whether they change.
 
     Args:
         transform: the whole chain.
@@ -182,7 +182,7 @@ class Settings:
         self._seen = [(node, _copied(node)) for node in _nodes(transform)]
 
     def same(self) -> bool:
-        """Return whether everything is as it was. Asked for each batch, so cheap."""
+        """Return whether everything is as it was. It is called for each batch, so it is cheap."""
         import torch
 
         if torch.get_default_dtype() is not self._dtype:

@@ -1,8 +1,8 @@
-"""How many random words an item draws, and the generators without having drawn them.
+"""How many random words an item draws, and the generator states after it, without fetching it.
 
-All three global generators are Mersenne twisters: a state and a number of 32-bit words that
-are drawn give the next state. Items that always draw the same number can be made by several
-processes at once, each starting where the ones before will have left the generators.
+All three global generators are Mersenne Twisters: a state and the number of 32-bit words
+drawn determine the next state. Items that always draw the same number can be made by several
+processes at once, each starting where the earlier items will have left the generators.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class DrawPredictor(NamedTuple):
 def learn(
     draws: Sequence[tuple[random_states.States, random_states.States, int]],
 ) -> DrawPredictor | None:
-    """Return the words per sample that explain all batches exactly; None where none do.
+    """Return the words per sample that explain all batches exactly; None if none do.
 
     Args:
-        draws: of each batch the states before and after, and its samples.
+        draws: for each batch, the states before and after, and its number of samples.
     """
     before, after, sample_count = draws[0]
     if not sample_count:
@@ -68,7 +68,7 @@ def learn(
 def _words_between(
     before: random_states.States, after: random_states.States, place: int, sample_count: int
 ) -> int | None:
-    """Return the words per sample after which one generator stands where it stood."""
+    """Return the words per sample that take one generator from one state to the other."""
     if before[place] == after[place]:
         return 0
     random_states.restore(before)

@@ -1,7 +1,7 @@
-"""How a batch travels from a worker to the main process: through the pipe where it is small.
+"""How a batch travels from a worker to the main process: through the pipe if it is small.
 
-Torch gives each tensor a shared memory of its own, and hands it over by a connection of its
-own, with a challenge and its answer: hundreds of microseconds a tensor, however small.
+Torch puts each tensor in its own shared memory, and hands it over through its own connection,
+with a challenge and response: hundreds of microseconds per tensor, however small.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def as_pickled(batch: Any) -> Any:
 
 
 def posted(batch: Any) -> Any:
-    """Return what is sent for a batch: itself, or a letter."""
+    """Return what is sent for a batch: itself, or an `InlineBatch`."""
     if not small(batch):
         return batch
     try:

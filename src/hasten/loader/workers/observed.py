@@ -1,4 +1,4 @@
-"""Fetch a batch in this process and see what it moves: generators, the dataset, open files."""
+"""Fetch a batch in this process and see what it changes: generators, the dataset, open files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Moves(NamedTuple):
-    """What fetching a batch moved.
+    """What fetching a batch changed.
 
     Attributes:
         before: the states of the generators before it.
-        after: and after it.
-        changed: dataset or collate function look otherwise, or a generator of theirs has moved.
-        seeked: an open file stands elsewhere: processes share the position of a file that was
-            open when they were forked, and would read from where another one stands.
+        after: their states after it.
+        changed: dataset or collate function look different, or one of their generators advanced.
+        seeked: the position in an open file changed: processes share that of a file that was
+            open when they were forked, and would read from another's position.
     """
 
     before: random_states.States
@@ -31,12 +31,12 @@ class Moves(NamedTuple):
 
     @property
     def drew(self) -> bool:
-        """A global generator has moved."""
+        """Whether a global generator has advanced."""
         return self.before != self.after
 
 
 def observe(loader: Any, fetch: Callable[[], Any]) -> tuple[Any, Moves]:
-    """Fetch; return the batch, or the exception that it raised, and what moved."""
+    """Fetch; return the batch, or the exception that it raised, and what changed."""
     private = random_states.Private(loader.dataset, loader.collate_fn)
     looked, hidden, stood = _looks(loader), private.read(), _positions()
     before = random_states.read()
@@ -52,7 +52,7 @@ def observe(loader: Any, fetch: Callable[[], Any]) -> tuple[Any, Moves]:
 
 
 class LastGlance:
-    """How what the items of a loader are made with looked once, cheaply enough for each batch."""
+    """A look at what a loader's items are made with, cheap enough to compare at each batch."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -64,7 +64,7 @@ class LastGlance:
 
     @property
     def is_stale(self) -> bool:
-        """It looks otherwise by now."""
+        """Whether it looks different by now."""
         return self._seen != _glance(self._loader)
 
 
@@ -78,7 +78,7 @@ def _looks(loader: Any) -> list[Any]:
 
 
 def _positions() -> dict[str, str]:
-    """Return where each open file of this process stands."""
+    """Return the position in each open file of this process."""
     found: dict[str, str] = {}
     if not sys.platform.startswith("linux"):
         return found

@@ -1,4 +1,4 @@
-"""Workers that stay from pass to pass: which tasks they have, and whose answers still count."""
+"""Workers that stay from pass to pass: which tasks they have, and which answers still count."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from hasten.loader.workers.tasks import Task, TaskReport
     from hasten.loader.workers.worker_timeout import WorkerTimeout
 
-# Workers start anew in about the time that these take.
+# Restarting workers takes about as long as these looks.
 _LOOK_S = 0.25
 _LOOK_BYTES = 1 << 28
 
 
 class StaleWorkers(Exception):
-    """A batch that was begun before its pass is another one now."""
+    """A batch that was begun before its pass would be different now."""
 
 
 @dataclass(eq=False, slots=True)
@@ -36,11 +36,11 @@ class SentTask:
 
     Attributes:
         task: what they are asked for.
-        answer: batch and report, once they have come.
+        answer: batch and report, once they have arrived.
         awaited: somebody waits for the answer, and it may still come.
         again: the same task, begun a second time.
-        adopted: it was begun early, and its pass has come.
-        is_fresh: the files that it was made of were the same once it was there and adopted.
+        adopted: it was begun early, and its pass has begun.
+        is_fresh: its files were still unchanged once it had arrived and been adopted.
     """
 
     task: Task
@@ -51,10 +51,10 @@ class SentTask:
     is_fresh: bool = True
 
     def look(self) -> None:
-        """See whether the files of a batch begun early are what its pass would have read.
+        """Check whether the files of a batch begun early are what its pass would have read.
 
-        Not later, for what the script writes in the middle of a pass torch's workers, too, may
-        have read before.
+        It is not checked later: what the script writes during a pass, torch's workers may also
+        have read before the write.
         """
         if self.adopted and self.answer is not None:
             stamps = self.answer[1].stamps
@@ -71,15 +71,15 @@ class Pool:
         ahead_count: tasks that each worker holds at most.
         logical_count: workers that the script has.
         waiting: how long to wait for a batch.
-        stays: they go on to the next pass.
-        seen: what the workers will see of the loader, where they may stay.
+        stays: whether the workers stay for the next pass.
+        seen: what the workers will see of the loader, if they may stay.
         setups: what each worker does before its first batch.
 
     Attributes:
         processes: the worker processes.
         given: tasks of the current pass that were not taken yet.
         early: tasks that the next pass will probably give.
-        seen: what the workers saw of the loader, where they may stay.
+        seen: what the workers saw of the loader, if they may stay.
     """
 
     def __init__(
@@ -114,12 +114,12 @@ class Pool:
     # ---- who uses it
 
     def hold(self, holder: Any, *, realigned: bool = False) -> None:
-        """Lend the workers to a pass; what an earlier one left behind will be thrown away.
+        """Lend the workers to a pass; what an earlier one left behind is discarded.
 
         Args:
             holder: the pass.
-            realigned: begin with the first worker, as torch does at each pass: streams that go
-                on from pass to pass stay where they are.
+            realigned: begin with the first worker, as torch does in each pass: streams that
+                continue from pass to pass stay with their workers.
         """
         self._holder = weakref.ref(holder)
         self.processes.begin(realigned=realigned)
@@ -134,7 +134,7 @@ class Pool:
                 self.processes.close()
 
     def serves(self, worker_plan: WorkerPlan, source: Any, setups: Sequence[Any]) -> bool:
-        """Return whether these workers are what is asked for."""
+        """Return whether these workers are what is requested."""
         same_count = (self.count, self.logical_count) == (
             worker_plan.count,
             worker_plan.logical_count,
@@ -143,23 +143,23 @@ class Pool:
 
     @property
     def free(self) -> bool:
-        """No living pass holds it."""
+        """Whether no living pass holds it."""
         return self._holder is None or self._holder() is None
 
     # ---- tasks
 
     @property
     def room(self) -> int:
-        """How many tasks it would take now without waiting."""
+        """How many tasks it can take now without waiting."""
         return max(len(self.early), self.capacity - len(self.given))
 
     @property
     def idle_room(self) -> int:
-        """How many tasks it would take beside everything that is on its way."""
+        """How many tasks it can take in addition to everything in flight."""
         return self.capacity - len(self._row)
 
     def give(self, task: Task) -> bool:
-        """Give a task to the next worker; return False where one begun early was in vain."""
+        """Give a task to the next worker; return False if tasks begun early turn out useless."""
         if self.early and _same(self.early[0].task, task):
             self._adopt(task)
             return True
@@ -169,7 +169,7 @@ class Pool:
         return not in_vain
 
     def _adopt(self, task: Task) -> None:
-        """Take a task begun early for one that is given.
+        """Use a task begun early in place of one that is given.
 
         The first one of a pass is made a second time: since it was begun the script may have
         changed what neither a look at the dataset nor the stamps of its files show.
@@ -199,11 +199,11 @@ class Pool:
         """Wait for the batch of the oldest task that was given; return task, batch and report.
 
         Raises:
-            StaleWorkers: it was begun early, and is another one by now.
+            StaleWorkers: it was begun early, and would be different by now.
             WorkersLost: the script never asked for them, and can do without.
             RuntimeError: a worker died, or the time-out passed (torch's own words).
         """
-        # A wait that was broken off may be gone on with.
+        # A wait that was interrupted may be resumed.
         while not self.given or (answer := self.given[0].answer) is None:
             self._receive()
         sent = self.given[0]
@@ -215,7 +215,7 @@ class Pool:
         return sent.task, batch, report
 
     def _settle(self, again: SentTask, batch: Any, report: TaskReport) -> tuple[Any, TaskReport]:
-        """Return the second making of a batch that was begun early, where the first is equal."""
+        """Return the second version of a batch that was begun early, if the first is equal."""
         while again.awaited and again.answer is None:
             self._receive()
         answer = again.answer
@@ -240,12 +240,12 @@ class Pool:
             sent.look()
 
     def discard(self) -> list[Task]:
-        """Throw away the answers to all tasks that were given; return these."""
+        """Discard the answers to all tasks that were given; return the tasks."""
         return _drop(self.given)
 
 
 def _drop(tasks: deque[SentTask]) -> list[Task]:
-    """Throw away the answers to some tasks, whether they have come or not; return these."""
+    """Discard the answers to some tasks, whether they have arrived or not; return the tasks."""
     for sent in tasks:
         sent.awaited = False
         if sent.again is not None:
@@ -262,14 +262,14 @@ def _same(early: Task, task: Task) -> bool:
         return False
     ours, theirs = early.indices, task.indices
     if type(ours) is type(theirs) is list and set(map(type, ours + theirs)) <= {int}:
-        return bool(ours == theirs)  # what `difference` does takes long for thousands
+        return bool(ours == theirs)  # `difference` is slow for thousands
     return not _differ(ours, theirs)
 
 
 def _differ(ours: Any, theirs: Any) -> bool:
     try:
         return bool(difference(ours, theirs))
-    except Exception:  # an object of somebody else's may raise anything
+    except Exception:  # a foreign object may raise anything
         return True
 
 

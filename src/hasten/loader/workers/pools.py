@@ -20,7 +20,7 @@ class Pools:
     """Lends workers to passes, and keeps those that may stay.
 
     Args:
-        note: told, in one sentence, why workers do not stay.
+        note: called with one sentence on why workers do not stay.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
@@ -38,7 +38,7 @@ class Pools:
         keeps: bool,
         patience_s: float,
     ) -> Pool:
-        """Return workers for a pass: kept ones where they are free and saw this loader.
+        """Return workers for a pass: kept ones if they are free and saw this state of the loader.
 
         Args:
             loader: the script's.
@@ -57,7 +57,7 @@ class Pools:
             same = (
                 seen is not None and kept.serves(worker_plan, source, setups) and kept.seen == seen
             )
-            # The streams of the script's own persistent workers go on in theirs.
+            # The streams of the script's own persistent workers continue in the kept ones.
             if kept.processes.lives and (own_stay or same):
                 kept.hold(holder, realigned=own_stay)
                 return kept
@@ -79,7 +79,7 @@ class Pools:
             setups=setups,
         )
         pool.hold(holder, realigned=own_stay)
-        if key not in self._kept:  # two passes at the same time: the second one's go with it
+        if key not in self._kept:  # of two simultaneous passes, the second one's end with it
             self._kept[key] = pool
         return pool
 

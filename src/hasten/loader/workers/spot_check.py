@@ -1,4 +1,4 @@
-"""One sample of a batch of workers, made again: what a proof assumes is looked at in long runs."""
+"""One sample of a workers' batch, made again: in long runs, checks what a proof assumes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ EVERY = 32
 
 
 class SpotCheck:
-    """How far batches of added workers have been found to be those of the main process.
+    """How far the batches of added workers have been found equal to the main process's.
 
     Args:
-        notices: tells where they are not, after they were.
+        notices: tells the user if they stop being equal.
     """
 
     def __init__(self, notices: Notices) -> None:
@@ -38,7 +38,7 @@ class SpotCheck:
         self._equal_count = self._count
 
     def tell_broken(self, why: str) -> None:
-        """Tell the user that workers that were believed are believed no more."""
+        """Tell the user that workers that were trusted are no longer trusted."""
         if self._equal_count:  # before that they were only tried
             self._notices.tell(
                 f"loader workers stopped at their batch {self._count:,}: {why}; the last that was "
@@ -47,16 +47,16 @@ class SpotCheck:
 
 
 def differs(loader: Any, indices: Sequence[Any], batch: Any, number: int) -> bool:
-    """Return whether one sample of a batch is another one when it is made here; it draws nothing.
+    """Return whether one sample of a batch differs when it is made here; nothing is drawn for it.
 
-    Batches of the script's own collate function say nothing: which part of them comes of which
+    Batches from the script's own collate function cannot tell: which part of them comes from which
     sample is not known.
 
     Args:
         loader: the script's.
         indices: of the batch.
         batch: what workers made.
-        number: of the batch; every so often one is looked at, each time at another place.
+        number: the batch's number; some batches are checked, each time at a different place.
     """
     from torch.utils.data import default_collate
 

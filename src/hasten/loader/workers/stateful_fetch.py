@@ -1,4 +1,4 @@
-"""Whether items remember that they were fetched, seen from a process that is thrown away."""
+"""Whether items remember that they were fetched, observed in a throwaway process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _PATIENCE_S = 10.0
 
 
 def tells_apart(fetch: Callable[[], Any]) -> bool:
-    """Fetch twice in a fork of this process; return whether the second batch is another one.
+    """Fetch twice in a fork of this process; return whether the second batch differs.
 
-    A counter in a closure, a clock, the system's own randomness: what no look at the dataset
-    shows, and what a second fetch in this process would move on. What a fetch raises, the real
+    It finds a counter in a closure, a clock, the system's randomness: what no look at the dataset
+    shows, and what a second fetch in this process would advance. Whatever a fetch raises, the real
     one raises, too.
     """
 
@@ -38,9 +38,9 @@ def tells_apart(fetch: Callable[[], Any]) -> bool:
 
 
 def doubtful(question: Callable[[], bool]) -> bool:
-    """Ask in a fork of this process, which then ends: what it moves is not moved here.
+    """Ask in a fork of this process, which then ends, so that it changes nothing here.
 
-    What cannot be told (no fork, no answer in time, an exception) counts as yes.
+    No fork, no answer in time, or an exception counts as yes.
     """
     try:
         reading, writing = os.pipe()
@@ -59,7 +59,7 @@ def doubtful(question: Callable[[], bool]) -> bool:
 
 
 def _answer(question: Callable[[], bool], writing: int) -> None:
-    """Say whether it is so, and end this process at once."""
+    """Write the answer, and end this process at once."""
     answer = b"?"
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -15,14 +15,14 @@ class Streams:
     """What `logical_count` workers would draw, while the main process draws nothing.
 
     Args:
-        key: of the pass; the streams start anew with each.
+        key: the pass's key; the streams restart with each pass.
         seed: the base seed of the pass.
         logical_count: workers that the script has.
-        dataset: what `get_worker_info()` says of it.
+        dataset: the one that `get_worker_info()` reports.
         quiet: the items have drawn nothing so far: then the generators are only watched.
 
     Attributes:
-        starts: the states with which streams go on that began elsewhere.
+        starts: the states from which streams that began elsewhere continue.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Streams:
         self._quiet = quiet
 
     def fetch(self, number: int, fetch: Callable[[], Any]) -> Any:
-        """Fetch batch `number` as the worker would that the script gives it to."""
+        """Fetch batch `number` as the worker that the script would give it to."""
         import torch
 
         index = number % self._count

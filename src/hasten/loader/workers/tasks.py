@@ -1,4 +1,4 @@
-"""What a worker process is given, and what it answers: a batch, and how it came about."""
+"""What a worker process is given, and what it answers: a batch, and how it was made."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Draws(Enum):
     """Whose random numbers the items of a batch draw."""
 
     NONE = "none"
-    """Nobody's: a batch that draws all the same is not delivered."""
+    """Nobody's: a batch that draws nevertheless is not delivered."""
     STREAM = "stream"
     """Those of one of the script's own workers, replayed."""
     CHAIN = "chain"
@@ -43,12 +43,12 @@ class Task(NamedTuple):
         number: of the batch in its pass, from 0.
         indices: of its samples.
         draws: where its random numbers come from.
-        pass_key: tells one pass from another: streams start anew with each.
+        pass_key: sets one pass apart from another, as streams restart with each.
         seed: the base seed of the pass.
-        states: of the generators before the batch, None to go on from the batch before.
+        states: of the generators before the batch, None to continue from the previous batch.
         hands_over: answer with the states of the generators after it.
         checked: fetch it twice and compare.
-        looked: look at the whole of dataset and collate function afterwards.
+        looked: look at all of the dataset and collate function afterwards.
         probed: see in a fork whether items remember that they were fetched.
     """
 
@@ -65,16 +65,16 @@ class Task(NamedTuple):
 
 
 class TaskReport(NamedTuple):
-    """How a batch came about.
+    """How a batch was made.
 
     Attributes:
-        fetch_ns: what it took.
-        drew: a generator moved.
+        fetch_ns: nanoseconds that it took.
+        drew: whether a generator advanced.
         changed: what dataset or collate function hold has changed, or a generator of theirs.
         states: of the generators after the batch, where its draws are handed over.
-        unequal: in what two fetches of it differ.
+        unequal: how two fetches of it differ.
         error: what fetching it raised, as torch wraps it.
-        stamps: of the files that were read for it; None where that cannot be told.
+        stamps: of the files that were read for it; None if they are unknown.
     """
 
     fetch_ns: int
@@ -92,7 +92,7 @@ def as_it_is(batch: Any) -> Any:
 
 
 class WorkerDataset:
-    """Stands where torch's worker expects the dataset, and answers tasks instead of indices.
+    """Takes the dataset's place in torch's workers, and answers tasks instead of indices.
 
     Args:
         loader: the script's loader; what fetching needs of it is kept, not the loader itself.
@@ -149,7 +149,7 @@ class WorkerDataset:
             else:
                 batch, report = self._observed(task, index)
             if (task.checked or not self._sent) and not self._logical_count:
-                pickle.dumps(batch)  # where the queue fails to, nobody is told
+                pickle.dumps(batch)  # if the queue cannot, nobody is told
                 self._sent = True
             if self._logical_count:
                 batch = as_pickled(batch)
@@ -197,10 +197,10 @@ class WorkerDataset:
         return batch, TaskReport(took_ns, drew, changed, after, unequal, stamps=files)
 
     def _twice(self, task: Task, batch: Any, before: random_states.States) -> str:
-        """Return in what a second fetch differs from the first.
+        """Return how a second fetch differs from the first.
 
         Where the script has no workers, the main process compares the whole batch: here two of
-        its samples will do, to find what goes on from fetch to fetch.
+        its samples suffice to find anything that advances from fetch to fetch.
         """
         after, indices = random_states.read(), task.indices
         if not self._logical_count and type(indices) is list and len(indices) > _FEW_COUNT:
@@ -221,7 +221,7 @@ class WorkerDataset:
         return fetch(indices)
 
     def _changed(self, *, brief: bool) -> bool:
-        """Return whether dataset or collate function look other than when this was last asked."""
+        """Return whether dataset or collate function look different from at the last call."""
         seen, before = self._looks(brief=brief), self._seen[brief]
         self._seen[brief] = seen
         set_up, self._set_up = self._set_up, False
@@ -253,7 +253,7 @@ class WorkerDataset:
             if self._own_init is not None:
                 before = self._looks(brief=False)
                 self._own_init(index)
-                # A worker of torch's sets up a fresh copy in each pass, one that stays this one.
+                # A torch worker sets up a fresh copy in each pass; one that stays, the same copy.
                 self._set_up |= before != self._looks(brief=False)
         if task.states is not None:
             random_states.restore(task.states)

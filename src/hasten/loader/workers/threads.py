@@ -1,7 +1,7 @@
-"""Threads inside loader workers: limited where a whole batch keeps its bits.
+"""Threads inside loader workers: limited if whole batches keep their bits.
 
 torch limits its own threads in a worker. BLAS, OpenMP and OpenCV keep one thread per core, so
-k workers on c cores run k * c threads that take the cores from one another.
+k workers on c cores run k * c threads that compete for the cores.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FUNCTIONS = (  # which libraries, how their thread count is read, how it is set
 )
 _PATTERN = re.compile("|".join(dict.fromkeys(pattern for pattern, *_ in _FUNCTIONS)))
 _CHECKED_EVERY = 256  # batches, after the first that was equal
-_PATIENCE_COUNT = 8  # batches that may leave the dataset changed: it opens files, fills caches
+_PATIENCE_COUNT = 8  # batches that may change the dataset, by opening files or filling caches
 _DEEPEST, _MOST_MEMBERS = 3, 64
 
 
@@ -50,7 +50,7 @@ class _ThreadCount(NamedTuple):
 
 
 def _loaded() -> Iterator[tuple[str, ctypes.CDLL]]:
-    """Yield name and handle of each BLAS and OpenMP of this process; loads none."""
+    """Yield name and handle of each BLAS and OpenMP library in this process; load none."""
     try:
         maps = Path("/proc/self/maps").read_text(errors="replace")
     except OSError:
@@ -76,7 +76,7 @@ def _settings() -> Iterator[_ThreadCount]:
 def limit(count: int) -> Callable[[], None]:
     """Let no loaded BLAS, OpenMP or OpenCV use more than `count` threads; return the undo.
 
-    torch keeps the count that it has: it shares its OpenMP with others, and a script may have
+    torch keeps its own count: it shares its OpenMP with others, and a script may have
     set that count itself.
     """
     import torch
@@ -98,10 +98,10 @@ def limit(count: int) -> Callable[[], None]:
 
 
 def openmp_mask() -> frozenset[int]:
-    """Return the processors that OpenMP found at its start; empty where it pins no thread.
+    """Return the processors that OpenMP found at its start; empty if it pins no threads.
 
     Under `OMP_PROC_BIND` it pins the main thread to one processor, and workers inherit that.
-    Its places still name all that the process was given.
+    Its places still list all the processors that the process was given.
     """
     found: set[int] = set()
     for _, library in _loaded():
@@ -114,7 +114,7 @@ def openmp_mask() -> frozenset[int]:
 
 
 def repair_affinity(mask: frozenset[int]) -> Callable[[], None]:
-    """Let this thread run on all of `mask` where it was pinned to a part of it."""
+    """Let this thread run on all of `mask` if it was pinned to a part of it."""
     if not hasattr(os, "sched_setaffinity"):
         return lambda: None
     own = os.sched_getaffinity(0)
@@ -139,7 +139,7 @@ def _limited(count: int, mask: frozenset[int]) -> Iterator[list[Callable[[], Non
 
 
 def _goes_on(value: Any, depth: int = 0) -> bool:
-    """Return whether a dataset holds what goes on by being read: open files, iterators."""
+    """Return whether a dataset holds what advances when read: open files, iterators."""
     if hasattr(type(value), "__next__"):
         return True
     if depth == _DEEPEST or isinstance(value, (type, ModuleType)):
@@ -150,15 +150,15 @@ def _goes_on(value: Any, depth: int = 0) -> bool:
 
 
 class WorkerThreads:
-    """The thread limit of one loader worker, kept where batches are bit-equal under it.
+    """The thread limit of one loader worker, kept if batches are bit-equal under it.
 
-    A batch that is checked is fetched twice: as the script has it, which is what it gets, and
-    under the limit, from the same random states. That is done only where the first of the two
-    left the dataset as it was, and no generator of its own was drawn from.
+    A batch that is checked is fetched twice: as the script would, which is what it gets, and
+    under the limit, from the same random states. That is done only if the first of the two
+    left the dataset unchanged and drew from none of its own generators.
 
     Args:
         count: threads per library.
-        mask: processors that the worker may use where it inherited fewer.
+        mask: processors that the worker may use even if it inherited fewer.
     """
 
     repeats = True
@@ -186,10 +186,10 @@ class WorkerThreads:
         dataset: Any = None,
         collate_fn: Any = None,
     ) -> Any:
-        """Return the batch of `indices`; check the limit with it where a check is due.
+        """Return the batch of `indices`; check the limit with it if a check is due.
 
-        Due are the first batches until one could be checked, then every 256th, so this may
-        stand for `fetch` at every batch.
+        Checks are due at the first batches until one succeeds, then at every 256th, so this may
+        replace `fetch` at every batch.
 
         Args:
             fetch: makes a batch as the script has it.
@@ -204,7 +204,7 @@ class WorkerThreads:
         return self._checked(fetch, indices, dataset, collate_fn)
 
     def lift(self) -> None:
-        """Give the libraries and the mask back as they were."""
+        """Restore the libraries and the mask."""
         while self._lift:
             self._lift.pop()()
 
@@ -245,7 +245,7 @@ class WorkerThreads:
         start: random_states.States,
         end: random_states.States,
     ) -> str:
-        """Fetch again under the limit, keep it where nothing differs, and say what does."""
+        """Fetch again under the limit, keep it if nothing differs, and say what does."""
         random_states.restore(start)
         with _limited(self.count, self.mask) as undos:
             try:
@@ -260,7 +260,7 @@ class WorkerThreads:
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Travel to a spawned worker as new: what was set belongs to this process."""
+        """Pickle for a spawned worker as if new: what was set belongs to this process."""
         return dict(vars(WorkerThreads(self.count, self.mask)))
 
 

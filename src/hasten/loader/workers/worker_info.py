@@ -9,7 +9,7 @@ from hasten.loader.workers.inline_batch import leaves, small
 
 
 def say_worker(said: tuple[int, int, int, Any] | None) -> Any:
-    """Let `get_worker_info()` say something else; return what it said.
+    """Make `get_worker_info()` return something else; return what it returned before.
 
     Args:
         said: index, count, seed and dataset of a worker; None for the main process.
@@ -24,7 +24,7 @@ def say_worker(said: tuple[int, int, int, Any] | None) -> Any:
 
 
 def restore(info: Any) -> Any:
-    """Let `get_worker_info()` say what an earlier call returned; return what it said."""
+    """Make `get_worker_info()` return `info` again; return what it returned before."""
     from torch.utils.data._utils import worker
 
     before: Any = worker._worker_info
@@ -35,12 +35,12 @@ def restore(info: Any) -> Any:
 class SharedCollate:
     """`default_collate` in a process that stands in for one of the script's own.
 
-    Torch's own writes into shared memory where it finds itself in a worker, and then it lays
-    images out by rows that it would leave channels_last in the main process. Small batches
-    travel otherwise and need none; where the two layouts are the same they are made plainly.
+    Torch's own version writes into shared memory if it finds itself in a worker, and then lays
+    out contiguously images that it would leave channels_last in the main process. Small batches
+    travel differently and need none; if the two layouts are the same, they are made plainly.
 
     Args:
-        for_worker: the layout must be a worker's; else that of the main process.
+        for_worker: the layout must be a worker's; otherwise that of the main process.
     """
 
     def __init__(self, *, for_worker: bool) -> None:
@@ -60,7 +60,7 @@ class SharedCollate:
         return plain
 
     def _decide(self, plain: Any, shared: Any) -> Any:
-        """Settle by the first batch how the others are made."""
+        """Decide from the first batch how the others are made."""
         same = not difference(plain, shared)
         self._shares = not small(plain) if same else self._for_worker
         return shared if self._shares else plain

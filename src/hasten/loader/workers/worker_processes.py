@@ -1,4 +1,4 @@
-"""Torch's own worker processes, that answer tasks in the order in which they are put."""
+"""Torch's own worker processes, answering tasks in the order in which they are put."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Feed:
-    """The row of tasks that torch's iterator takes its indices from; it ends only for a while."""
+    """The queue of tasks that torch's iterator takes as indices; it may run dry and go on later."""
 
     def __init__(self) -> None:
         self.waiting: deque[Task] = deque()
@@ -38,12 +38,12 @@ class _Feed:
 class WorkerProcesses:
     """The worker processes of a pool.
 
-    The processes, queues, pinning thread and watchdogs are those of torch's own iterator; it
-    is given tasks in place of indices, and never comes to the end of its sampler.
+    The processes, queues, pinning thread and watchdogs are those of torch's own iterator, which
+    is given tasks in place of indices and never reaches the end of its sampler.
 
     Args:
         loader: the script's loader.
-        site: what stands in the workers where the dataset would.
+        site: what takes the dataset's place in the workers.
         count: worker processes.
         ahead_count: tasks that each worker holds at most.
         waiting: how long to wait for a batch.
@@ -86,7 +86,7 @@ class WorkerProcesses:
 
     @property
     def lives(self) -> bool:
-        """All workers live."""
+        """Whether all workers are alive."""
         return not self._torchs._shutdown and all(w.is_alive() for w in self._torchs._workers)
 
     def put(self, task: Task) -> None:
@@ -97,7 +97,7 @@ class WorkerProcesses:
     def next_answer(self, *, checked: bool) -> tuple[int, Any, TaskReport]:
         """Wait for an answer; return how many tasks before it are lost, the batch and its report.
 
-        Torch leaves out what a dead worker had, and an interruption may have cost an answer.
+        Torch skips what a dead worker had, and an interruption may have lost an answer.
 
         Args:
             checked: batches are made more than once.

@@ -1,4 +1,4 @@
-"""How long to wait for a worker, and whom its death may disturb."""
+"""How long to wait for a worker, and who is affected by its death."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class WorkersLost(Exception):
 class WorkerTimeout:
     """Wait for the answers of workers, as long as the script would, and no longer.
 
-    Where the script has workers itself, a death or a time-out is what torch makes of it. Torch
-    raises where a worker dies, whatever the main process is doing then. So of workers that the
-    script never asked for torch knows only while somebody waits for them.
+    If the script has workers itself, deaths and time-outs are handled as torch does. Torch
+    raises when a worker dies, whatever the main process is doing then. So torch knows about
+    workers that the script never asked for only while somebody waits for them.
 
     Args:
         added: the script has no workers itself.
@@ -41,13 +41,13 @@ class WorkerTimeout:
 
     @property
     def start_method(self) -> dict[str, Any]:
-        """How workers start that the script never asked for: its file does not run again."""
+        """How workers that the script never asked for start, so that its file is not run again."""
         return (
             {"multiprocessing_context": multiprocessing.get_context("fork")} if self._added else {}
         )
 
     def begin(self, iterator: Any) -> None:
-        """Begin a pass: torch tells of the deaths of the script's own workers in it."""
+        """Begin a pass: during it, torch reports deaths of the script's own workers."""
         if self._added:
             _stop_watching(iterator)
         else:
@@ -62,7 +62,7 @@ class WorkerTimeout:
 
         Args:
             iterator: torch's iterator.
-            checked: batches are made more than once, which the script's time-out knows not.
+            checked: batches are made more than once, which the script's time-out does not expect.
 
         Raises:
             WorkersLost: the script never asked for them, and can do without.
@@ -91,7 +91,7 @@ def said(error: Exception) -> str:
 
 
 def _patient(iterator: Any, patience_s: float) -> Any:
-    """Wait for the next answer; go on where the time-out passes before `patience_s`."""
+    """Wait for the next answer; keep waiting if the time-out passes before `patience_s`."""
     until_s = time.monotonic() + patience_s
     while True:
         try:
@@ -106,7 +106,7 @@ def _timed_out(error: Exception) -> bool:
 
 
 def _watch(iterator: Any) -> None:
-    """Let torch raise where one of these workers dies; raise at once where one has."""
+    """Let torch raise if one of these workers dies; raise at once if one already has."""
     from torch.utils.data._utils import signal_handling
 
     signals: Any = signal_handling

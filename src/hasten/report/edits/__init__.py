@@ -1,7 +1,7 @@
-"""The plan as a diff of the user's own source, for who would rather write it down.
+"""The plan as a diff of the user's own source, for those who would rather edit the script.
 
-Each edit gives what the lever gives, as far as the text of the files can tell; else the lines are
-given to the user, or the reason why there are none. The files are read, never run or written.
+Each edit does what the lever does, as far as the source text can tell; otherwise the lines are
+shown to the user, or the reason why there are none. Files are only read, never run or written.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def write_edits(
     """Write a plan into the source of a workload.
 
     Args:
-        workload: whose source.
+        workload: the workload whose source is edited.
         plan: its settings.
-        traits: what a tuning saw of the script; what is unknown is not written.
+        traits: what a tuning saw of the script; nothing unknown is written.
         env: the environment in which the script would be started.
-        python_version: of the Python that was tuned; empty stands for this one.
+        python_version: of the Python that was tuned; empty means this one.
 
     Raises:
-        UsageError: the script is no Python file, cannot be read, or nests too deeply.
+        UsageError: the script is not a Python file, cannot be read, or nests too deeply.
         PlanError: the plan names a lever that is not installed here.
     """
     if not plan.settings:
@@ -93,7 +93,7 @@ def write_edits(
 
 
 def _edit_all(jobs: Mapping[str, tuple[Lever[Any], Job]], env: Mapping[str, str]) -> dict[str, str]:
-    """Write every lever, and return the variables of those that are the environment's."""
+    """Write every lever; return the variables of those that are set in the environment."""
     variables: dict[str, str] = {}
     for lever, job in sorted(jobs.values(), key=_turn):
         if lever.edit:
@@ -106,13 +106,13 @@ def _edit_all(jobs: Mapping[str, tuple[Lever[Any], Job]], env: Mapping[str, str]
 
 
 def _turn(one: tuple[Lever[Any], Job]) -> tuple[int, str]:
-    """Return the place of an edit among all: some move lines that others look for."""
+    """Return the sort key of an edit: some move lines that others look for."""
     lever, edit = one[0], EDITS.get(one[0].edit)
     return (LAST.index(edit) + 1 if edit in LAST else 0, lever.name)
 
 
 def _edit(edit: Edit, job: Job) -> None:
-    """Write one lever; what an edit cannot deal with is left to the user, and all else written."""
+    """Write one lever; if its edit fails, undo it and leave this lever to the user."""
     before = [(source, source.tree, set(source.added)) for source in job.project.sources]
     noted_count = len(job.notes)
     try:
@@ -127,7 +127,7 @@ def _edit(edit: Edit, job: Job) -> None:
 
 
 def _variables(lever: Lever[Any], setting: Setting, env: Mapping[str, str]) -> dict[str, str]:
-    """Return what a lever adds to the environment, or changes in it."""
+    """Return what a lever adds to the environment or changes in it."""
     return {key: v for key, v in lever.env(env, setting).items() if env.get(key) != v}
 
 

@@ -1,4 +1,4 @@
-"""Arguments of a call, changed without touching what stands around them."""
+"""Arguments of a call, changed without touching the code around them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def code(node: cst.CSTNode) -> str:
 
 
 def argument(call: cst.Call, name: str, *, index: int | None = None) -> cst.Arg | None:
-    """Return the argument of a call that a parameter gets, by its name or its position."""
+    """Return the argument that a call passes for a parameter, by name or by position."""
     for place, arg in enumerate(call.args):
         if arg.star == "*":
             index = None
@@ -38,7 +38,7 @@ def argument(call: cst.Call, name: str, *, index: int | None = None) -> cst.Arg 
 
 
 def with_argument(call: cst.Call, name: str, value: str, *, index: int | None = None) -> cst.Call:
-    """Return a call with an argument changed where it is there, and added at the end if not.
+    """Return a call with an argument changed if present, or else added at the end.
 
     >>> call = expression("Adam(params,  1e-3,)")
     >>> code(with_argument(call, "fused", "True"))
@@ -63,7 +63,7 @@ def without_argument(call: cst.Call, found: cst.Arg) -> cst.Call:
 
 
 def _added(call: cst.Call, name: str, value: str) -> list[cst.Arg]:
-    """Return the arguments with one more, laid out as those before it."""
+    """Return the arguments with one more, formatted like those before it."""
     equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
     new = cst.Arg(value=expression(value), keyword=cst.Name(name), equal=equal)
     args = list(call.args)
@@ -80,12 +80,12 @@ def _added(call: cst.Call, name: str, value: str) -> list[cst.Arg]:
 
 
 def _is_generator(arg: cst.Arg) -> bool:
-    """Return whether an only argument leans on the parentheses of its call."""
+    """Return whether an argument is a generator that uses the parentheses of its call."""
     return isinstance(arg.value, cst.GeneratorExp) and not arg.value.lpar
 
 
 def _between(call: cst.Call) -> cst.BaseParenthesizableWhitespace:
-    """Return what stands between two arguments: a space, or a new line where each has its own."""
+    """Return the whitespace between arguments: a space, or a newline if each has its own line."""
     for arg in call.args[:-1]:
         if isinstance(arg.comma, cst.Comma):
             space = arg.comma.whitespace_after
@@ -99,14 +99,14 @@ def _between(call: cst.Call) -> cst.BaseParenthesizableWhitespace:
 
 
 def spread_names(call: cst.Call) -> list[str]:
-    """Return what a call spreads by `**`; "" for what is no plain name."""
+    """Return what a call unpacks with `**`; "" for anything but a plain name."""
     return [dotted(arg.value) for arg in call.args if arg.star == "**"]
 
 
 def spread_literal(survey: Survey, site: Site) -> Site | None:
-    """Return the dict that a call spreads by `**`, where it is written down and used for no more.
+    """Return the dict literal that a call unpacks with `**`, if it is used for nothing else.
 
-    A dict that is also changed, handed on or read is nobody's to edit.
+    A dict that is also changed, passed on or read must not be edited.
     """
     names = spread_names(site.call)
     if len(names) != 1 or not names[0] or "." in names[0]:
@@ -136,7 +136,7 @@ def spread_literal(survey: Survey, site: Site) -> Site | None:
 
 
 def with_entry(node: cst.Dict, name: str, value: str) -> cst.Dict:
-    """Return a dict with an entry changed where it is there, and added at the end if not."""
+    """Return a dict with an entry changed if present, or else added at the end."""
     elements = list(node.elements)
     for place, element in enumerate(elements):
         if isinstance(element, cst.DictElement) and _text(element.key) == name:
@@ -172,7 +172,7 @@ def _names_one(node: cst.Assign, name: str) -> bool:
 
 
 def _count(node: cst.CSTNode, name: str) -> int:
-    """Return how often a name stands in a part of a file; words after a dot do not count."""
+    """Return how often a name occurs in part of a file, not counting attributes after a dot."""
     if isinstance(node, cst.Name):
         return int(node.value == name)
     if isinstance(node, cst.Attribute):
@@ -183,6 +183,6 @@ def _count(node: cst.CSTNode, name: str) -> int:
 
 
 def values(call: cst.Call, names: Mapping[str, int | None]) -> dict[str, str]:
-    """Return the texts of those arguments that are given, of some."""
+    """Return the source text of those of some arguments that the call passes."""
     found = {name: argument(call, name, index=index) for name, index in names.items()}
     return {name: code(arg.value) for name, arg in found.items() if arg is not None}

@@ -1,6 +1,6 @@
 """Which names of the project mean the same thing: the model, an optimizer, a loader.
 
-Names are joined where a value goes from one to the other unchanged: by an assignment, as an
+Names are joined if a value passes from one to the other unchanged: by an assignment, as an
 argument of one of the project's functions, as its result, as an attribute of `self`.
 """
 
@@ -42,7 +42,7 @@ class Flow:
             self._pass(site)
 
     def key(self, expression: cst.CSTNode | None, scope: SourceScope) -> Key | None:
-        """Return what stands for an expression, where it is a name or an attribute of `self`."""
+        """Return the key of an expression, if it is a name or an attribute of `self`."""
         text = dotted(expression)
         head, _, rest = text.partition(".")
         if not head:
@@ -55,18 +55,18 @@ class Flow:
         return (scope.binding(head) or self._survey.files[scope.source], head)
 
     def head(self, key: Key) -> Key:
-        """Return the one that stands for all keys joined with this one."""
+        """Return the representative of all keys joined with this one."""
         while (above := self._heads.get(key, key)) != key:
             key = above
         return key
 
     def same(self, expression: cst.CSTNode | None, scope: SourceScope, key: Key) -> bool:
-        """Return whether an expression means what `key` means."""
+        """Return whether an expression means the same thing as `key`."""
         own = self.key(expression, scope)
         return own is not None and self.head(own) == self.head(key)
 
     def result_key(self, site: Site) -> Key:
-        """Return what stands for the value of a call itself."""
+        """Return the key of the value of a call itself."""
         return (site.node, "")
 
     def _join(self, one: Key | None, other: Key | None) -> None:
@@ -100,7 +100,7 @@ class Flow:
                     self._join(self.key(name, scope), (made, f"return {index}"))
 
     def _link_value(self, key: Key | None, value: cst.CSTNode | None, scope: SourceScope) -> None:
-        """Join a name with where its value comes from."""
+        """Join a name with the source of its value."""
         if isinstance(value, cst.Tuple) and key is not None and key[1] == "return":
             for index, element in enumerate(value.elements):
                 self._link_value((key[0], f"return {index}"), element.value, scope)
@@ -136,7 +136,7 @@ class Flow:
 
 
 def _passed(call: cst.Call, parameters: tuple[str, ...]) -> Iterator[tuple[str, cst.CSTNode]]:
-    """Yield the parameter and the value of each argument, as far as they can be told."""
+    """Yield the parameter and the value of each argument, as far as they are known."""
     waiting = iter(parameters)
     for argument in call.args:
         if argument.star:

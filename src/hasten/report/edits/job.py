@@ -54,20 +54,20 @@ class Job:
         self.note(f"no edit can do this: keep `hasten run`. {why[:1].upper()}{why[1:]}.")
 
     def paste(self, why: str, *, at: str = "") -> None:
-        """Give the lines to write by hand where no place for them was found, or `at` one."""
+        """Give the user the lines to write by hand, `at` a place if one is known."""
         place = f" at {at}" if at else ""
         lines = "".join(f"\n    {line}" for line in self.lines.splitlines())
         self.note(f"write this yourself{place}, since {why}:{lines}")
 
     def set_up(self, *lines: str) -> None:
-        """Put lines after the import of torch in the script, but for those that are there."""
+        """Put lines after the script's import of torch, except those already there."""
         source = self.project.entry
         missing = [line for line in lines if not has_statement(source, line.partition("  #")[0])]
         if missing:
             insert_after_imports(source, "".join(f"{line}\n" for line in missing))
 
     def torch_name(self) -> str:
-        """Return how the script calls torch, importing it where it does not."""
+        """Return the script's name for torch, importing it if necessary."""
         own = self.survey().local_name(self.project.entry, "torch")
         if not own:
             ensure_import(self.project.entry, "torch")
@@ -82,7 +82,7 @@ class Job:
 
 
 def reaches(version: object, least: tuple[int, int]) -> bool:
-    """Return whether a version is that of a release or of a later one; an unknown one is not.
+    """Return whether a version is at least a given release; False if it is unknown.
 
     >>> reaches("2.13.0+cpu", (2, 9)), reaches("2.8.1", (2, 9)), reaches("", (2, 9))
     (True, False, False)

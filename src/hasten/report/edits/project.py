@@ -1,6 +1,6 @@
-"""The user's own files: the script that is started, and what it imports from its folder.
+"""The user's own files: the script being started, and what it imports from its folder.
 
-They are read and never run: which file an import means is told by names and places alone.
+They are read, never run: names and paths alone decide which file an import means.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class SourceFile:
     """One file, as it is and as it will be.
 
     Attributes:
-        path: where it lies.
-        name: how Python imports it, from the folder of the script; the script's own is "".
-        before: its text.
-        tree: what it is by now.
+        path: its path.
+        name: its module name as seen from the script's folder; "" for the script itself.
+        before: its original text.
+        tree: its current content.
         added: the lines put in after its imports.
     """
 
@@ -52,18 +52,18 @@ class SourceFile:
 
     @property
     def is_package(self) -> bool:
-        """Whether this is a package's `__init__.py`, from whose folder `.` counts."""
+        """Whether this is a package's `__init__.py`, whose relative imports start in its folder."""
         return self.path.name == "__init__.py"
 
     def apply(self, changes: Mapping[int, Change]) -> None:
-        """Change nodes of the tree, given by identity; what lies inside them is changed first."""
+        """Change nodes of the tree, given by identity, innermost first."""
         changed = self.tree.visit(_Replacing(changes))  # type: ignore[arg-type]
         assert isinstance(changed, cst.Module)  # noqa: S101  # a module stays one
-        # Parsed again: no node may stand in a tree twice, as pieces put in by hand might.
+        # Parsed again, because no node may occur in a tree twice, and inserted pieces might.
         self.tree = cst.parse_module(changed.bytes)
 
     def line_before(self, line: int) -> int:
-        """Return which line of the user's file became this one, or follows it where it is new."""
+        """Return the user's line that became this one, or the next one if this line is new."""
         old, new = _lines(self.before), _lines(self.tree.code)
         for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
             if k <= line - 1 < m:
@@ -71,12 +71,12 @@ class SourceFile:
         return line
 
     def diff(self, name: str) -> str:
-        """Return what was changed, as `patch -p1` takes it.
+        """Return the changes as a diff for `patch -p1`.
 
-        Bytes of another encoding than UTF-8 stand in it as surrogates, as in names of files.
+        Bytes in an encoding other than UTF-8 appear in it as surrogates, as in file names.
         """
         old, new = _lines(self._mark + self.before), _lines(self._mark + self.tree.code)
-        # `patch` takes a name with a space in it whole where a tab follows.
+        # `patch` reads a name with spaces whole only if a tab follows.
         end = "\t" if any(map(str.isspace, name)) else ""
         marked = unified_diff(old, new, f"a/{name}{end}", f"b/{name}{end}")
         ended = (li if li.endswith("\n") else f"{li}\n{_NO_END}\n" for li in marked)
@@ -85,7 +85,7 @@ class SourceFile:
 
 
 class _Replacing:
-    """What libcst asks of a visitor."""
+    """The interface that libcst expects of a visitor."""
 
     def __init__(self, changes: Mapping[int, Change]) -> None:
         self._changes = changes
@@ -105,7 +105,7 @@ class _Replacing:
 
 
 def _lines(text: str) -> list[str]:
-    """Split at newlines alone, which is where `patch` does it: a form feed ends no line."""
+    """Split at newlines only, as `patch` does: a form feed does not end a line."""
     pieces = [f"{line}\n" for line in text.split("\n")]
     pieces[-1] = pieces[-1][:-1]
     return pieces if pieces[-1] else pieces[:-1]
@@ -113,10 +113,10 @@ def _lines(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """The files that an edit may concern; the first is the one that is started.
+    """The files that an edit may affect; the first is the one being started.
 
     Attributes:
-        folder: where the workload is started; the diff counts from here.
+        folder: where the workload is started; paths in the diff are relative to it if possible.
         unread: sentences about files that could not be read.
     """
 
@@ -142,7 +142,7 @@ class Project:
         return next((source for source in self.sources[1:] if source.name == name), None)
 
     def place(self, source: SourceFile, line: int) -> str:
-        """Return `file:line` of the user's own file for a line of the tree."""
+        """Return `file:line` in the user's own file for a line of the tree."""
         return f"{source.path.relative_to(self.root)}:{source.line_before(line)}"
 
     def diff(self) -> str:
@@ -155,7 +155,7 @@ def read_project(workload: Workload) -> Project:
     """Read the script of a workload and the modules of its folder that it imports.
 
     Raises:
-        UsageError: the workload is no Python file, or its script cannot be read.
+        UsageError: the workload is not a Python file, or its script cannot be read.
     """
     folder = _without_dots(Path(workload.cwd))
     entry = _entry(workload, folder)
@@ -195,13 +195,13 @@ def _entry(workload: Workload, folder: Path) -> Path:
 
 
 def _without_dots(path: Path) -> Path:
-    """Return the same place without `..`, by its own name if it can be: `patch` takes no other."""
+    """Return a path without `..`, unresolved if possible: `patch` accepts no `..`."""
     plain = Path(os.path.normpath(path.absolute()))
     return plain if plain.exists() and plain.samefile(path) else path.resolve()
 
 
 def _package(entry: Path, home: Path) -> str:
-    """Return the package in which the entry counts its relative imports from."""
+    """Return the package that the entry's relative imports start from."""
     if not entry.is_relative_to(home):
         return ""
     return ".".join(entry.parent.relative_to(home).parts)
@@ -221,16 +221,16 @@ def _read(path: Path, name: str) -> SourceFile:
 
 
 def too_deep(path: Path) -> UsageError:
-    """Return the error for a file that takes more calls to walk than Python has."""
+    """Return the error for a file nested too deeply for Python's recursion limit."""
     problem = f"Cannot edit {path}: an expression in it nests too deeply."
     return UsageError(problem, remedy=_PASTE)
 
 
 def _imports(source: SourceFile, home: Path, package: str) -> Iterator[tuple[Path, str]]:
-    """Yield file and name of each module of the folder that a file imports."""
+    """Yield the path and name of each module in the folder that a file imports."""
     try:
         tree = ast.parse(source.before)
-    except (SyntaxError, ValueError, RecursionError):  # Python of another release than this one
+    except (SyntaxError, ValueError, RecursionError):  # written for another Python version
         return
     for node in ast.walk(tree):
         for name in _names(node, package):
@@ -251,7 +251,7 @@ def _names(node: ast.AST, package: str) -> Iterator[str]:
 
 
 def absolute_name(name: str, level: int, package: str) -> str:
-    """Return the dotted name that a relative one means.
+    """Return the absolute dotted name for a relative one.
 
     >>> absolute_name("data", 1, "shop.models"), absolute_name("", 2, "shop.models")
     ('shop.models.data', 'shop')

@@ -24,7 +24,7 @@ def parsed(lines: str) -> list[cst.BaseStatement]:
 
 
 def before(node: cst.CSTNode, lines: str) -> cst.FlattenSentinel[cst.BaseStatement]:
-    """Return a statement with others before it; blank lines and comments above it stay above."""
+    """Return a statement with others before it; blank lines and comments above stay on top."""
     statement = _statement(node)
     first, *more = parsed(lines)
     first = first.with_changes(leading_lines=statement.leading_lines)
@@ -32,9 +32,9 @@ def before(node: cst.CSTNode, lines: str) -> cst.FlattenSentinel[cst.BaseStateme
 
 
 def insert_after_imports(source: SourceFile, lines: str) -> None:
-    """Put lines after the import of torch, and after the imports that follow it directly.
+    """Put lines after the import of torch and any imports that directly follow it.
 
-    Where the file does not import torch at the top, they come after its first imports.
+    If the file does not import torch at the top, they come after its first imports.
     """
     body = list(source.tree.body)
     index = _after_imports(body, "torch")
@@ -53,7 +53,7 @@ def insert_after_imports(source: SourceFile, lines: str) -> None:
 
 
 def text(node: object) -> str:
-    """Return the text of a statement without what stands around it; "" for a compound one."""
+    """Return the bare text of a statement, without comments; "" for a compound one."""
     if not isinstance(node, cst.SimpleStatementLine):
         return ""
     module = cst.Module(body=())
@@ -63,7 +63,7 @@ def text(node: object) -> str:
 def ensure_import(source: SourceFile, module: str) -> bool:
     """Import a module at the top of a file, among the first imports.
 
-    What a script sets in the environment before it brings torch stays before it.
+    Environment variables that a script sets before importing torch stay before the import.
 
     Returns:
         Whether it was not imported there before.
@@ -84,10 +84,10 @@ def ensure_import(source: SourceFile, module: str) -> bool:
 
 
 def _place(body: Sequence[cst.CSTNode], module: str) -> tuple[int, int]:
-    """Return where the imports begin beside which a module is imported, and its own place.
+    """Return where the group of imports that a module joins begins, and its own index.
 
-    It stands beside the first import of its package. What comes with Python has its alphabetical
-    place among the first imports; anything else follows those, and what they set for it.
+    It goes next to the first import of its package. A standard module takes its alphabetical
+    place among the first imports; any other follows these and the environment they set up.
     """
     root = _root(module)
     brought = [place for place, node in enumerate(body) if _brings(node, root)]
@@ -106,7 +106,7 @@ def _place(body: Sequence[cst.CSTNode], module: str) -> tuple[int, int]:
 
 
 def _end_of_head(body: Sequence[cst.CSTNode], start: int) -> int:
-    """Return where the first imports end, with what is set in the environment between them."""
+    """Return where the first imports end, including environment settings between them."""
     end = start
     for place, node in enumerate(body[start:], start):
         if _is_import(node):
@@ -121,7 +121,7 @@ def _root(module: str) -> str:
 
 
 def has_statement(source: SourceFile, wanted: str) -> bool:
-    """Return whether a line of code stands at the top level of a file already."""
+    """Return whether a file already has a line of code at its top level."""
     return any(text(statement) == wanted for statement in source.tree.body)
 
 
@@ -163,7 +163,7 @@ def _imports(node: object, module: str, *, renamed: bool = False) -> bool:
 
 
 def _brings(node: object, module: str) -> bool:
-    """Return whether a statement imports a module or something of it."""
+    """Return whether a statement imports a module or something from it."""
     small = _small(node)
     if isinstance(small, cst.Import):
         names = [dotted(alias.name) for alias in small.names]
@@ -179,7 +179,7 @@ def _is_import(node: object) -> bool:
 
 
 def _first_import(body: Sequence[object]) -> int:
-    """Return where the first import stands, but for `__future__`; else after the docstring."""
+    """Return the index of the first import but `__future__`, or else after the docstring."""
     index = 0
     while index < len(body) and (_is_docstring(body[index]) or _brings(body[index], "__future__")):
         index += 1

@@ -1,4 +1,4 @@
-"""What stands where in the user's files: calls, names and the scopes that they belong to.
+"""What is where in the user's files: calls, names and the scopes that they belong to.
 
 Nothing is run. A name is resolved through the imports of its file, unless the file or the
 function binds it to something else as well.
@@ -34,7 +34,7 @@ class SourceScope:
     Attributes:
         name: dotted, such as `Trainer.fit`; "" for the file itself.
         bound: names that are assigned here, or are parameters.
-        looped: those of them that a `for` gives one value after the other.
+        looped: those of them that are the target of a `for` loop.
     """
 
     source: SourceFile
@@ -52,7 +52,7 @@ class SourceScope:
         return outer if outer is not None and isinstance(outer.node, cst.ClassDef) else None
 
     def binding(self, name: str) -> SourceScope | None:
-        """Return the scope that binds a name which is used here; a class binds for itself alone."""
+        """Return the scope that binds a name used here; class scopes are hidden from inner ones."""
         scope: SourceScope | None = self
         while scope is not None:
             if name in scope.bound and (scope is self or not isinstance(scope.node, cst.ClassDef)):
@@ -63,7 +63,7 @@ class SourceScope:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Site:
-    """A node of interest, and where it stands."""
+    """A node of interest, and the scope it is in."""
 
     scope: SourceScope
     node: cst.CSTNode
@@ -89,11 +89,11 @@ def dotted(node: cst.CSTNode | None) -> str:
 
 
 class Chart:
-    """What stands in one file; it holds as long as the tree of the file does.
+    """The contents of one file; valid as long as the file's tree is unchanged.
 
     Attributes:
-        imported: what names mean by the imports of the whole file, those in functions too.
-        known: those of simple statements at the top level, which every line can count on.
+        imported: what names mean by all imports in the file, including those in functions.
+        known: the same for plain top-level imports only, which every line can rely on.
     """
 
     def __init__(self, source: SourceFile) -> None:
@@ -110,7 +110,7 @@ class Chart:
         self._walk(source.tree, self.scope)
 
     def line(self, node: cst.CSTNode) -> int:
-        """Return the line in which a node begins."""
+        """Return the line on which a node begins."""
         if self._positions is None:  # it takes longer than all the rest
             wrapper = MetadataWrapper(self.tree, unsafe_skip_copy=True)
             self._positions = wrapper.resolve(PositionProvider)
@@ -157,7 +157,7 @@ class Chart:
 
 
 def _imported_names(node: cst.Import | cst.ImportFrom, source: SourceFile) -> dict[str, str]:
-    """Return the names that an import binds, with what each means."""
+    """Return the names that an import binds, each with its full name."""
     names: dict[str, str] = {}
     if isinstance(node.names, cst.ImportStar):
         return names
@@ -180,7 +180,7 @@ _CHARTS: WeakKeyDictionary[SourceFile, Chart] = WeakKeyDictionary()
 
 
 def _chart(source: SourceFile) -> Chart:
-    """Return the chart of a file, drawn anew only where its tree has changed."""
+    """Return the chart of a file, rebuilt only if its tree has changed."""
     chart = _CHARTS.get(source)
     if chart is None or chart.tree is not source.tree:
         chart = _CHARTS[source] = Chart(source)
@@ -209,7 +209,7 @@ class Survey:
         self._means: dict[int, SourceScope | None] = {}
 
     def parents(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yield what a node lies in, from the inside out."""
+        """Yield the ancestors of a node, from the inside out."""
         inside = (c.parents for c in self._charts.values() if id(node) in c.parents)
         parents = next(inside, {})
         while (node := parents.get(id(node))) is not None:  # type: ignore[assignment]
@@ -221,7 +221,7 @@ class Survey:
         return next(n for n in (node, *self.parents(node)) if isinstance(n, line))
 
     def line(self, site: Site) -> int:
-        """Return the line in which a node begins by now."""
+        """Return the line on which a node begins in the current tree."""
         return self._charts[site.source].line(site.node)
 
     def place(self, site: Site) -> str:
@@ -229,7 +229,7 @@ class Survey:
         return self.project.place(site.source, self.line(site))
 
     def places(self, sites: list[Site]) -> str:
-        """Return where some nodes stand, in words."""
+        """Return where some nodes are, in words."""
         return " and ".join(dict.fromkeys(map(self.place, sites)))
 
     def full_name(self, node: cst.CSTNode, scope: SourceScope) -> str:
@@ -242,11 +242,11 @@ class Survey:
         return f"{base}.{rest}" if base and rest else base
 
     def called(self, *names: str, last: frozenset[str] = frozenset()) -> list[Site]:
-        """Return the calls of things by their full names.
+        """Return the calls of functions and classes with given full names.
 
         Args:
             names: whole names, or ends such as `torch.optim.` with `last`.
-            last: what may follow, whatever private modules stand between.
+            last: the names that may follow, whatever private modules are in between.
         """
         found = []
         for site in self.calls:
@@ -257,9 +257,9 @@ class Survey:
         return found
 
     def local_name(self, source: SourceFile, full: str) -> str:
-        """Return how every line of a file may call something imported; "" where none is sure to.
+        """Return a name for an import that every line of a file can use; "" if there is none.
 
-        An import in a function, a `try` or an `if` binds no name that other lines can count on.
+        An import in a function, a `try` or an `if` binds no name that other lines can rely on.
         """
         names = self._charts[source].known
         own = next((name for name, told in names.items() if told == full), "")
@@ -300,7 +300,7 @@ class Survey:
         return found[0] if len(found) == 1 else None
 
     def _follow(self, name: str) -> str:
-        """Go through a module of the project that only hands a name on."""
+        """Follow a name through project modules that merely re-export it."""
         for _ in range(4):
             module, _, last = name.rpartition(".")
             source = self.project.named(module)
@@ -312,7 +312,7 @@ class Survey:
 
 
 def _children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield what a node consists of; libcst's own `children` rebuilds the node for it."""
+    """Yield the children of a node; libcst's own `children` rebuilds the node to find them."""
     for name in vars(type(node))["__dataclass_fields__"]:
         value = getattr(node, name)
         for part in value if isinstance(value, list | tuple) else (value,):
@@ -321,7 +321,7 @@ def _children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def names_in(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield the names, plain or dotted, of which an expression consists."""
+    """Yield the names, plain or dotted, that occur in an expression."""
     if dotted(node):
         yield node
         return
@@ -331,7 +331,7 @@ def names_in(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def binds(node: cst.CSTNode, names: frozenset[str]) -> bool:
-    """Return whether one of some names, plain or dotted, gets another value within a node."""
+    """Return whether any of some names, plain or dotted, is rebound within a node."""
     targets = [*_targets(node)]
     if isinstance(node, cst.CompFor):
         targets.append(node.target)
@@ -370,7 +370,7 @@ def _bound_names(target: cst.CSTNode) -> Iterator[str]:
 
 
 def _written(target: cst.CSTNode) -> Iterator[str]:
-    """Yield the names that a target binds, dotted ones as well."""
+    """Yield the names that a target binds, including dotted ones."""
     if isinstance(target, cst.Tuple | cst.List):
         for element in target.elements:
             yield from _written(element.value)

@@ -1,4 +1,4 @@
-"""The edits by the names that levers give them."""
+"""The edits, keyed by the names that levers refer to them by."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The report as one HTML file: opens offline, asks nothing of any network, runs no script.
+"""The report as one HTML file that opens offline, makes no requests and runs no scripts.
 
-The charts are inline SVG and boxes of our own making and not a chart library's: such a library
-weighs megabytes where these weigh kilobytes, needs scripts (which mail clients and wikis strip),
-draws its labels at a fixed size (which a phone shrinks), and hides them from screen readers.
+The charts are our own inline SVG and boxes rather than a chart library's: such a library
+takes megabytes where these take kilobytes, needs scripts (which mail clients and wikis strip),
+draws labels at a fixed size (which a phone shrinks), and hides them from screen readers.
 A content security policy in the page forbids every script and request, so what a path or a
-source line of the user's holds stays text whatever happens.
+source line of the user's contains stays text, whatever it is.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def render_tuning(
 
     Args:
         tuning: what was found.
-        plan_path: where the plan file stands.
-        snippets: what a user would write by hand, by lever.
-        edits: a unified diff of the user's source that does the same, empty without one.
+        plan_path: the path of the plan file.
+        snippets: for each lever, the code that a user would write by hand.
+        edits: a unified diff of the user's source that does the same; empty if there is none.
     """
     before, after = tuning.baseline, tuning.tuned
     known = tuning.plan.settings
@@ -97,7 +97,7 @@ def render_profile(found: Profiling) -> str:
 def _seen(
     diagnosis: Diagnosis | None, workload: Workload, machine: Machine, plan: Plan | None
 ) -> dict[str, Any]:
-    """Return what both pages tell: findings, lines, the steps over time, the machine."""
+    """Return what both pages show: findings, lines, the steps over time, the machine."""
     return {
         "findings": sections.findings(diagnosis, workload, plan),
         "hot_lines": sections.hot_lines(diagnosis, workload),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One phase in a bar; `width` is in percent of the whole line."""
+    """One phase in a bar; `width` is a percentage of the whole line."""
 
     phase: str
     width: float
@@ -25,7 +25,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One step; bars with one scale show by their length how much shorter it has become."""
+    """One step; the lengths of bars on one scale show how much shorter it has become."""
 
     name: str
     message: str
@@ -44,7 +44,7 @@ class Row:
 
 
 def bars(before: Profile, after: Profile | None) -> list[Bar]:
-    """Return the step as it is, and as it is under the plan, on one scale."""
+    """Return the step without and with the plan, on one scale."""
     known = [("before", before)] + ([("after", after)] if after else [])
     full_s = max(_sample_s(profile) for _, profile in known)
     return [
@@ -58,7 +58,7 @@ def bars(before: Profile, after: Profile | None) -> list[Bar]:
 
 
 def rows(before: Profile, after: Profile | None) -> list[Row]:
-    """Return the phases that occur, in the order of a step, and the whole."""
+    """Return the phases that occur, in the order of a step, and then the total."""
     known = [before, *([after] if after else [])]
     found = [p for p in Phase if p.in_step and any(one.phase_s.get(p) for one in known)]
     table = []

@@ -32,7 +32,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One step, for whoever points at it or reads the table."""
+    """One step, as shown on hover and in the table."""
 
     left: float
     number: int
@@ -41,8 +41,8 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossCurve:
-    """The ledger over time."""
+class StepCourse:
+    """The phases of each step over time."""
 
     layers: tuple[Layer, ...]
     columns: tuple[Column, ...]
@@ -55,10 +55,10 @@ class LossCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """Two loss curves over each other.
+    """Two loss curves in one chart.
 
     Attributes:
-        taught_at: where the taught steps end, in percent of the axis.
+        taught_at: where the taught steps end, as a percentage of the axis.
         table: step, loss of the script as it is, loss under the plan.
     """
 
@@ -72,11 +72,11 @@ class Losses:
     table: tuple[tuple[int, str, str], ...]
 
 
-def course(steps: Sequence[Step]) -> LossCurve | None:
-    """Return the phases of each step that was watched; None for less than two steps.
+def course(steps: Sequence[Step]) -> StepCourse | None:
+    """Return the phases of each watched step; None for fewer than two steps.
 
-    A step of more than four times the median is cut off at the top, so that it does not press all
-    others flat.
+    A step of more than four times the median is cut off at the top, so that it does not flatten all
+    the others.
     """
     if len(steps) < 2 or not any(step.wall_s for step in steps):
         return None
@@ -90,7 +90,7 @@ def course(steps: Sequence[Step]) -> LossCurve | None:
         shapes.Tick(at=100 * scale.at(s), label=duration(s) if s else "0")
         for s in scale.round_ticks(most=4)
     ]
-    return LossCurve(
+    return StepCourse(
         layers=tuple(_layers(steps, full_s=full_s)),
         columns=tuple(shown),
         width=shapes.SIDE / len(steps),
@@ -102,7 +102,7 @@ def course(steps: Sequence[Step]) -> LossCurve | None:
 
 
 def losses(proof: Proof) -> Losses | None:
-    """Return the losses of the script and of the plan; None where they were not recorded."""
+    """Return the losses of the script and of the plan; None if they were not recorded."""
     own, other = proof.baseline_losses, proof.candidate_losses
     if len(own) < 2 or not any(map(isfinite, (*own, *other))):
         return None

@@ -1,4 +1,4 @@
-"""What each lever gave, and the pairs behind each verdict."""
+"""What each lever gained, and the pairs behind each verdict."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _NAMED_COUNT = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaterfallRow:
-    """One bar of the waterfall; places are percent of the axis.
+    """One bar of the waterfall; positions are percentages of the axis.
 
     Attributes:
         kind: start, gain, guess (a gain whose interval holds 1), loss, out (a lever that was not
-            needed), lost (taken out after the search) or fresh; it selects the look.
-        level: the time of a step by then, in words.
-        rest: the time that both have in common.
-        change: how far the bar reaches beyond that.
-        whisker: the ends of the interval, empty without one.
+            needed), lost (taken out after the search) or fresh; it selects the style.
+        level: the time of a step at that point, in words.
+        rest: the smaller of the times before and after.
+        change: how far the bar extends beyond that.
+        whisker: the ends of the interval; empty if there is none.
     """
 
     kind: str
@@ -60,13 +60,13 @@ class Waterfall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
-    """One comparison: its pairs as dots, top to bottom in the order in which they were run.
+    """One comparison: its pairs as dots, from top to bottom in the order they were run.
 
     Attributes:
         dots: the path of the dots.
-        strays: the path of those that lie outside of the axis, held at its end.
-        band: the ends and the middle of the interval, empty where it says nothing.
-        message: all of it in words.
+        strays: the path of the dots that lie off the axis, drawn at its end.
+        band: the ends and the middle of the interval; empty if it says nothing.
+        message: the whole strip in words.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Strip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strips:
-    """Comparisons on one axis: what is published, what the plan stands on, the rest."""
+    """Comparisons on one axis: the published one, those the plan is based on, and the rest."""
 
     fresh: tuple[Strip, ...]
     taken: tuple[Strip, ...]
@@ -91,7 +91,7 @@ class Strips:
 
 
 def waterfall(tuning: Tuning) -> Waterfall | None:
-    """Return what each lever gave by the races of the search; None without a race that counted."""
+    """Return what each lever gained in the races of the search; None if no race counted."""
     final = tuning.confirmed.candidate if tuning.confirmed else tuning.plan
     path = moves(tuning.races, final)
     if not path:
@@ -116,7 +116,7 @@ def waterfall(tuning: Tuning) -> Waterfall | None:
 
 
 def strips(tuning: Tuning) -> Strips | None:
-    """Return the pairs of every comparison on one axis; None where nothing was compared."""
+    """Return the pairs of every comparison on one axis; None if nothing was compared."""
     fresh = [tuning.confirmed] if tuning.confirmed else []
     known = [*fresh, *tuning.races]
     if not any(seen.pairs for seen in known):
@@ -141,7 +141,7 @@ def strips(tuning: Tuning) -> Strips | None:
 
 
 def change(seen: Comparison) -> tuple[str, str]:
-    """Name what a race was about, and spell it out where that is too long for a name."""
+    """Name what a race was about, and spell it out separately if it is too long for a name."""
     own, other = dict(seen.baseline.settings), dict(seen.candidate.settings)
     named = []
     for name in sorted(seen.baseline.differing(seen.candidate)):
@@ -205,7 +205,7 @@ def _kind(move: Move) -> str:
 
 
 def _taken_out(tuning: Tuning, searched: Plan, final: Plan) -> list[WaterfallRow]:
-    """Return what the proof or the fresh launches took out of the plan of the search."""
+    """Return what the proof or the fresh launches removed from the plan of the search."""
     lost = {name for name, _ in searched.settings} - {name for name, _ in final.settings}
     reasons: dict[str, list[str]] = {}
     for row in tuning.levers:
@@ -272,13 +272,13 @@ def _detail(seen: Comparison, *, stray_count: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A race after which the search went on from another plan.
+    """A race after which the search continued from a different plan.
 
     Attributes:
         seen: the race.
-        before: the plan of the search until then.
-        after: the plan from then on; without some levers where they were found not to be needed.
-        time_ratio: time of a step after over before, as this race saw it.
+        before: the plan of the search before the race.
+        after: the plan from then on, without any levers that were found not to be needed.
+        time_ratio: the time of a step after over before, as measured by this race.
     """
 
     seen: Comparison
@@ -290,13 +290,13 @@ class Move:
 def moves(races: Sequence[Comparison], final: Plan) -> list[Move]:
     """Return the races that changed the plan, in order.
 
-    A journal keeps races and not decisions: where the search stood is told by the race after,
-    of which one side is always the plan that the search had by then. It may lack what does nothing
-    beside a lever that came in.
+    A journal records races, not decisions: which plan the search had shows in the next race,
+    one side of which is always that plan. It may lack levers that turned out to do nothing
+    beside a newly added one.
 
     Args:
         races: every race of the search, in order.
-        final: the plan in the end.
+        final: the final plan.
     """
     plan, found = Plan(), []
     for index, seen in enumerate(races):
@@ -313,7 +313,7 @@ def moves(races: Sequence[Comparison], final: Plan) -> list[Move]:
 
 
 def _other(seen: Comparison, plan: Plan) -> Plan | None:
-    """Return the side of a race on which the search does not stand yet."""
+    """Return the side of a race that is not the current plan, if the other side is."""
     if seen.baseline == plan:
         return seen.candidate
     return seen.baseline if seen.candidate == plan else None
@@ -322,7 +322,7 @@ def _other(seen: Comparison, plan: Plan) -> Plan | None:
 def _went_on(
     seen: Comparison, plan: Plan, other: Plan, *, following: Sequence[Comparison], final: Plan
 ) -> Plan | None:
-    """Return the plan with which the search went on where that is no longer `plan`."""
+    """Return the plan with which the search continued, or None if it kept `plan`."""
     for after in following:
         return next((side for side in (after.baseline, after.candidate)
                      if _is_of(side, plan, other)), None)  # fmt: skip
@@ -335,13 +335,13 @@ def _went_on(
 
 
 def _is_of(side: Plan, plan: Plan, other: Plan) -> bool:
-    """Return whether a plan is `other`, or a part of it with all that came in."""
+    """Return whether a plan is `other`, or a part of it with everything that was added."""
     came = set(other.settings) - set(plan.settings)
     return side == other or bool(came and came <= set(side.settings) <= set(other.settings))
 
 
 def _is_better(seen: Comparison) -> bool:
-    """Return whether a search takes the candidate: it won, or is the best guess and worth it."""
+    """Return whether a search takes the candidate: it won, or its estimate is worth taking."""
     if seen.verdict is not Verdict.UNDECIDED or seen.speedup is None:
         return seen.verdict is Verdict.WIN
     return seen.speedup.mid_ratio >= 1.0 + LEAST_RATIO

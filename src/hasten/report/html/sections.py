@@ -1,4 +1,4 @@
-"""The parts of the page that are words: tiles, levers, findings, lines, gates, a diff."""
+"""The textual parts of the page: tiles, levers, findings, lines, gates, a diff."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ class Card:
     """A finding.
 
     Attributes:
-        width: its share of the step in percent of the largest, with the ends of the interval; empty
-            without.
-        help: who does it: the plan, a lever, or only the user.
-        more: the command that tells more.
+        width: its share and the ends of the interval, as percentages of the largest share; empty
+            if there is none.
+        help: who applies the remedy: the plan, a lever, or only the user.
+        more: the command that shows more.
     """
 
     name: str
@@ -104,14 +104,14 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maths:
-    """What was shown about the arithmetic; each gate is a verdict, a name and a sentence."""
+    """What was shown about the maths; each gate is a verdict, a name and a message."""
 
     message: str
     gates: tuple[tuple[str, str, str], ...]
 
 
 def tiles(tuning: Tuning) -> list[Tile]:
-    """Return the figures of a tuning that are worth a big letter."""
+    """Return the figures of a tuning that deserve large type."""
     before, after = tuning.baseline, tuning.tuned
     step = duration(before.mean_step_s)
     rate = f"{significant(before.samples_per_s)} {before.sample_unit}/s"
@@ -140,7 +140,7 @@ def tiles(tuning: Tuning) -> list[Tile]:
 
 
 def where(before: Profile, after: Profile | None) -> list[str]:
-    """Say which phase takes most of a step, before and after."""
+    """Say which phase takes up most of a step, before and after."""
     if after is None:
         return [bottleneck(before)]
     return [
@@ -151,7 +151,7 @@ def where(before: Profile, after: Profile | None) -> list[str]:
 
 
 def levers(tuning: Tuning) -> Levers:
-    """Return the levers, tried ones first."""
+    """Return the levers, those tried and those skipped."""
     known = [(row, _lever(row)) for row in tuning.levers]
     return Levers(
         tried=tuple(told for row, told in known if row.outcome is not Outcome.SKIPPED),
@@ -163,9 +163,9 @@ def findings(diagnosis: Diagnosis | None, workload: Workload, plan: Plan | None)
     """Return the findings as cards.
 
     Args:
-        diagnosis: None where nobody looked.
+        diagnosis: None if there was no diagnosis.
         workload: what the paths are relative to.
-        plan: what is applied; None where no search was run.
+        plan: the plan that is applied; None if no search was run.
     """
     told = diagnosis.findings if diagnosis else ()
     largest = max((found.share.high_ratio for found in told if found.share), default=1.0)
@@ -191,7 +191,7 @@ def hot_lines(diagnosis: Diagnosis | None, workload: Workload) -> list[Line]:
 
 
 def maths(proof: Proof) -> Maths | None:
-    """Return the gates; None where nothing was to be proved."""
+    """Return the gates; None if there was nothing to prove."""
     if not proof.gates and not proof.baseline_losses:
         return None
     counts = Counter(PASSED[gate.passed] for gate in proof.gates)
@@ -203,7 +203,7 @@ def maths(proof: Proof) -> Maths | None:
 
 
 def machine(facts: Machine) -> list[tuple[str, str]]:
-    """Return what is known of the machine; what goes on under one name stands in lines."""
+    """Return what is known about the machine; values that share a name are joined by newlines."""
     found: list[tuple[str, str]] = []
     for name, value in doctor.rows(facts):
         if name or not found:
@@ -214,7 +214,7 @@ def machine(facts: Machine) -> list[tuple[str, str]]:
 
 
 def code(sentence: str) -> Markup:
-    """Set what stands between backticks as code; everything else of the sentence is escaped.
+    """Mark up text between backticks as code; the whole sentence is escaped.
 
     >>> code("`hasten run` knows <b>")
     Markup('<code>hasten run</code> knows &lt;b&gt;')
@@ -223,7 +223,7 @@ def code(sentence: str) -> Markup:
 
 
 def diff(edits: str) -> list[tuple[str, str]]:
-    """Return the lines of a unified diff, each with what it does: add, del, head or nothing."""
+    """Return the lines of a unified diff, each with its kind: add, del, head or empty."""
     kinds = {"+++": "head", "---": "head", "@@ ": "head", "+": "add", "-": "del"}
     return [
         (next((kind for lead, kind in kinds.items() if line.startswith(lead)), ""), line)
@@ -277,6 +277,6 @@ def _ends(share: Interval) -> str:
 
 
 def _path(place: Place, workload: Workload) -> str:
-    """Return file and line, relative to where the script runs if it lies there."""
+    """Return file and line, relative to the working folder if the file is inside it."""
     inside = os.path.relpath(place.path, workload.cwd)
     return f"{place.path if inside.startswith('..') else inside}:{place.line}"

@@ -1,8 +1,8 @@
-"""Numbers become places on a picture: scales, ticks and the paths of SVG.
+"""Numbers as positions in a picture: scales, ticks and SVG paths.
 
-A picture is a grid of 1000 by 1000 that the page stretches to the room it has, with lines and
-dots that keep their thickness. So one picture fits a phone and a wide screen, and all words
-stay text of the page that wraps and can be read aloud.
+A picture is a 1000 by 1000 grid that the page stretches to the available space, with lines and
+dots that keep their thickness. One picture fits both a phone and a wide screen, and all words
+remain page text that wraps and can be read aloud.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ROUND_RATIOS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """A mark on an axis; `at` is its place in percent of the axis."""
+    """A mark on an axis; `at` is its position as a percentage of the axis."""
 
     at: float
     label: str
@@ -34,7 +34,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """A stretch of numbers laid along an axis from 0 to 1; what lies outside is held at the end.
+    """A range of numbers mapped to an axis from 0 to 1; values outside are clamped to its ends.
 
     >>> Scale(low=10.0, high=20.0).at(12.5), Scale(low=10.0, high=20.0).at(99.0)
     (0.25, 1.0)
@@ -65,7 +65,7 @@ class Scale:
 
 
 def span(values: Iterable[float], *, share: float = 0.08) -> Scale:
-    """Return a scale on which all finite values lie, with some room at both ends."""
+    """Return a scale that covers all finite values, with some room at both ends."""
     known = [value for value in values if isfinite(value)] or [0.0]
     low, high = min(known), max(known)
     room = share * (high - low) or abs(high) * share or 1.0
@@ -73,7 +73,7 @@ def span(values: Iterable[float], *, share: float = 0.08) -> Scale:
 
 
 def ratio_ticks(scale: Scale) -> list[Tick]:
-    """Mark round speed-ups on a scale of logs, 1x first; none stands on another.
+    """Mark round speed-ups on a log scale, those near 1x first, so that no labels overlap.
 
     >>> [tick.label for tick in ratio_ticks(Scale(low=-0.1, high=0.5))]
     ['1.00x', '1.10x', '1.20x', '1.50x']
@@ -88,11 +88,11 @@ def ratio_ticks(scale: Scale) -> list[Tick]:
 
 
 def ratio_span(logs: Sequence[float], *, always: Iterable[float] = ()) -> Scale:
-    """Return a scale of logs that shows the bulk of them; a stray one is held at the end.
+    """Return a scale that covers the bulk of some logs; outliers are clamped to its ends.
 
     Args:
-        logs: of which the middle 96% are shown.
-        always: what is shown in any case.
+        logs: the values; at least the middle 96% are covered.
+        always: values that are covered in any case.
     """
     ordered = sorted(logs)
     cut = len(ordered) // 50
@@ -101,7 +101,7 @@ def ratio_span(logs: Sequence[float], *, always: Iterable[float] = ()) -> Scale:
 
 
 def ratio_at(scale: Scale, ratio: float) -> float:
-    """Return where a speed-up lies on a scale of logs, in percent.
+    """Return where a speed-up lies on a log scale, in percent.
 
     >>> ratio_at(Scale(low=0.0, high=1.0), exp(0.25))
     25.0
@@ -110,12 +110,12 @@ def ratio_at(scale: Scale, ratio: float) -> float:
 
 
 def dots(points: Iterable[tuple[float, float]]) -> str:
-    """Return the path of some dots at places from 0 to 1: lines without length, with round ends."""
+    """Return the path of some dots at positions from 0 to 1: zero-length lines with round caps."""
     return "".join(f"M{SIDE * x:.0f} {SIDE * y:.0f}h0" for x, y in points)
 
 
 def line(points: Iterable[tuple[float, float] | None]) -> str:
-    """Return the path of a line through places from 0 to 1, broken where there is none."""
+    """Return the path of a line through positions from 0 to 1, with a gap at each None."""
     parts, begins = [], True
     for point in points:
         if point is not None:

@@ -1,8 +1,8 @@
-"""Refuse every write outside a few folders, by Landlock: the net under `redirect.py`.
+"""Refuse every write outside a few folders, by Landlock: the safety net for `redirect.py`.
 
 Python's own writes are redirected; what a native library or another program writes can't be, and
 is refused here by the kernel before it happens. Reading and executing stay free. What Landlock has
-no right for (modes, owners, times) is refused by `refused_calls.py`.
+no right for (modes, owners, times) is refused by `seccomp.py`.
 
 Not covered: writes to files that were open before. Needs Linux 5.19: Landlock before that can't
 rename between folders.
@@ -30,7 +30,7 @@ _CHANGES = sum(1 << bit for bit in range(4, 13))  # REMOVE_DIR ... MAKE_SYM
 _ON_FILES = _WRITE_FILE | _TRUNCATE
 _SCOPE_SIGNALS = 1 << 1
 _FIRST_WITH_REFER, _FIRST_WITH_TRUNCATE, _FIRST_WITH_SCOPES = 2, 3, 6
-# What libraries keep in shared memory under names that no script knows.
+# What libraries keep in shared memory under names that scripts do not know.
 _ANONYMOUS = re.compile(r"torch_|psm_|sem\.|nccl-|cuda\.shm|__KMP_REGISTERED_LIB_")
 
 
@@ -48,7 +48,7 @@ def works() -> bool:
 
 
 def confine(scratch: str, *, apart: bool) -> list[str]:
-    """Refuse this process and its children all writes but to their scratch folder and devices.
+    """Deny this process and its children all writes except to the scratch folder and devices.
 
     Args:
         scratch: the trial's folder.
@@ -78,9 +78,9 @@ def _kept_in_memory() -> list[str]:
 
 
 def restrict(paths: list[str]) -> None:
-    """Refuse this process and its children all writes that are not beneath `paths`.
+    """Deny this process and its children all writes that are not beneath `paths`.
 
-    Where Landlock knows of signals (Linux 6.12), those to processes outside are refused, too.
+    Where Landlock covers signals (Linux 6.12), those to processes outside are refused, too.
 
     Raises:
         OSError: there is no Landlock, or it refuses the rules.
@@ -90,13 +90,13 @@ def restrict(paths: list[str]) -> None:
         raise OSError(errno.ENOSYS, "this kernel has no Landlock that would do")
     rights = _WRITE_FILE | _CHANGES | _REFER | (_TRUNCATE if abi >= _FIRST_WITH_TRUNCATE else 0)
     attribute = struct.pack("Q", rights)
-    if abi >= _FIRST_WITH_SCOPES:  # no right on the network is handled
+    if abi >= _FIRST_WITH_SCOPES:  # no network rights are restricted
         attribute = struct.pack("QQQ", rights, 0, _SCOPE_SIGNALS)
     ruleset = _call(_CREATE_RULESET, attribute, ctypes.c_size_t(len(attribute)), 0)
     for path in paths:
         if os.path.exists(path):
             _allow(ruleset, path, rights)
-    # Without it an ordinary user may not restrict itself: a set-user-id program could be fooled.
+    # Without this, ordinary users may not restrict themselves: it could fool set-user-id programs.
     if _libc().prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
     _call(_RESTRICT_SELF, ruleset, 0)

@@ -45,7 +45,7 @@ class MergedEntry:
         return stat.S_ISLNK(self._mode(False))
 
     def is_junction(self) -> bool:
-        """Whether it is a junction: never here, those are of Windows."""
+        """Whether it is a junction: never, since only Windows has them."""
         return False
 
     def inode(self) -> int:

@@ -1,10 +1,10 @@
 """A merged view of the file system: the real files below, a trial's changes above.
 
-The changes lie in `scratch/shadow` under their own absolute paths; what the trial removed has a
-mark in `scratch/gone`. A mark hides a real path and all beneath it, for good: what is made there
-anew lies above. The state is on disk alone, so loader workers and child processes share it.
+The changes are in `scratch/shadow` under their absolute paths; what the trial removed has a
+mark in `scratch/gone`. A mark hides a real path and all beneath it for good: what is made there
+again lies above. The state is only on disk, so loader workers and child processes share it.
 
-Runs in the user's process with `os` patched, so it calls only the functions that it kept.
+Runs in the user's process with `os` patched, so it calls only the originals that it saved.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ real = SimpleNamespace(
     **{name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))}, file=open
 )
 marked = SimpleNamespace(**{**vars(real), **MARKED})
-"""The same, but for what changes metadata: permitted by the filter, for the scratch folder only."""
+"""The same, except that calls that change metadata pass the filter; for the scratch folder only."""
 _EXEMPT, _COVERED = ("/dev/", "/proc/", "/sys/"), SHM + "/"
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _MOST_LINKS = 40
@@ -59,7 +59,7 @@ class MergedView:
         return None if self.exempt(text) else text
 
     def exempt(self, path: str) -> bool:
-        """Whether writes to a path are nobody's loss."""
+        """Whether writes to a path may stay real, since they do no harm."""
         flat = os.path.normpath(path) if "/." in path or "//" in path else path
         if flat.startswith(_COVERED):
             return False
@@ -80,7 +80,7 @@ class MergedView:
         return path
 
     def resolve(self, path: str, *, follow: bool) -> str:
-        """Return an absolute path without links, as the merged view has them.
+        """Return an absolute path with its links resolved, as the merged view has them.
 
         Args:
             path: an absolute path.
@@ -99,7 +99,7 @@ class MergedView:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
 
     def spot(self, path: str) -> str:
-        """Return where the file of a resolved path really lies (for one that is missing: would)."""
+        """Return where the file of a resolved path really is, or would be if it is missing."""
         if self.exempt(path):
             return path
         above = self.root + path
@@ -108,7 +108,7 @@ class MergedView:
         return above if self.hidden(path) else path
 
     def hidden(self, path: str) -> bool:
-        """Whether the real file of a path has been removed in this trial, or lies in such a one."""
+        """Whether this trial has removed a path's real file, or a folder that it is in."""
         now_ns = real.stat(self.gone).st_mtime_ns
         if now_ns != self._marks_ns:
             self._marks, self._marks_ns = set(real.listdir(self.gone)), now_ns
@@ -146,7 +146,7 @@ class MergedView:
         return self._changing(flat, empty=bool(flags & os.O_TRUNC))
 
     def _changing(self, path: str, *, empty: bool) -> str:
-        """Return where to open a resolved path, whose file is the user's, for writing."""
+        """Return where to open a resolved path for writing when its file is the user's."""
         mode = real.lstat(path).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
@@ -209,13 +209,13 @@ class MergedView:
         return not _exists(self.root + path) and not self.hidden(path) and not self._marks
 
     def hide(self, path: str) -> None:
-        """Let the real file of a resolved path, and all beneath it, be gone."""
+        """Mark the real file of a resolved path, and all beneath it, as gone."""
         real.close(real.open(os.path.join(self.gone, _mark(path)), os.O_CREAT | os.O_WRONLY, 0o600))
         self._marks.add(_mark(path))
         self._marks_ns = -1
 
     def forget(self) -> None:
-        """Forget which folders are links: one has been made, moved or removed."""
+        """Forget which folders are links, after one has been made, moved or removed."""
         self._folders.clear()
 
     def _resolved_folder(self, folder: str) -> str:
@@ -263,10 +263,10 @@ def _copy(source: str, target: str, *, empty: bool) -> None:
     if stat.S_ISLNK(status.st_mode):
         real.symlink(real.readlink(source), target)
         return
-    if stat.S_ISFIFO(status.st_mode):  # opening it would wait for who writes
+    if stat.S_ISFIFO(status.st_mode):  # opening it would wait for a writer
         real.mkfifo(target, stat.S_IMODE(status.st_mode))
         return
-    # Whole before it has its name, since other processes of the trial look on.
+    # Complete before it gets its name, since other processes of the trial may read it.
     partial = f"{target}.hasten-{os.getpid()}"
     with real.file(partial, "wb") as sink:
         if not empty:

@@ -1,6 +1,6 @@
-"""The table of mounts, and which of them a trial meets as they are.
+"""The table of mounts, and which of them a trial sees unchanged.
 
-Read in the guard's child as well, so it knows the standard library alone.
+Imported in the guard's child as well, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PSEUDO = (
 )
 """File systems that hold no files of the user's."""
 _KEPT_REAL = ("/proc", "/sys", "/dev")
-# What programs put into /run so that others find them; disks of users are mounted there, too.
+# What programs put into /run so that others find them; users' disks are mounted there, too.
 _OF_SESSIONS = (*PSEUDO, "tmpfs", "ramfs", "fuse.portal")
 
 
@@ -50,10 +50,10 @@ def visible_mounts() -> dict[str, Mount]:
 
 
 def stays_real(path: str, mounts: dict[str, Mount]) -> bool:
-    """Whether a trial meets the tree at `path` as it is.
+    """Whether a trial sees the tree at `path` unchanged.
 
-    In /run that is so but for disks (/run/media/USER/DISK), shares (/run/user/ID/gvfs) and volumes,
-    with all that is mounted in them.
+    It does in /run, except for disks (/run/media/USER/DISK), shares (/run/user/ID/gvfs), volumes
+    and all that is mounted in them.
     """
     if not within(path, RUN):
         return within_any(path, _KEPT_REAL)
@@ -62,9 +62,9 @@ def stays_real(path: str, mounts: dict[str, Mount]) -> bool:
 
 
 def wake(cwd: str, words: Sequence[str]) -> None:
-    """Let the disks be mounted that these words may lie on: autofs waits until it is asked.
+    """Trigger the mounts of disks that these words may be on: autofs waits until it is asked.
 
-    In a trial's own mount namespace nobody answers it any more.
+    In a trial's own mount namespace, nothing would answer it.
 
     Args:
         cwd: where relative paths begin.
@@ -73,16 +73,16 @@ def wake(cwd: str, words: Sequence[str]) -> None:
     for word in ("", *words):
         for path in {word, word.partition("=")[2]}:
             with contextlib.suppress(OSError, ValueError):
-                os.stat(os.path.join(cwd, path, "."))  # of the path itself asks nobody
+                os.stat(os.path.join(cwd, path, "."))  # a stat of the path itself triggers nothing
 
 
 def within(path: str, tree: str) -> bool:
-    """Whether a path is a tree, or lies in it."""
+    """Whether a path is a tree, or is inside it."""
     return path == tree or path.startswith(tree.rstrip("/") + "/")
 
 
 def within_any(path: str, trees: tuple[str, ...] | list[str]) -> bool:
-    """Whether a path lies in one of several trees."""
+    """Whether a path is in one of several trees."""
     return any(within(path, tree) for tree in trees)
 
 

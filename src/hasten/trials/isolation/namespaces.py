@@ -1,6 +1,6 @@
-"""Name spaces of a trial's own: mounts, processes, host name, shared memory, and users if need be.
+"""A trial's own namespaces: mounts, processes, host name, shared memory, and users if need be.
 
-Runs in the guard's child between `fork` and `exec`, so it knows the standard library alone.
+Runs in the guard's child between `fork` and `exec`, so it uses only the standard library.
 
 Sources: https://man7.org/linux/man-pages/man7/pid_namespaces.7.html,
 https://man7.org/linux/man-pages/man7/user_namespaces.7.html,
@@ -15,16 +15,16 @@ import errno
 import os
 
 SYS_ADMIN = 21
-"""The capability that name spaces ask for where there is no user name space."""
+"""The capability that namespaces require without a user namespace."""
 NOT_APART = "no name space of processes"
-"""What an error says after which the same without a name space of processes may work."""
+"""The message of an error after which the same without a process namespace may work."""
 _NEWNS, _NEWUTS, _NEWIPC = 0x00020000, 0x04000000, 0x08000000
 _NEWUSER, _NEWPID = 0x10000000, 0x20000000
 _BIND, _REC, _PRIVATE = 4096, 16384, 1 << 18
 _NOSUID_NODEV_NOEXEC = 2 | 4 | 8
 _CAPBSET_DROP = 24
 _SYS_PTRACE = 19
-# What else changes the machine: modules of the kernel, raw memory, the network, reboot, the clock.
+# What else changes the machine: kernel modules, raw memory, the network, reboot, the clock.
 _MACHINE = (16, 17, 12, 22, 25)
 _SETTINGS = "/proc/sys"
 _READ_ONLY, _REMOUNT = 1, 32
@@ -38,14 +38,14 @@ def lacks(mechanism: str) -> bool:
 
 
 def enter(*, apart: bool) -> None:
-    """Enter name spaces; mounts are private from here on.
+    """Enter the namespaces; mounts are private from here on.
 
     Args:
-        apart: with one of processes. Only a child gets into that, so the caller goes on in one,
-            whose end is the end of every process in there.
+        apart: with one for processes. Only a child enters that, so the caller goes on in a child,
+            whose end is the end of every process in the namespace.
 
     Raises:
-        OSError: the kernel refuses; with the words `NOT_APART` where the fault may be `apart`.
+        OSError: the kernel refuses; with the message `NOT_APART` if `apart` may be the cause.
     """
     user, group = os.geteuid(), os.getegid()
     flags = _NEWNS | _NEWUTS | _NEWIPC | (_NEWPID if apart else 0)
@@ -67,7 +67,7 @@ def enter(*, apart: bool) -> None:
         os._exit(0)
     mount("none", "/", "", _REC | _PRIVATE)
     if apart:
-        try:  # a container that masks parts of /proc gets no new one in a user name space
+        try:  # in a container that masks parts of /proc, a user namespace cannot mount a new one
             mount("proc", "/proc", "proc", _NOSUID_NODEV_NOEXEC)
         except OSError as error:
             raise OSError(error.errno, NOT_APART) from None
@@ -84,7 +84,7 @@ def _protect_settings() -> None:
 
 
 def lower_rights() -> None:
-    """Leave root fewer rights: to look into processes outside, and to change the machine.
+    """Take away root's rights to look into processes outside, and to change the machine.
 
     `/proc/PID/root` of a process outside leads out of the overlay (ptrace(2)).
     """
@@ -114,7 +114,7 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
 
 
 def call(name: str, *arguments: object, what: str = "") -> None:
-    """Call a function of the C library that returns 0 where it succeeds.
+    """Call a function of the C library that returns 0 on success.
 
     Raises:
         OSError: it does not.

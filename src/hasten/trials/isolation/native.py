@@ -1,4 +1,4 @@
-"""Native libraries that take a path: hand them the place in the merged view instead.
+"""Native libraries that take a path: pass them the path in the merged view instead.
 
 Only those that nearly every training script meets: SQLite, torch's own file reader and writer
 (`torch.save` writes its archive in C++), TorchScript and safetensors.
@@ -23,7 +23,7 @@ _WRITING = os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 def redirect_torch(torch: Any, shadow: MergedView) -> None:
-    """Redirect the native readers and writers of torch and safetensors; once is enough."""
+    """Redirect the native readers and writers of torch and safetensors, once."""
     if hasattr(torch._C.PyTorchFileWriter, "hasten_redirected"):
         return
     for name, flags in (("PyTorchFileWriter", _WRITING), ("PyTorchFileReader", os.O_RDONLY)):
@@ -88,7 +88,7 @@ def _taking_place(shadow: MergedView, native: Any, flags: int) -> Any:
 def _with_place(
     shadow: MergedView, original: Callable[..., Any], index: int = 0, flags: int = os.O_RDONLY
 ) -> Callable[..., Any]:
-    """Return a function that redirects the path at one place of its arguments."""
+    """Return a function that redirects the path in one of its arguments."""
 
     @functools.wraps(original, assigned=("__name__", "__doc__"), updated=())
     def redirected(*args: Any, **kwargs: Any) -> Any:

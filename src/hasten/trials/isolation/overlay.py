@@ -1,17 +1,17 @@
 """A view of the file system in which every write is thrown away (Linux mount namespaces).
 
-Runs in the guard's child between `fork` and `exec`, so it knows the standard library alone.
-The process gets a private mount namespace, and over each tree of real files lies an overlay whose
-upper layer is a folder of the trial. Reads go to the very same files and page cache as before.
+Runs in the guard's child between `fork` and `exec`, so it uses only the standard library.
+The process gets a private mount namespace, and over each tree of real files an overlay whose
+upper layer is a folder of the trial. Reads go to the same files and page cache as before.
 
-`fsync` costs nothing in there, since the files are to be thrown away anyway.
+`fsync` costs nothing there, since the files will be thrown away anyway.
 
-Not covered: `/run` but for the disks that are mounted there (its sockets must stay real), `/sys`,
+Not covered: `/run` except for disks mounted there (its sockets must stay real), `/sys`,
 device files, and what another process does on our behalf (a Docker daemon, `systemd-run`, a network
 service). In a user namespace `os.rename` of a folder that was there before gives EXDEV, as it does
 between two disks (`shutil.move` and `mv` cope), as does a rename from one top-level folder to
-another in all cases; files of other users show `nobody` as their owner, and those that only a group
-may write can be changed where they lie in the working directory and are small, else that gives
+another in any case. Files of other users show `nobody` as their owner, and those that only a group
+may write can be changed only if they are in the working directory and small; otherwise that gives
 EOVERFLOW.
 
 Sources: https://docs.kernel.org/filesystems/overlayfs.html,
@@ -48,14 +48,14 @@ _MOST_FORESEEN, _LARGEST_FORESEEN_BYTES = 3000, 4 << 20
 
 
 class Layers:
-    """Where the upper layers lie: folders on disk first, memory last.
+    """Where the upper layers are: folders on disk first, memory last.
 
-    An upper layer must not lie inside its own lower one (ELOOP), and not every file system can
+    An upper layer must not be inside its own lower one (ELOOP), and not every file system can
     carry one (overlay, NFS and FUSE can't), hence several places that are tried in turn.
     """
 
     def __init__(self, places: list[str], ram: str, foreign: list[str]) -> None:
-        # Descriptors, since the overlays hide these very paths one after the other.
+        # Descriptors, since the overlays hide these paths one after another.
         self.places = {path: _descriptor(path) for path in places}
         self.ram = _descriptor(ram)
         self.foreign = foreign
@@ -81,15 +81,15 @@ def isolate(scratch: str, places: list[str], cwd: str, *, apart: bool) -> list[s
     Args:
         scratch: a folder that both sides see and write, at the same path.
         places: existing folders for the upper layers; each tree takes the first outside itself.
-        cwd: where the script will stand.
-        apart: with a name space of processes, too; the caller goes on in a fork of itself.
+        cwd: the script's working directory.
+        apart: with a process namespace, too; the caller goes on in a fork of itself.
 
     Returns:
         One sentence for each tree that had to be made read-only instead.
 
     Raises:
-        OSError: the kernel refuses, or the script would stand where nothing is covered, or where
-            it can no longer write; nothing that was mounted may be relied on.
+        OSError: the kernel refuses, or the working directory would not be covered, or
+            no longer be writable; then none of the mounts can be relied on.
     """
     foreign = [] if has_capability(SYS_ADMIN) else _foreign(cwd)
     writable = os.access(cwd, os.W_OK)
@@ -110,7 +110,7 @@ def isolate(scratch: str, places: list[str], cwd: str, *, apart: bool) -> list[s
     for path, descriptor in sockets:
         with contextlib.suppress(OSError):  # its owner may have removed it meanwhile
             mount(_name(descriptor), path, "", _BIND)
-            _read_only(path)  # it can be connected to and written all the same, but not changed
+            _read_only(path)  # it can still be connected to and written, but not changed
     if writable and not os.access(cwd, os.W_OK):
         raise OSError(errno.EROFS, "no overlay can lie over", cwd)
     os.makedirs(scratch, exist_ok=True)
@@ -119,7 +119,7 @@ def isolate(scratch: str, places: list[str], cwd: str, *, apart: bool) -> list[s
 
 
 def cover_memory(scratch: str) -> None:
-    """Give shared memory alone an upper layer; the mount name space is entered already."""
+    """Give only shared memory an upper layer; the mount namespace has been entered already."""
     _cover_memory(Layers([], _make_ram(scratch), []))
 
 
@@ -143,13 +143,13 @@ def _trees(mounts: dict[str, Mount]) -> list[tuple[str, int]]:
         top = {e.path for e in entries if e.is_dir(follow_symlinks=False)}
     paths = top | mounts.keys()
     paths = {p for p in paths if p != "/" and not stays_real(p, mounts)}
-    # What we can't even open (another user's FUSE mount) we can't write either.
+    # What we cannot even open (another user's FUSE mount) we cannot write to either.
     found = _opened(sorted(paths, key=lambda p: p.split("/")))
     return [(path, descriptor) for path, descriptor in found if _answers(descriptor)]
 
 
 def _answers(descriptor: int) -> bool:
-    """Whether a file system can still be asked: not where the program behind a mount has died."""
+    """Whether a file system still answers: not if the program behind its mount has died."""
     try:
         os.statvfs(_name(descriptor))
     except OSError:
@@ -163,12 +163,12 @@ def _volumes(trees: list[tuple[str, int]], mounts: dict[str, Mount]) -> list[str
 
 
 def _foreign(cwd: str) -> list[str]:
-    """Return what of others is needed, foreseeably, to write where we may; parents first.
+    """Return files of other users that writes will foreseeably need, parents first.
 
-    That is what we may write though its owner or group is not ours, and the folders of others that
-    lead to the working directory and to our home. A user namespace can't copy it up into an upper
-    layer, since its owner has no number there (EOVERFLOW), so it is copied before. To be asked
-    before that name space is entered, where every stranger is `nobody`.
+    These are files that we may write though owner or group is not ours, and folders of others that
+    lead to the working directory and our home. A user namespace cannot copy them up into an upper
+    layer, since their owner has no id there (EOVERFLOW), so they are copied before. To be called
+    before that namespace is entered, in which every other user is `nobody`.
     """
     leading = [path for place in (cwd, os.path.expanduser("~")) for path in _leading(place)]
     ahead = [*leading, "/var/tmp"]
@@ -181,7 +181,7 @@ def _foreign(cwd: str) -> list[str]:
 
 
 def _leading(place: str) -> list[str]:
-    """Return the folders that lead to one, and that one."""
+    """Return the folders that lead to a place, and the place itself."""
     parts = os.path.realpath(place).split("/")
     return ["/".join(parts[:n]) for n in range(2, len(parts) + 1)]
 
@@ -198,7 +198,7 @@ def _is_foreign(path: str, leads: bool) -> bool:
 
 
 def _seed(upper: str, lower: str, names: list[str]) -> None:
-    """Copy what the kernel could not into an upper layer, with the folders that lead there."""
+    """Copy into an upper layer what the kernel could not, with the folders that lead there."""
     for name in names:
         parts = name.split("/")
         for n in range(1, len(parts) + 1):
@@ -226,14 +226,14 @@ def _sockets(volumes: list[str]) -> list[tuple[str, int]]:
     for root in ("/tmp", "/var/tmp", *volumes):
         for folder in [root, *_folders(root)]:
             for entry in _entries(folder):
-                # Told by the listing itself, while a status would cost a call for each file.
+                # The listing itself tells this; a status would cost a call for each file.
                 plain = entry.is_symlink() or entry.is_dir() or entry.is_file()
                 found += [] if plain else [entry.path]
     return _opened(found)
 
 
 def _opened(paths: list[str]) -> list[tuple[str, int]]:
-    """Open paths, but for those that their owners have removed or keep from us."""
+    """Open paths, except those that their owners have removed or keep from us."""
     found = []
     for path in paths:
         with contextlib.suppress(OSError):
@@ -313,10 +313,10 @@ def _overlaid(path: str, descriptor: int, places: list[int], layers: Layers) -> 
 
 
 def _mount_overlay(path: str, options: str) -> None:
-    """Mount without promises about a crash: else each unmount writes the whole disk's caches out.
+    """Mount without crash safety: otherwise each unmount flushes the whole disk's caches.
 
-    That took a fifth of a second per trial and disturbed the others; on kernels before 5.10 it has
-    to be borne.
+    That took a fifth of a second per trial and disturbed the others; kernels before 5.10 leave
+    no choice.
     """
     try:
         mount("overlay", path, "overlay", 0, f"{options},volatile")
@@ -325,7 +325,7 @@ def _mount_overlay(path: str, options: str) -> None:
 
 
 def _dress(upper: str, lower: str, status: os.stat_result) -> None:
-    """Give the upper folder, and by that the root of the overlay, the lower one's permissions."""
+    """Give the upper folder, and thus the root of the overlay, the lower one's permissions."""
     mode = stat.S_IMODE(status.st_mode)
     try:
         os.chown(upper, status.st_uid, status.st_gid)
@@ -336,7 +336,7 @@ def _dress(upper: str, lower: str, status: os.stat_result) -> None:
 
 
 def _read_only(path: str, descriptor: int | None = None) -> list[str]:
-    """Forbid all writes to one mount; say so where they would have been possible."""
+    """Forbid all writes to one mount; say so if they would have been possible."""
     before = path if descriptor is None else _name(descriptor)
     writable = os.path.isdir(path) and os.access(before, os.W_OK)
     if descriptor is not None:
@@ -344,7 +344,7 @@ def _read_only(path: str, descriptor: int | None = None) -> list[str]:
     now = os.statvfs(path).f_flag
     flags = now & _LOCKED_FLAGS | (_RELATIME_MS if now & _RELATIME_VFS else 0)
     mount("none", path, "", _REMOUNT | _BIND | _RDONLY | flags)
-    if path == "/" or not writable:  # programs keep nothing right beside /home and /tmp
+    if path == "/" or not writable:  # programs keep nothing directly in the root folder
         return []
     return [f"{path} itself is read-only in trials, its folders are not."]
 
@@ -354,5 +354,5 @@ def _descriptor(path: str) -> int:
 
 
 def _name(descriptor: int) -> str:
-    # Needs no escaping (`,` and `:` part mount options) and still names a tree once it is hidden.
+    # Needs no escaping (`,` and `:` split mount options) and still names a tree once it is hidden.
     return f"/proc/self/fd/{descriptor}"

@@ -2,7 +2,7 @@
 
 `install` runs in the user's process before the script, and in the Python processes it starts.
 From then on `open`, `os`, `pathlib`, `shutil`, `tempfile`, `sqlite3` and, after `after_torch`,
-the native writers of torch and safetensors see the merged view of `shadow.py`. A write that gets
+native code of torch and safetensors see the merged view (`merged_view.py`). A write that gets
 around it is refused, by an audit hook here and by Landlock (`landlock.py`) in native code, and
 leaves a line in `scratch/refused`.
 
@@ -57,7 +57,7 @@ def install(scratch: str) -> None:
     if _shadow is not None:
         return
     _shadow = shadow = MergedView(scratch)
-    # The import system writes its caches by private names of `os` that nobody can replace.
+    # The import system writes its caches through private copies of `os` functions.
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     opened = _named(functools.partial(_open, shadow))
@@ -67,7 +67,7 @@ def install(scratch: str) -> None:
     for name in ("lstat", "scandir"):  # pathlib's globbing keeps them from its import (3.13)
         if getattr(_GLOBBER, name, None) is getattr(real, name):
             setattr(_GLOBBER, name, staticmethod(getattr(os, name)))
-    # These walk by descriptors, which name real folders.
+    # shutil's tree functions walk by descriptors, which name real folders.
     shutil._use_fd_functions = False  # type: ignore[attr-defined]
     redirect_sqlite(shadow)
     sys.addaudithook(functools.partial(_audit, shadow))
@@ -81,7 +81,7 @@ def after_torch() -> None:
 
 
 def _replacements(shadow: MergedView) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield every function of `os` that takes a path, with its successor."""
+    """Yield every function of `os` that takes a path, with its replacement."""
     for name in ("stat", "access", "statvfs", "getxattr", "listxattr", "pathconf"):
         yield name, functools.partial(_read, shadow, getattr(os, name), True)
     for name in ("lstat", "readlink"):
@@ -115,7 +115,7 @@ def _replace(name: str, successor: Callable[..., Any]) -> None:
 
 
 def _named(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let the errors of a function name the paths that the script gave, not where they lie."""
+    """Make a function's errors name the paths that the script gave, not the redirected ones."""
 
     def redirected(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -137,7 +137,7 @@ def _open(shadow: MergedView, file: Any, mode: str = "r", *args: Any, **kwargs: 
     at = shadow.opening(path, _flags(mode))
     if at == path:
         return real.file(file, mode, *args, **kwargs)
-    # By an opener the file keeps the name that the script knows it by.
+    # With an opener, the file keeps the name that the script knows it by.
     kwargs["opener"] = lambda _, flags: real.open(at, flags, 0o666)
     _opening.path = path  # the audit event carries the name, not where the opener goes
     try:
@@ -197,7 +197,7 @@ def _change(shadow: MergedView, name: str, path: Any, *args: Any, **kwargs: Any)
 def _change_opened(
     shadow: MergedView, name: str, descriptor: int, *args: Any, **kwargs: Any
 ) -> Any:
-    """Change what is open: the file itself where it is the trial's, else its copy."""
+    """Change an open file: the file itself if it is the trial's, otherwise its copy."""
     path = os.path.join(_OPENED, str(descriptor))
     if name == "truncate" or not os.path.lexists(path):
         return getattr(real, name)(descriptor, *args, **kwargs)
@@ -209,7 +209,7 @@ def _change_opened(
 
 
 def _changing(shadow: MergedView, name: str, path: str) -> Callable[..., Any]:
-    """Return the function that changes a file, marked only for the scratch folder."""
+    """Return the function that changes a file, in its marked form only for the scratch folder."""
     ours = path.startswith(shadow.scratch + "/")
     found: Callable[..., Any] = getattr(marked if ours else real, name)
     return found
@@ -348,7 +348,7 @@ def _there(path: str) -> bool:
 
 
 def _audit(shadow: MergedView, event: str, args: tuple[Any, ...]) -> None:
-    """Refuse a change by a way that is not redirected; ours lie in the scratch folder."""
+    """Refuse a change that is not redirected; redirected ones are in the scratch folder."""
     if event == "open":
         changed = args[:1] if isinstance(args[2], int) and args[2] & _WRITING else ()
     elif event in _CHANGING:

@@ -1,8 +1,8 @@
 """Guess from a script's last words whether Landlock has refused one of its writes.
 
-Landlock tells nobody, and a library that is refused says the same as one that has no permission.
-So only the very last line counts, and only where it names something that the user may write: then
-nothing but the trial stood in the way. What Python itself may not write is noted by `redirect.py`
+Landlock reports nothing, and a refused library says the same as one that lacks permission.
+So only the last line counts, and only if it names something that the user may write: then
+only the trial can have prevented it. What Python itself may not write is noted by `redirect.py`
 and needs no guess.
 """
 
@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import re
 
-_NOT_EXECUTABLE = 126  # what shells end with where a program may not be started
-# Not the words of ssh and of databases: `Permission denied (publickey)`, `... for table users`.
+_NOT_EXECUTABLE = 126  # what shells exit with if a program may not be executed
+# Not the messages of ssh and databases: `Permission denied (publickey)`, `... for table users`.
 _DENIED = re.compile(r"[Pp]ermission denied(?=$|[:;,.'\"\u2019)\]])")
 _QUOTED = re.compile(r"(?<!\w)(?:'([^']+)'|\"([^\"]+)\"|\u2018([^\u2019]+)\u2019)")
 _BARE = re.compile(r"(?:^|[\s:])([^\s:]+): [Pp]ermission denied$")
@@ -21,7 +21,7 @@ _PYTHONS = re.compile(r"PermissionError: \[Errno 13\] Permission denied: ['\"]")
 
 
 def guessed(errors: str, *, cwd: str, code: int | None) -> tuple[str, ...]:
-    """Return the paths that a script could not write because it is a trial, as far as it says so.
+    """Return the paths that a script could not write because it is a trial, judging by its errors.
 
     Args:
         errors: what it wrote to its standard error.
@@ -32,7 +32,7 @@ def guessed(errors: str, *, cwd: str, code: int | None) -> tuple[str, ...]:
     if code in (0, _NOT_EXECUTABLE) or not _DENIED.search(line):
         return ()
     paths = [os.path.normpath(os.path.join(cwd, name)) for name in _names(line)]
-    if _PYTHONS.search(line):  # of a file that is there: a program that may not be started
+    if _PYTHONS.search(line):  # if the file exists, it is a program that may not be executed
         paths = [path for path in paths if not os.path.isfile(path)]
     return tuple(path for path in dict.fromkeys(paths) if _writable(path))
 
@@ -51,7 +51,7 @@ def _names(line: str) -> list[str]:
 
 
 def _writable(path: str) -> bool:
-    """Whether the user may write a path, or make it in the nearest folder that exists."""
+    """Whether the user may write a path, or create it in the nearest existing folder."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return os.access(path, os.W_OK | os.X_OK if os.path.isdir(path) else os.W_OK)

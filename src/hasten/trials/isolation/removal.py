@@ -1,4 +1,4 @@
-"""Remove what a trial has left, however it lies there."""
+"""Remove what a trial has left, in whatever state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import stat
 def wipe(path: str) -> None:
     """Remove a tree, whatever the modes in it: an overlay's `work/work` has mode 000.
 
-    By descriptors and without recursion, for a trial may leave folders deeper than any path can
+    By descriptors and without recursion, since a trial may leave folders deeper than any path can
     name. What cannot be removed stays, with the folders that lead to it.
     """
     with contextlib.suppress(OSError):  # gone already, or not ours: the parent wipes once more
@@ -22,7 +22,7 @@ def wipe(path: str) -> None:
 
 
 def _empty(at: int) -> None:
-    """Remove all that lies in a folder, and close it."""
+    """Remove everything in a folder, and close it."""
     stuck: set[int] = set()
     way: list[str] = []
     while (inside := _emptied(at, stuck)) or way:
@@ -62,7 +62,7 @@ def _entered(name: str, at: int | None) -> int:
 
 
 def _emptied(at: int, stuck: set[int]) -> str:
-    """Remove files from a folder until a folder comes; return its name, empty for none."""
+    """Remove files from a folder until a subfolder comes; return its name, empty for none."""
     with os.scandir(at) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):

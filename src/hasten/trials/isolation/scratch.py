@@ -1,7 +1,7 @@
-"""Where temporary folders are made: on a disk with room, for trials at a path short for sockets.
+"""Where temporary folders are made: on a disk with room, for trials at a path that fits sockets.
 
-Each is locked (flock(2)) by the process that made it, for as long as that lives. Where all die at
-once nobody removes them, so the next session does: `sweep`.
+Each is locked (flock(2)) by the process that made it, for as long as that lives. If all die at
+once, nobody removes them, so the next session does: see `sweep`.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from hasten.errors import UsageError
 from hasten.trials.isolation.mounts import visible_mounts, within
 from hasten.trials.isolation.removal import wipe
 
-# Sockets, also those of multiprocessing, lie beneath the scratch folder and have 108 bytes for
+# Sockets, including those of multiprocessing, are beneath the scratch folder and have 108 bytes for
 # their whole path (unix(7)); the folder's own name takes 16.
 _LONGEST_PLACE_BYTES = 54
 _LEAST_ROOM_BYTES = 4096
 _PREFIX = "hasten-"
 _OURS = re.compile(r"hasten-[a-z0-9_]{8}")
-# The sticky bit means nothing on a folder that only its owner may enter, so nobody else makes one
-# like that: it is the sign of a folder that was locked. A file in it would be in the way.
+# The sticky bit means nothing on a folder that only its owner may enter, so nobody else sets it
+# there: it marks a folder that was locked. A marker file in it would be in the way.
 _LOCKED_MODE = 0o1700
-# Elsewhere a lock may hold on one machine only, and the folder be in use on another.
+# Elsewhere a lock may hold on one machine only while another machine uses the folder.
 _LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay")
 _locks: dict[str, int] = {}
 _locking = Lock()
 
 
 def make_scratch() -> Path:
-    """Make the folder of one trial, in the temporary folder or, where that will not do, in /tmp.
+    """Make the folder of one trial, in the temporary folder or, if that is unsuitable, in /tmp.
 
     Raises:
         UsageError: no folder with a short path can be written, or all of them are full.
@@ -54,7 +54,7 @@ def make_scratch() -> Path:
 
 
 def make_folder() -> Path:
-    """Make a temporary folder that no socket lies in, as `make_scratch` but at any path.
+    """Make a temporary folder that will hold no socket: like `make_scratch`, but at any path.
 
     Raises:
         UsageError: no folder can be written, or all of them are full.
@@ -77,9 +77,9 @@ def sweep() -> None:
 
 
 def make_layers(scratch: Path) -> list[Path]:
-    """Make the folders for what a trial writes, in two trees: no tree can hold its own.
+    """Make the folders for what a trial writes, in two trees: no tree can hold its own layer.
 
-    Where no second one can be made, memory has to do for the tree of the first.
+    If no second one can be made, memory has to serve the tree of the first.
     """
     layers = [scratch / ".layers"]
     layers[0].mkdir(mode=0o700)
@@ -102,7 +102,7 @@ def _places() -> list[str]:
 
 
 def _made(place: str) -> Path | None:
-    """Make a folder there; None where that cannot be, or where what is put into it has no room."""
+    """Make a folder there; None if that is impossible, or if there is no room for its content."""
     if not os.access(place, os.W_OK | os.X_OK):
         return None
     try:
@@ -120,12 +120,12 @@ def _made(place: str) -> Path | None:
 
 
 def _lock(folder: str) -> None:
-    """Lock a folder until this process ends, and sign it; forget those that are gone."""
+    """Lock a folder until this process ends, and mark it; forget those that are gone."""
     with _locking:
         for path in [path for path in _locks if not os.path.lexists(path)]:
             os.close(_locks.pop(path))
         _locks[folder] = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    with contextlib.suppress(OSError):  # not every disk can: what lies there is never swept
+    with contextlib.suppress(OSError):  # not every disk can: folders there are never swept
         fcntl.flock(_locks[folder], fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.chmod(folder, _LOCKED_MODE)
 

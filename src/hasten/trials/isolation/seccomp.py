@@ -1,12 +1,12 @@
 """Refuse the system calls that change a file without writing it, by seccomp.
 
 Landlock has no right for modes, owners, times and extended attributes, so every call that changes
-them is refused with EACCES, whatever file it is about; so are, where the trial has no name space
+them is refused with EACCES, whatever the file; so are, where the trial has no namespace
 for them, System V and POSIX messages, semaphores and shared memory, which would stay behind.
 `redirect.py` does change the metadata of files in the trial's scratch folder: it marks its calls in
 the upper half of an argument of which the kernel reads the lower half only.
 
-io_uring would get around the filter, and answers that it does not exist, as do the calls of other
+io_uring would bypass the filter, so it is reported as missing, as are the calls of other
 architectures.
 
 Sources: https://man7.org/linux/man-pages/man2/seccomp.2.html,
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MARK = 0x75707368
-"""Stands in the upper half of the first argument of a call that is permitted."""
-# From the kernel's syscall tables; those from 424 on are the same everywhere.
+"""The upper half of the first argument of a call that is permitted."""
+# From the kernel's syscall tables; numbers from 424 on are the same everywhere.
 _NUMBERS = {
     "x86_64": {
         "chmod": 90, "fchmod": 91, "fchmodat": 268, "chown": 92, "fchown": 93, "lchown": 94,
@@ -55,7 +55,7 @@ _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
 # What file systems are told by ioctl(2), mostly through a file that is open for reading: flags,
 # versions, encryption, subvolumes. By the direction (to the kernel) and the letter of the request:
-# f, v, X, and that of Btrfs, of which only copies (FICLONE, FICLONERANGE) ask for a right to write.
+# f, v, X, and Btrfs's, of which only copies (FICLONE, FICLONERANGE) require write access.
 _TO_FILE_SYSTEMS = (0x40006600, 0x40007600, 0x40005800, 0x40009400)
 _DIRECTION_AND_LETTER = 0xC000FF00
 _COPIES = (0x40049409, 0x4020940D)
@@ -69,10 +69,10 @@ _AT_FDCWD, _SYMLINK_NOFOLLOW = -100, 0x100
 
 
 def refuse(*, messages: bool) -> None:
-    """Refuse these calls to this process and its children.
+    """Deny these calls to this process and its children.
 
     Args:
-        messages: those that share memory and messages, too.
+        messages: also deny the calls that share memory and messages.
 
     Raises:
         OSError: the kernel has no such filter, or its numbers are not known here.
@@ -85,7 +85,7 @@ def refuse(*, messages: bool) -> None:
     program = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
-    # Without that flag older kernels slow every branch of the trial down.
+    # Without _SPEC_ALLOW, older kernels slow down every branch in the trial.
     if libc.syscall(_SECCOMP[machine], _SET_MODE_FILTER, _SPEC_ALLOW, program) != 0:
         raise OSError(ctypes.get_errno(), "seccomp: the kernel refuses a filter of system calls")
 

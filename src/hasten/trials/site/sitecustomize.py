@@ -1,11 +1,11 @@
-"""Come in by the environment: Python imports this module at start-up, before the script.
+"""Enter through the environment: Python imports this module at start-up, before the script.
 
-The folder of this file stands first on PYTHONPATH in processes that hasten starts. The user's
-own sitecustomize runs first, then this folder leaves sys.path, and hasten waits for torch.
-Programs of the system may run under an older Python than hasten needs: there it stays away.
+The folder of this file is first on PYTHONPATH in processes that hasten starts. It leaves
+sys.path again, then the user's own sitecustomize runs, and then hasten waits for torch.
+System programs may run under an older Python than hasten needs: there it does nothing.
 
-What is imported here the script would find imported, where a module of its own has that name:
-so it is nothing but what Python has at its start. `importlib.util` would bring a dozen others.
+A module imported here would shadow one with the same name beside the script, so this file
+imports only what Python loads at start-up. `importlib.util` would add a dozen others.
 """
 
 import os
@@ -51,7 +51,7 @@ def _come_in(here):
         return
     if os.environ.get("HASTEN_CHILD") and not os.environ.get("HASTEN_OFF"):
         root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
-        sys.meta_path.insert(0, _Hasten(root))  # before another hasten of the script's environment
+        sys.meta_path.insert(0, _Hasten(root))  # before another hasten in the script's environment
         if not _helper_process():
             from hasten.trials import own_imports
 

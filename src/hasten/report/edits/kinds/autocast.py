@@ -115,7 +115,7 @@ def _free_name(survey: Survey, site: Site) -> str:
 
 
 def _without_gradients(survey: Survey, site: Site) -> bool:
-    """Return whether a call stands under `torch.no_grad()` or its kin."""
+    """Return whether a call is under `torch.no_grad()` or similar."""
     return any(
         survey.full_name(f, site.scope) in _NO_GRAD for f, _ in _around(survey, site)
     ) or any(code(arg.value) == "False" for arg in _switches(survey, site))

@@ -61,7 +61,7 @@ def redrawing_workers(job: Job) -> None:
 
 
 def _why_drawn_early(job: Job) -> str:
-    """Say why two loaders would shuffle otherwise: with workers a pass draws as it begins."""
+    """Say why two loaders would shuffle differently: with workers a pass draws when it begins."""
     survey = job.survey()
     flow = Flow(survey)
     made = survey.called("torch.utils.data.", last=frozenset({"DataLoader"}))
