@@ -8,9 +8,10 @@ import pytest
 from rich.console import Console
 
 from hasten.cli.streams import SPELT_OUT
-from hasten.records import Effect, LeverReport, Outcome, Plan
+from hasten.records import Effect, LeverReport, Outcome, Phase, Plan
 from hasten.report import text
 from hasten.report.summary import render_summary
+from hasten.units import duration
 
 
 @pytest.fixture
@@ -77,6 +78,16 @@ def test_where_nothing_helps_the_full_report_has_the_reasons(nothing, plan_path)
 def test_a_plan_of_another_name_is_named(tuning, plan_path) -> None:
     rows = rows_of(tuning, plan_path.with_name("night.toml"))
     assert rows[-1] == "  hasten report night.toml --full"
+
+
+def test_steps_before_and_after_are_typical_ones_whatever_happened_once(tuning, plan_path) -> None:
+    once = {**tuning.tuned.phase_s, Phase.FORWARD: 9.0}  # something was compiled
+    before, after = replace(tuning.baseline, step_s=0.03), replace(tuning.tuned, step_s=0.02)
+    seen = replace(tuning, baseline=before, tuned=replace(after, phase_s=once))
+    assert "step     30 ms before, 20 ms after" in rows_of(seen, plan_path)
+    alone = replace(seen, tuned=None, speedup=None)
+    mean_s = alone.baseline.mean_step_s
+    assert f"step     {duration(mean_s)}" in rows_of(alone, plan_path)
 
 
 def test_what_ended_an_unconfirmed_search_is_said(tuning, plan_path) -> None:

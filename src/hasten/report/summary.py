@@ -89,8 +89,9 @@ def _tried(levers: Sequence[LeverReport], most_count: int) -> list[RenderableTyp
 
 def _facts(tuning: Tuning) -> list[tuple[str, str]]:
     """Return the step before and after, the effect on the numbers, and the cost of the search."""
-    before_s, after = tuning.baseline.mean_step_s, tuning.tuned
-    then = "" if after is None else f" before, {duration(after.mean_step_s)} after"
+    before_s, then = tuning.baseline.mean_step_s, ""
+    if tuning.tuned is not None:  # medians, like the figure: a mean holds what happens once
+        before_s, then = tuning.baseline.step_s, f" before, {duration(tuning.tuned.step_s)} after"
     rows = [("step", f"{duration(before_s)}{then}")]
     if tuning.plan.settings:
         effect, gates = tuning.proof.effect, tuning.proof.gates
