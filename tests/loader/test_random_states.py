@@ -17,7 +17,9 @@ def listed(told):
 @pytest.mark.child
 def test_another_bit_generator_of_numpy_is_read_and_put_back() -> None:
     """In a process of its own: NumPy keeps the generator that a script sets."""
-    subprocess.run([sys.executable, "-W", "error", "-c", OTHER_BITS], check=True)
+    words = [sys.executable, "-W", "error", "-c", OTHER_BITS]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 OTHER_BITS = """

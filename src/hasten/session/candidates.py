@@ -38,6 +38,7 @@ def find_candidates(
     found, rows, priors = [], [], search.read_priors()
     diagnosis = diagnosis or Diagnosis()
     named = begun.named if begun.settings else _named(diagnosis.findings)
+    own_traits = provided(options.applied, context.traits)
     for name, lever in discover().items():
         why = _left_out(name, options)
         settings = () if why else begun.settings.get(name) or lever.settings(context)
@@ -66,7 +67,7 @@ def find_candidates(
                 effect=lever.effect,
                 bundled=lever.promising(context),
                 steadies=lever.steadies,
-                redundant_with=_redundant(lever, provided(options.applied, context.traits)),
+                redundant_with=_redundant(lever, own_traits),
                 forecasts=_forecasts(lever, context, settings),
                 named_ratio=named.get(name, 0.0),
                 prior=priors.get(name),

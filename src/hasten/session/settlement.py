@@ -318,14 +318,13 @@ def _raced(
     Raises:
         TooFewPairs: there was too little time to see whether the gain is really there.
     """
-    try:
+    for until_s in (end_s, deadline.end_s):
         try:
-            return races.confirm(plan, until_s=end_s - costs.observe_s)
-        except TooFewPairs:
-            if deadline.left_s < costs.confirm_s + costs.observe_s:
-                raise
-        return races.confirm(plan, until_s=deadline.end_s - costs.observe_s)
-    except TooFewPairs as few:
-        if few.seen.speedup.mid_ratio >= 1.0 + LEAST_RATIO:
-            raise
-        return few.seen
+            return races.confirm(plan, until_s=until_s - costs.observe_s)
+        except TooFewPairs as few:
+            last = few
+        if deadline.left_s < costs.confirm_s + costs.observe_s:
+            break
+    if last.seen.speedup.mid_ratio >= 1.0 + LEAST_RATIO:
+        raise last
+    return last.seen

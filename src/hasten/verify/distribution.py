@@ -15,7 +15,7 @@ import numpy as np
 from hasten.records import Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -105,30 +105,29 @@ def within_draws(
         return Gate(name=name, passed=False, message=message)
     if not np.isfinite(candidate.losses).all() and np.isfinite(baseline.losses).all():
         return Gate(name=name, passed=False, message="a loss is not a number")
-    own_lengths = np.stack([_lengths(run) for run in (baseline, *others)])
-    if (np.isfinite(own_lengths).all(axis=0) & ~np.isfinite(_lengths(candidate))).any():
-        return Gate(name=name, passed=False, message="a gradient is not a number")
     runs = (candidate, baseline, *others)
+    losses, lengths = (np.stack([read(run) for run in runs]) for read in (_losses, _lengths))
+    known = np.isfinite(lengths)
+    if (known[1:].all(axis=0) & ~known[0]).any():
+        return Gate(name=name, passed=False, message="a gradient is not a number")
     seen = []
     for word, levels, values in (
-        ("losses", [_losses(run) for run in runs], [list(_losses(run)[:, None]) for run in runs]),
-        ("gradients", [_lengths(run) for run in runs], [list(run.gradients) for run in runs]),
+        ("losses", losses, list(losses[:, :, None])),
+        ("gradients", lengths, [run.gradients for run in runs]),
     ):
-        shift, resolution, chance_ratio = _shift(np.stack(levels))
-        if shift > (_SHIFT_LIMIT if chance_ratio < _CHANCE_RATIO else _FAR_SHIFT_LIMIT):
+        shift, resolution, chance_ratio = _shift(levels)
+        if shift > _SHIFT_LIMIT and chance_ratio < _CHANCE_RATIO:
             message = f"the {word} lie {shift:.1f} standard errors from those under other seeds"
             return Gate(
                 name=name, passed=False, message=message, distance_ratio=shift / _SHIFT_LIMIT
             )
-        spread, pooled, chance_ratio = _spread(values)
-        by_chance = _SPREAD_LOW <= spread <= _SPREAD_HIGH or chance_ratio >= _CHANCE_RATIO
-        if not by_chance or pooled > _FAR_SPREAD_LIMIT:
-            spread = spread if not by_chance else pooled
+        spread, chance_ratio = _spread(values)
+        if not _SPREAD_LOW <= spread <= _SPREAD_HIGH and chance_ratio < _CHANCE_RATIO:
             message = f"the {word} spread {spread:.2g} times as far as under other seeds"
             return Gate(name=name, passed=False, message=message)
         seen.append(f"{word} {shift:.1f} standard errors (of {resolution:.2g} of their size)")
     message = f"draws from one distribution: {', '.join(seen)} from those under other seeds"
-    if len(_lengths(candidate)) < _LEAST_STEPS_COUNT:
+    if lengths.shape[1] < _LEAST_STEPS_COUNT:
         message = f"{message}; too few steps to see a dropout that is missing"
         return Gate(name=name, passed=None, message=message)
     return Gate(name=name, passed=True, message=message)
@@ -150,7 +149,8 @@ def _shift(runs: NDArray[np.float64]) -> tuple[float, float, float]:
         runs: one value for each step, shape (runs, steps).
 
     Returns:
-        The shift in standard errors, the error over the size of the values, and `_odds`.
+        The shift in standard errors, the error over the size of the values, and `_odds`, none
+        for a shift that no chance explains.
     """
     runs = runs[:, np.isfinite(runs).all(axis=0)]
     candidate, own = runs[0], runs[1:]
@@ -169,31 +169,31 @@ def _shift(runs: NDArray[np.float64]) -> tuple[float, float, float]:
     places = runs - np.mean(runs, axis=0)
     lengths = np.linalg.norm(places, axis=0)
     varying = lengths > _ROUNDING_RATIO * np.abs(middle)
-    chance_ratio = _odds((places[:, varying] / lengths[varying]).T)
-    return abs(float(np.mean(apart))) / error, error / size, chance_ratio
+    shift = abs(float(np.mean(apart))) / error
+    if shift > _FAR_SHIFT_LIMIT:
+        return shift, error / size, 0.0
+    return shift, error / size, _odds((places[:, varying] / lengths[varying]).T)
 
 
-def _spread(runs: Sequence[Sequence[NDArray[Any]]]) -> tuple[float, float, float]:
-    """Return the variance of the first run over that of the others.
+def _spread(runs: Sequence[Iterable[NDArray[Any]]]) -> tuple[float, float]:
+    """Return the variance of the first run over that of the others, and `_odds`.
+
+    It is that of the typical step; that of all steps together where no chance explains it.
 
     Args:
         runs: for each run one array of values for each step.
-
-    Returns:
-        The ratio of variances in the typical step, that of all steps together, and `_odds` of the
-        first.
     """
     steps = [_distances(values) for values in zip(*runs, strict=False)]
     varying = [step for step in steps if step is not None]
     if len(varying) < _LEAST_STEPS_COUNT:
-        return 1.0, 1.0, 0.0
+        return 1.0, 0.0
     distances = np.stack(varying)
     shares = distances / distances.sum(axis=1, keepdims=True)
     count = shares.shape[1]
-    share, whole = np.mean(shares[:, 0]), distances[:, 0].sum() / distances.sum()
-    return (
-        _variance_ratio(float(share), count), _variance_ratio(float(whole), count), _odds(shares)
-    )  # fmt: skip
+    whole = _variance_ratio(float(distances[:, 0].sum() / distances.sum()), count)
+    if whole > _FAR_SPREAD_LIMIT:
+        return whole, 0.0
+    return _variance_ratio(float(np.mean(shares[:, 0])), count), _odds(shares)
 
 
 def _odds(parts: NDArray[np.float64]) -> float:

@@ -260,7 +260,9 @@ class Admission:
             path: a file that it reads in a way that would not be seen.
         """
         has_roots = self._made_of.has_roots
-        before = self._made_of.states() if self._watches_each or self._doubles(1) else None
+        number = self._try_count + 1
+        doubles = number <= _DOUBLE_COUNT or number % _DOUBLE_EVERY == 0
+        before = self._made_of.states() if self._watches_each or doubles else None
         opened = file_access.record() if has_roots else file_access.FileAccessRecord()
         began_ns = time.perf_counter_ns()
         try:
@@ -276,7 +278,8 @@ class Admission:
         if opened.unsettled:
             return value, None
         self._try_count += 1
-        found = self._why_not(value, make, before, opened) or self._pack(value, opened, live_ns)
+        again = make if doubles else None
+        found = self._why_not(value, again, before, opened) or self._pack(value, opened, live_ns)
         if not isinstance(found, str):
             return value, found
         is_rare = self._keep_count < _LEAST_KEPT_RATIO * self._try_count
@@ -285,9 +288,17 @@ class Admission:
         return value, None
 
     def _why_not(
-        self, value: Any, make: Callable[[], Any], before: Any, opened: file_access.FileAccessRecord
-    ) -> str:
-        """Return why a value may not be kept; empty where it may."""
+        self, value: Any, again: Callable[[], Any] | None, before: Any,
+        opened: file_access.FileAccessRecord,
+    ) -> str:  # fmt: skip
+        """Return why a value may not be kept; empty where it may.
+
+        Args:
+            value: as it was made.
+            again: makes it a second time, None where once is enough.
+            before: the states before it was made; None where they were not read.
+            opened: the files that it was made from.
+        """
         if before is not None and self._made_of.states() != before:
             return "its samples draw random numbers"
         if opened.why_not or len(opened.stamps) > _MOST_FILES:
@@ -296,14 +307,9 @@ class Admission:
             return "its files are being written"
         if not self._made_of.has_roots:
             return ""
-        if before is not None and self._doubles(0):
-            self._make_again(value, make, before)
+        if again is not None:
+            self._make_again(value, again, before)
         return self.why_over
-
-    def _doubles(self, ahead_count: int) -> bool:
-        """Return whether the value of this try, or of a later one, is made twice."""
-        count = self._try_count + ahead_count
-        return count <= _DOUBLE_COUNT or count % _DOUBLE_EVERY == 0
 
     def lets_through(self, before: Any, count: int) -> bool:
         """Return whether `count` values may be kept of a batch that began with states `before`."""
