@@ -67,6 +67,7 @@ bench:
 	@echo "make bench-rivals CHECKOUTS=folder       the same scripts beside other launchers"
 	@echo "make bench-proofs CHECKOUTS=folder       what may be done with datasets of public repositories; in any company"
 	@echo "make bench-accelerator                   the search where the optimum is known, on the accelerator of the tests"
+	@echo "make bench-levers                        levers one by one on scripts that were planted for them"
 	@echo "make bench-loader                        the data engine on made data"
 	@echo "make bench-sweep                         the search beside all combinations"
 	@echo "make bench-overhead                      hasten run beside settings written by hand"
@@ -82,6 +83,10 @@ bench-claims bench-findings bench-launches bench-proofs bench-rivals: $(READY)
 bench-accelerator: $(READY) system
 	$(BIN)/python tests/accelerator/laggard/laggard.py
 	PYTHONPATH=$(CURDIR)/tests/accelerator/laggard $(BIN)/python benchmarks/accelerator.py $(ARGUMENTS)
+
+bench-levers: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check transformers==4.57.3  # one script imports it
+	$(BIN)/python benchmarks/levers.py $(ARGUMENTS)
 
 bench-edits bench-loader bench-overhead bench-priors bench-sweep: $(READY)
 	PYTHONPATH=$(CURDIR)/tests/torchvision_ops $(BIN)/python benchmarks/$(@:bench-%=%).py $(ARGUMENTS)
